@@ -1,18 +1,19 @@
-//! Asks the processor for memory before it is used, so that the cache misses of a batch overlap.
+//! Prefetches memory before it is used, so that the cache misses of a batch overlap.
 //!
-//! Owns [`fetch`] and [`fetch_part`], hints that change nothing but time. A crate of its own, since they are an instruction and those are `unsafe`.
+//! Owns [`fetch`] and [`fetch_part`], hints that change nothing except time. A separate crate, since prefetch
+//! instructions need `unsafe`.
 
 use std::ops::Range;
 
 const LINE: usize = 64;
 
-/// Begins to bring all of `value` into the nearest cache and waits for nothing.
+/// Starts loading all of `value` into the nearest cache, without waiting.
 #[inline(always)]
 pub fn fetch<T: ?Sized>(value: &T) {
     fetch_part(value, 0..std::mem::size_of_val(value));
 }
 
-/// The same for the bytes of `value` at `part`.
+/// As [`fetch`], for the bytes of `value` at `part`.
 #[inline(always)]
 pub fn fetch_part<T: ?Sized>(value: &T, part: Range<usize>) {
     let first = std::ptr::from_ref(value).cast::<u8>();
@@ -26,14 +27,14 @@ pub fn fetch_part<T: ?Sized>(value: &T, part: Range<usize>) {
 #[inline(always)]
 fn hint(line: *const u8) {
     use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-    // SAFETY: a prefetch reads nothing that the program sees and faults at no address.
+    // SAFETY: a prefetch reads nothing that the program observes, and faults at no address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
 }
 
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 fn hint(line: *const u8) {
-    // SAFETY: as above; touches neither stack nor flags.
+    // SAFETY: as above; uses neither stack nor flags.
     unsafe { std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) }
 }
 

@@ -1,26 +1,27 @@
-//! When calls stop that only fail, and when some are let through to try again.
+//! A circuit breaker: stops calls that only fail, and lets some through to try again.
 //!
-//! Owns: the states of one breaker. Must not know: what it guards, queues, clocks (time comes in as microseconds).
+//! Owns: the states of one breaker. Must not know: what it guards, queues, clocks (time is passed in as
+//! microseconds).
 
 use crate::target::{Limits, Micros, SECOND};
 
-/// How long a breaker stays open at most.
+/// Longest time for which a breaker stays open.
 const OPEN_MAX: Micros = 300 * SECOND;
 
-/// Calls that try again after the pause: one good answer closes the breaker, it opens again if all of them fail. One
-/// alone would tell of a single message, which may be the one that its target can't take.
+/// Trial calls after the pause: one success closes the breaker, and it opens again if all of them fail. A single
+/// trial would only test one message, which may be the one that its target can't accept.
 const TRIALS: u32 = 3;
 
-/// How a call ended, as far as the health of what it went to goes.
+/// What the result of a call shows about the health of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Good,
     Bad,
-    /// Nothing was learned.
+    /// It shows nothing.
     Unknown,
 }
 
-/// Names the trial that a call belongs to; a call of an earlier one says nothing about this one.
+/// Identifies the trial that a call belongs to; a call of an earlier one shows nothing about this one.
 pub(crate) type Life = u32;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +33,7 @@ enum State {
         until: Micros,
         span: Micros,
     },
-    /// Some calls are on their way to try.
+    /// Some calls are in progress as a trial.
     Trial {
         span: Micros,
         begun: u32,
@@ -54,17 +55,17 @@ impl Breaker {
         }
     }
 
-    /// Nothing is remembered of failures.
+    /// Whether no failures are remembered.
     pub fn is_fresh(&self) -> bool {
         self.state == State::Closed { failures: 0 }
     }
 
-    /// Open, or trying: since when it does not matter.
+    /// Whether it is open or in trial.
     pub fn is_broken(&self) -> bool {
         !matches!(self.state, State::Closed { .. })
     }
 
-    /// Until when no call may go; `None` if one may go or wait.
+    /// Until when no call may begin; `None` if one may begin or wait.
     pub fn held_until(&self, now: Micros) -> Option<Micros> {
         match self.state {
             State::Open { until, .. } if until > now => Some(until),
@@ -81,7 +82,7 @@ impl Breaker {
         }
     }
 
-    /// A call begins; what it belongs to.
+    /// A call begins; returns the life that it belongs to.
     pub fn begin(&mut self) -> Life {
         match &mut self.state {
             State::Closed { .. } => {}
@@ -118,7 +119,7 @@ impl Breaker {
                     };
                 }
             }
-            // A trial that tells nothing is made again.
+            // A trial without a result is repeated.
             (Health::Unknown, State::Trial { span, begun, failed }) if life == self.life => {
                 self.state = State::Trial {
                     span,
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn trial_that_tells_nothing_is_made_again() {
+    fn inconclusive_trial_is_repeated() {
         let mut breaker = opened();
         let lives = [breaker.begin(), breaker.begin(), breaker.begin()];
         breaker.end(10 * SECOND, lives[2], Health::Unknown, &limits());
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn call_of_before_the_pause_fails_no_trial() {
+    fn call_from_before_the_pause_fails_no_trial() {
         let mut breaker = Breaker::new();
         let old: Vec<_> = (0..6).map(|_| breaker.begin()).collect();
         for life in &old[..3] {

@@ -1,6 +1,6 @@
 //! The thread that makes the calls, and its two ends.
 //!
-//! Owns: the thread, batches in and out, the wake-up. Must not know: what a call is for.
+//! Owns: the thread, batches in and out, the wake-up. Must not know: the purpose of a call.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,16 +17,16 @@ use crate::guard::Guard;
 use crate::target::{End, Health, HeldTarget, Limits, Micros, Route, Targets, Ticket, Why, ROUTES_AT_ONCE};
 use crate::{Answer, Call, Held, Outcome};
 
-/// Answers are handed over together: so many, or all after this time. Each time wakes the other side, which costs more
-/// than a call. A worker gathers results for longer than that.
+/// Results are handed over in batches: at this number, or after this time. Each batch wakes the other side, which
+/// costs more than a call. A worker gathers results for longer than that.
 const TOLD_MAX: usize = 256;
 const TELL_AFTER: Duration = Duration::from_millis(4);
 
-/// Held targets that are told, and how often they are looked at while they change.
+/// Maximum number of held targets that are reported, and how often they are checked while they change.
 const HELD_MAX: usize = 256;
 const HELD_EVERY: Duration = Duration::from_millis(100);
 
-/// Threads that resolve names. A name that hangs takes one until its resolver gives up.
+/// Threads that resolve names. A name that hangs blocks one until its resolver gives up.
 const RESOLVERS_MAX: usize = 32;
 
 #[derive(Clone, Debug)]
@@ -35,9 +35,9 @@ pub struct Settings {
     pub tls: Tls,
     /// Limits of every target.
     pub limits: Limits,
-    /// Calls at once to all targets: a descriptor each.
+    /// Maximum number of concurrent calls to all targets: a descriptor each.
     pub in_flight_max: usize,
-    /// Calls that are handed in and not answered.
+    /// Maximum number of calls submitted and not completed.
     pub calls_max: usize,
 }
 
@@ -53,28 +53,31 @@ impl Default for Settings {
     }
 }
 
-/// What both ends of the thread see.
+/// State shared by both ends of the thread.
 struct Shared {
     answers: Mutex<Answers>,
     held: Mutex<HeldTargets>,
-    /// The thread's end of the wake-up.
+    /// The thread's end of the wake-up socket.
     wake: UnixStream,
 }
 
 #[derive(Default)]
 struct Answers {
     ready: Vec<Answer>,
-    /// Calls handed in and not taken out.
+    /// Number of calls submitted and not taken out.
     open: usize,
 }
 
-/// Targets that are held, at times of the engine's clock.
+/// Held targets, with times of the engine's clock.
 struct HeldTargets {
     begin: Instant,
     targets: Vec<HeldTarget>,
 }
 
-/// Makes callbacks in a thread of its own. Dropping it ends the thread: calls on their way are cut off.
+/// Makes callbacks in its own thread. Dropping it ends the thread and aborts calls in progress.
+///
+/// [`Caller::submit`] hands in calls, [`Caller::take`] returns their results; the descriptor is readable when there
+/// are some.
 pub struct Caller {
     calls: Option<mpsc::UnboundedSender<Vec<Call>>>,
     shared: Arc<Shared>,
@@ -115,7 +118,7 @@ impl Caller {
             .name("callbacks".to_owned())
             .spawn(move || {
                 runtime.block_on(Engine::new(settings, client, theirs).run(inbox));
-                // Not waited for: a name that hangs must not hold up the end.
+                // Not waited for: a name that hangs must not delay the end.
                 runtime.shutdown_background();
             })?;
         Ok(Caller {
@@ -127,7 +130,7 @@ impl Caller {
         })
     }
 
-    /// Hands in calls, as many as there is room for; gives back the rest. Every call taken is answered once.
+    /// Submits calls while there is space; returns the rest. Every accepted call gets one result.
     pub fn submit(&self, mut calls: Vec<Call>) -> Vec<Call> {
         let mut answers = self.shared.lock();
         let room = self.calls_max.saturating_sub(answers.open).min(calls.len());
@@ -135,13 +138,13 @@ impl Caller {
         answers.open += calls.len();
         drop(answers);
         if let (Some(sender), false) = (&self.calls, calls.is_empty()) {
-            // Only a panic in the thread closes the channel; then no answer comes.
+            // Only a panic in the thread closes the channel; then no result comes.
             let _ = sender.send(calls);
         }
         rest
     }
 
-    /// Moves the answers that are there to `out`.
+    /// Moves the available results to `out`.
     pub fn take(&self, out: &mut Vec<Answer>) {
         let mut bytes = [0; 64];
         while matches!((&self.wake).read(&mut bytes), Ok(read) if read == bytes.len()) {}
@@ -150,7 +153,7 @@ impl Caller {
         out.append(&mut answers.ready);
     }
 
-    /// Targets that get nothing now, or only trials; some of them, if they are many.
+    /// Targets that get no calls now, or only trials; only some of them if there are many.
     pub fn held(&self) -> Vec<Held> {
         let held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
         let now = held.begin.elapsed().as_micros() as Micros;
@@ -163,14 +166,14 @@ impl Caller {
         told.collect()
     }
 
-    /// Whether the thread runs. It ends early only by a fault of its own.
+    /// Whether the thread runs. It ends early only after a panic.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 }
 
 impl AsFd for Caller {
-    /// Readable when answers are there: for an event loop.
+    /// Readable when there are results: for an event loop.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -187,7 +190,7 @@ impl Drop for Caller {
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Answers> {
-        // A panic leaves the list whole.
+        // A panic leaves the list consistent.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,13 +203,13 @@ impl Shared {
         answers.ready.append(told);
         drop(answers);
         if first {
-            // A full pipe wakes as well.
+            // A full pipe wakes the reader as well.
             let _ = (&self.wake).write(&[1]);
         }
     }
 }
 
-/// A call with where it goes.
+/// A call with its parsed destination.
 struct Placed {
     place: Place,
     call: Call,
@@ -225,10 +228,10 @@ struct Engine {
     client: Client,
     shared: Arc<Shared>,
     begin: Instant,
-    /// Answers that are not handed over yet, and when they are.
+    /// Results not handed over yet, and when they will be.
     told: Vec<Answer>,
     tell_at: Option<Instant>,
-    /// When held targets were told last.
+    /// When held targets were last reported.
     held_at: Instant,
 }
 
@@ -281,7 +284,7 @@ impl Engine {
         self.shared.hand_over(&mut self.told);
     }
 
-    /// Tells which targets are held; or when it will, since it did lately.
+    /// Reports the held targets; or returns when it will, if it reported recently.
     fn tell_held(&mut self) -> Option<Instant> {
         let at = self.held_at + HELD_EVERY;
         if !self.targets.has_changed() {
@@ -375,7 +378,7 @@ impl Engine {
     }
 }
 
-/// What an outcome says of the origin and of the URL.
+/// What an outcome shows about the origin and the URL.
 fn meaning(outcome: &Outcome) -> End {
     let mut pause = None;
     let (origin, route) = match outcome {
@@ -388,12 +391,12 @@ fn meaning(outcome: &Outcome) -> End {
             }
             match status {
                 429 | 500.. => (Health::Good, Health::Bad),
-                // It answers: what it says is about the call.
+                // It responds, so the status concerns only the call.
                 _ => (Health::Good, Health::Good),
             }
         }
         Outcome::Failed(Failure::Connect | Failure::Tls | Failure::Unresolved) => (Health::Bad, Health::Unknown),
-        // Connected to, perhaps, and not answered.
+        // Perhaps connected, but without a response.
         Outcome::Failed(Failure::Timeout | Failure::Broken) => (Health::Unknown, Health::Bad),
         Outcome::Failed(Failure::BadUrl | Failure::ForbiddenAddress) | Outcome::NotMade { .. } => {
             (Health::Unknown, Health::Unknown)

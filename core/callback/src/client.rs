@@ -1,6 +1,7 @@
-//! One call over HTTP: connect to a checked address, send, read a bounded part of the answer, all before a deadline.
+//! One call over HTTP: connects to a checked address, sends, reads a bounded part of the response, all before a
+//! deadline.
 //!
-//! Owns: the pool of connections, TLS, headers, what an answer means. Must not know: queues and limits.
+//! Owns: the pool of connections, TLS, headers, the meaning of a response. Must not know: queues and limits.
 
 use std::error::Error;
 use std::future::Future;
@@ -28,37 +29,37 @@ use tower_service::Service;
 use crate::guard::Guard;
 use crate::{Call, Outcome};
 
-/// Bytes of an answer's body that are read.
+/// Bytes of a response's body that are read.
 const ANSWER_BYTES_MAX: usize = 4_096;
 
-/// How long the body of a good answer is waited for, so that its connection can be used again.
+/// How long the body of a successful response is waited for, so that its connection can be reused.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// How long a connection may take to be made: an origin that gives no sign of life is one that can't be connected to.
+/// Longest time to make a connection: after it, the origin counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a call was not answered.
+/// Why a call got no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Not `http` or `https`, no host, or a user name in it.
+    /// Not `http` or `https`, no host, or with a user name.
     BadUrl,
     /// The name does not resolve.
     Unresolved,
     /// All addresses of the name are refused: the call was not made.
     ForbiddenAddress,
     Connect,
-    /// The certificate does not hold, or no TLS was spoken.
+    /// The certificate is invalid, or the server does not use TLS.
     Tls,
     /// The deadline passed.
     Timeout,
-    /// The connection ended, or what came is not HTTP.
+    /// The connection ended, or the response is not HTTP.
     Broken,
 }
 
 impl Failure {
-    /// As programs read it.
+    /// The name that programs see.
     pub fn name(self) -> &'static str {
         match self {
             Failure::BadUrl => "bad_url",
@@ -75,16 +76,16 @@ impl Failure {
 /// Certificates, for targets with `https`.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// Authorities beside Mozilla's list: certificates in DER.
+    /// Authorities besides Mozilla's list: certificates in DER.
     pub authorities: Vec<Vec<u8>>,
-    /// Shown to a target that asks for it.
+    /// Shown to a target that requests it.
     pub identity: Option<Identity>,
 }
 
 /// A client's certificate and its key, in DER.
 #[derive(Clone)]
 pub struct Identity {
-    /// Its own first, then those that lead to an authority.
+    /// The client's own first, then those that lead to an authority.
     pub chain: Vec<Vec<u8>>,
     /// PKCS #8, PKCS #1 or SEC 1.
     pub key: Vec<u8>,
@@ -96,7 +97,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Where a call goes.
+/// A parsed destination.
 pub(crate) struct Place {
     pub uri: Uri,
     /// Scheme, host and port.
@@ -117,7 +118,7 @@ impl Place {
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(Failure::BadUrl);
         }
-        // Addresses are connected to without resolution, so they are checked here.
+        // IP addresses are connected to without resolution, so they are checked here.
         let host = authority.host();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
             if !guard.permits(address) {
@@ -133,7 +134,7 @@ impl Place {
     }
 }
 
-/// Resolves names, and leaves out the addresses that are refused: what is connected to was checked.
+/// Resolves names and leaves out refused addresses, so that only checked addresses are connected to.
 #[derive(Clone)]
 struct GuardedResolver(Arc<Guard>);
 
@@ -180,8 +181,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// `idle_max`: connections of one target that are kept for the next call. As many as there are calls at once: fewer
-    /// would be closed and opened again with each burst.
+    /// `idle_max`: idle connections kept per target. As many as concurrent calls: with fewer, each burst would close
+    /// and open connections.
     pub fn new(guard: Arc<Guard>, tls: &Tls, idle_max: usize) -> Result<Client, rustls::Error> {
         let mut store = RootCertStore::empty();
         store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -242,7 +243,7 @@ impl Client {
                     Ok(read) => body = read,
                 }
             } else if !response.body().is_end_stream() {
-                // The status is the receipt. The body is read for the connection's sake only.
+                // The status is the result. The body is read only to reuse the connection.
                 let until = deadline.min(Instant::now() + DRAIN);
                 let _ = timeout_at(until, read(response)).await;
             }
@@ -273,7 +274,7 @@ impl Client {
             .uri(uri)
             .header(USER_AGENT, &self.agent)
             .header(CONTENT_TYPE, call.content_type.as_str())
-            // Said also of an empty body, where servers wait for it and hyper leaves it out.
+            // Sent also for an empty body, since servers wait for it and hyper leaves it out.
             .header(CONTENT_LENGTH, call.body.len())
             .header("webhook-id", call.id.as_str())
             .header("webhook-timestamp", time);
@@ -284,7 +285,7 @@ impl Client {
     }
 }
 
-/// The beginning of an answer's body. What is longer ends with its connection.
+/// The beginning of a response's body. If it is longer, the connection is closed.
 async fn read(response: Response<Incoming>) -> Bytes {
     let mut body = response.into_body();
     let mut bytes = BytesMut::new();
@@ -300,7 +301,7 @@ async fn read(response: Response<Incoming>) -> Bytes {
     bytes.freeze()
 }
 
-/// What `Retry-After` says, seconds or a date; at most `max`.
+/// The value of `Retry-After`, seconds or a date; at most `max`.
 fn pause(value: &HeaderValue, now: SystemTime, max: Duration) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     let pause = match text.parse::<u64>() {
@@ -332,7 +333,7 @@ fn meaning(error: &hyper_util::client::legacy::Error) -> Failure {
     }
 }
 
-/// Whether rustls's error is this one, or stands inside errors of I/O.
+/// Whether the error is rustls's, or contains one in errors of I/O.
 fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     error.is::<rustls::Error>() || inner.is_some_and(|inner| is_tls(inner))

@@ -1,12 +1,12 @@
-//! Which addresses callbacks may go to.
+//! The addresses to which callbacks may go.
 //!
-//! Owns: the refused ranges and the exceptions. Must not know: names; it is asked after resolution.
+//! Owns: the refused ranges and the exceptions. Must not know: names; it is called after resolution.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Refuses every address that is not a public unicast one, but for networks that are allowed.
+/// Refuses every address that is not public unicast, except in allowed networks.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     pub allowed: Vec<IpNet>,
@@ -14,7 +14,7 @@ pub struct Guard {
 
 impl Guard {
     pub fn permits(&self, address: IpAddr) -> bool {
-        // Looked at as what it reaches: an IPv4 address can be written in IPv6.
+        // Checked in canonical form: an IPv4 address can be written in IPv6.
         let address = address.to_canonical();
         if self.allowed.iter().any(|network| network.contains(&address)) {
             return true;

@@ -1,6 +1,6 @@
-//! Signatures of callbacks, as Standard Webhooks says: HMAC-SHA256 over id, time and body.
+//! Signatures of callbacks by Standard Webhooks: HMAC-SHA256 over id, time and body.
 //!
-//! Owns: secrets and the three headers' values. Must not know: HTTP, clocks.
+//! Owns: secrets and the values of the three headers. Must not know: HTTP, clocks.
 //!
 //! Source: the Standard Webhooks specification, sections "Signature scheme" and "Symmetric".
 
@@ -9,10 +9,10 @@ use ring::hmac;
 
 const PREFIX: &str = "whsec_";
 
-/// Bytes of a secret: the specification's bounds.
+/// Length of a secret in bytes: the specification's bounds.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// Seconds that a signature's time may differ from the receiver's clock.
+/// Maximum seconds by which a signature's time may differ from the receiver's clock.
 const TOLERANCE_S: u64 = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum SecretError {
 pub struct Secret(hmac::Key);
 
 impl Secret {
-    /// From `whsec_` and base64; the prefix may be missing.
+    /// Parses `whsec_` and base64; the prefix is optional.
     pub fn parse(text: &str) -> Result<Secret, SecretError> {
         let encoded = text.strip_prefix(PREFIX).unwrap_or(text);
         let bytes = BASE64_STANDARD.decode(encoded).map_err(|_| SecretError::Encoding)?;
@@ -39,7 +39,7 @@ impl Secret {
     }
 }
 
-/// The keys that a call is signed with: two while one replaces the other.
+/// The keys that sign a call: two while one replaces the other.
 #[derive(Clone, Default)]
 pub struct Secrets(pub Vec<Secret>);
 
@@ -64,7 +64,7 @@ impl Secrets {
     }
 }
 
-/// Whether a received callback is signed by `secret`, and lately: what a target does.
+/// Whether a received callback has a recent signature by `secret`: the check of a target.
 pub fn verify(secret: &Secret, id: &str, time: u64, body: &[u8], signature: &str, now: u64) -> bool {
     let mut content = signed(id, time);
     content.extend_from_slice(body);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn receiver_takes_either_of_two_signatures_and_nothing_changed_or_old() {
+    fn receiver_accepts_either_of_two_signatures_but_no_changed_or_old_ones() {
         let old = Secret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let new = Secret::parse("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").unwrap();
         let signature = Secrets(vec![new.clone(), old.clone()]).sign("id", 1_000, b"body");

@@ -1,11 +1,11 @@
-//! What each target may be given: queue, concurrency, token bucket, breaker.
+//! Admission of calls to targets: queue, concurrency, token bucket, circuit breaker.
 //!
-//! Owns: who is next. Must not know: HTTP, clocks (time comes in as microseconds), what a call carries.
+//! Owns: which call is next. Must not know: HTTP, clocks (time is passed in as microseconds), the content of a call.
 //!
-//! - A *route* is a group of calls to one URL. It has its own queue, places, breaker and pause: what one URL answers
-//!   stops no other one.
-//! - An *origin* (scheme, host, port) has the routes to it. It has places and a token bucket for all of them, and a
-//!   breaker that opens only where it can't be connected to.
+//! - A *route* is a group of calls to one URL. It has its own queue, slots, breaker and pause: responses of one URL
+//!   stop no other one.
+//! - An *origin* (scheme, host, port) has the routes to it. It has slots and a token bucket for all of them, and a
+//!   breaker that opens only if it is unreachable.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,33 +14,34 @@ use crate::breaker::{Breaker, Life};
 
 pub(crate) use crate::breaker::Health;
 
-/// Microseconds since the caller began.
+/// Microseconds since the caller started.
 pub(crate) type Micros = u64;
 
 pub(crate) const SECOND: Micros = 1_000_000;
 
-/// Routes remembered, and origins. Beyond, an idle one is forgotten, and with it that it failed.
+/// Maximum number of routes remembered, and of origins. Beyond it an idle one is forgotten, together with its
+/// failures.
 const TARGETS_MAX: usize = 10_000;
 
-/// The number of routes that can fill an origin: three that hang leave room for the others until their breakers open.
+/// Number of routes that can fill an origin: three that hang leave slots for others until their breakers open.
 pub(crate) const ROUTES_AT_ONCE: usize = 4;
 
 /// Limits of one target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Calls of a route at once; an origin takes four times as many.
+    /// Concurrent calls of a route; an origin allows four times as many.
     pub concurrency: usize,
-    /// Calls a second to an origin in the long run; `None`: any number.
+    /// Long-term rate of calls per second to an origin; `None`: unlimited.
     pub rate: Option<f64>,
-    /// Calls that may come at once after a pause.
+    /// Burst of calls after a pause.
     pub burst: f64,
-    /// Calls of a route that wait for their turn.
+    /// Maximum number of waiting calls of a route.
     pub queue_max: usize,
-    /// How long a call may wait for its turn, in microseconds.
+    /// Longest wait of a call, in microseconds.
     pub wait_max_us: u64,
     /// Failures in a row that open the breaker.
     pub failures_max: u32,
-    /// How long the breaker stays open at first, in microseconds. Twice as long after failed trials, up to 5 minutes.
+    /// How long the breaker stays open at first, in microseconds. Doubled after failed trials, up to 5 minutes.
     pub open_us: u64,
 }
 
@@ -61,37 +62,37 @@ impl Default for Limits {
 /// Why a call was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The target failed too often lately, or asked for a pause.
+    /// The target failed too often recently, or requested a pause.
     Held,
     /// Too many calls wait for the target, or this one waited too long.
     Busy,
-    /// The caller ends.
+    /// The caller is stopping.
     Stopping,
 }
 
-/// Why nothing goes to a target.
+/// Why a target gets no calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The origin can't be connected to.
+    /// The origin is unreachable.
     Unreachable,
     /// The URL failed too often in a row.
     Failing,
-    /// The URL asked for a pause by `Retry-After`.
+    /// The URL requested a pause by `Retry-After`.
     Paused,
 }
 
-/// A target that gets nothing, or only trials.
+/// A target that gets no calls, or only trials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldTarget {
     /// `None`: the whole origin.
     pub group: Option<u64>,
     pub url: String,
     pub hold: Hold,
-    /// Now or earlier: it is being tried.
+    /// If this is now or earlier, it is in trial.
     pub until: Micros,
 }
 
-/// Names a route.
+/// Identifies a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Route {
     pub origin: String,
@@ -99,7 +100,7 @@ pub(crate) struct Route {
     pub url: String,
 }
 
-/// The right to a call that has begun: give it back with [`Targets::done`].
+/// The right to a call that has begun: return it with [`Targets::done`].
 #[derive(Debug)]
 pub(crate) struct Ticket {
     route: Arc<Route>,
@@ -110,14 +111,14 @@ pub(crate) struct Ticket {
 /// How a call ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
-    /// Whether the origin was connected to.
+    /// What the call shows about the origin.
     pub origin: Health,
     pub route: Health,
-    /// How long the route asked to be left alone.
+    /// The pause that the route requested.
     pub pause: Option<Micros>,
 }
 
-/// A call that is given back.
+/// A call that is returned unmade.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NotMade<T> {
     pub call: T,
@@ -129,33 +130,33 @@ struct Calls<T> {
     queue: VecDeque<(Micros, T)>,
     in_flight: usize,
     breaker: Breaker,
-    /// The target asked for a pause until then.
+    /// The target requested a pause until this time.
     paused_until: Micros,
 }
 
 struct Origin<T> {
     routes: HashMap<Arc<Route>, Calls<T>>,
-    /// Routes with calls that wait, in turn.
+    /// Routes with waiting calls, in turn.
     line: VecDeque<Arc<Route>>,
     in_flight: usize,
     tokens: f64,
     counted_at: Micros,
     breaker: Breaker,
-    /// No call has waited too long before this time.
+    /// No call will have waited too long before this time.
     expire_at: Micros,
 }
 
-/// Targets by name, each with the calls that wait for it.
+/// Targets by name, each with its waiting calls.
 pub(crate) struct Targets<T> {
     limits: Limits,
     in_flight_max: usize,
     in_flight: usize,
     origins: HashMap<String, Origin<T>>,
-    /// Routes of all origins.
+    /// Number of routes of all origins.
     routes: usize,
-    /// Origins with calls that wait, in turn.
+    /// Origins with waiting calls, in turn.
     line: VecDeque<String>,
-    /// Other targets are held than were told last.
+    /// The held targets have changed since the last report.
     changed: bool,
 }
 
@@ -172,7 +173,7 @@ impl<T> Targets<T> {
         }
     }
 
-    /// Takes a call for a route, or gives it back.
+    /// Queues a call for a route, or returns it.
     pub fn push(&mut self, now: Micros, route: Route, call: T) -> Result<(), NotMade<T>> {
         let busy = |call| NotMade {
             call,
@@ -228,7 +229,7 @@ impl<T> Targets<T> {
         Ok(())
     }
 
-    /// Whether there is a place for this route. Idle ones are forgotten for it.
+    /// Whether there is space for this route. Forgets idle ones for it.
     fn make_room(&mut self, route: &Route) -> bool {
         let known = self.origins.get(&route.origin);
         if known.is_some_and(|origin| origin.routes.contains_key(route)) {
@@ -256,7 +257,8 @@ impl<T> Targets<T> {
         true
     }
 
-    /// The next call to make: origins take turns, and the routes of each. Calls that can't be made are added to `back`.
+    /// The next call to make: origins take turns, and so do the routes of each. Appends calls that can't be made to
+    /// `back`.
     pub fn next(&mut self, now: Micros, back: &mut Vec<NotMade<T>>) -> Option<(Ticket, T)> {
         for _ in 0..self.line.len() {
             if self.in_flight >= self.in_flight_max {
@@ -312,7 +314,8 @@ impl<T> Targets<T> {
         }
     }
 
-    /// When to ask again though no call ends: a token, the end of a pause, or a call that waited too long.
+    /// When to call `next` again even if no call ends: for a token, the end of a pause, or a call that waited too
+    /// long.
     pub fn wake_at(&self, now: Micros) -> Option<Micros> {
         self.line
             .iter()
@@ -321,7 +324,7 @@ impl<T> Targets<T> {
             .min()
     }
 
-    /// All calls that wait.
+    /// All waiting calls.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.line.clear();
         self.origins.values_mut().flat_map(|origin| {
@@ -333,17 +336,17 @@ impl<T> Targets<T> {
         })
     }
 
-    /// Whether other targets are held than were told.
+    /// Whether the held targets have changed since the last report.
     pub fn has_changed(&self) -> bool {
         self.changed
     }
 
-    /// The caller has reported the targets that are held now.
+    /// The caller has reported the present held targets.
     pub fn changes_told(&mut self) {
         self.changed = false;
     }
 
-    /// Targets that are held, `max` of them; those of a whole origin first.
+    /// At most `max` held targets; whole origins first.
     pub fn held(&self, now: Micros, max: usize) -> Vec<HeldTarget> {
         let origins = self.origins.iter().filter(|(_, origin)| origin.breaker.is_broken());
         let origins = origins.map(|(name, origin)| HeldTarget {
@@ -410,7 +413,7 @@ impl<T> Origin<T> {
         None
     }
 
-    /// Gives back the calls that waited too long, and all of them while the origin is held.
+    /// Returns the calls that waited too long, or all of them if the origin is held.
     fn drop_waiting(&mut self, now: Micros, held: Option<Micros>, limits: &Limits, back: &mut Vec<NotMade<T>>) {
         self.expire_at = Micros::MAX;
         let (routes, expire_at) = (&mut self.routes, &mut self.expire_at);
@@ -437,7 +440,7 @@ impl<T> Origin<T> {
         (self.tokens + passed * rate).min(limits.burst)
     }
 
-    /// A new one would be the same.
+    /// Whether a new one would be the same.
     fn is_forgettable(&self, now: Micros, limits: &Limits) -> bool {
         let is_full = limits.rate.is_none() || self.refill(now, limits) >= limits.burst;
         self.routes.is_empty() && self.breaker.is_fresh() && is_full
@@ -455,7 +458,7 @@ impl<T> Origin<T> {
         self.has_places(limits) && (limits.rate.is_none() || self.tokens >= 1.0) && self.breaker.takes(now)
     }
 
-    /// `places`: a call could begin, were there a token.
+    /// `places`: a call could begin if there were a token.
     fn wake_at(&self, now: Micros, limits: &Limits, places: bool) -> Micros {
         let token = match limits.rate {
             Some(rate) if self.tokens < 1.0 && places && self.has_places(limits) => {
@@ -468,13 +471,13 @@ impl<T> Origin<T> {
 }
 
 impl<T> Calls<T> {
-    /// Until when nothing goes to this route; `None` if a call may go or wait.
+    /// Until when this route gets no calls; `None` if a call may begin or wait.
     fn held_until(&self, now: Micros) -> Option<Micros> {
         let paused = Some(self.paused_until).filter(|until| *until > now);
         self.breaker.held_until(now).max(paused)
     }
 
-    /// It is as if it had never been called.
+    /// Whether it is in its initial state.
     fn is_forgettable(&self, now: Micros) -> bool {
         self.in_flight == 0 && self.queue.is_empty() && self.breaker.is_fresh() && self.paused_until <= now
     }
@@ -535,7 +538,7 @@ mod tests {
         route: Health::Good,
         pause: None,
     };
-    /// Answered with 500.
+    /// A response with status 500.
     const BAD: End = End {
         route: Health::Bad,
         ..GOOD
@@ -546,7 +549,7 @@ mod tests {
         pause: None,
     };
 
-    /// Begins what can begin, in the order of calls.
+    /// Begins all calls that can begin, in order.
     fn begin(targets: &mut Targets<u32>, now: Micros) -> Vec<(Ticket, u32)> {
         let mut back = Vec::new();
         let mut begun: Vec<_> = std::iter::from_fn(|| targets.next(now, &mut back)).collect();
@@ -570,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn url_that_fails_or_asks_for_a_pause_holds_up_no_other_of_its_origin() {
+    fn failing_or_paused_url_delays_no_other_of_its_origin() {
         let mut targets = Targets::new(limits(), 100);
         let others = [at(2, "a", "/hook"), at(1, "a", "/other")];
         fail(&mut targets, &to("a"), BAD);
@@ -608,7 +611,7 @@ mod tests {
         }
         assert_eq!(targets.held(0, 10)[0].hold, Hold::Unreachable);
         targets.push(10 * SECOND, to("b"), 2).unwrap();
-        // Trials may be of any of its routes.
+        // Trials may use any of its routes.
         targets.push(10 * SECOND, at(2, "a", "/other"), 3).unwrap();
         let begun = begin(&mut targets, 10 * SECOND);
         assert_eq!(calls(&begun), [2, 3]);
@@ -617,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_hang_leave_places_to_others_of_their_origin() {
+    fn urls_that_hang_leave_slots_to_others_of_their_origin() {
         let mut targets = Targets::new(limits(), 100);
         for group in 1..=3 {
             for call in 0..10 {
@@ -627,7 +630,7 @@ mod tests {
         assert_eq!(begin(&mut targets, 0).len(), 6);
         targets.push(1, at(4, "a", "/hook"), 99).unwrap();
         assert_eq!(calls(&begin(&mut targets, 1)), [99]);
-        // All that the origin takes at once is bounded.
+        // The total concurrency of the origin is bounded.
         for call in 0..10 {
             targets.push(1, at(5, "a", "/hook"), call).unwrap();
         }
@@ -646,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_beyond_the_most_take_the_places_of_idle_ones() {
+    fn routes_beyond_the_limit_replace_idle_ones() {
         let mut targets = Targets::new(limits(), 100);
         for order in 0..TARGETS_MAX as u32 + 5 {
             targets.push(0, at(1, "a", &format!("/order/{order}")), order).unwrap();
@@ -658,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_target_takes_its_own_places_and_no_others() {
+    fn slow_target_uses_only_its_own_slots() {
         let mut targets = Targets::new(limits(), 100);
         for call in 0..50 {
             targets.push(0, to("slow"), call).unwrap();
@@ -679,7 +682,7 @@ mod tests {
         for call in 4..9 {
             targets.push(10 * SECOND, to("down"), call).unwrap();
         }
-        // Two places, so two trials; the third call waits for what they tell.
+        // Two slots, so two trials; the third call waits for their results.
         let begun = begin(&mut targets, 10 * SECOND);
         assert_eq!(calls(&begun), [4, 5]);
         targets.done(11 * SECOND, &begun[0].0, BAD);
@@ -703,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_wait_are_given_back_when_the_target_is_held_and_when_they_waited_too_long() {
+    fn waiting_calls_are_returned_when_held_or_too_old() {
         let mut targets = Targets::new(limits(), 100);
         for call in 0..5 {
             targets.push(0, to("down"), call).unwrap();

@@ -1,4 +1,4 @@
-//! The caller against servers that answer badly, slowly, or not.
+//! The caller against servers that respond badly, slowly, or not at all.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,10 +13,10 @@ use muster_callback::{
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// Longer than any answer takes here, also on a machine that is busy with other tests.
+/// Longer than any response takes, even on a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// A server on a free port that gives every connection to `serve`.
+/// A server on a free port that passes every connection to `serve`.
 fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -107,7 +107,7 @@ fn at(port: u16) -> String {
     format!("http://127.0.0.1:{port}/hook")
 }
 
-/// Waits for so many answers.
+/// Waits for this many results.
 fn answers_of(caller: &Caller, count: usize) -> HashMap<u64, Answer> {
     let mut found = Vec::new();
     let limit = Instant::now() + LIMIT;
@@ -196,12 +196,12 @@ fn connections_are_used_again() {
             assert_eq!(answer.outcome, OK_ANSWER);
         }
     }
-    // 32 at once, and now and then one that ended; never one for each of the 1,000 calls.
+    // 32 concurrent ones, and now and then a closed one; never one for each of the 1,000 calls.
     assert!(connections.load(Ordering::Relaxed) < 200, "{connections:?}");
 }
 
 #[test]
-fn error_is_told_with_the_begin_of_its_body_and_the_pause() {
+fn error_is_reported_with_the_start_of_its_body_and_the_pause() {
     let port = answers("HTTP/1.1 500 Oh no\r\ncontent-length: 6\r\n\r\nbroken");
     let caller = Caller::start(settings()).unwrap();
     let refused = |status, retry_after, body: &'static [u8]| Outcome::Refused {
@@ -213,7 +213,7 @@ fn error_is_told_with_the_begin_of_its_body_and_the_pause() {
     let port = answers("HTTP/1.1 503 Later\r\nretry-after: 120\r\ncontent-length: 0\r\n\r\n");
     let pause = Duration::from_secs(120);
     assert_eq!(outcome(&caller, call(2, at(port))), refused(503, Some(pause), b""));
-    // The target is left alone from now on.
+    // The target gets no calls from now on.
     let Outcome::NotMade {
         why: Why::Held,
         retry_in,
@@ -250,7 +250,7 @@ fn redirect_is_not_followed() {
 }
 
 #[test]
-fn private_addresses_are_refused_also_by_name_and_nothing_is_sent() {
+fn private_addresses_are_refused_even_by_name_and_nothing_is_sent() {
     let hits = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&hits);
     let port = server(move |_| {
@@ -296,12 +296,12 @@ fn endless_body_is_cut_off() {
         panic!("the status is known");
     };
     assert_eq!(body.len(), 4_096);
-    // What the sockets hold, and no more: the connection ends.
+    // At most the sockets' buffers: the connection is closed.
     assert!(sent.load(Ordering::Relaxed) < 32 << 20);
 }
 
 #[test]
-fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
+fn slow_closing_or_malformed_target_harms_only_its_own_calls() {
     let drip = server(|mut stream| {
         request(&mut stream);
         for byte in "HTTP/1.1 200 OK\r\n".bytes().chain(std::iter::repeat(b'a')) {
@@ -332,7 +332,7 @@ fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
     };
     let caller = Caller::start(Settings { limits, ..settings() }).unwrap();
     let timeout = Duration::from_secs(1);
-    // Calls to the first two end by their time only.
+    // Calls to the first two end only by timeout.
     let bad = [
         (drip, timeout),
         (silent, timeout),
@@ -364,8 +364,8 @@ fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
 }
 
 #[test]
-fn target_that_is_down_is_left_alone_after_failures_in_a_row() {
-    // Held, so that nobody else listens there.
+fn target_that_is_down_gets_no_calls_after_failures_in_a_row() {
+    // Kept open, so that nobody else listens there.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -387,7 +387,7 @@ fn target_that_is_down_is_left_alone_after_failures_in_a_row() {
 }
 
 #[test]
-fn calls_beyond_the_room_come_back_and_the_end_answers_none_twice() {
+fn surplus_calls_are_returned_and_no_call_ends_twice() {
     let silent = server(|mut stream| while request(&mut stream).is_some() {});
     let caller = Caller::start(Settings {
         calls_max: 40,
@@ -516,7 +516,7 @@ fn target_that_asks_for_a_client_certificate_gets_it() {
         ..settings()
     })
     .unwrap();
-    // The server says so after the handshake.
+    // The server reports that after the handshake.
     assert!(matches!(
         outcome(&caller, call(1, url.clone())),
         Outcome::Failed(Failure::Tls | Failure::Broken)
@@ -548,7 +548,7 @@ fn answer_is_kept_for_the_call_that_asks_for_it() {
 }
 
 #[test]
-fn url_that_fails_or_asks_for_a_long_pause_holds_up_no_other_url_of_its_server() {
+fn failing_or_long_paused_url_delays_no_other_url_of_its_server() {
     let port = server(|mut stream| {
         let mut bytes = [0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut bytes) {
@@ -586,7 +586,7 @@ fn url_that_fails_or_asks_for_a_long_pause_holds_up_no_other_url_of_its_server()
         let held = outcome(&caller, to(40, path));
         assert!(matches!(held, Outcome::NotMade { why: Why::Held, .. }), "{path}");
     }
-    // The same URL, for another group.
+    // The same URL, in another group.
     let other = Call {
         group: 2,
         ..to(50, "/bad")

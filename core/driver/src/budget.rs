@@ -1,36 +1,37 @@
-//! Every bound of a turn, with its reason.
+//! The bounds of a turn, each with its reason.
 //!
 //! Owns: [`Budget`] and its unused part within a turn.
 
 use muster_transport::{Micros, SLICE_DATAGRAMS};
 
-/// A loop called later than this after its time, or whose clock advanced this much within a turn between two readings,
-/// has stood still; queued datagrams are stale.
+/// A loop called later than this after its time, or whose clock advanced by this much between two readings within a
+/// turn, has stood still; queued datagrams are stale.
 pub const STALL_US: Micros = 500_000;
-/// The timer never sleeps longer, so that a standstill shows even while a machine waits for nothing. Four wake-ups a
-/// second cost an idle process some 0.01 % of a core.
+/// Longest sleep of the timer, so that a standstill is noticed even while a machine waits for nothing. Four wake-ups
+/// a second cost an idle process some 0.01 % of a core.
 pub const BEAT_US: Micros = 250_000;
-/// Sealed datagrams that waited longer than this behind a full buffer are given up: real time has passed them by.
+/// Sealed datagrams that waited longer than this behind a full buffer are given up, as too late for real time.
 pub const AGE_MAX_US: Micros = 250_000;
-/// The wait for kernel memory (ENOBUFS), whose end no event reports. At 1 Gbit/s 200 KiB leave in it.
+/// The wait for kernel memory (ENOBUFS), whose end no event reports. At 1 Gbit/s, 200 KiB leave in this time.
 pub const RETRY_US: Micros = 2_000;
-/// Messages that are discarded after a standstill at most, so that a flood cannot hold the loop: an 8 MiB buffer holds
-/// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
+/// Maximum number of messages that are discarded after a standstill, so that a flood cannot block the loop: an 8 MiB
+/// buffer holds 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
 pub const DISCARDED_MAX: usize = 262_144;
 
-/// Datagrams of one socket that are received before the next slice leaves, for each that the slice holds. Each member
-/// answers its datagrams. A sender with four answers per datagram lets them wait, and with them data for others.
+/// Datagrams of one socket that are received per datagram of a slice before the next slice leaves. Each member
+/// replies to its datagrams. If a sender gets four replies per datagram, they wait, and data for others waits with
+/// them.
 pub const HEARD_EACH: usize = 2;
 
-/// The longest wait of data for others behind one slice and the datagrams received before it.
+/// The longest time that data for others waits behind one slice and the datagrams received before it.
 pub const ROUND_US: Micros = 200;
-/// No slice is cut shorter than this: to look at the sockets costs as much as one datagram or two.
+/// The shortest slice: checking the sockets costs as much as one or two datagrams.
 pub const SLICE_MIN: usize = 16;
-/// Datagrams that the next slice may grow by.
+/// Maximum number of datagrams by which the next slice may grow.
 const SLICE_STEP: usize = 8;
 
-/// Where turns follow each other within this, the timer is not moved back to a later deadline. It then fires once too early for
-/// each status that is owed (50 ms), and to move it costs a call into the kernel for each.
+/// If turns follow each other within this time, the timer is not moved back to a later deadline. It then fires once
+/// too early for each status owed (50 ms); moving it would cost a system call for each.
 pub const CLOSE_US: Micros = 5_000;
 
 /// The bounds of one turn. Each is checked between batches, so it may be exceeded by one batch.
@@ -38,10 +39,10 @@ pub const CLOSE_US: Micros = 5_000;
 pub struct Budget {
     /// Datagrams taken in.
     pub received_max: usize,
-    /// Datagrams sent. A bound on input alone starves the loop: one datagram may go to 1,000 members.
+    /// Datagrams sent. A bound on input alone would starve the loop: one datagram may go to 1,000 members.
     pub sent_max: usize,
     pub turn_us: Micros,
-    /// How long a turn may go on while datagrams follow each other briskly; 0 for loops that have better things to do.
+    /// How long a turn may linger while datagrams follow each other closely; 0 for loops with other work.
     pub linger_us: Micros,
 }
 
@@ -60,12 +61,13 @@ impl Default for Budget {
 pub(crate) struct Spent {
     pub received: usize,
     pub sent: usize,
-    /// Whether sending met a full buffer: no use in trying again in the same turn.
+    /// Whether sending met a full buffer: trying again in the same turn is useless.
     pub stuck: bool,
-    /// Whether the process stood still since `now`. Then the turn ends, and the next one, which is that late, does the
-    /// work that follows a standstill.
+    /// Whether the process stood still since `now`. Then the turn ends, and the next one, which is late by that time,
+    /// handles the standstill.
     pub stood: bool,
-    /// The time as read last: after each slice and whatever was heard, so that no answer comes at the time of its question.
+    /// The last reading of the clock: after each slice and its received datagrams, so that no reply has the time of
+    /// its request.
     pub now: Micros,
     budget: Budget,
     until: Micros,
@@ -84,7 +86,7 @@ impl Spent {
         }
     }
 
-    /// Datagrams that may still be taken in.
+    /// Number of datagrams that may still be received.
     pub fn receivable(&self) -> usize {
         self.budget.received_max.saturating_sub(self.received)
     }
@@ -95,7 +97,7 @@ impl Spent {
         self.stood
     }
 
-    /// The time since it was last read.
+    /// Time since the last reading.
     pub fn lap(&mut self, clock: Micros) -> Micros {
         let time = clock.saturating_sub(self.now);
         if !self.stood(clock) {
@@ -113,7 +115,7 @@ impl Spent {
     }
 }
 
-/// How many datagrams a slice holds: fewer where each takes long, as it does while a hundred thousand sessions have their turn
+/// How many datagrams a slice holds: fewer if each takes long, as when a hundred thousand sessions have their turn
 /// and none of them is in a cache.
 pub(crate) struct Slice {
     pub datagrams: usize,
@@ -126,7 +128,7 @@ impl Slice {
         }
     }
 
-    /// Notes the time of a full slice, with the datagrams received before it.
+    /// Updates the size after a full slice that took `time`, including the datagrams received before it.
     pub fn took(&mut self, time: Micros) {
         let fits = self.datagrams as u64 * ROUND_US / time.max(1);
         let (least, most) = (self.datagrams / 2, self.datagrams + SLICE_STEP);

@@ -1,6 +1,6 @@
 //! One machine and its sockets.
 //!
-//! Owns: [`Driver`], the order of things within a turn and the state between turns. Knows no role.
+//! Owns: [`Driver`], the order of steps within a turn and the state between turns. Knows no role.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,26 +15,26 @@ use crate::budget::{
 use crate::faults::{FaultCounters, Faults};
 use crate::linger::{Linger, LINGER_WAIT};
 
-/// Up to this many sockets are tried one by one; with more, asking for the ready ones is cheaper.
+/// Up to this many sockets are tried one by one; with more, it is cheaper to ask the epoll for ready ones.
 const TRIED_SOCKETS_MAX: usize = 2;
-/// The timer's token in the inner epoll; sockets have their index.
+/// The timer's token in the inner epoll; each socket's token is its index.
 const TIMER_TOKEN: u64 = u64::MAX;
 
-/// How a turn ended.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whether the budget ran out before the work: call again as soon as others have had their turn. If not, wait
+    /// Whether the budget ran out before the work: call again as soon as others have had their turn. Otherwise wait
     /// until the descriptor is readable.
     pub more: bool,
 }
 
-/// The driver's events; the fate of datagrams is in [`Counters`].
+/// The driver's events; [`Counters`] counts datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
     pub turns: u64,
-    /// Times that sockets were looked at: in each turn, and in it again after each slice and while it lingers.
+    /// Times that sockets were checked: in each turn, and again after each slice and while lingering.
     pub looks: u64,
-    /// Times that a turn lingered and something came.
+    /// Times that a turn lingered and something arrived.
     pub lingered: u64,
     /// Turns that ended with work left.
     pub turns_cut: u64,
@@ -42,31 +42,34 @@ pub struct DriverCounters {
     pub timer_sets: u64,
     /// Times that the loop was found to have stood still.
     pub stalls: u64,
-    /// How long the last standstill was.
+    /// Length of the last standstill.
     pub stalled_us: u64,
     /// Datagrams received but dropped unseen after a standstill.
     pub discarded: u64,
-    /// Longest delay of a turn behind its time, since it was last taken.
+    /// Longest delay of a turn behind its time, since it was last read.
     pub late_us_max: u64,
 }
 
-/// Faults, and the machine's outbox while they apply: its datagrams are never joined, so each has its own fate.
+/// Faults, and the machine's outbox while they apply: its datagrams are never joined, so that each has a separate
+/// fate.
 struct Injected {
     faults: Faults,
     intake: Outbox,
 }
 
-/// The progress of a batch and its answers.
+/// The progress of a batch and its replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Served {
-    /// The budget is used up.
+    /// The budget is exhausted.
     Cut,
     /// The machine has more that could leave.
     More,
     All,
 }
 
-/// Drives a machine. Watch [`Driver::fd`] for reading and call [`Driver::turn`]; nothing else needs a timer.
+/// Drives a machine. Watch [`Driver::fd`] for reading and call [`Driver::turn`] when it is readable; nothing else
+/// needs a timer. Call [`Driver::kick`] after a call of [`Driver::machine_mut`] that may have something to send, and
+/// take events with [`Driver::events`].
 pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     machine: M,
     syscalls: S,
@@ -77,20 +80,20 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     outbox: Outbox,
     cursor: Cursor,
     filled_at: Micros,
-    /// The full socket that is waited for.
+    /// The full socket that the driver waits for.
     blocked: Option<SocketId>,
     /// When to retry a send for which the kernel had no memory.
     retry_at: Option<Micros>,
     poll: Poll,
     timer: Timer,
     armed: Option<Micros>,
-    /// When the next turn should be at the latest; unknown before the first.
+    /// When the next turn is due at the latest; `None` before the first.
     expected: Option<Micros>,
     linger: Linger,
     more: bool,
-    /// Sockets that must be read before timers run, if datagrams must be received first.
+    /// Number of sockets that must be read before timers run, if datagrams must be received first.
     unheard: Option<usize>,
-    /// One of these was looked at and holds more.
+    /// One of these sockets was read and holds more.
     behind: bool,
     budget: Budget,
     slice: Slice,
@@ -137,7 +140,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         for socket in sockets {
             driver.add_socket(socket)?;
         }
-        // The first turn is due now, but a slow start is no standstill.
+        // The first turn is due now, but a slow start does not count as a standstill.
         let now = driver.syscalls.now();
         driver.arm(now);
         Ok(driver)
@@ -158,12 +161,12 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.budget = budget;
     }
 
-    /// Whether runs to one destination leave as super-packets.
+    /// Sets whether runs to one destination leave as super-packets.
     pub fn set_coalesce(&mut self, coalesce: bool) {
         self.outbox.set_coalesce(coalesce);
     }
 
-    /// Injects faults from now on, or none. Datagrams that the old ones hold back are dropped with them.
+    /// Sets the injected faults, or removes them. Datagrams that the old ones hold back are dropped.
     pub fn set_faults(&mut self, faults: Option<Faults>) {
         self.injected = faults.map(|faults| {
             Box::new(Injected {
@@ -177,7 +180,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         &self.machine
     }
 
-    /// The machine, for calls of the control plane. Call [`Driver::kick`] if it may now have to send.
+    /// The machine, for calls of the control plane. Call [`Driver::kick`] if it may now have something to send.
     pub fn machine_mut(&mut self) -> &mut M {
         &mut self.machine
     }
@@ -186,7 +189,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         &self.syscalls
     }
 
-    /// The calls and the sockets that they are for.
+    /// The system calls and the sockets that they are for.
     pub fn syscalls_mut(&mut self) -> (&mut S, &[Socket]) {
         (&mut self.syscalls, &self.sockets)
     }
@@ -217,12 +220,12 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.injected.as_ref().map(|injected| injected.faults.counters())
     }
 
-    /// Datagrams that the machine gave and that have neither left nor been given up.
+    /// Datagrams from the machine that have neither left nor been given up.
     pub fn pending(&self) -> usize {
         self.cursor.remaining(&self.outbox)
     }
 
-    /// When the next turn should be at the latest; unknown before the first.
+    /// When the next turn is due at the latest; `None` before the first.
     pub fn due(&self) -> Option<Micros> {
         self.expected
     }
@@ -232,7 +235,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.poll.as_fd()
     }
 
-    /// Makes a turn due now; the first one is due already, without counting as late.
+    /// Makes a turn due now. Before the first turn it does nothing: that one is due already, without counting as
+    /// late.
     pub fn kick(&mut self) {
         let now = self.syscalls.now();
         self.arm(now);
@@ -244,8 +248,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.more || self.poll.wait(timeout) > 0
     }
 
-    /// Receives, runs timers and sends, within the budget. Then it lingers, if the budget allows that and turns follow
-    /// each other closely: waiting here for the next datagram costs less than a pass through the outer loop for each.
+    /// Receives, runs timers and sends, within the budget. Then lingers, if the budget allows it and turns follow
+    /// each other closely: waiting here for the next datagram costs less than a pass through the outer loop.
     pub fn turn(&mut self) -> Turn {
         let now = self.syscalls.now();
         let close = now <= self.linger.ended() + CLOSE_US;
@@ -256,7 +260,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             .then(|| self.syscalls.now())
             .and_then(|now| self.linger.until(now))
         {
-            self.arm(until); // ends the wait: a timeout would be one for each datagram
+            self.arm(until); // ends the wait: a timeout would set one for each datagram
             let ready = self.poll.wait(LINGER_WAIT);
             if ready == 0 {
                 break;
@@ -276,8 +280,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         Turn { more }
     }
 
-    /// One round of it. `ready`: this many descriptors are known to be ready, else all are examined. Returns whether
-    /// the budget ran out first.
+    /// One round of a turn. `ready`: how many descriptors are known to be ready; if unknown, all are checked. Returns
+    /// whether the budget ran out first.
     fn step(&mut self, mut now: Micros, ready: Option<usize>) -> bool {
         let late = self.expected.map_or(0, |expected| now.saturating_sub(expected));
         self.counters.late_us_max = self.counters.late_us_max.max(late);
@@ -287,14 +291,14 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             if M::DISCARDS_STALE {
                 self.discard();
             }
-            now = self.syscalls.now(); // to discard much takes long, and is no standstill
+            now = self.syscalls.now(); // discarding much takes long, but is no standstill
             self.machine.stalled(now);
         }
         if self.armed.is_some_and(|at| at <= now) {
             self.armed = None;
         }
-        // A machine that does not discard stale datagrams receives those in the sockets before its timers run: the
-        // silence was our own slowness.
+        // A machine that does not discard stale datagrams receives those in the sockets before its timers run: peers
+        // were not silent, this process was slow.
         if self.machine.deadline().is_some_and(|at| at <= now) {
             if M::DISCARDS_STALE || self.sockets.is_empty() {
                 self.machine.expire(now);
@@ -313,7 +317,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             ready => self.serve_ready(ready, &mut spent),
         };
         if more {
-            // Not since the turn ended: the process may have stood still before that.
+            // From here on, not from the turn's end: the process may have stood still before that.
             self.expected = Some(spent.now);
         } else {
             self.expect(spent.now);
@@ -321,20 +325,21 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         more
     }
 
-    /// Tries the sockets until all are empty. Returns whether the budget ran out first.
+    /// Tries the sockets one by one until all are empty. Returns whether the budget ran out first.
     fn serve_each(&mut self, spent: &mut Spent) -> bool {
         let count = self.sockets.len();
         let mut drained = [false; TRIED_SOCKETS_MAX];
-        // Another socket goes first in every turn, so that none waits behind a flood on its neighbour.
+        // A different socket goes first in every turn, so that none waits behind a flood on its neighbour.
         let first = self.counters.turns as usize;
-        // Without a socket the machine may still have something to send, but to no peer.
+        // Without a socket the machine may still want to send, but has no peer.
         while drained[..count].contains(&false) {
             self.counters.looks += 1;
             for step in 0..count {
                 let id = (first + step) % count;
                 drained[id] = drained[id] || self.hear_most(spent, id);
             }
-            // After each slice all are examined again: one message to thousands does not hold up the next message.
+            // After each slice all sockets are checked again, so that one message to thousands does not delay the
+            // next message.
             match self.serve(spent, 1) {
                 Served::Cut => return true,
                 Served::More => drained = [false; TRIED_SOCKETS_MAX],
@@ -344,8 +349,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         false
     }
 
-    /// Asks for the ready sockets, unless known, and collects their datagrams into common batches. Returns whether the
-    /// budget ran out. If sockets are few and there is more than one slice, they are tried from then on.
+    /// Asks for the ready sockets, unless known, and collects their datagrams into common batches. Returns whether
+    /// the budget ran out. If there are few sockets and more than one slice, they are tried one by one from then on.
     fn serve_ready(&mut self, mut known: Option<usize>, spent: &mut Spent) -> bool {
         let few = self.sockets.len() <= TRIED_SOCKETS_MAX;
         let slices_max = if few { 1 } else { usize::MAX };
@@ -372,7 +377,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 };
             }
             if all {
-                self.unheard = self.unheard.map(|_| 0); // no other has anything
+                self.unheard = self.unheard.map(|_| 0); // no other socket has data
             }
             match self.serve(spent, slices_max) {
                 Served::Cut => return true,
@@ -383,7 +388,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Receives from one socket into the slab. Returns whether nothing is left there.
+    /// Receives from one socket into the slab. Returns whether the socket is empty.
     fn receive(&mut self, index: usize, slots_max: usize) -> bool {
         let (socket, id) = (&self.sockets[index], index as SocketId);
         let received = self
@@ -392,8 +397,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         received.drained
     }
 
-    /// Receives from one socket as much as the next slice may answer, and more, and gives it to the machine, except for
-    /// the last batch, which is in the slab. Returns whether the socket is empty.
+    /// Receives from one socket as much as the next slice may need, and passes it to the machine, except for the last
+    /// batch, which stays in the slab. Returns whether the socket is empty.
     fn hear_most(&mut self, spent: &mut Spent, index: usize) -> bool {
         let most = HEARD_EACH * self.slice.datagrams;
         let mut left = most;
@@ -414,7 +419,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         false
     }
 
-    /// Gives the slab to the machine, unless a standstill made it stale. Returns the number of datagrams.
+    /// Passes the slab to the machine, unless a standstill made it stale. Returns the number of datagrams.
     fn hear(&mut self, spent: &mut Spent) -> usize {
         let count = self.receiver.datagrams();
         spent.received += count;
@@ -431,7 +436,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         count
     }
 
-    /// Gives the slab to the machine and sends its answers, at most this many slices.
+    /// Passes the slab to the machine and sends its replies, at most this many slices.
     fn serve(&mut self, spent: &mut Spent, slices_max: usize) -> Served {
         let count = self.hear(spent);
         if self.unheard == Some(0) {
@@ -449,8 +454,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Sends slice after slice while the machine has any and the budget lasts, at least one. Returns whether it has more that
-    /// could leave.
+    /// Sends slices, at least one, while the machine has any and the budget lasts. Returns whether more could leave.
     fn transmit(&mut self, spent: &mut Spent, slices_max: usize) -> bool {
         if spent.stuck || spent.stood || !self.send(spent) {
             return false;
@@ -459,7 +463,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         loop {
             let (given, more) = self.fill(spent.now);
             spent.sent += given;
-            // A machine that says "more" and gives nothing would be asked for ever.
+            // A machine that promises more and gives nothing would be asked forever.
             if given == 0 || !self.send(spent) || !more {
                 return false;
             }
@@ -474,8 +478,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Fills the empty outbox. Returns how many datagrams were given and whether more wait; with faults, fewer may be in
-    /// the outbox than were given.
+    /// Fills the empty outbox. Returns how many datagrams were taken and whether more wait; with faults, the outbox
+    /// may hold fewer than were taken.
     fn fill(&mut self, now: Micros) -> (usize, bool) {
         self.filled_at = now;
         let Some(injected) = &mut self.injected else {
@@ -488,7 +492,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             faults.release(now, &mut self.outbox);
             return (self.outbox.datagrams(), true);
         }
-        // Released datagrams share a slice with new ones: a slice of its own costs as much as one of many.
+        // Released datagrams share a slice with new ones: a separate slice costs as much as a full one.
         let more = self.machine.transmit(now, intake);
         let given = intake.datagrams();
         faults.pass(now, intake, &mut self.outbox);
@@ -497,7 +501,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         (given + self.outbox.datagrams() - passed, more || faults.leaves(now))
     }
 
-    /// Sends the outbox. Returns whether it is empty now; if not, it is tried again when there is reason to.
+    /// Sends the outbox. Returns whether it is empty now; if not, it is tried again when something changes.
     fn send(&mut self, spent: &mut Spent) -> bool {
         if self.outbox.is_empty() {
             return true;
@@ -537,7 +541,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.watch_room(None);
     }
 
-    /// Has the epoll tell when the socket `id` can send again, and no other.
+    /// Makes the epoll report when the socket `id` can send again, and no other socket.
     fn watch_room(&mut self, id: Option<SocketId>) {
         if self.blocked == id {
             return;
@@ -547,7 +551,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 let changed = self
                     .poll
                     .set_writable(self.sockets[id as usize].as_fd(), u64::from(id), writable);
-                assert!(changed.is_ok(), "a registered socket can be watched for room");
+                assert!(changed.is_ok(), "a registered socket can be watched for space");
             }
         }
         self.blocked = id;
@@ -580,7 +584,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Arranges for the next turn: at the latest in a beat.
+    /// Schedules the next turn: at the latest after [`BEAT_US`].
     fn expect(&mut self, now: Micros) {
         let waiting = (!self.outbox.is_empty()).then_some(self.filled_at + AGE_MAX_US + 1);
         let held = self
@@ -593,11 +597,12 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             .min();
         let at = due.map_or(now + BEAT_US, |due| due.min(now + BEAT_US));
         self.arm(at);
-        // A deadline in the past asks for a turn at once; it does not make that turn late.
+        // A deadline in the past makes a turn due at once; it does not make that turn late.
         self.expected = Some(at.max(now));
     }
 
-    /// Moves the timer back to the deadline, once a turn: a needless wake-up costs more, unless turns follow each other closely.
+    /// Moves the timer to the deadline, once a turn: a needless wake-up costs more, unless turns follow each other
+    /// closely.
     fn settle(&mut self) {
         if let (Some(armed), Some(due)) = (self.armed, self.expected) {
             if armed < due {

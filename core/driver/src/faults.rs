@@ -1,20 +1,20 @@
 //! Faults that a test or an operator injects between a machine and its sockets.
 //!
-//! Owns: [`Faults`], its rules, its seeded dice and the queue of datagrams held back. Acts on single datagrams: behind the
-//! split of super-packets on the way in, before their joining on the way out. Knows no role and no socket.
+//! Owns: [`Faults`], its rules, its seeded dice and the queue of delayed datagrams. Acts on single datagrams:
+//! received super-packets are already split, sent ones not yet joined. Knows no role and no socket.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use muster_transport::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTBOX_BYTES};
 
-/// Datagrams held back at once, both directions together: at 1,472 B each 96 MiB.
+/// Maximum number of delayed datagrams, in both directions together: at 1,472 B each 96 MiB.
 pub const HELD_MAX: usize = 65_536;
-/// Bytes that are given to the machine at once when their time has come.
+/// Bytes passed to the machine at once when they are due.
 const RELEASED_BYTES: usize = 128 << 10;
-/// A due datagram waits this long for space in a slice of the machine's.
+/// How long a due datagram waits for space in a slice of the machine.
 const OVERDUE_US: Micros = 1_000;
-/// Peers of one rule that are in a burst at once; beyond, a datagram is lost alone.
+/// Maximum number of peers of one rule that are in a burst at once; beyond it, losses are single.
 const BURSTS_MAX: usize = 65_536;
 
 /// The direction of a datagram, seen from the machine.
@@ -32,23 +32,23 @@ pub struct Rule {
     pub socket: Option<SocketId>,
     /// `None` matches every peer.
     pub remote: Option<Addr>,
-    /// Probabilities, each tried on its own.
+    /// Probabilities, each applied independently.
     pub loss: f64,
     pub duplicate: f64,
     pub corrupt: f64,
     pub reorder: f64,
-    /// Datagrams of one peer that are lost in a row, in the mean: bursts are the seldomer, and `loss` is the share lost as
-    /// before. Up to 1 each is lost by itself.
+    /// Mean number of datagrams of one peer that are lost in a row: with longer bursts there are fewer, so `loss`
+    /// remains the share lost. Up to 1, each loss is independent.
     pub burst: f64,
-    /// How long a reordered datagram is held back beyond the others.
+    /// How much later a reordered datagram leaves than the others.
     pub reorder_ms: u32,
     pub delay_ms: u32,
-    /// Evenly spread between none and all of it, on top of the delay.
+    /// Uniformly distributed between 0 and this, on top of the delay.
     pub jitter_ms: u32,
 }
 
 impl Rule {
-    /// A rule for all datagrams of a direction that does nothing yet.
+    /// A rule for all datagrams of a direction that has no effect yet.
     pub fn new(direction: Direction) -> Self {
         Rule {
             direction,
@@ -72,7 +72,7 @@ impl Rule {
     }
 }
 
-/// A probability outside 0 to 1, or a burst of no length.
+/// An invalid rule: a probability outside 0 to 1, or a burst length that is not positive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RuleError {
     pub rule: usize,
@@ -83,7 +83,7 @@ impl std::fmt::Display for RuleError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "fault rule {}: {} is no probability or length",
+            "fault rule {}: {} is not a valid probability or length",
             self.rule, self.value
         )
     }
@@ -92,9 +92,10 @@ impl std::fmt::Display for RuleError {
 impl std::error::Error for RuleError {}
 
 muster_transport::counters! {
-    /// Effects on datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
+    /// Effects on datagrams that matched a rule. `seen` + `duplicated` = passed + `lost` + `overflowed` + delayed
+    /// ones.
     pub struct FaultCounters {
-        /// Datagrams that a rule of injected faults was for.
+        /// Datagrams matched by a rule of injected faults.
         seen,
         /// Datagrams that injected faults lost.
         lost,
@@ -106,7 +107,7 @@ muster_transport::counters! {
         reordered,
         /// Datagrams that injected faults delayed.
         delayed,
-        /// Datagrams that were to be held back and were dropped, as too many were held already.
+        /// Datagrams dropped instead of held back: too many were held already.
         overflowed,
     }
 }
@@ -115,16 +116,16 @@ muster_transport::counters! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fate {
     lost: bool,
-    /// The bit to turn over, modulo the length.
+    /// The bit to flip, modulo the length.
     corrupt: Option<u64>,
     hold_us: Micros,
-    /// The copy's own time.
+    /// The separate time of the copy.
     duplicate_us: Option<Micros>,
 }
 
-/// A datagram that waits for its time; ordered by it, then by arrival.
+/// A delayed datagram; ordered by due time, then by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+struct Delayed {
     due: Micros,
     order: u64,
     socket: SocketId,
@@ -132,7 +133,7 @@ struct Held {
     bytes: Box<[u8]>,
 }
 
-/// A rule with its dice, and the peers with a burst of losses under way.
+/// A rule with its dice, and the peers in a burst of losses.
 struct Ruled {
     rule: Rule,
     dice: Dice,
@@ -140,7 +141,8 @@ struct Ruled {
 }
 
 impl Ruled {
-    /// Whether a datagram is lost: by itself, or by a chain of two states (Gilbert's) of which one loses all.
+    /// Whether a datagram is lost: independently, or by a chain of two states (Gilbert's) of which one loses
+    /// everything.
     fn loses(&mut self, socket: SocketId, remote: &Addr) -> bool {
         let Ruled { rule, dice, bursts } = self;
         if rule.burst <= 1.0 || rule.loss >= 1.0 {
@@ -165,8 +167,8 @@ impl Ruled {
 /// Injected faults: the same seed, rules and datagrams give the same fates.
 pub struct Faults {
     rules: Vec<Ruled>,
-    arriving: BinaryHeap<Reverse<Held>>,
-    leaving: BinaryHeap<Reverse<Held>>,
+    arriving: BinaryHeap<Reverse<Delayed>>,
+    leaving: BinaryHeap<Reverse<Delayed>>,
     order: u64,
     slab: Vec<u8>,
     arrivals: Vec<Arrival>,
@@ -188,7 +190,7 @@ impl Faults {
                 });
             }
         }
-        // Each rule has dice of its own: how the directions interleave then changes no fate.
+        // Each rule has separate dice, so that the interleaving of directions changes no fate.
         let mut seeds = Dice(seed);
         let ruled = |rule| Ruled {
             rule,
@@ -210,12 +212,12 @@ impl Faults {
         &self.counters
     }
 
-    /// Datagrams held back.
+    /// Number of delayed datagrams.
     pub fn held(&self) -> usize {
         self.arriving.len() + self.leaving.len()
     }
 
-    /// Applies the rules to a received batch: passing datagrams stay in `arrivals`.
+    /// Applies the rules to a received batch: datagrams that pass stay in `arrivals`.
     pub(crate) fn filter(&mut self, now: Micros, slab: &mut [u8], arrivals: &mut Vec<Arrival>) {
         arrivals.retain(|arrival| {
             let bytes = &mut slab[arrival.start as usize..(arrival.start + arrival.len) as usize];
@@ -223,7 +225,7 @@ impl Faults {
         });
     }
 
-    /// Applies the rules to a machine's slice without joined datagrams; passing ones go to `outbox`, which must be
+    /// Applies the rules to a machine's slice without joined datagrams; those that pass go to `outbox`, which must be
     /// empty.
     pub(crate) fn pass(&mut self, now: Micros, intake: &mut Outbox, outbox: &mut Outbox) {
         outbox.sift(intake, |socket, to, bytes| {
@@ -231,12 +233,12 @@ impl Faults {
         });
     }
 
-    /// Whether something is due to leave.
+    /// Whether a delayed datagram is due to leave.
     pub(crate) fn leaves(&self, now: Micros) -> bool {
         self.leaving.peek().is_some_and(|Reverse(held)| held.due <= now)
     }
 
-    /// Whether something that is due to leave has found no room for too long.
+    /// Whether a datagram due to leave has found no space for too long.
     pub(crate) fn overdue(&self, now: Micros) -> bool {
         self.leaves(now.saturating_sub(OVERDUE_US))
     }
@@ -248,7 +250,7 @@ impl Faults {
                 .parcels()
                 .last()
                 .map_or(0, |parcel| (parcel.start + parcel.len) as usize);
-            let fits = |held: &Held| held.due <= now && used + held.bytes.len() <= OUTBOX_BYTES;
+            let fits = |held: &Delayed| held.due <= now && used + held.bytes.len() <= OUTBOX_BYTES;
             if !self.leaving.peek().is_some_and(|Reverse(held)| fits(held)) {
                 return;
             }
@@ -284,7 +286,7 @@ impl Faults {
         })
     }
 
-    /// When a held datagram is due; those that cannot leave now do not count.
+    /// When a delayed datagram is due; those that cannot leave now do not count.
     pub(crate) fn due(&self, can_leave: bool) -> Option<Micros> {
         let arriving = self.arriving.peek().map(|Reverse(held)| held.due);
         let leaving = self.leaving.peek().filter(|_| can_leave).map(|Reverse(held)| held.due);
@@ -326,7 +328,7 @@ impl Faults {
         Some(fate)
     }
 
-    /// Rolls the dice for a datagram and applies the result. `false`: it goes no further, or later.
+    /// Rolls the dice for a datagram and applies the result. `false`: it is dropped or delayed.
     fn passes(&mut self, now: Micros, direction: Direction, socket: SocketId, remote: &Addr, bytes: &mut [u8]) -> bool {
         let Some(fate) = self.fate(direction, socket, remote) else {
             return true;
@@ -357,7 +359,7 @@ impl Faults {
             return;
         }
         self.order += 1;
-        let held = Reverse(Held {
+        let held = Reverse(Delayed {
             due,
             order: self.order,
             socket,
@@ -371,7 +373,7 @@ impl Faults {
     }
 }
 
-/// SplitMix64: small, and good enough to throw datagrams away.
+/// SplitMix64: small, and good enough for dropping datagrams.
 struct Dice(u64);
 
 impl Dice {
@@ -383,13 +385,13 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// Evenly from [0, 1).
+    /// Uniformly distributed in [0, 1).
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn hits(&mut self, probability: f64) -> bool {
-        // Always thrown: switching one fault off leaves the fates of the others as they were.
+        // Always rolled, so that switching one fault off leaves the fates by the others unchanged.
         self.fraction() < probability
     }
 }
@@ -453,7 +455,7 @@ mod tests {
 
     fn near(counted: u64, probability: f64) {
         let wanted = COUNT as f64 * probability;
-        // Five standard deviations: the seed is fixed, but a changed generator should not fail for nothing.
+        // Five standard deviations: the seed is fixed, but a changed generator should not cause a false failure.
         let spread = 5.0 * (wanted * (1.0 - probability)).sqrt();
         assert!(
             (counted as f64 - wanted).abs() <= spread,
@@ -516,7 +518,7 @@ mod tests {
         let mut open = [false; 2];
         let mut lost = [0u32; 2];
         for number in 0..10 * COUNT {
-            // Another peer's datagrams between them neither end a burst nor are taken by it.
+            // Another peer's datagrams in between neither end a burst nor are affected by it.
             let peer_at = number % 2;
             let fate = faults.fate(Direction::Out, 0, &peer(peer_at as u16)).unwrap();
             lost[peer_at] += u32::from(fate.lost);
@@ -537,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_and_jitter_keep_to_their_bounds_and_order_only_suffers_from_the_latter() {
+    fn delay_and_jitter_keep_their_bounds_and_only_jitter_reorders() {
         let steady = Rule {
             delay_ms: 10,
             ..Rule::new(Direction::Out)
@@ -554,7 +556,7 @@ mod tests {
         let shaky = Rule { jitter_ms: 5, ..steady };
         let left = sent_through(&mut Faults::new(1, vec![shaky]).unwrap(), 500);
         assert!(!left.is_sorted_by_key(|(_, number)| *number));
-        // The harness looks once a millisecond.
+        // The harness checks once a millisecond.
         let transit = |(at, number): &(Micros, u32)| at - Micros::from(*number) * 1_000;
         assert!(left
             .iter()
@@ -579,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn corruption_turns_over_one_bit() {
+    fn corruption_flips_one_bit() {
         let rule = Rule {
             corrupt: 1.0,
             ..Rule::new(Direction::In)
@@ -595,7 +597,7 @@ mod tests {
             len: 0,
         }];
         faults.filter(0, &mut [], &mut arrivals);
-        assert_eq!(arrivals.len(), 1, "an empty datagram has no bit to turn over");
+        assert_eq!(arrivals.len(), 1, "an empty datagram has no bit to flip");
     }
 
     #[test]
@@ -645,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_probability_is_refused() {
+    fn invalid_probabilities_are_refused() {
         for value in [-0.1, 1.1, f64::NAN] {
             let rules = vec![
                 Rule::new(Direction::In),

@@ -1,18 +1,19 @@
-//! The rule by which a turn lingers: it waits for the next datagram itself, which costs less than a pass through the outer loop.
+//! When a turn lingers: it waits for the next datagram itself, which costs less than a pass through the outer loop.
 //!
-//! Owns: [`Linger`], for the turns of one machine and for the rounds of machines that share a process. Reads no clock and waits
-//! for nothing.
+//! Owns: [`Linger`], for the turns of one machine and for the rounds of machines that share a process. Reads no clock
+//! and waits for nothing.
 
 use std::time::Duration;
 
 use muster_transport::Micros;
 
-/// A turn that begins so soon after the last one may linger: at 2,000 datagrams a second and more.
+/// A turn that begins within this time after the last one may linger: at 2,000 datagrams a second and more.
 const BRISK_US: Micros = 500;
-/// It gives up after a silence of one to two of these: what the outer loop should hear of should not wait for nothing.
+/// It stops lingering after a silence of one to two of these, so that other work of the outer loop does not wait in
+/// vain.
 const SILENCE_US: Micros = 1_000;
-/// A wait ends by a timer of its own; this is for the case that the timer is lost. It is longer than the kernel's tick, 1 to
-/// 10 ms: for a shorter timeout the kernel programs its clock anew for each datagram.
+/// Timeout of a wait, only in case its own timer is lost. It is longer than the kernel's tick of 1 to 10 ms: for a
+/// shorter timeout the kernel would reprogram its clock for each datagram.
 pub const LINGER_WAIT: Duration = Duration::from_millis(20);
 
 /// When turns began and ended, and how long the present one may wait for datagrams.
@@ -20,9 +21,9 @@ pub const LINGER_WAIT: Duration = Duration::from_millis(20);
 pub struct Linger {
     /// The end of the last turn.
     ended: Micros,
-    /// The present one lingers until then; 0: not at all.
+    /// The present turn lingers until this time; 0: it does not linger.
     until: Micros,
-    /// Whether something came since the present wait began.
+    /// Whether something arrived since the present wait began.
     heard: bool,
 }
 
@@ -34,12 +35,12 @@ impl Linger {
         self.heard = false;
     }
 
-    /// Until when to wait, unless a wait goes on that ends sooner; `None`: the turn lingers no longer.
+    /// Until when to wait, unless a wait that ends sooner is in progress; `None`: stop lingering.
     pub fn until(&self, now: Micros) -> Option<Micros> {
         (now < self.until).then(|| self.until.min(now + SILENCE_US))
     }
 
-    /// Something `came` while it waited, or the wait is over.
+    /// Something `came` during the wait, or the wait is over.
     pub fn waited(&mut self, came: bool) {
         if !came && !self.heard {
             self.until = 0;

@@ -31,7 +31,7 @@ fn a_delay_each_way_is_kept_by_the_drivers_own_timer() {
 }
 
 #[test]
-fn a_real_timer_wakes_the_loop_for_what_is_held_back() {
+fn a_real_timer_wakes_the_loop_for_delayed_datagrams() {
     use muster_driver::Driver;
     let mut driver = Driver::new(Toy::default(), vec![common::socket()]).unwrap();
     driver.set_faults(Some(both(|rule| Rule {
@@ -116,7 +116,7 @@ fn datagrams_have_fates_of_their_own_before_they_are_joined() {
 }
 
 #[test]
-fn copies_and_late_ones_leave_in_the_room_of_those_that_are_lost_or_held_back() {
+fn copies_and_delayed_datagrams_use_the_space_of_lost_ones() {
     const SLICES: u64 = 40;
     let (mut driver, _, _) = told_sender(loopback(20_000), 64 * SLICES as usize);
     driver.machine_mut().cries_wolf = true;
@@ -134,7 +134,7 @@ fn copies_and_late_ones_leave_in_the_room_of_those_that_are_lost_or_held_back() 
 }
 
 #[test]
-fn a_copy_of_each_leaves_though_there_is_room_for_none() {
+fn duplicates_of_a_full_slice_leave_in_later_slices() {
     const COUNT: u64 = 64 * 100;
     let (mut driver, told, _) = told_sender(loopback(20_000), COUNT as usize);
     told.0.borrow_mut().step_us = 100;

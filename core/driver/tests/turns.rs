@@ -1,4 +1,4 @@
-//! The actions of a turn, their order, and its ends.
+//! The steps of a turn, their order, and how a turn ends.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn a_quiet_turn_costs_one_receive_call() {
 }
 
 #[test]
-fn sockets_are_looked_at_once_in_a_quiet_turn_and_again_after_each_slice() {
+fn sockets_are_checked_once_in_a_quiet_turn_and_again_after_each_slice() {
     let (mut driver, _, local) = told(Toy::default());
     driver.turn();
     assert_eq!(driver.counters().looks, 1);
@@ -105,7 +105,7 @@ fn the_timer_follows_the_deadline_but_never_sleeps_longer_than_a_beat() {
 }
 
 #[test]
-fn where_turns_follow_each_other_closely_the_timer_is_set_back_once_it_has_fired() {
+fn with_frequent_turns_the_timer_is_moved_back_only_after_it_fired() {
     let (mut driver, clock, _) = told(Toy::default());
     let sets = |driver: &mut Driver<Toy, FakeKernel>, deadline: Micros, after: Micros| {
         clock.advance(after);
@@ -127,7 +127,7 @@ fn where_turns_follow_each_other_closely_the_timer_is_set_back_once_it_has_fired
     assert_eq!(sets(&mut driver, 100_000, 50_000), 1, "and is set when it has fired");
 }
 
-/// A driver of a machine with one socket, whose turns may linger for so long.
+/// A driver of a machine with one socket, whose turns may linger for this long.
 fn lingering(linger_us: u64) -> Driver<Toy> {
     let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
     driver.set_budget(Budget {
@@ -137,7 +137,8 @@ fn lingering(linger_us: u64) -> Driver<Toy> {
     driver
 }
 
-/// A machine that answers itself for ever; how often its turns, `pause` apart, lingered and something came.
+/// A machine that replies to itself forever; returns how often its turns, `pause` apart, lingered and something
+/// arrived.
 fn lingered(linger_us: u64, pause: Duration, turns: usize) -> u64 {
     let mut driver = lingering(linger_us);
     let own = driver.sockets()[0].local();
@@ -170,7 +171,7 @@ fn while_a_turn_lingers_no_datagram_sets_the_timer() {
 }
 
 #[test]
-fn a_turn_that_lingers_in_vain_ends_soon_and_leaves_nothing_due() {
+fn lingering_in_vain_ends_soon_and_leaves_nothing_due() {
     let mut driver = lingering(60_000_000);
     // On a busy machine the turns may be too far apart, and the beat may come in between.
     let waited = (0..100).any(|_| {
@@ -199,7 +200,7 @@ fn a_kick_makes_a_turn_due() {
 }
 
 #[test]
-fn hears_on_after_an_icmp_error_through_the_nested_epoll() {
+fn receives_after_an_icmp_error_through_the_nested_epoll() {
     // Its timer never fires, so nothing but the socket can wake it.
     let (mut driver, _, local) = told(Toy::default());
     let mut outer = Poll::new().unwrap();
@@ -252,11 +253,7 @@ fn a_room_of_a_thousand_under_flood_cannot_hold_the_loop() {
         }
         assert!(turns < 100_000);
     }
-    assert_eq!(
-        driver.udp_counters().sent,
-        500 * 1_000,
-        "bounded, but nothing is forgotten"
-    );
+    assert_eq!(driver.udp_counters().sent, 500 * 1_000, "bounded, but nothing is lost");
     assert_eq!(driver.machine().received.len(), 500);
     let ticks = &driver.machine().ticks;
     assert!(ticks.len() > 20);
@@ -302,7 +299,7 @@ fn input_is_bounded_too() {
 }
 
 #[test]
-fn each_turn_receives_although_output_alone_would_fill_it() {
+fn each_turn_receives_even_if_output_could_fill_it() {
     let (mut driver, told, local) = told(Toy::default());
     told.0.borrow_mut().sends = false;
     for _ in 0..100_000 {
@@ -314,9 +311,10 @@ fn each_turn_receives_although_output_alone_would_fill_it() {
     assert_eq!(driver.machine().received.len(), 1);
 }
 
-/// Found: sixteen were received per 64 sent. Thousands of members' answers filled the buffer, and their window closed.
+/// Regression: sixteen were received per 64 sent. Thousands of members' replies filled the buffer, and their window
+/// closed.
 #[test]
-fn answers_are_heard_as_fast_as_they_are_asked_for() {
+fn replies_are_received_as_fast_as_requests_are_sent() {
     let (mut driver, told, local) = told(Toy::default());
     told.0.borrow_mut().sends = false;
     driver.set_budget(Budget {
@@ -337,7 +335,7 @@ fn answers_are_heard_as_fast_as_they_are_asked_for() {
 }
 
 #[test]
-fn what_waits_at_one_of_many_sockets_is_received_together() {
+fn datagrams_of_one_of_many_sockets_are_received_together() {
     let told = FakeKernel::new();
     let sockets: Vec<_> = (0..20).map(|_| socket()).collect();
     let locals: Vec<_> = sockets.iter().map(|socket| socket.local()).collect();
@@ -355,7 +353,7 @@ fn what_waits_at_one_of_many_sockets_is_received_together() {
 }
 
 #[test]
-fn all_sockets_are_looked_at_again_after_each_slice() {
+fn all_sockets_are_checked_again_after_each_slice() {
     let told = FakeKernel::new();
     told.0.borrow_mut().sends = false;
     let sockets = vec![socket(), socket()];
@@ -369,7 +367,7 @@ fn all_sockets_are_looked_at_again_after_each_slice() {
 }
 
 #[test]
-fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
+fn a_lingering_turn_checks_its_sockets_after_each_slice_too() {
     let told = FakeKernel::new();
     told.0.borrow_mut().step_us = 1;
     let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told).unwrap();
@@ -389,9 +387,9 @@ fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
     assert!(done.receive_calls >= done.sent / SLICE_DATAGRAMS as u64, "{done:?}");
 }
 
-/// A slice that takes no time would say nothing about its receivers.
+/// If a slice took no time, the round trips of its receivers would not show it.
 #[test]
-fn what_is_asked_and_answered_within_one_turn_has_taken_time() {
+fn a_request_and_reply_within_one_turn_have_different_times() {
     let told = FakeKernel::new();
     told.0.borrow_mut().datagram_us = 1;
     let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told.clone()).unwrap();
@@ -419,7 +417,7 @@ fn slices_are_shorter_while_each_datagram_takes_long() {
     let mut slice = |datagram_us: Micros| {
         told.0.borrow_mut().datagram_us = datagram_us;
         for _ in 0..20 {
-            driver.turn(); // until it has found its length
+            driver.turn(); // until the slice has adapted its length
         }
         let before = driver.udp_counters().clone();
         driver.turn();
@@ -428,11 +426,7 @@ fn slices_are_shorter_while_each_datagram_takes_long() {
     };
     assert_eq!(slice(1), SLICE_DATAGRAMS as u64);
     assert_eq!(slice(10), ROUND_US / 10);
-    assert_eq!(
-        slice(100),
-        SLICE_MIN as u64,
-        "to look at the sockets costs something, too"
-    );
+    assert_eq!(slice(100), SLICE_MIN as u64, "checking the sockets costs time, too");
     assert_eq!(slice(1), SLICE_DATAGRAMS as u64);
 }
 
@@ -454,7 +448,7 @@ fn one_slow_slice_halves_the_next_at_most() {
     assert_eq!(
         sent(&mut driver, 1_000),
         SLICE_DATAGRAMS,
-        "somebody else had the processor"
+        "another process had the processor"
     );
     assert_eq!(sent(&mut driver, 1_000), SLICE_DATAGRAMS / 2);
 }
@@ -481,7 +475,7 @@ fn a_flooded_socket_does_not_starve_its_neighbour() {
 }
 
 #[test]
-fn a_machine_that_promises_more_and_gives_nothing_is_not_asked_for_ever() {
+fn a_machine_that_promises_more_and_gives_nothing_is_not_asked_forever() {
     let (mut driver, ..) = told(Toy {
         cries_wolf: true,
         ..Toy::default()
@@ -510,12 +504,15 @@ fn a_blocked_send_is_resumed_when_there_is_room() {
         70 - SLICE_DATAGRAMS,
         "no new slice is filled meanwhile"
     );
-    assert!(driver.wait(SOON), "the epoll tells of the room");
+    assert!(driver.wait(SOON), "the epoll reports the space");
     assert_eq!(driver.turn(), Turn { more: false });
     assert_eq!((driver.pending(), driver.machine().waiting()), (0, 0));
     let heard: Vec<u8> = heard(&friend).iter().map(|bytes| bytes[0]).collect();
     assert_eq!(heard, (0..70).collect::<Vec<u8>>());
-    assert!(!driver.wait(Duration::ZERO), "room is no longer watched for");
+    assert!(
+        !driver.wait(Duration::ZERO),
+        "the socket is no longer watched for space"
+    );
 }
 
 #[test]
@@ -534,7 +531,7 @@ fn a_full_buffer_is_tried_once_a_turn_while_receiving_goes_on() {
 }
 
 #[test]
-fn what_waits_too_long_behind_a_full_buffer_is_given_up_and_counted() {
+fn datagrams_that_wait_too_long_behind_a_full_buffer_are_given_up_and_counted() {
     let (mut driver, told, local) = told(Toy::default());
     let friend = friend(local);
     let to = friend.local_addr().unwrap().into();
@@ -579,7 +576,7 @@ fn a_full_device_queue_is_tried_again_after_a_while_and_not_before() {
 }
 
 #[test]
-fn after_a_standstill_the_queue_is_discarded_and_the_machine_is_told() {
+fn after_a_standstill_the_queue_is_discarded_and_the_machine_notified() {
     let (mut driver, told, local) = told(Toy::default());
     let friend = friend(local);
     driver.turn();
@@ -598,7 +595,7 @@ fn after_a_standstill_the_queue_is_discarded_and_the_machine_is_told() {
 }
 
 #[test]
-fn to_discard_what_queued_up_is_no_standstill_however_long_it_takes() {
+fn discarding_the_queue_is_no_standstill() {
     let (mut driver, told, _) = told(Toy::default());
     driver.turn();
     driver.machine_mut().say(0, loopback(20_000), b"news");
@@ -670,7 +667,7 @@ fn a_loop_that_leaves_work_undone_too_long_has_stood_still() {
 }
 
 #[test]
-fn what_was_taken_before_a_standstill_is_not_heard_after_it() {
+fn datagrams_received_before_a_standstill_are_discarded_after_it() {
     // As many as fill the slab, too.
     for count in 1..=128 {
         let (mut driver, told, local) = told(Toy::default());
@@ -702,7 +699,7 @@ fn what_was_taken_before_a_standstill_is_not_heard_after_it() {
 }
 
 #[test]
-fn what_came_while_the_loop_stood_still_over_a_batch_is_discarded() {
+fn datagrams_queued_during_a_standstill_in_a_batch_are_discarded() {
     let (mut driver, told, local) = told(Toy::default());
     let friend = friend(local);
     driver.turn();
@@ -720,7 +717,7 @@ fn what_came_while_the_loop_stood_still_over_a_batch_is_discarded() {
 }
 
 #[test]
-fn what_came_while_the_loop_stood_still_over_a_slice_is_discarded() {
+fn datagrams_queued_during_a_standstill_in_a_slice_are_discarded() {
     let (mut driver, told, local) = told(Toy::default());
     for _ in 0..2 * SLICE_DATAGRAMS {
         driver.machine_mut().say(0, local, b"stale");
@@ -737,7 +734,7 @@ fn what_came_while_the_loop_stood_still_over_a_slice_is_discarded() {
 }
 
 #[test]
-fn a_standstill_is_noticed_once_wherever_in_a_turn_it_is() {
+fn a_standstill_anywhere_in_a_turn_is_noticed_once() {
     for (sockets, length) in [(1, STALL_US + 1), (3, BEAT_US + STALL_US + 1)] {
         let mut readings = 0;
         loop {
@@ -770,7 +767,7 @@ fn a_standstill_is_noticed_once_wherever_in_a_turn_it_is() {
     }
 }
 
-/// A toy that wants all that is sent to it, however old.
+/// A toy that accepts every datagram, however old.
 struct Keen(Toy);
 
 impl Machine for Keen {
@@ -808,7 +805,7 @@ impl Machine for Keen {
 }
 
 #[test]
-fn who_wants_what_is_old_hears_it_before_time_passes_however_many_turns_it_takes() {
+fn a_machine_that_keeps_old_datagrams_gets_them_before_its_timers_run() {
     const SOCKETS: usize = 600;
     let told = FakeKernel::new();
     let sockets: Vec<_> = (0..SOCKETS).map(|_| socket()).collect();
@@ -833,7 +830,7 @@ fn who_wants_what_is_old_hears_it_before_time_passes_however_many_turns_it_takes
 }
 
 #[test]
-fn who_wants_what_is_old_hears_what_was_taken_before_a_standstill() {
+fn a_machine_that_keeps_old_datagrams_gets_those_received_before_a_standstill() {
     let told = FakeKernel::new();
     let mut driver = Driver::with_syscalls(Keen(Toy::default()), vec![socket()], told.clone()).unwrap();
     let friend = friend(driver.sockets()[0].local());
@@ -848,7 +845,7 @@ fn who_wants_what_is_old_hears_what_was_taken_before_a_standstill() {
 }
 
 #[test]
-fn who_wants_what_is_old_has_its_time_though_the_sockets_never_run_dry() {
+fn a_machine_that_keeps_old_datagrams_runs_its_timers_though_the_sockets_stay_full() {
     let mut driver = Driver::new(Keen(Toy::default().ticking(0, 1)), vec![socket()]).unwrap();
     let own = driver.sockets()[0].local();
     (0..64).for_each(|_| driver.machine_mut().0.say(0, own, b"again"));
@@ -860,7 +857,7 @@ fn who_wants_what_is_old_has_its_time_though_the_sockets_never_run_dry() {
 }
 
 #[test]
-fn who_wants_what_is_old_is_told_that_more_lies_in_the_sockets_than_it_has_heard() {
+fn a_machine_that_keeps_old_datagrams_is_told_of_unread_ones() {
     for count in [1, 3] {
         let told = FakeKernel::new();
         let sockets: Vec<_> = (0..count).map(|_| socket()).collect();
@@ -904,7 +901,7 @@ fn hundreds_of_sockets_are_served_by_readiness() {
 }
 
 #[test]
-fn a_driver_may_move_to_a_thread_of_its_own() {
+fn a_driver_may_move_to_another_thread() {
     let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
     let friend = friend(driver.sockets()[0].local());
     friend.send(b"ping").unwrap();

@@ -1,8 +1,8 @@
 //! A worker's part of delayed messages: arrays of fires in, callbacks, arrays of results out.
 //!
-//! Start from [`Firing`]. It makes the callbacks of messages whose topic is known, that are due, whose claim outlasts
-//! the call, and whose target is an address; it gives back all other fires. It reads no clock: the wall clock comes in.
-//! Must not know: how fires come and results go, rooms, files of topics.
+//! Start from [`Firing`]. It makes the callbacks of messages that are due, with a known topic, a claim that outlasts
+//! the call and a target that is a URL; it returns all other fires. It reads no clock: the wall clock is passed in.
+//! Must not know: how fires and results travel, rooms, files of topics.
 #![forbid(unsafe_code)]
 
 mod results;
@@ -23,31 +23,31 @@ use muster_messages::wire::{envelope, fires, Fire, Frame, Malformed, Verb};
 
 use results::Results;
 
-/// A claim that ends sooner than this after the callback's own end is not used.
+/// A claim must outlast the callback's own deadline by at least this.
 const MARGIN_MS: Millis = 1_000;
 
-/// A call that its target cannot take now is due again after this at least.
+/// Minimum wait before a call is due again that its target cannot take now.
 const AGAIN_MS: Millis = 250;
 
-/// The media type of a check-back, whose answer states an outcome.
+/// The media type of a check-back, whose response states an outcome.
 const CHECK_TYPE: &str = "application/vnd.muster.check";
 
-/// What an answer to a check-back states.
+/// The outcomes that a check-back's response may state.
 const STATED: [&[u8]; 2] = [b"OK", b"ABORT"];
 
-/// Callbacks by what came of them.
+/// Counts of callbacks by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Made {
     pub delivered: u64,
     pub refused: u64,
     pub failed: u64,
     pub not_made: u64,
-    /// Not made either: the claim does not outlast the call.
+    /// Not made because the claim does not outlast the call.
     pub out_of_time: u64,
 }
 
 /// A fire that is being called back for.
-struct Held {
+struct OpenFire {
     number: u64,
     topic_number: u32,
     claim: Version,
@@ -55,21 +55,21 @@ struct Held {
     until: Millis,
     attempts: u16,
     lateness_ms: i64,
-    /// Its answer states an outcome, or it is no answer.
+    /// Its response must state an outcome, otherwise it counts as failed.
     is_check: bool,
     topic: Arc<Topic>,
 }
 
-/// Fires under way at a worker, and results until the center has them. The center bounds their number.
+/// Fires in progress at a worker, and results until the center has them. The center bounds their number.
 pub struct Firing {
     caller: Caller,
     topics: HashMap<u32, Arc<Topic>>,
-    calls: HashMap<u64, Held>,
-    /// Of the last call.
+    calls: HashMap<u64, OpenFire>,
+    /// The number of the last call.
     number: u64,
     results: Results,
     made: Made,
-    /// Reused.
+    /// Reused memory.
     answers: Vec<Answer>,
 }
 
@@ -87,7 +87,7 @@ impl Firing {
         })
     }
 
-    /// The topics in force, by number. Calls under way keep theirs.
+    /// Replaces the topics, by number. Calls in progress keep theirs.
     pub fn set_topics(&mut self, topics: impl IntoIterator<Item = (u32, Topic)>) {
         self.topics = topics
             .into_iter()
@@ -95,7 +95,7 @@ impl Firing {
             .collect();
     }
 
-    /// Calls back for an array of fires. The array of those that it does not make; `None`: there are none.
+    /// Calls back for an array of fires. Returns the array of those that it does not make; `None`: there are none.
     pub fn take(&mut self, now: Millis, array: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let mut back = Frame::default();
         let mut calls = Vec::new();
@@ -130,7 +130,7 @@ impl Firing {
             return None;
         }
         let is_check = message.kind == CHECK_TYPE;
-        let held = Held {
+        let held = OpenFire {
             is_check,
             number: fire.number,
             topic_number: fire.topic,
@@ -162,7 +162,7 @@ impl Firing {
         Some(Some(call))
     }
 
-    /// Takes the answers that are there. `random`: any number, for the jitter of retries. An error: the thread ended.
+    /// Takes the available results. `random`: any number, for the jitter of retries. An error: the thread ended.
     pub fn collect(&mut self, now: Millis, random: u64) -> io::Result<()> {
         let mut answers = std::mem::take(&mut self.answers);
         self.caller.take(&mut answers);
@@ -185,7 +185,7 @@ impl Firing {
         };
         // This wall clock may have been set ahead since: no retry is later by more than the rest of the claim.
         let now = now.min(held.until);
-        // Any number for each message of one burst: they are not to come back together.
+        // A different number for each message of one burst, so that they are not retried together.
         let random = random ^ held.number;
         let next = |after: Option<Millis>| held.topic.retries.next(held.attempts, now, after, random);
         let record = match answer.outcome {
@@ -196,7 +196,7 @@ impl Firing {
                     next: next(None),
                     outcome: "refused".into(),
                     status: Some(status),
-                    answer: [b"the answer to a check-back is OK or ABORT, not: ", &body[..]].concat(),
+                    answer: [b"the response to a check-back must be OK or ABORT, not: ", &body[..]].concat(),
                     ..record
                 }
             }
@@ -226,7 +226,7 @@ impl Firing {
             }
             Answered::Failed(failure) => {
                 self.made.failed += 1;
-                // No retry mends these.
+                // No retry can succeed after these.
                 let lasting = matches!(failure, Failure::BadUrl | Failure::ForbiddenAddress);
                 Record {
                     verb: Verb::Fail,
@@ -245,9 +245,9 @@ impl Firing {
         self.results.push(record);
     }
 
-    /// No attempt was made. Where this wall clock is ahead of the center's, the message is due again at the end of its
-    /// claim, as if nothing had been said: a clock that is set back does not delay it for longer.
-    fn release(&mut self, held: &Held, next: Millis) {
+    /// No attempt was made. If this wall clock is ahead of the center's, the message is due again at the end of its
+    /// claim, as if there were no result: a clock that is set back delays it no longer.
+    fn release(&mut self, held: &OpenFire, next: Millis) {
         self.results.push(Record {
             verb: Verb::Release,
             next: Some(next.min(held.until)),
@@ -256,32 +256,32 @@ impl Firing {
         });
     }
 
-    /// Adds results of fires that were given back.
+    /// Adds results of fires that were returned.
     pub fn tell(&mut self, array: &[u8]) -> Result<(), Malformed> {
         self.results.extend(array)
     }
 
-    /// An array of the oldest results, `max` of them. They stay here until [`Firing::told`].
+    /// An array of the `max` oldest results. They stay here until [`Firing::told`].
     pub fn piece(&self, max: usize) -> Vec<u8> {
         self.results.piece(max)
     }
 
-    /// The center has those of the last piece whose byte is not 0; the others stay.
+    /// The center has the results of the last piece whose byte is not 0; the others stay.
     pub fn told(&mut self, taken: &[u8]) {
         self.results.told(taken);
     }
 
-    /// Results that the center does not have.
+    /// Number of results that the center does not have.
     pub fn waiting(&self) -> usize {
         self.results.len()
     }
 
-    /// Callbacks that are not answered.
+    /// Number of callbacks in progress.
     pub fn under_way(&self) -> usize {
         self.calls.len()
     }
 
-    /// Targets that get nothing now, by the numbers of their topics; some of them, if they are many.
+    /// Targets that get no calls now, by the numbers of their topics; only some of them if there are many.
     pub fn held(&self) -> Vec<HeldTarget> {
         self.caller.held()
     }

@@ -1,4 +1,4 @@
-//! Results, in the order in which they came to be, until the center has them.
+//! Results, in the order in which they occurred, until the center has them.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use muster_messages::schedule::Version;
 use muster_messages::wheel::Millis;
 use muster_messages::wire::{outcomes, Frame, Malformed, Outcome, Verb};
 
-/// A result that is kept: see [`Outcome`].
+/// A result that is kept until confirmed: see [`Outcome`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub number: u64,
@@ -23,7 +23,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A result without figures, of a fire that was answered well.
+    /// A result without figures, of a fire that succeeded.
     pub fn of(number: u64, topic: u32, claim: Version) -> Record {
         Record {
             number,

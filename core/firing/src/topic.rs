@@ -8,12 +8,12 @@ use muster_messages::retry::RetryTable;
 
 #[derive(Clone, Debug)]
 pub struct Topic {
-    /// Where a message goes that names no target of its own; may be empty.
+    /// The target of messages that name none; may be empty.
     pub callback: String,
     pub secrets: Arc<Secrets>,
-    /// Of one call, whole.
+    /// The deadline of one whole call.
     pub timeout: Duration,
     pub retries: RetryTable,
-    /// The longest pause that a target may ask for by `Retry-After`.
+    /// The longest pause that a target may request by `Retry-After`.
     pub pause_max: Duration,
 }

@@ -1,4 +1,4 @@
-//! The entry functions of the targets: the same that `cargo test` replays the corpus through.
+//! The entry functions of the targets: `cargo test` replays the corpus through the same functions.
 
 #[path = "../../rooms/tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Durable records a second in a folder: `cargo run --release -p muster-journal --example journal_rate -- FOLDER [SECONDS]`.
+//! Measures durable records per second in a folder: `cargo run --release -p muster-journal --example journal_rate --
+//! FOLDER [SECONDS]`.
 
 use muster_journal::{Group, Journal, Options};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
-//! Reads a whole log that may be damaged, and says where, and which records are lost. Changes nothing, and needs no owner.
+//! Reads a whole log that may be damaged, and reports where, and which records are lost. Changes nothing, and needs
+//! no owner.
 //!
-//! Owns the way on behind damage: in a segment the next frame that is whole, else the next segment. A log that runs meanwhile is read up to what it had
-//! acknowledged at the begin.
+//! Owns how to continue after damage: at the segment's next intact frame, otherwise at the next segment. A log in use
+//! is read up to what it had acknowledged at the start.
 
 use crate::directory::{self, Acked};
 use crate::format::{begins_frame, Frame, Header, Records, SegmentName, FRAME_ALIGN, FRAME_BYTES, HEADER_BYTES};
@@ -11,28 +12,28 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-/// Bytes that are looked through at once for a frame behind a damaged one.
+/// Bytes searched at once for a frame behind a damaged one.
 const SCAN_BYTES: usize = 1 << 20;
 
-const NO_HEADER: &str = "the header is damaged, or another segment's: none of its records can be told";
+const NO_HEADER: &str = "the header is damaged, or another segment's: its records cannot be identified";
 
-/// One place of a file that is not as it was written.
+/// A damaged position in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Its name in the folder.
+    /// The file's name in the folder.
     pub file: String,
     pub at: u64,
     pub text: String,
-    /// The records that are lost by it.
+    /// The records lost by it.
     pub lost: Range<u64>,
 }
 
-/// What a look through a log found.
+/// The result of checking a log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Checked {
-    /// The offsets of the oldest record and behind the newest one.
+    /// The offset of the oldest record, and the one after the newest.
     pub records: Range<u64>,
-    /// All records below are known to have been acknowledged.
+    /// All records below this are known to have been acknowledged.
     pub acked: Option<u64>,
     pub segments: usize,
     pub faults: Vec<Fault>,
@@ -44,13 +45,13 @@ struct Segment {
     file: File,
 }
 
-/// Reads the log in folder `path`; gives the records of each group that is whole, in order.
+/// Reads the log in folder `path`; calls `give` with the records of each intact group, in order.
 pub fn check(path: impl AsRef<Path>, mut give: impl FnMut(Records<'_>)) -> io::Result<Checked> {
     let path = path.as_ref();
     let mut checked = Checked::default();
     checked.acked = marks(path, &mut checked)?;
     let names = match directory::scan_names(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(), // the folder is lost
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(), // the folder is missing
         names => names?.0,
     };
     let segments = chain(path, names, &mut checked)?;
@@ -64,7 +65,7 @@ pub fn check(path: impl AsRef<Path>, mut give: impl FnMut(Records<'_>)) -> io::R
     let begin = first.header.first;
     if let Some(oldest) = checked.faults.iter_mut().rev().find(|fault| fault.text == NO_HEADER) {
         if oldest.file < file_name(first.name) {
-            oldest.lost = 0..begin; // at most: it may have been trimmed below
+            oldest.lost = 0..begin; // at most these: it may have been trimmed below
         }
     }
     let (mut next, mut end) = (begin, HEADER_BYTES);
@@ -106,7 +107,7 @@ fn file_name(name: SegmentName) -> String {
     format!("{:016x}-{:016x}.segment", name.epoch, name.id)
 }
 
-/// Looks at the small files; answers what was acknowledged.
+/// Checks the small files; returns the offset below which records were acknowledged.
 fn marks(path: &Path, checked: &mut Checked) -> io::Result<Option<u64>> {
     let opened = |name: &str| match File::open(path.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -114,7 +115,12 @@ fn marks(path: &Path, checked: &mut Checked) -> io::Result<Option<u64>> {
     };
     if let Some(owner) = opened("owner")? {
         if owner.metadata()?.len() > 0 && directory::read_number(&owner, 0)?.is_none() {
-            checked.fault("owner", 0, "the epoch is damaged; the newest segment's counts", 0..0);
+            checked.fault(
+                "owner",
+                0,
+                "the epoch file is damaged; the newest segment's epoch is used",
+                0..0,
+            );
         }
     }
     let Some(acked) = opened("acked")? else { return Ok(None) };
@@ -124,25 +130,31 @@ fn marks(path: &Path, checked: &mut Checked) -> io::Result<Option<u64>> {
         let mut bytes = [0; 16];
         let read = SegmentFile::read_at(&acked, at, &mut bytes)?;
         if said.is_none() && read > 0 && bytes != [0; 16] {
-            checked.fault("acked", at, "one of two marks is damaged; the other one counts", 0..0);
+            checked.fault(
+                "acked",
+                at,
+                "one of two acknowledgement marks is damaged; the other one is used",
+                0..0,
+            );
         }
     }
     Ok(said.into_iter().flatten().max())
 }
 
-/// The segments of the log, oldest first: from the newest one back, over those that are missing or have no header.
+/// The segments of the log, oldest first: found from the newest backwards, skipping those that are missing or have no
+/// header.
 fn chain(path: &Path, mut names: Vec<SegmentName>, checked: &mut Checked) -> io::Result<Vec<Segment>> {
     names.sort_unstable();
     let mut found: Vec<Segment> = Vec::new();
     let mut wanted: Option<SegmentName> = None;
-    let mut unknown = false; // which one came before: the next older one is taken
+    let mut unknown = false; // its predecessor is unknown: the next older one is used
     for &name in names.iter().rev() {
-        // A fenced owner's segment, which no later one names, is left over.
+        // A left-over segment of a fenced owner, which no later segment names.
         if wanted.is_some_and(|wanted| name > wanted) {
             continue;
         }
         if wanted.is_none() && !unknown && !found.is_empty() {
-            break; // the first segment of all named none before it
+            break; // the first segment of the log has no predecessor
         }
         if wanted.is_some_and(|wanted| name < wanted) {
             checked.fault(
@@ -153,7 +165,7 @@ fn chain(path: &Path, mut names: Vec<SegmentName>, checked: &mut Checked) -> io:
             );
         }
         let file = match File::open(path.join(file_name(name))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // trimmed meanwhile
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // trimmed in the meantime
             file => file?,
         };
         let mut page = vec![0; HEADER_BYTES as usize];
@@ -177,7 +189,7 @@ fn chain(path: &Path, mut names: Vec<SegmentName>, checked: &mut Checked) -> io:
     Ok(found)
 }
 
-/// Reads a segment; answers where its frames end.
+/// Reads a segment; returns where its frames end.
 fn walk(
     segment: &Segment,
     after: Option<u64>,
@@ -206,7 +218,7 @@ fn walk(
                 let (until, resumes) = match (behind, after) {
                     (Some((at, first)), _) => (first, Some(at)),
                     (None, Some(after)) => (after, None),
-                    (None, None) => return Ok(at), // the log's end: what was acknowledged tells whether it is cut
+                    (None, None) => return Ok(at), // the log's end: the acknowledged offset shows whether it is cut off
                 };
                 checked.fault(&file_name(segment.name), at, "records are damaged", *next..until);
                 *next = until;
@@ -219,7 +231,7 @@ fn walk(
     }
 }
 
-/// The frame at a byte if it is whole and its first record is `first` or later; its bytes are in `bytes` then.
+/// The frame at a byte if it is intact and its first record is `first` or later; then `bytes` holds its bytes.
 fn whole_frame(segment: &Segment, at: u64, first: u64, bytes: &mut Vec<u8>) -> io::Result<Option<Frame>> {
     let salt = segment.header.salt;
     bytes.resize(FRAME_BYTES, 0);
@@ -234,7 +246,7 @@ fn whole_frame(segment: &Segment, at: u64, first: u64, bytes: &mut Vec<u8>) -> i
         .then_some(frame))
 }
 
-/// Where the next whole frame of later records begins, and its first record.
+/// The position and first record of the next intact frame with later records.
 fn next_frame(segment: &Segment, at: u64, after: u64, bytes: &mut Vec<u8>) -> io::Result<Option<(u64, u64)>> {
     let mut chunk = vec![0; SCAN_BYTES];
     let mut from = at + FRAME_ALIGN;

@@ -18,7 +18,7 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// A group that was appended or not, and comes back for its memory to be used again.
+/// A group after its append, successful or not; it is returned so that its memory can be reused.
 pub struct Appended {
     pub group: Group,
     pub result: Result<Range<u64>, AppendError>,
@@ -29,7 +29,7 @@ enum Order {
     Trim(u64),
 }
 
-/// The journal in a thread of its own.
+/// The journal in its own thread.
 pub struct Committer {
     orders: Option<Sender<Order>>,
     /// Locked, so that a committer may be shared.
@@ -55,13 +55,13 @@ impl Committer {
                     Order::Append(mut group) => {
                         let result = journal.append(&mut group);
                         let told = tell.send(Appended { group, result });
-                        // Of a full counter the loop has been told already.
+                        // If the counter is full, the loop has been woken already.
                         let _ = rustix::io::write(&*waker, &1_u64.to_ne_bytes());
                         if told.is_err() {
                             break;
                         }
                     }
-                    // A failure shows in the next append; the segments are dropped by a later trim.
+                    // A failure shows in the next append; a later trim drops the segments.
                     Order::Trim(below) => drop(journal.trim(below)),
                 }
             }
@@ -84,7 +84,8 @@ impl Committer {
         self.epoch
     }
 
-    /// Whether no later owner has claimed the log: then nobody else has appended to it. Reads 16 bytes of a file that is in memory.
+    /// Whether no later owner has claimed the log, so that nobody else has appended to it. Reads 16 bytes of a cached
+    /// file.
     pub fn owns(&self) -> io::Result<bool> {
         self.claims.are_latest()
     }
@@ -94,34 +95,34 @@ impl Committer {
         self.shared.start()
     }
 
-    /// The offset of the next record: all below are durable.
+    /// The offset of the next record: all below it are durable.
     pub fn end(&self) -> u64 {
         self.shared.durable.load(Ordering::Acquire)
     }
 
-    /// A reader as [`crate::Log::reader`] gives it.
+    /// A reader, as from [`crate::Log::reader`].
     pub fn reader(&self, from: u64) -> Result<JournalReader, ReadError> {
         Reader::new(Arc::clone(&self.shared), from)
     }
 
-    /// Appends `group` behind those before it; [`Committer::poll`] tells when it is durable.
+    /// Appends `group` behind earlier ones; [`Committer::poll`] returns it when it is durable.
     pub fn append(&self, group: Group) {
         self.order(Order::Append(group));
     }
 
-    /// Drops segments as [`crate::Log::trim`] does.
+    /// Drops segments, like [`crate::Log::trim`].
     pub fn trim(&self, below: u64) {
         self.order(Order::Trim(below));
     }
 
-    /// The next group that is done, in the order of their appending.
+    /// The next finished group, in the order of appending.
     pub fn poll(&self) -> Option<Appended> {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.wake, &mut count); // empty: another call has taken the count
+        let _ = rustix::io::read(&*self.wake, &mut count); // empty: another call has read the counter
         self.appended.lock().expect("no panic holds this lock").try_recv().ok()
     }
 
-    /// Waits for the groups under way and ends the log cleanly.
+    /// Waits for the groups in progress and closes the log cleanly.
     pub fn close(mut self) -> Result<(), AppendError> {
         self.orders = None;
         let thread = self.thread.take().expect("the thread is joined once");
@@ -138,7 +139,7 @@ impl Committer {
 }
 
 impl AsFd for Committer {
-    /// Readable while [`Committer::poll`] has something to tell.
+    /// Readable while [`Committer::poll`] has something to return.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,14 +1,14 @@
 //! A log's segments as files of one folder.
 //!
-//! Owns file names, the owner's lock and epoch, spare segments and their filling. Knows no frame.
+//! Owns file names, the owner's lock and epoch, spare segments and filling them. Knows no frame.
 //!
 //! | file | |
 //! |---|---|
 //! | `owner` | the highest epoch that claimed the log, written in place |
 //! | `lock` | locked by the running owner |
-//! | `acked` | the offset below which records were acknowledged, twice: written in turn after each group, in place |
+//! | `acked` | the offset below which records were acknowledged, twice: written alternately after each group, in place |
 //! | `EPOCH-ID.segment` | a segment, both numbers in 16 hexadecimal digits |
-//! | `N.spare` | a file of one segment's size whose blocks exist, to become a segment |
+//! | `N.spare` | a file of one segment's size whose blocks are allocated, to become a segment |
 //! | `N.filling` | a spare that is not filled yet |
 
 use crate::error::OpenError;
@@ -27,30 +27,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Spare files kept of trimmed segments; more are deleted.
+/// Maximum number of trimmed segments that are kept as spares; more are deleted.
 const SPARES_MAX: usize = 2;
 
-/// Zeros written between two syncs of a file that is filled beside commits: 4 MiB, some milliseconds of a disk's time.
+/// Zeros written between two syncs of a file that is filled in parallel with commits: 4 MiB, some milliseconds of a
+/// disk's time.
 const FILL_BYTES: usize = 4 << 20;
 
-/// How an opener becomes the log's owner.
+/// How the log's owner is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// The only process that uses the folder: waits for nobody, and fails while another has it open.
+    /// The only process that uses the folder: does not wait, and fails while another process has it open.
     Sole,
-    /// The owner that a registry has appointed. The epoch must be higher than all before; earlier owners are fenced even if they still run.
+    /// The owner appointed by a registry. The epoch must be higher than all before; earlier owners are fenced even if
+    /// they still run.
     Epoch(u64),
 }
 
-/// How a journal is opened.
+/// The options of a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The size of one file in bytes. The log takes one segment more than its records need, and up to two spares.
+    /// The size of one file in bytes. The log takes one segment more than its records need, plus up to two spares.
     pub segment_bytes: u64,
     pub owner: Owner,
-    /// A log without a record goes on at this offset at least: what is below is kept elsewhere.
+    /// The least first offset of a log without records: earlier records are stored elsewhere.
     pub begin: u64,
-    /// A sole owner gets an epoch above this one: of an owner that is known elsewhere.
+    /// A sole owner gets an epoch above this one, which is an owner's known elsewhere.
     pub after: u64,
 }
 
@@ -67,7 +69,7 @@ impl Default for Options {
 }
 
 impl Log<Directory> {
-    /// Opens or makes the journal in folder `path`.
+    /// Opens or creates the journal in folder `path`.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Log<Directory>, OpenError> {
         let directory = Directory::claim(path.as_ref(), options)?;
         let epoch = directory.epoch;
@@ -89,11 +91,11 @@ pub struct Directory {
     spares: Vec<PathBuf>,
     filling: Option<Filling>,
     next_spare: u64,
-    /// Held for life: the lock goes with it.
+    /// Held for life: dropping it releases the lock.
     _lock: Lock,
 }
 
-/// Tells whether an owner is still the latest one, from any thread.
+/// Checks whether an owner is still the latest one, from any thread.
 pub(crate) struct Claims {
     owner: File,
     epoch: u64,
@@ -124,7 +126,7 @@ impl Directory {
         if !locked && options.owner == Owner::Sole {
             return Err(OpenError::Locked);
         }
-        // Held until the log is open: two openers at once could remove or cut each other's segments.
+        // Held until the log is open: two concurrent openers could remove or cut each other's segments.
         if !lock_now(&owner)? {
             return Err(OpenError::Locked);
         }
@@ -168,7 +170,7 @@ impl Directory {
         self.path.join(format!("{:016x}-{:016x}.segment", name.epoch, name.id))
     }
 
-    /// A name that no other owner uses: epochs are unique.
+    /// A name that no other owner uses, since epochs are unique.
     fn spare_path(&mut self) -> PathBuf {
         self.next_spare += 1;
         self.path.join(format!("{:016x}-{}.spare", self.epoch, self.next_spare))
@@ -183,7 +185,7 @@ impl Directory {
         Ok(file)
     }
 
-    /// A file of `bytes` whose blocks exist.
+    /// A file of `bytes` whose blocks are allocated.
     fn take_spare(&mut self, bytes: u64) -> io::Result<PathBuf> {
         if let Some(spare) = self.spares.pop() {
             return Ok(spare);
@@ -237,7 +239,7 @@ impl Storage for Directory {
         let thread = std::thread::Builder::new()
             .name("journal-fill".into())
             .spawn(move || fill(&path, bytes, &seen));
-        self.filling = thread.ok().map(|thread| Filling { thread, stop }); // without a thread `begin` fills
+        self.filling = thread.ok().map(|thread| Filling { thread, stop }); // without a thread, `begin` fills it
     }
 
     fn remove(&mut self, name: SegmentName, reusable: bool) -> io::Result<()> {
@@ -252,7 +254,7 @@ impl Storage for Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.handle.sync_all(),
             removed => removed?,
         }
-        self.handle.sync_all()?; // the old name is gone for good before the bytes change
+        self.handle.sync_all()?; // the old name must be gone durably before the bytes change
         self.spares.extend(spare);
         Ok(())
     }
@@ -276,8 +278,9 @@ impl Storage for Directory {
 
 /// The file with the offset below which records were acknowledged.
 ///
-/// Two places in sectors of their own, written in turn: a torn write leaves the other one. Without a sync a loss of power may take the newest back, and then
-/// the file says less than is true. It never says more: it is written after the records are durable.
+/// Two copies in separate sectors, written alternately: a torn write leaves the other one intact. Without a sync, a
+/// power loss may revert the newest, and then the file contains a lower offset than the true one. Never a higher one:
+/// it is written after the records are durable.
 pub(crate) struct Acked {
     file: File,
     place: usize,
@@ -290,13 +293,13 @@ impl Acked {
     fn open(folder: &Path) -> io::Result<Acked> {
         let file = open_or_make(&folder.join("acked"))?;
         if file.metadata()?.len() == 0 {
-            file.write_all_at(&[0; 16], Self::APART)?; // its blocks are there before a disk is full
+            file.write_all_at(&[0; 16], Self::APART)?; // allocates its blocks before a disk is full
             file.write_all_at(&[0; 16], 0)?;
         }
         Ok(Acked { file, place: 0 })
     }
 
-    /// What each place of the file says; `None` for one that is new or damaged.
+    /// The content of each copy; `None` for one that is new or damaged.
     pub(crate) fn places(file: &File) -> io::Result<[Option<u64>; Self::PLACES]> {
         let at = |place| read_number(file, place as u64 * Self::APART);
         Ok([at(0)?, at(1)?])
@@ -349,12 +352,13 @@ fn open_or_make(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// A file that may be locked. Dropping it unlocks at once, also while a child that was just forked has a copy of the descriptor.
+/// A file that may be locked. Dropping it unlocks at once, even while a freshly forked child has a copy of the
+/// descriptor.
 struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock); // of a file that is not locked: nothing
+        let _ = flock(&self.0, FlockOperation::Unlock); // no effect on a file that is not locked
     }
 }
 
@@ -383,7 +387,7 @@ fn number_bytes(number: u64) -> [u8; 16] {
     bytes
 }
 
-/// The number at a byte; `None` where the file is new or damaged there.
+/// The number at a byte; `None` if the file is new or damaged there.
 pub(crate) fn read_number(file: &File, at: u64) -> io::Result<Option<u64>> {
     let mut bytes = [0; 16];
     let read = SegmentFile::read_at(file, at, &mut bytes)?;
@@ -434,7 +438,7 @@ fn segment_name(stem: &str) -> Option<SegmentName> {
     })
 }
 
-/// Writes zeros, so that no later sync has blocks to allocate. Leaves nothing behind where it fails.
+/// Writes zeros, so that no later sync must allocate blocks. Leaves nothing behind if it fails.
 fn fill(spare: &Path, bytes: u64, stop: &AtomicBool) -> io::Result<PathBuf> {
     let filling = spare.with_extension("filling");
     let filled = fill_file(&filling, bytes, stop).and_then(|()| fs::rename(&filling, spare));
@@ -472,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_owner_holds_no_lock_though_a_forked_child_has_copies_of_its_descriptors() {
+    fn a_dropped_owner_releases_its_lock_despite_a_forked_childs_descriptors() {
         let folder = tempfile::tempdir().unwrap();
         let options = Options {
             segment_bytes: 1 << 20,

@@ -3,7 +3,7 @@
 use crate::format::SegmentName;
 use std::io;
 
-/// Why a journal does not open.
+/// Why a journal can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the journal open.
@@ -12,13 +12,13 @@ pub enum OpenError {
     /// A later owner has claimed the journal.
     #[error("journal belongs to the owner of epoch {by}")]
     Fenced { by: u64 },
-    /// Bytes that were durable are damaged. Nothing was changed.
+    /// Durable bytes are damaged. Nothing was changed.
     #[error(transparent)]
     Corrupt(#[from] Corruption),
-    /// No room for a first segment. Nothing was changed.
-    #[error("disk is full: no room for a segment of {segment_bytes} bytes")]
+    /// No space for a first segment. Nothing was changed.
+    #[error("disk is full: no space for a segment of {segment_bytes} bytes")]
     DiskFull { segment_bytes: u64 },
-    #[error("segment size {0} is too small (at least {1} bytes)")]
+    #[error("segment size {0} is too small (minimum {1} bytes)")]
     SegmentTooSmall(u64, u64),
     #[error("journal storage failed: {0}")]
     Io(#[from] io::Error),
@@ -27,31 +27,32 @@ pub enum OpenError {
 /// Why a group is not durable.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// A later owner has claimed the journal; this one appends nothing any more. The group may or may not be in the log.
+    /// A later owner has claimed the journal; this one appends nothing anymore. The group may or may not be in the
+    /// log.
     #[error("journal now belongs to the owner of epoch {by}")]
     Fenced { by: u64 },
-    /// No room for the next segment. The group is not in the log; append it again when there is room.
-    #[error("disk is full: no room for a segment of {segment_bytes} bytes")]
+    /// No space for the next segment. The group is not in the log; append it again when there is space.
+    #[error("disk is full: no space for a segment of {segment_bytes} bytes")]
     DiskFull { segment_bytes: u64 },
     /// The group does not fit into a segment.
     #[error("group of {bytes} bytes does not fit into a segment of {segment_bytes} bytes")]
     TooLarge { bytes: u64, segment_bytes: u64 },
-    /// A write or a sync failed. The group may or may not be in the log: open the journal again to know.
+    /// A write or a sync failed. The group may or may not be in the log: open the journal again to find out.
     #[error("journal storage failed: {0}")]
     Failed(#[source] io::Error),
-    /// An earlier append failed, so this journal takes nothing more: open it again.
-    #[error("journal refuses appends since an earlier one failed")]
+    /// An earlier append failed, so this journal accepts nothing more: open it again.
+    #[error("journal refuses appends after an earlier failure")]
     Refused,
 }
 
 /// Why records can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The records asked for were trimmed.
+    /// The requested records were trimmed.
     #[error("records below offset {start} were trimmed")]
     Trimmed { start: u64 },
-    /// The offset lies beyond the log's end.
-    #[error("offset lies beyond the end of the log, {end}")]
+    /// The offset is beyond the end of the log.
+    #[error("offset is beyond the end of the log at {end}")]
     Beyond { end: u64 },
     #[error(transparent)]
     Corrupt(#[from] Corruption),

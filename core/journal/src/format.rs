@@ -1,9 +1,10 @@
-//! The bytes of a segment: its header, its frames, and the groups of records that frames hold.
+//! The bytes of a segment: its header, its frames, and the groups of records in frames.
 //!
 //! Owns the layout and its checks. Knows no file, no owner and no order of writes.
 //!
-//! A segment is a header of [`HEADER_BYTES`], then frames one after another. A frame is one group of records and is valid as a whole or not at all.
-//! All checksums are CRC32C and begin with the segment's salt: the bytes of another segment, or of a record made to look like a frame, are never valid.
+//! A segment is a header of [`HEADER_BYTES`], then frames one after another. A frame is one group of records and is
+//! valid as a whole or not at all. All checksums are CRC32C and begin with the segment's salt: so the bytes of
+//! another segment, or of a record that imitates a frame, are never valid.
 //!
 //! | frame at | bytes | |
 //! |---|---|---|
@@ -20,10 +21,11 @@
 
 use crate::planted::{self, Bug};
 
-/// A segment's frames begin here: one page, so that no write of a frame touches the header's page.
+/// Where a segment's frames begin: after one page, so that no write of a frame touches the header's page.
 pub const HEADER_BYTES: u64 = 4_096;
 
-/// The most bytes of records in one group, 4 for each record's length included: 4 MiB, 40 times the 102 KB of 512 records of 200 bytes.
+/// Maximum bytes of records in one group, including 4 for each record's length: 4 MiB, 40 times the 102 KB of 512
+/// records of 200 bytes.
 pub const GROUP_BYTES_MAX: usize = 4 << 20;
 
 /// The longest record: one that fills a group.
@@ -36,20 +38,20 @@ const SEAL: u32 = u32::from_le_bytes(*b"MJs1");
 const SEGMENT: &[u8; 8] = b"MusterJ1";
 const HEADER_USED: usize = 64;
 
-/// Names one segment: a later one is greater.
+/// Identifies one segment: later ones are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentName {
-    /// The epoch of the owner that began it.
+    /// The epoch of the owner that created it.
     pub epoch: u64,
-    /// Rises by at least one from a segment to the next of a log.
+    /// Increases by at least one from each segment to the next of a log.
     pub id: u64,
 }
 
-/// What the first page of a segment says.
+/// The content of a segment's first page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub name: SegmentName,
-    /// The segment before, if the log had one when this one was begun.
+    /// The previous segment, if the log had one when this one was created.
     pub before: Option<SegmentName>,
     /// The offset of the first record.
     pub first: u64,
@@ -79,7 +81,7 @@ impl Header {
         page
     }
 
-    /// `None` where the bytes are no header or fail their checksum.
+    /// `None` if the bytes are no header or fail their checksum.
     pub fn decode(page: &[u8]) -> Option<Header> {
         let page = page.get(..HEADER_USED)?;
         if &page[..8] != SEGMENT || crc32c::crc32c(&page[..HEADER_USED - 4]) != u32_at(page, HEADER_USED - 4) {
@@ -101,19 +103,19 @@ impl Header {
     }
 }
 
-/// What stands in front of a frame's payload.
+/// The header of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
     pub first: u64,
     pub count: u32,
     pub payload_bytes: usize,
     pub payload_crc: u32,
-    /// The owner closed the log here: all before it is durable.
+    /// The owner closed the log here: everything before it is durable.
     pub seal: bool,
 }
 
 impl Frame {
-    /// `None` where no frame of this segment begins; tells nothing of the payload.
+    /// `None` if no frame of this segment begins here; does not check the payload.
     pub fn decode(head: &[u8], salt: u64) -> Option<Frame> {
         let head = head.get(..FRAME_BYTES)?;
         let magic = u32_at(head, 0);
@@ -136,12 +138,12 @@ impl Frame {
         bytes
     }
 
-    /// Bytes from this frame's begin to the next one's.
+    /// Bytes from the start of this frame to the next one.
     pub fn total_bytes(&self) -> u64 {
         padded(FRAME_BYTES + self.payload_bytes) as u64
     }
 
-    /// Whether `payload` is what was written.
+    /// Whether `payload` is intact.
     pub fn holds(&self, payload: &[u8], salt: u64) -> bool {
         payload.len() == self.payload_bytes
             && (crc(salt, payload) == self.payload_crc || planted::is(Bug::TailUnchecked))
@@ -149,10 +151,10 @@ impl Frame {
     }
 }
 
-/// Where a frame might begin, in bytes from the segment's begin: each multiple of this.
+/// Alignment of frames: a frame can only begin at a multiple of this from the start of the segment.
 pub(crate) const FRAME_ALIGN: u64 = ALIGN as u64;
 
-/// Whether the first four bytes are those of a frame: sorts out nearly all places before a checksum is computed.
+/// Whether the first four bytes are those of a frame: excludes nearly all positions before a checksum is computed.
 pub(crate) fn begins_frame(bytes: &[u8]) -> bool {
     let magic = u32_at(bytes, 0);
     magic == RECORDS || magic == SEAL
@@ -160,20 +162,20 @@ pub(crate) fn begins_frame(bytes: &[u8]) -> bool {
 
 /// Records that become durable together: all of them or none.
 ///
-/// Built by any thread without the journal, so that the next group fills while the last one is synced.
+/// Built without the journal, in any thread, so that the next group can be filled while the last one is synced.
 #[derive(Clone, Debug)]
 pub struct Group {
     bytes: Vec<u8>,
     count: u32,
 }
 
-/// The record or the group would be longer than [`RECORD_BYTES_MAX`] or [`GROUP_BYTES_MAX`].
+/// Why a record was refused: it would exceed [`RECORD_BYTES_MAX`] or [`GROUP_BYTES_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PushError {
     /// Append this group, then push into an empty one.
     #[error("group is full ({GROUP_BYTES_MAX} bytes)")]
     Full,
-    /// No group takes this record.
+    /// No group can hold this record.
     #[error("record of {0} bytes is longer than {RECORD_BYTES_MAX}")]
     TooLong(usize),
 }
@@ -193,7 +195,7 @@ impl Group {
         }
     }
 
-    /// Adds a record; answers its place in the group, from 0.
+    /// Adds a record; returns its index in the group, from 0.
     pub fn push(&mut self, record: &[u8]) -> Result<u32, PushError> {
         self.push_parts(&[record])
     }
@@ -229,7 +231,7 @@ impl Group {
         self.bytes.len() - FRAME_BYTES
     }
 
-    /// Forgets the records and keeps the memory.
+    /// Removes the records and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.truncate(FRAME_BYTES);
         self.count = 0;
@@ -245,7 +247,7 @@ impl Group {
         padded(self.bytes.len())
     }
 
-    /// Gives the frame to `write`; the group is as before afterwards.
+    /// Calls `write` with the frame; afterwards the group is unchanged.
     pub(crate) fn with_frame<R>(&mut self, first: u64, salt: u64, write: impl FnOnce(&[u8]) -> R) -> R {
         write_head(&mut self.bytes, RECORDS, first, self.count, salt);
         let unpadded = self.bytes.len();
@@ -271,7 +273,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Passes over the records below `offset`.
+    /// Skips the records below `offset`.
     pub(crate) fn from(mut self, offset: u64) -> Records<'a> {
         while self.next < offset && self.next().is_some() {}
         self
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn header_comes_back_and_one_changed_bit_spoils_it() {
+    fn header_survives_encoding_and_one_changed_bit_invalidates_it() {
         for before in [None, Some(SegmentName { epoch: 3, id: 16 })] {
             let header = Header {
                 name: NAME,
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_bit_spoils_a_frame() {
+    fn one_changed_bit_invalidates_a_frame() {
         let mut group = Group::new();
         group.push(b"one").unwrap();
         group.push(b"").unwrap();
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn another_segments_frame_is_no_frame() {
+    fn another_segments_frame_is_invalid() {
         let mut group = Group::new();
         group.push(b"one").unwrap();
         let bytes = frame(&mut group, 7, 5);
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn group_refuses_what_is_too_long_and_stays_as_it_was() {
+    fn group_refuses_long_records_unchanged() {
         let mut group = Group::new();
         let longest = vec![1; RECORD_BYTES_MAX];
         assert_eq!(
@@ -397,7 +399,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn group_comes_back(records in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..20), first in 0..u64::MAX / 2, salt: u64) {
+        fn group_survives_encoding(records in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..20), first in 0..u64::MAX / 2, salt: u64) {
             let mut group = Group::new();
             for record in &records {
                 group.push(record).unwrap();

@@ -1,13 +1,14 @@
 //! A durable log of records for one owner at a time: preallocated segments, one sync per group, checksums, fencing.
 //!
-//! - What [`Log::append`] has answered survives kill -9 and loss of power, in order, once.
-//! - What it has not answered may be there after a crash or not: records carry ids of their own where that matters.
-//! - A group that a crash tore is cut at the next opening. Damage of anything that was durable is told ([`Corruption`]) and never passed over; only damage
-//!   of the very last group before a crash can't be told from a torn one.
-//! - After a failed write or sync the log refuses; it is never tried again and answered.
-//! - What was acknowledged is kept beside the segments: a tail that was cut off later is told, and no crash is taken for that.
-//! - A full disk is told before anything is written; the log goes on when there is room.
-//! - [`check`] reads a damaged log to its end, and says what is lost.
+//! - Records for which [`Log::append`] has returned survive kill -9 and power loss, in order, once.
+//! - Other records may be present after a crash or not: give records ids of their own if that matters.
+//! - The next opening cuts a group that a crash tore. Damage of durable bytes is reported ([`Corruption`]) and never
+//!   skipped; only damage of the very last group before a crash can't be told from a torn one.
+//! - After a failed write or sync the log refuses all appends; a failed append is never retried and acknowledged.
+//! - The acknowledged offset is stored besides the segments: a tail that was cut off later is reported, not taken for a
+//!   crash.
+//! - A full disk is reported before anything is written; the log continues when there is space.
+//! - [`check`] reads a damaged log to its end, and reports what is lost.
 //!
 //! ```
 //! use muster_journal::{Group, Journal, Options};
@@ -20,7 +21,7 @@
 //! group.push(b"second")?;
 //! assert_eq!(journal.append(&mut group)?, 0..2); // durable now
 //! for (offset, record) in group.records(0) {
-//!     // apply it, answer its sender
+//!     // apply it, reply to its sender
 //! #   let _ = (offset, record);
 //! }
 //! group.clear();
@@ -33,11 +34,11 @@
 //!     read.extend(records.map(|(offset, record)| (offset, record.to_vec())));
 //! }
 //! assert_eq!(read, [(1, b"second".to_vec())]);
-//! journal.trim(2)?; // whole segments go; their files are used again
+//! journal.trim(2)?; // removes whole segments, whose files are reused
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start from [`Journal`], [`Group`] and [`Reader`]; [`Committer`] is for event loops. Tests with faults put their own [`Storage`] below [`Log`].
+//! Start from [`Journal`], [`Group`] and [`Reader`]; [`Committer`] is for event loops. Tests with faults use their own [`Storage`] for [`Log`].
 #![forbid(unsafe_code)]
 
 mod check;

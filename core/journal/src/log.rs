@@ -1,6 +1,7 @@
-//! The log of one owner: opens what is there, appends groups, trims.
+//! The log of one owner: opens an existing log, appends groups, trims.
 //!
-//! Owns the order of writes: a group is answered after it is synced and after no later owner has claimed the log. Knows no path.
+//! Owns the order of writes: an append returns after the group is synced and it is certain that no later owner has
+//! claimed the log. Knows no path.
 
 use crate::error::{AppendError, Corruption, OpenError, ReadError};
 use crate::format::{begins_frame, Frame, Group, Header, SegmentName, FRAME_ALIGN, FRAME_BYTES, HEADER_BYTES};
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// The smallest segment: its header and one page of frames.
 pub const SEGMENT_BYTES_MIN: u64 = 2 * HEADER_BYTES;
 
-/// Bytes of a segment that are looked through at once for a frame behind a damaged one.
+/// Bytes of a segment searched at once for a frame behind a damaged one.
 const SCAN_BYTES: usize = 1 << 20;
 
 /// A durable log of records, open for its one owner.
@@ -29,26 +30,27 @@ pub struct Log<S: Storage> {
     segment_bytes: u64,
     shared: Arc<Shared<S::File>>,
     active: Arc<Segment<S::File>>,
-    /// Where the next frame goes in the active segment.
+    /// Position of the next frame in the active segment.
     at: u64,
     prepared: bool,
-    /// Segments that no reader finds any more and that storage still has.
+    /// Segments that readers can no longer reach and that the storage still has.
     trimmed: VecDeque<SegmentName>,
     refuses: bool,
     torn: bool,
-    /// The offsets that opening passed over.
+    /// The offsets that opening skipped.
     skipped: Range<u64>,
 }
 
 impl<S: Storage> Log<S> {
-    /// Opens the log for the owner of `epoch`, which `storage` has already claimed. No other may open it until this returns.
+    /// Opens the log for the owner of `epoch`, which `storage` has already claimed. Nobody else may open it until
+    /// this returns.
     ///
-    /// Each opening begins a segment of its own, so that nothing is ever written behind a torn group.
+    /// Each opening creates a new segment, so that nothing is ever written behind a torn group.
     pub fn with_storage(storage: S, epoch: u64, segment_bytes: u64) -> Result<Log<S>, OpenError> {
         Log::with_storage_from(storage, epoch, segment_bytes, 0)
     }
 
-    /// The same; a log without a record goes on at offset `begin` at least.
+    /// As [`Log::with_storage`]; a log without a record starts at offset `begin` or higher.
     pub fn with_storage_from(mut storage: S, epoch: u64, segment_bytes: u64, begin: u64) -> Result<Log<S>, OpenError> {
         if segment_bytes < SEGMENT_BYTES_MIN {
             return Err(OpenError::SegmentTooSmall(segment_bytes, SEGMENT_BYTES_MIN));
@@ -83,7 +85,7 @@ impl<S: Storage> Log<S> {
         };
         let found = tail.end;
         if segments.is_empty() {
-            tail.end = found.max(begin); // no record is there: nothing is passed over but numbers
+            tail.end = found.max(begin); // there is no record: only numbers are skipped
         }
         let id = newest.map_or(0, |name| name.id + 1);
         let before = segments.back().map(|last| last.name);
@@ -146,7 +148,7 @@ impl<S: Storage> Log<S> {
         self.shared.start()
     }
 
-    /// The offset that the next record gets: all below are durable.
+    /// The offset that the next record gets: all below it are durable.
     pub fn end(&self) -> u64 {
         self.shared.durable.load(Ordering::Acquire)
     }
@@ -164,19 +166,21 @@ impl<S: Storage> Log<S> {
         self.epoch
     }
 
-    /// Whether opening cut a group that a crash had left half written: it was never answered.
+    /// Whether opening cut a group that a crash had left half written: its append never returned.
     pub fn cut_torn_group(&self) -> bool {
         self.torn
     }
 
-    /// The offsets that opening passed over, since the log had no record and was to begin higher.
+    /// The offsets that opening skipped, because the log had no record and had to begin higher.
     pub fn skipped(&self) -> Range<u64> {
         self.skipped.clone()
     }
 
-    /// Makes all records of `group` durable; answers their offsets. The group stays as it is, for its records to be applied.
+    /// Makes all records of `group` durable; returns their offsets. The group is unchanged, so that its records can
+    /// be applied.
     ///
-    /// After [`AppendError::DiskFull`] and [`AppendError::TooLarge`] the log goes on; after any other error it refuses, since what a failed sync left on the disk is not known.
+    /// After [`AppendError::DiskFull`] and [`AppendError::TooLarge`] the log can be used further; after any other
+    /// error it refuses, since it is unknown what a failed sync left on the disk.
     pub fn append(&mut self, group: &mut Group) -> Result<Range<u64>, AppendError> {
         if self.refuses {
             return Err(AppendError::Refused);
@@ -212,12 +216,12 @@ impl<S: Storage> Log<S> {
         Ok(first..end)
     }
 
-    /// A reader of all records from `from` on; it sees later ones as they become durable.
+    /// A reader of all records from `from` on, including later ones as they become durable.
     pub fn reader(&self, from: u64) -> Result<Reader<S::File>, ReadError> {
         Reader::new(Arc::clone(&self.shared), from)
     }
 
-    /// Drops the segments whose records all lie below `below`; answers the log's new start. A crash may undo it.
+    /// Drops the segments whose records are all below `below`; returns the log's new start. A crash may undo it.
     pub fn trim(&mut self, below: u64) -> Result<u64, AppendError> {
         match self.storage.owner() {
             Ok(by) if by > self.epoch => return Err(AppendError::Fenced { by }),
@@ -229,7 +233,7 @@ impl<S: Storage> Log<S> {
                 self.trimmed.extend(segments.pop_front().map(|segment| segment.name));
             }
         }
-        // Oldest first: what a failure leaves is a log without a gap, and the next trim begins with it.
+        // Oldest first: after a failure the log has no gap, and the next trim begins with the rest.
         while let Some(&name) = self.trimmed.front() {
             self.storage
                 .remove(name, name.epoch == self.epoch)
@@ -239,21 +243,22 @@ impl<S: Storage> Log<S> {
         Ok(self.start())
     }
 
-    /// Ends the log cleanly: damage of its last group is then told at the next opening, where a crash would explain it otherwise.
+    /// Closes the log cleanly: the next opening then reports damage of its last group, which a crash could explain
+    /// otherwise.
     pub fn close(mut self) -> Result<(), AppendError> {
         let seal = Frame::seal(self.end(), self.active.salt);
         if self.refuses {
             return Err(AppendError::Refused);
         }
         if self.at + seal.len() as u64 > self.segment_bytes {
-            return self.keep_acked(self.end(), true); // a full segment has no room for a torn group either
+            return self.keep_acked(self.end(), true); // a full segment has no space for a torn group either
         }
         let written = self.active.file.write_at(self.at, &seal);
         self.settle(written)?;
         self.keep_acked(self.end(), true)
     }
 
-    /// After the owner was asked: what is acknowledged now is durable, and a later owner has found it.
+    /// Called after checking the owner: acknowledged records are durable, and a later owner has found them.
     fn keep_acked(&mut self, end: u64, synced: bool) -> Result<(), AppendError> {
         self.storage.keep_acked(end, synced).map_err(|error| {
             self.refuses = true;
@@ -261,7 +266,7 @@ impl<S: Storage> Log<S> {
         })
     }
 
-    /// Syncs what was written; refuses for good where that fails or a later owner is there.
+    /// Syncs the written bytes; refuses permanently if that fails or there is a later owner.
     fn settle(&mut self, written: io::Result<()>) -> Result<(), AppendError> {
         let sync = |()| match planted::is(Bug::SyncMissing) {
             true => Ok(()),
@@ -353,7 +358,7 @@ impl<F: SegmentFile> Chain<F> {
             }));
             next = header.before.filter(|before| names.binary_search(before).is_ok());
             if let (None, Some(before)) = (next, header.before) {
-                // Trimmed, unless something older is still there: segments go oldest first.
+                // Trimmed, unless an older segment is still there: segments are removed oldest first.
                 if names.iter().any(|other| other.id <= before.id) {
                     return Err(Corruption::Missing(before).into());
                 }
@@ -373,7 +378,7 @@ struct Tail {
     end: u64,
     at: u64,
     torn: bool,
-    /// Where the last frame begins, and its bytes.
+    /// Position and bytes of the last frame.
     last_frame: (u64, Vec<u8>),
 }
 
@@ -416,7 +421,8 @@ impl Tail {
         Ok(tail)
     }
 
-    /// The last frame may have been read from memory only: its owner died before the sync, or the sync failed. It counts from now on, so it is written again.
+    /// The last frame may have been read from the cache only: its owner died before the sync, or the sync failed. It
+    /// counts from now on, so it is written again.
     fn make_durable<F: SegmentFile>(&self, segment: &Segment<F>) -> io::Result<()> {
         let (at, bytes) = &self.last_frame;
         if bytes.is_empty() || planted::is(Bug::TailNotSynced) {
@@ -426,7 +432,8 @@ impl Tail {
         segment.file.sync()
     }
 
-    /// Whether a later frame of this segment follows: it was written after the one at `at` was durable, so that one is damaged rather than torn.
+    /// Whether a later frame of this segment follows: it was written after the one at `at` was durable, so that one
+    /// is damaged rather than torn.
     fn frame_behind<F: SegmentFile>(&self, segment: &Segment<F>) -> io::Result<bool> {
         let mut chunk = vec![0; SCAN_BYTES];
         let mut from = self.at + FRAME_ALIGN;

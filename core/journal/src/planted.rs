@@ -1,20 +1,20 @@
-//! Known bugs of the log, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//! Known bugs of the log, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
 muster_planted::planted! {
     /// A torn group counts as whole.
     TailUnchecked,
     /// Frames of a segment's earlier life are valid in its next one.
     SaltMissing,
-    /// A fenced owner answers.
+    /// A fenced owner still acknowledges appends.
     OwnerUnasked,
-    /// The log goes on after a failed sync.
+    /// The log continues after a failed sync.
     SyncRetried,
-    /// A group is answered before it is synced.
+    /// A group is acknowledged before it is synced.
     SyncMissing,
-    /// The last group, which an opening found, may be in memory only.
+    /// The last group found by an opening may be only in the cache.
     TailNotSynced,
     /// The acknowledged offset is written before its records are durable.
     AckedEarly,
-    /// Damage in the middle is cut as if it were a torn tail.
+    /// Damage in the middle is cut like a torn tail.
     DamageCut,
 }

@@ -1,6 +1,7 @@
 //! Reads records in order from any offset, while the log's owner appends.
 //!
-//! Owns its place in the log and the check of each frame. Never answers a record that is not durable, and never passes over a damaged one.
+//! Owns its position in the log and the check of each frame. Never returns a record that is not durable, and never
+//! skips a damaged one.
 
 use crate::error::{Corruption, ReadError};
 use crate::format::{Frame, Records, FRAME_BYTES, HEADER_BYTES};
@@ -12,20 +13,21 @@ use std::sync::Arc;
 /// Bytes read at once: 256 KiB, two groups of 512 records of 200 bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A place in the log. Made by [`crate::Log::reader`]; may live in another thread.
+/// A position in the log. Made by [`crate::Log::reader`]; may be moved to another thread.
 pub struct Reader<F: SegmentFile> {
     shared: Arc<Shared<F>>,
     segment: Arc<Segment<F>>,
     /// Bytes of the segment from `chunk_at`.
     chunk: Vec<u8>,
     chunk_at: u64,
-    /// What was durable before the chunk was read: bytes of later records may have been read before they were written.
+    /// The durable offset before the chunk was read: bytes of later records may have been read before they were
+    /// written.
     chunk_durable: u64,
     /// Where the next frame begins.
     at: u64,
     /// The offset of the next frame's first record.
     frame_first: u64,
-    /// The first offset to answer.
+    /// The first offset to return.
     next: u64,
 }
 
@@ -64,9 +66,9 @@ impl<F: SegmentFile> Reader<F> {
         self.next
     }
 
-    /// The records of the next group, or `None` at the end of what is durable now.
+    /// The records of the next group, or `None` at the end of the durable records.
     ///
-    /// After an error the reader stays where it is.
+    /// After an error the reader's position is unchanged.
     pub fn next_group(&mut self) -> Result<Option<Records<'_>>, ReadError> {
         loop {
             if self.frame_first >= self.shared.durable.load(Ordering::Acquire) {
@@ -88,7 +90,7 @@ impl<F: SegmentFile> Reader<F> {
         }
     }
 
-    /// The frame at `at`, checked, and where in the chunk its payload begins.
+    /// The frame at `at`, checked, and the index of its payload in the chunk.
     fn read_frame(&mut self) -> Result<(Frame, usize), ReadError> {
         self.fill(FRAME_BYTES)?;
         let salt = self.segment.salt;
@@ -108,7 +110,7 @@ impl<F: SegmentFile> Reader<F> {
         frame.first == self.frame_first && frame.count > 0
     }
 
-    /// Brings `bytes` from `at` into the chunk, fewer only at the file's end.
+    /// Reads `bytes` from `at` into the chunk, fewer only at the end of the file.
     fn fill(&mut self, bytes: usize) -> Result<(), ReadError> {
         let held = (self.chunk_at + self.chunk.len() as u64).saturating_sub(self.at);
         if self.at >= self.chunk_at && held >= bytes as u64 && self.frame_first < self.chunk_durable {
@@ -137,9 +139,9 @@ impl<F: SegmentFile> Reader<F> {
         Ok(())
     }
 
-    /// Bytes of a trimmed segment may have been replaced by a newer one's; others are damaged.
+    /// Bytes of a trimmed segment may have been overwritten by a newer one's; otherwise they are damaged.
     fn damaged(&mut self) -> ReadError {
-        self.chunk.clear(); // a second try reads anew
+        self.chunk.clear(); // a second try reads again
         let segments = self.shared.segments.lock().expect("no panic holds this lock");
         let start = segments.front().map_or(0, |first| first.first);
         if !segments.iter().any(|segment| segment.name == self.segment.name) {

@@ -1,4 +1,4 @@
-//! What the owner of a log and its readers share: the segments, and how far records are durable.
+//! State shared by the owner of a log and its readers: the segments, and up to where records are durable.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -12,11 +12,11 @@ pub(crate) struct Segment<F> {
     pub first: u64,
     pub salt: u64,
     pub file: F,
-    /// The offset of the next segment's first record, once there is one.
+    /// The offset of the next segment's first record, once it exists.
     pub end: OnceLock<u64>,
 }
 
-/// What the owner and its readers share.
+/// State shared by the owner and its readers.
 pub(crate) struct Shared<F> {
     /// All records below this offset are durable.
     pub durable: AtomicU64,

@@ -23,7 +23,7 @@ fn group(numbers: std::ops::Range<u64>) -> Group {
     group
 }
 
-/// All records are in place; answers the log's end.
+/// Checks that all records are there; returns the end of the log.
 fn check(journal: &Journal) -> u64 {
     let mut reader = journal.reader(journal.start()).unwrap();
     let mut next = journal.start();
@@ -54,7 +54,7 @@ fn files(folder: &Path, kind: &str) -> usize {
 }
 
 #[test]
-fn second_process_is_told_that_the_journal_is_open() {
+fn second_process_finds_the_journal_locked() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path(), SMALL).unwrap();
     assert!(matches!(Journal::open(folder.path(), SMALL), Err(OpenError::Locked)));
@@ -92,7 +92,7 @@ fn higher_epoch_fences_the_running_owner() {
 }
 
 #[test]
-fn committer_knows_of_a_later_owner_before_it_appends() {
+fn committer_notices_a_later_owner_before_it_appends() {
     let folder = tempfile::tempdir().unwrap();
     let owned = |epoch| Options {
         owner: Owner::Epoch(epoch),
@@ -107,7 +107,7 @@ fn committer_knows_of_a_later_owner_before_it_appends() {
 }
 
 #[test]
-fn trimmed_segments_are_used_again_and_the_folder_stays_small() {
+fn trimmed_segments_are_reused_and_the_folder_stays_small() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), SMALL).unwrap();
     for at in 0..200 {
@@ -140,7 +140,7 @@ fn openings_without_appends_leave_no_files_behind() {
 }
 
 #[test]
-fn damage_in_a_file_is_told_with_its_place() {
+fn damage_in_a_file_is_reported_with_its_position() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), SMALL).unwrap();
     for at in 0..4 {
@@ -163,13 +163,13 @@ fn damage_in_a_file_is_told_with_its_place() {
 }
 
 #[test]
-fn groups_cut_from_the_tail_are_told_with_their_number_also_after_a_kill() {
+fn groups_cut_from_the_tail_are_reported_even_after_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), SMALL).unwrap();
     for at in 0..4 {
         journal.append(&mut group(at * 10..at * 10 + 10)).unwrap();
     }
-    drop(journal); // as after a kill: nothing is sealed
+    drop(journal); // as after a kill: without a seal
     let segment = folder.path().join(format!("{:016x}-{:016x}.segment", 1, 0));
     let whole = fs::read(&segment).unwrap();
     fs::write(&segment, &whole[..4_096 + 2_100]).unwrap();
@@ -183,7 +183,7 @@ fn groups_cut_from_the_tail_are_told_with_their_number_also_after_a_kill() {
 }
 
 #[test]
-fn damaged_or_missing_mark_of_what_was_acknowledged_stops_nothing() {
+fn damaged_or_missing_acknowledgement_mark_stops_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("acked");
     for round in 0..4 {
@@ -208,7 +208,7 @@ fn some_segments(folder: &Path) {
     journal.close().unwrap();
 }
 
-/// What a look at the log finds, and the offsets of the records that it gives.
+/// The findings of checking the log, and the offsets of the records read.
 fn looked(folder: &Path) -> (Checked, Vec<u64>) {
     let mut given = Vec::new();
     let found = check_log(folder, |records| {
@@ -221,7 +221,7 @@ fn looked(folder: &Path) -> (Checked, Vec<u64>) {
 }
 
 #[test]
-fn look_at_a_whole_log_gives_every_record_and_changes_nothing() {
+fn check_of_an_intact_log_gives_every_record_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(looked(folder.path()), (Checked::default(), vec![]));
     some_segments(folder.path());
@@ -234,10 +234,10 @@ fn look_at_a_whole_log_gives_every_record_and_changes_nothing() {
     drop(running);
 }
 
-/// Every file, each of these places in it: a flipped bit, a cut, no bytes at all, no file, another file's bytes. Damage is found, and each record is given or
-/// told as lost; a damaged mark alone loses none.
+/// For every file: a flipped bit, a cut, no bytes at all, no file, another file's bytes. Damage is found, and each
+/// record is given or reported as lost; a damaged mark alone loses none.
 #[test]
-fn look_finds_any_damage_and_tells_every_record_that_is_lost() {
+fn check_finds_any_damage_and_reports_every_lost_record() {
     let whole = tempfile::tempdir().unwrap();
     some_segments(whole.path());
     let names: Vec<String> = fs::read_dir(whole.path())
@@ -268,7 +268,7 @@ fn look_finds_any_damage_and_tells_every_record_that_is_lost() {
         let oldest = names.iter().filter(|name| name.ends_with(".segment")).min() == Some(name);
         for (what, damaged) in spoilt {
             if oldest && damaged.is_none() {
-                continue; // as if it were trimmed: the owner's own state tells
+                continue; // like a trim: only the owner's own state shows the difference
             }
             let folder = tempfile::tempdir().unwrap();
             for name in &names {
@@ -295,14 +295,14 @@ fn look_finds_any_damage_and_tells_every_record_that_is_lost() {
                     reader.offset() == 800
                 }),
                 !lost,
-                "{name}: {what}: the look and the opening agree"
+                "{name}: {what}: the check and the opening agree"
             );
         }
     }
 }
 
 #[test]
-fn sole_owner_gets_an_epoch_above_the_one_it_is_told_of() {
+fn sole_owner_gets_an_epoch_above_the_given_one() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(Journal::open(folder.path(), SMALL).unwrap().epoch(), 1);
     let later = Options { after: 7, ..SMALL };
@@ -358,7 +358,7 @@ fn committer_appends_in_order_and_wakes_the_loop() {
 }
 
 #[test]
-fn killed_writer_loses_nothing_answered_and_repeats_nothing() {
+fn killed_writer_loses_nothing_acknowledged_and_repeats_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = 88_172_645_463_325_252_u64;
     for round in 0..20 {
@@ -389,7 +389,7 @@ fn killed_writer_loses_nothing_answered_and_repeats_nothing() {
         child.kill().unwrap();
         child.wait().unwrap();
         for line in lines.map_while(Result::ok) {
-            // What was said before the kill counts too; the last line may be cut.
+            // Reports from before the kill count too; the last line may be cut off.
             last = said(&line).or(last);
         }
         let journal = Journal::open(folder.path(), SMALL).unwrap();
@@ -400,7 +400,7 @@ fn killed_writer_loses_nothing_answered_and_repeats_nothing() {
         );
         assert!(
             end <= last.unwrap() + 64,
-            "round {round}: more than one unanswered group is there"
+            "round {round}: more than one unacknowledged group is there"
         );
     }
 }

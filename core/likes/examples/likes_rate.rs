@@ -1,4 +1,5 @@
-//! Durable likes a second, memory, rankings and restart: `cargo run --release -p muster-likes --example likes_rate -- FOLDER [LIKES]`.
+//! Measures durable likes per second, memory, rankings and restart: `cargo run --release -p muster-likes --example
+//! likes_rate -- FOLDER [LIKES]`.
 
 use muster_journal::{Group, Journal};
 use muster_likes::resp::{ConnectionId, Front, Settings};
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clients: Vec<ConnectionId> = (0..CONNECTIONS).map(|_| front.open()).collect();
     let mut random = 1_u64;
     let mut asked: Vec<Duration> = Vec::new();
-    for (name, questions) in [("toggles", false), ("toggles, and ranks asked", true)] {
+    for (name, questions) in [("toggles", false), ("toggles with rank queries", true)] {
         let mut sent = Vec::new();
         let mut group = Group::new();
         let (begun, cpu) = (Instant::now(), cpu_seconds());

@@ -1,16 +1,17 @@
 //! All rankings: overall and per field, by count and by window.
 //!
-//! Owns which items take part where. Knows neither users nor records.
+//! Owns which items are in which ranking. Knows neither users nor records.
 //!
-//! An item takes part in the overall ranking, in the field named like its kind (the part of its key before the first colon), and in the fields that the
-//! application gave it. A ranking's key is `rank` or `rank:FIELD`, then `@1h`, `@24h` or `@7d` for a window.
+//! An item is in the overall ranking, in the field named after its kind (the part of its key before the first colon),
+//! and in the fields that the application gave it. A ranking's key is `rank` or `rank:FIELD`, then `@1h`, `@24h` or
+//! `@7d` for a window.
 
 use crate::items::{Item, Items};
 use crate::ranking::{Ranking, ScoreBits};
 use crate::trend::WINDOWS;
 use hashbrown::HashMap;
 
-/// By count, and by each window.
+/// Rankings of a field: by count, and by each window.
 const RANKINGS: usize = 1 + WINDOWS.len();
 
 #[derive(Default)]
@@ -19,7 +20,7 @@ struct Board([Ranking; RANKINGS]);
 #[derive(Default)]
 struct Field {
     name: Box<[u8]>,
-    /// May hold a slot twice, or one that has left.
+    /// May contain a slot twice, or one that has left.
     members: Vec<u32>,
     left: usize,
     board: Board,
@@ -32,16 +33,16 @@ pub(crate) struct Boards {
     by_name: HashMap<Box<[u8]>, u32>,
 }
 
-/// One ranking among all.
+/// Identifies one ranking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Which<'a> {
     field: Option<&'a [u8]>,
-    /// 0 by count, else 1 + the window.
+    /// 0: by count; otherwise 1 + the window.
     pub by: usize,
 }
 
 impl<'a> Which<'a> {
-    /// `None` where `key` is no ranking's.
+    /// `None` if `key` names no ranking.
     pub fn parse(key: &'a [u8]) -> Option<Which<'a>> {
         let rest = key.strip_prefix(b"rank")?;
         let by_window = WINDOWS.iter().position(|(name, _)| {
@@ -59,7 +60,7 @@ impl<'a> Which<'a> {
 }
 
 impl Boards {
-    /// The number of a field, a new one if need be.
+    /// The number of a field; a new one if necessary.
     pub fn field(&mut self, name: &[u8]) -> u32 {
         if let Some(&field) = self.by_name.get(name) {
             return field;
@@ -77,7 +78,7 @@ impl Boards {
         &self.fields[field as usize].name
     }
 
-    /// An item that has its fields takes part from now on.
+    /// Adds an item, whose fields are set, to its rankings.
     pub fn enter(&mut self, slot: u32, items: &Items) {
         let Some(item) = items.get(slot) else { return };
         for &field in &item.fields {
@@ -153,7 +154,7 @@ impl Boards {
         .unwrap_or_default()
     }
 
-    /// The score of an item where it takes part.
+    /// The score of an item, if it is in the ranking.
     pub fn score(&self, which: Which, slot: u32, items: &Items) -> Option<ScoreBits> {
         let field = which.field.map(|name| self.by_name.get(name).copied());
         match field {
@@ -192,7 +193,7 @@ impl Board {
     }
 }
 
-/// Items with at least one like take part.
+/// Only items with at least one like are ranked.
 fn score(items: &Items, slot: u32, field: Option<u32>, by: usize) -> Option<ScoreBits> {
     let item = items.get(slot)?;
     let takes_part = !item.derived && field.is_none_or(|field| item.fields.contains(&field));

@@ -1,21 +1,22 @@
-//! A snapshot under way: which parts of the state at its beginning are in it already, and the bytes of the next part.
+//! A snapshot in progress: which parts of the state at its start are written already, and the bytes of the next part.
 //!
-//! Owns the bookkeeping; what is written is the snapshot's. Knows no engine.
+//! Owns the bookkeeping; the snapshot decides what is written. Knows no engine.
 
 use hashbrown::HashSet;
 
-/// A snapshot under way: the state at its beginning, less what is in the parts already.
+/// A snapshot in progress: the state at its start, minus the parts already written.
 pub(crate) struct Cut {
     pub out: Out,
     pub crc: u32,
-    /// Users and slots at the cut.
+    /// Number of users and of slots at the start.
     pub users: usize,
     pub slots: u32,
-    /// Users whose ids, users whose chains, and slots that are done; beyond them those that were saved early.
+    /// Progress: users whose ids are done, users whose chains are done, and slots that are done. The sets hold those
+    /// beyond it that were saved early.
     pub ids_done: usize,
     pub chains_done: usize,
     pub slots_done: u32,
-    /// Slots that were free at the cut count as saved.
+    /// Slots that were free at the start count as saved.
     pub slots_saved: HashSet<u32>,
     pub chains_saved: HashSet<u32>,
     pub ended: bool,

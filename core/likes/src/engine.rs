@@ -1,7 +1,8 @@
-//! The state machine: applies records in the log's order, answers questions.
+//! The state machine: applies records in the log's order, answers queries.
 //!
-//! Owns the order in which one record changes likers, counts, trends, rankings, lists and dirty marks. Knows no clock, no log and no socket: times come
-//! with records and questions. The same records give the same answers, live or replayed.
+//! Owns the order in which one record changes likers, counts, trends, rankings, lists and dirty marks. Knows no
+//! clock, no log and no socket: times come with records and queries. The same records give the same results, live or
+//! replayed.
 
 use crate::boards::{Boards, Which};
 use crate::cut::Cut;
@@ -14,10 +15,10 @@ use crate::trend::{Trends, WINDOWS};
 use crate::users::Users;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How an engine keeps its state.
+/// The configuration of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Keep the items of each user, newest first: 8 bytes a like, 4 a user.
+    /// Keep each user's items, newest first: 8 bytes per like, 4 per user.
     pub items_by_user: bool,
 }
 
@@ -27,14 +28,14 @@ impl Default for Options {
     }
 }
 
-/// What a record did.
+/// The result of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Whether the user liked the item before.
     Was(bool),
-    /// Whether the item was there.
+    /// Whether the item existed.
     Deleted(bool),
-    /// The bytes of the string that Redis would hold.
+    /// The length in bytes of the string that Redis would store.
     Bytes(u64),
     Done,
 }
@@ -42,27 +43,27 @@ pub enum Answer {
 /// Why a record changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ApplyError {
-    #[error("record of offset {found} where {expected} comes next")]
+    #[error("record has offset {found}, expected {expected}")]
     Gap { expected: u64, found: u64 },
     #[error("malformed record at offset {0}")]
     Malformed(u64),
-    /// The log gave too few segments of dense ids.
+    /// The log has no segment of dense ids left.
     #[error("no dense id left at offset {0}")]
     NoDenseId(u64),
-    /// The segment at this offset overlaps one that is there.
+    /// The segment at this offset overlaps an existing one.
     #[error("segment of dense ids at offset {0} overlaps another")]
     SegmentTaken(u64),
-    #[error("BITOP NOT takes a key of at most {NOT_OFFSETS_MAX} bits")]
+    #[error("BITOP NOT supports keys of at most {NOT_OFFSETS_MAX} bits")]
     TooLong,
 }
 
-/// One item as it is written behind.
+/// One item's row for write-behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     pub key: Vec<u8>,
-    /// Rises with each change of the item: write the row only over a lower one.
+    /// Increases with each change of the item: overwrite only a row with a lower one.
     pub modification: u64,
-    /// `None` where the item was deleted.
+    /// `None` if the item was deleted.
     pub likes: Option<RowLikes>,
 }
 
@@ -73,7 +74,7 @@ pub struct RowLikes {
     pub likers: Vec<u8>,
 }
 
-/// The key of an item that changed, and its count; `None` where it was deleted.
+/// The key of a changed item, and its count; `None` if it was deleted.
 pub type ChangedItem = (Vec<u8>, Option<u64>);
 
 /// An item in a ranking.
@@ -83,7 +84,32 @@ pub struct Ranked<'a> {
     pub score: f64,
 }
 
-/// Likes, counts and rankings of one log.
+/// The likes, counts and rankings of one log.
+///
+/// The owner appends each [`Record`] to its log, and calls [`Engine::apply`] with its offset once it is durable.
+/// First it appends the record that [`Engine::segment_needed`] returns, if any. Queries such as [`Engine::rank`] and
+/// [`Engine::page`] read the state at any time. [`Engine::rows`] and [`Engine::written`] write changed items behind
+/// to a database.
+///
+/// ```
+/// use muster_likes::{Answer, Engine, Options, Record};
+///
+/// let mut engine = Engine::new(Options::default());
+/// let mut offset = 0;
+/// let mut apply = |engine: &mut Engine, record: &Record<'_>| {
+///     let mut bytes = Vec::new();
+///     record.encode(&mut bytes);
+///     // here the owner appends `bytes` to its log and waits until it is durable
+///     offset += 1;
+///     engine.apply(offset - 1, &bytes)
+/// };
+/// let segment = engine.segment_needed(1).expect("a new engine has no ids");
+/// apply(&mut engine, &segment)?;
+/// let like = Record::Set { at_ms: 1_790_000_000_000, key: b"share:7", user: 2017, likes: true };
+/// assert_eq!(apply(&mut engine, &like)?, Answer::Was(false));
+/// assert_eq!(engine.rank(b"rank", b"share:7"), Some(0));
+/// # Ok::<(), muster_likes::ApplyError>(())
+/// ```
 pub struct Engine {
     pub(crate) options: Options,
     pub(crate) users: Users,
@@ -94,23 +120,23 @@ pub struct Engine {
     pub(crate) now_ms: u64,
     /// The offset of the next record.
     pub(crate) offset: u64,
-    /// Slots of items that changed since they were written.
+    /// Slots of items changed since their row was written.
     pub(crate) dirty: BTreeSet<u32>,
-    /// Deleted items, for their rows to be deleted too.
+    /// Deleted items whose rows must be deleted too.
     pub(crate) deleted: BTreeMap<Box<[u8]>, u64>,
     pub(crate) likes: u64,
-    /// The snapshot under way.
+    /// The snapshot in progress.
     pub(crate) cut: Option<Box<Cut>>,
     news: News,
 }
 
-/// Items that changed since they were last told, for whoever shows counts.
+/// Items changed since they were last reported, for whoever displays counts.
 #[derive(Default)]
 struct News {
     wanted: bool,
     slots: VecDeque<u32>,
     deleted: VecDeque<Box<[u8]>>,
-    /// More changed than fit: the caller looks at all items.
+    /// More items changed than fit: the caller must check all items.
     lost: bool,
 }
 
@@ -139,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Reads what records that are applied soon will need, so that the processor waits for many places in memory at once, not for one after the other.
+    /// Prefetches what the coming records will need, so that the processor waits for many memory locations at once.
     /// Changes nothing.
     pub fn look_ahead<'a>(&self, records: impl Iterator<Item = &'a [u8]>) {
         for record in records {
@@ -153,7 +179,8 @@ impl Engine {
         self.options
     }
 
-    /// Applies the record of `offset`, which must be the next one. An error but [`ApplyError::Gap`] passes the record over.
+    /// Applies the record with this offset, which must be the next one. After an error other than [`ApplyError::Gap`]
+    /// the record counts as skipped.
     pub fn apply(&mut self, offset: u64, record: &[u8]) -> Result<Answer, ApplyError> {
         if offset != self.offset {
             return Err(ApplyError::Gap {
@@ -200,9 +227,11 @@ impl Engine {
         self.offset
     }
 
-    /// The record that must be in the log before records that may need `ids` new dense ids; `None` where enough are left.
+    /// The record that must be in the log before records that may need `ids` new dense ids; `None` if enough are
+    /// left.
     ///
-    /// Segments follow one another; a log that shares dense ids with others takes its segments from their allocator instead.
+    /// Segments follow one another; a log that shares dense ids with others takes its segments from their allocator
+    /// instead.
     pub fn segment_needed(&self, ids: u64) -> Option<Record<'static>> {
         let left = self.users.ids_left();
         if left >= ids {
@@ -214,7 +243,7 @@ impl Engine {
         (ids > 0).then_some(Record::Segment { first, ids })
     }
 
-    // Questions.
+    // Queries.
 
     pub fn exists(&self, key: &[u8]) -> bool {
         self.items.find(key).is_some()
@@ -236,13 +265,13 @@ impl Engine {
         dense.into_iter().flatten().map(|dense| self.users.id(dense))
     }
 
-    /// The same from the `from`th on.
+    /// As [`Engine::likers`], starting with the `from`th.
     pub fn likers_from(&self, key: &[u8], from: u64) -> impl Iterator<Item = u64> + '_ {
         let dense = self.items.by_key(key).map(|item| item.likers.iter_from(from));
         dense.into_iter().flatten().map(|dense| self.users.id(dense))
     }
 
-    /// Users who like all of `keys`, `most` of them.
+    /// At most `most` users who like all of `keys`.
     pub fn likers_of_all(&self, keys: &[&[u8]], most: usize) -> Vec<u64> {
         let none = Likers::default();
         let sets: Vec<&Likers> = keys
@@ -276,28 +305,28 @@ impl Engine {
         slots.into_iter().skip(from).map(|slot| self.items.key(slot)).collect()
     }
 
-    /// How many items a question of a user's items may look at.
+    /// How many items a query of a user's items may scan.
     pub fn items_to_walk(&self, user: u64) -> u32 {
         self.users.find(user).map_or(0, |dense| self.users.chain_len(dense))
     }
 
-    /// Offset of the last change plus 1; 0 for an item that is not there.
+    /// Offset of the last change plus 1; 0 for an item that does not exist.
     pub fn modification(&self, key: &[u8]) -> u64 {
         self.items.by_key(key).map_or(0, |item| item.modification)
     }
 
-    /// The bytes of the string that Redis would hold.
+    /// The length in bytes of the string that Redis would store.
     pub fn string_bytes(&self, key: &[u8]) -> u64 {
         self.items.by_key(key).map_or(0, |item| item.bits.div_ceil(8) as u64)
     }
 
-    /// The fields of an item, its kind's first.
+    /// The fields of an item; first the one of its kind.
     pub fn fields(&self, key: &[u8]) -> Vec<&[u8]> {
         let fields = self.items.by_key(key).map_or(&[][..], |item| &item.fields);
         fields.iter().map(|&field| self.boards.name(field)).collect()
     }
 
-    /// What the item's window is worth at `now_ms`: see [`crate::WINDOWS`].
+    /// The item's score in a window at `now_ms`: see [`crate::WINDOWS`].
     pub fn trend(&self, key: &[u8], window: usize, now_ms: u64) -> f64 {
         self.items.by_key(key).map_or(0.0, |item| {
             self.trends.value(window, item.trends[window], now_ms.max(self.now_ms))
@@ -309,19 +338,19 @@ impl Engine {
         Which::parse(key).is_some()
     }
 
-    /// Items of a ranking.
+    /// Number of items in a ranking.
     pub fn ranking_len(&mut self, ranking: &[u8]) -> usize {
         Which::parse(ranking).map_or(0, |which| self.boards.len(which, &self.items))
     }
 
-    /// How many items stand above this one.
+    /// The rank of an item: how many items are above it.
     pub fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
         let (which, slot) = (Which::parse(ranking)?, self.items.find(key)?);
         self.boards.rank(which, slot, &self.items)
     }
 
-    /// How many items of a ranking by count stand above the place that `key` would have with this count; without the item of that key itself.
-    /// `None` for a ranking by a window.
+    /// The rank that `key` would have with this count in a ranking by count, not counting the present item of that
+    /// key. `None` for a ranking by a window.
     pub fn above(&mut self, ranking: &[u8], count: u64, key: &[u8]) -> Option<usize> {
         let which = Which::parse(ranking).filter(|which| which.by == 0)?;
         let above = self.boards.above(which, (count, key), &self.items);
@@ -337,7 +366,7 @@ impl Engine {
         Some(self.score_value(which, bits, now_ms))
     }
 
-    /// `count` items of a ranking from the one that has `from` above it, best first; equal scores by key, the greater first.
+    /// `count` items of a ranking starting at rank `from`, best first; equal scores by key, the greater first.
     pub fn page(&mut self, ranking: &[u8], from: usize, count: usize, now_ms: u64) -> Vec<Ranked<'_>> {
         let Some(which) = Which::parse(ranking) else {
             return Vec::new();
@@ -350,7 +379,8 @@ impl Engine {
         page.into_iter().map(ranked).collect()
     }
 
-    /// Keys from slot `cursor` on, and the cursor to go on with, 0 at the end. A key that is there all the time is met once.
+    /// Keys from slot `cursor` on, and the cursor to continue with, 0 at the end. A key that exists during the whole
+    /// scan is returned once.
     pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<&[u8]>) {
         let from = cursor.min(u64::from(self.items.slots())) as u32;
         let to = (u64::from(from) + count as u64).min(u64::from(self.items.slots())) as u32;
@@ -370,7 +400,7 @@ impl Engine {
         self.users.len()
     }
 
-    /// Likes of all items, without results of bit operations.
+    /// Likes of all items, without the results of bit operations.
     pub fn like_count(&self) -> u64 {
         self.likes
     }
@@ -382,12 +412,13 @@ impl Engine {
 
     // Write-behind.
 
-    /// Items and deletions that are not written yet.
+    /// Number of items and deletions that are not written yet.
     pub fn dirty_len(&self) -> usize {
         self.dirty.len() + self.deleted.len()
     }
 
-    /// Up to `count` rows to write, of about `bytes`, and the cursor to go on with in this pass, `None` at its end. Nothing is marked as written.
+    /// Up to `count` rows to write, of about `bytes` in total, and the cursor to continue with in this pass, `None`
+    /// at its end. Nothing is marked as written.
     pub fn rows(&self, cursor: u64, count: usize, bytes: usize) -> (Option<u64>, Vec<Row>) {
         let mut taken = 0;
         let from = cursor.saturating_sub(1).min(u64::from(u32::MAX)) as u32;
@@ -410,7 +441,7 @@ impl Engine {
             item.likers
                 .bitmap()
                 .serialize_into(&mut likers)
-                .expect("a vector takes all bytes");
+                .expect("a vector accepts all bytes");
             taken += likers.len();
             let modification = match planted::is(Bug::OldModification) {
                 true => item.modification.saturating_sub(1),
@@ -429,7 +460,7 @@ impl Engine {
         (next, rows)
     }
 
-    /// The row of this modification is written: the mark goes unless the item has changed since.
+    /// The row with this modification is written: clears the dirty mark unless the item has changed since.
     pub fn written(&mut self, key: &[u8], modification: u64) {
         if self.deleted.get(key).is_some_and(|&deleted| deleted <= modification) {
             self.deleted.remove(key);
@@ -438,7 +469,7 @@ impl Engine {
         let item = self.items.get_mut(slot);
         if item.modification <= modification || planted::is(Bug::DirtyClearedBlindly) {
             item.dirty = false;
-            item.likers.shrink(); // an item that was left alone for a pass
+            item.likers.shrink(); // an item unchanged for a pass
             self.dirty.remove(&slot);
         }
     }
@@ -454,13 +485,13 @@ impl Engine {
         self.deleted.retain(|_, &mut deleted| deleted > offset);
     }
 
-    /// From now on [`Engine::changed_items`] tells what changes.
+    /// From now on [`Engine::changed_items`] reports changes.
     pub fn watch(&mut self) {
         self.news.wanted = true;
     }
 
-    /// Up to `count` items that changed since they were last told, with their counts, `None` where they were deleted; and whether some were lost, as more
-    /// than [`NEWS_MAX`] waited: then all items are to be looked at.
+    /// Up to `count` items that changed since they were last reported, with their counts, `None` if they were
+    /// deleted; and whether some were lost because more than [`NEWS_MAX`] waited: then check all items.
     pub fn changed_items(&mut self, count: usize) -> (Vec<ChangedItem>, bool) {
         let mut told = Vec::new();
         while told.len() < count {
@@ -471,7 +502,7 @@ impl Engine {
         }
         while told.len() < count {
             let Some(slot) = self.news.slots.pop_front() else { break };
-            // A slot that was given to another item stands here twice, or for none.
+            // A slot that now holds another item is listed twice; an empty one, for no item.
             if self.items.get(slot).is_some_and(|item| item.told) {
                 let item = self.items.get_mut(slot);
                 item.told = false;
@@ -483,7 +514,8 @@ impl Engine {
         (told, std::mem::take(&mut self.news.lost))
     }
 
-    /// All users with their dense ids, in the order in which they got these, from the `from`th on: rows that are added, never changed.
+    /// All users with their dense ids in order of assignment, starting with the `from`th: rows are added, never
+    /// changed.
     pub fn users_from(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.users.pairs(from)
     }
@@ -685,7 +717,7 @@ impl Engine {
     }
 }
 
-/// The part of a key before its first colon names the item's kind, and a field of all items of that kind.
+/// The part of a key before its first colon: the item's kind, and a field of all items of that kind.
 fn kind(key: &[u8]) -> Option<&[u8]> {
     let colon = key.iter().position(|&byte| byte == b':')?;
     Some(&key[..colon])

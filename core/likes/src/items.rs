@@ -1,6 +1,6 @@
 //! The items by key, each in a numbered slot.
 //!
-//! Owns keys, slots and what belongs to one item. Knows no user but by dense id, and no ranking.
+//! Owns keys, slots and the data of each item. Knows users only by dense id, and no ranking.
 
 use crate::likers::Likers;
 use crate::limits::NEWEST_MAX;
@@ -12,25 +12,26 @@ use std::hash::BuildHasher;
 pub(crate) struct Item {
     pub key: Box<[u8]>,
     pub likers: Likers,
-    /// Newest last; users who still like the item. Full while it has enough likers: see [`Item::refill_newest`].
+    /// Newest last; only users who still like the item. Full if the item has enough likers: see
+    /// [`Item::refill_newest`].
     pub newest: Vec<u32>,
-    /// Offset of the record that changed the item last, plus 1: rises with each change, also over a deletion.
+    /// Offset of the last record that changed the item, plus 1: increases with each change, also across a deletion.
     pub modification: u64,
-    /// The highest offset that a command named, plus 1: the length in bits of the string that Redis would hold.
+    /// The highest offset in a command, plus 1: the length in bits of the string that Redis would store.
     pub bits: u128,
     pub trends: Scores,
-    /// Rankings beside the overall one.
+    /// Rankings besides the overall one.
     pub fields: Box<[u32]>,
     /// The result of a bit operation: neither ranked nor listed for its users.
     pub derived: bool,
     pub dirty: bool,
-    /// Waits among the items to be told as changed.
+    /// The item waits to be reported as changed.
     pub told: bool,
 }
 
 impl Item {
-    /// Puts likers behind the newest ones that are known, once some of these took their likes back. When others liked is not kept: the users of the
-    /// highest dense ids come first, as they came to the log last.
+    /// Adds likers behind the newest known ones, after some of these took their likes back. The time of a like is not
+    /// kept: the users with the highest dense ids come first, since they came to the log last.
     pub fn refill_newest(&mut self) {
         let wanted = NEWEST_MAX.min(self.likers.len() as usize);
         if self.derived || self.newest.len() >= wanted {
@@ -101,7 +102,7 @@ impl Items {
             .is_some_and(|item| !item.derived && item.likers.contains(dense))
     }
 
-    /// Adds an item whose key is not there yet.
+    /// Adds an item whose key does not exist yet.
     pub fn add(&mut self, item: Item) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -124,7 +125,7 @@ impl Items {
         self.slots[slot as usize].take().expect("slot is in use")
     }
 
-    /// Puts slots back as a snapshot had them.
+    /// Restores slots from a snapshot.
     pub fn restore(&mut self, slots: u32, free: Vec<u32>, items: Vec<(u32, Item)>) {
         self.slots.resize_with(slots as usize, || None);
         for (slot, item) in items {

@@ -1,9 +1,11 @@
-//! Likes: a deterministic state machine over log records, and Redis's protocol in front of it.
+//! Likes: a deterministic state machine over log records, behind Redis's protocol.
 //!
-//! - [`Engine`] holds per item the set of likers, the count, the newest likers and a modification number, per user the items, and rankings overall and per
-//!   field, by count and by windows of 1 h, 24 h and 7 d. It changes only by records in the order of their log, so a replay gives the same answers.
-//! - Users are 64-bit and stand in sets as dense 32-bit ids, from segments that are records of the log.
-//! - Neither reads a clock, a socket or a file: the owner brings bytes and times, appends the records to its log and applies them once they are durable.
+//! - [`Engine`] holds for each item the set of likers, the count, the newest likers and a modification number; for
+//!   each user the items; and rankings overall and per field, by count and by windows of 1 h, 24 h and 7 d. It
+//!   changes only by records in the order of their log, so a replay gives the same results.
+//! - Users have 64-bit ids. Sets hold them as dense 32-bit ids, from segments that are records of the log.
+//! - Neither reads a clock, a socket or a file: the owner passes in bytes and times, appends the records to its log
+//!   and applies them once they are durable.
 //!
 //! Start from [`resp::Front`], which serves clients, and [`Engine`] and [`Record`] below it.
 #![forbid(unsafe_code)]

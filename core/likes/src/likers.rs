@@ -1,6 +1,6 @@
 //! The set of users who like one item, as dense ids.
 //!
-//! Owns the two forms of the set, and the portable roaring format in which it is stored. Knows no user.
+//! Owns the two forms of the set, and the portable roaring format in which it is stored. Knows no user ids.
 
 use crate::limits::SMALL_MAX;
 use crate::record::BitOp;
@@ -9,7 +9,7 @@ use roaring::RoaringBitmap;
 pub(crate) enum Likers {
     /// Sorted; at most [`SMALL_MAX`].
     Few(Vec<u32>),
-    /// Its size beside it: counting a bitmap walks its containers.
+    /// With its size: counting a bitmap walks its containers.
     Many(Box<RoaringBitmap>, u64),
 }
 
@@ -34,7 +34,7 @@ impl Likers {
         }
     }
 
-    /// True where `dense` was not there.
+    /// `true` if `dense` was new.
     pub fn insert(&mut self, dense: u32) -> bool {
         match self {
             Likers::Few(few) => {
@@ -61,7 +61,7 @@ impl Likers {
         }
     }
 
-    /// True where `dense` was there.
+    /// `true` if `dense` was present.
     pub fn remove(&mut self, dense: u32) -> bool {
         match self {
             Likers::Few(few) => {
@@ -71,7 +71,7 @@ impl Likers {
             Likers::Many(many, len) => {
                 let was = many.remove(dense);
                 *len -= u64::from(was);
-                // Back at half only, so that toggling at the edge converts nothing.
+                // Only below half the limit, so that toggling at the limit converts nothing.
                 if *len as usize <= SMALL_MAX / 2 {
                     *self = Likers::Few(many.iter().collect());
                 }
@@ -87,7 +87,7 @@ impl Likers {
         }
     }
 
-    /// The same from the highest id down.
+    /// As [`Likers::iter`], from the highest id down.
     pub fn iter_down(&self) -> Box<dyn Iterator<Item = u32> + '_> {
         match self {
             Likers::Few(few) => Box::new(few.iter().rev().copied()),
@@ -95,7 +95,7 @@ impl Likers {
         }
     }
 
-    /// The same from the `from`th on, without walking through those before it.
+    /// As [`Likers::iter`], starting with the `from`th, without walking those before it.
     pub fn iter_from(&self, from: u64) -> Box<dyn Iterator<Item = u32> + '_> {
         match self {
             Likers::Few(few) => Box::new(few.iter().copied().skip(from as usize)),
@@ -120,7 +120,7 @@ impl Likers {
         }
     }
 
-    /// The result over at least one set. `Not` is no operation on dense ids.
+    /// The result over at least one set. `Not` is not defined on dense ids.
     pub fn combine(op: BitOp, sets: &[&Likers]) -> RoaringBitmap {
         let mut result = sets[0].bitmap();
         for set in &sets[1..] {
@@ -137,15 +137,15 @@ impl Likers {
         result
     }
 
-    /// Gives back memory that was kept for more likers.
+    /// Frees spare capacity.
     pub fn shrink(&mut self) {
         match self {
             Likers::Few(few) => few.shrink_to_fit(),
-            Likers::Many(many, _) => **many = many.as_ref().clone(), // a clone's containers are as long as they must be
+            Likers::Many(many, _) => **many = many.as_ref().clone(), // a clone's containers have no spare capacity
         }
     }
 
-    /// Bytes of heap.
+    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Likers::Few(few) => few.capacity() * 4,
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn operations_are_those_of_sets(sets in proptest::collection::vec(proptest::collection::btree_set(0..200_u32, 0..50), 1..4)) {
+        fn operations_agree_with_plain_sets(sets in proptest::collection::vec(proptest::collection::btree_set(0..200_u32, 0..50), 1..4)) {
             let likers: Vec<Likers> = sets.iter().map(build).collect();
             let likers: Vec<&Likers> = likers.iter().collect();
             let fold = |op: fn(&BTreeSet<u32>, &BTreeSet<u32>) -> BTreeSet<u32>| {

@@ -1,11 +1,11 @@
-//! Known bugs of likes, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//! Known bugs of likes, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
 muster_planted::planted! {
-    /// A ranking takes the count from before the toggle.
+    /// A ranking uses the count from before the toggle.
     RankBeforeCount,
-    /// Two users get one dense id.
+    /// Two users get the same dense id.
     DenseIdTwice,
-    /// A dirty mark is cleared whatever happened since the row was taken.
+    /// A dirty mark is cleared even if the item changed since its row was taken.
     DirtyClearedBlindly,
     /// A row carries the modification number from before the change.
     OldModification,
@@ -13,9 +13,9 @@ muster_planted::planted! {
     TwiceCountsTwice,
     /// A user who took the like back stays among the newest likers.
     RingKeepsTakenBack,
-    /// A restored engine takes every item for written.
+    /// A restored engine treats every item as written.
     DirtyNotRestored,
-    /// What changes while a snapshot is made is not saved as it was before.
+    /// Items changed during a snapshot are not saved in their old state.
     CutNotKept,
     /// A reply leaves before its record is durable.
     ReplyBeforeDurable,

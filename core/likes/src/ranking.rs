@@ -1,22 +1,23 @@
 //! One ranking: items by score, with exact ranks.
 //!
-//! Owns the order. Scores are asked for, never told: a touched item waits, and its score is looked up before the next answer, so no answer differs from the
-//! counts. A ranking that nobody asks for costs nothing: it is built by the first question and dropped after many toggles without one.
+//! Owns the order. Scores are pulled, never pushed: a touched item waits, and its score is looked up before the next
+//! query, so no result differs from the counts. An unused ranking costs nothing: the first query builds it, and it is
+//! dropped after many toggles without a query.
 
 use crate::items::Items;
 use hashbrown::HashMap;
 use std::cmp::Ordering;
 
-/// Entries of a chunk before it is split: 16 bytes each, so an insertion moves 2 KiB on average.
+/// Entries of a chunk at which it is split: 16 bytes each, so an insertion moves 2 KiB on average.
 const CHUNK_MAX: usize = 512;
 
-/// Touched items that wait: 1,024 of them take under 1 ms before an answer.
+/// Maximum number of touched items that wait: 1,024 of them take under 1 ms before a query.
 const WAITING_MAX: usize = 1_024;
 
-/// Touches without a question after which the ranking is dropped.
+/// Touches without a query after which the ranking is dropped.
 const IDLE_MAX: u32 = 1 << 20;
 
-/// A score as bits that compare like the score: a count, or a float that is not negative.
+/// A score as bits that compare like the score: a count, or a non-negative float.
 pub(crate) type ScoreBits = u64;
 
 #[derive(Clone, Copy)]
@@ -27,7 +28,7 @@ struct Entry {
 
 #[derive(Clone, Copy, Default)]
 struct Held {
-    /// The score under which the item stands in the order, if it does.
+    /// The score with which the item is in the order, if it is.
     score: Option<ScoreBits>,
     waits: bool,
 }
@@ -48,7 +49,7 @@ struct Hot {
 }
 
 impl Ranking {
-    /// The score of `slot` may have changed. `score` answers `None` for items that don't take part.
+    /// The score of `slot` may have changed. `score` returns `None` for items that are not ranked.
     pub fn touch(&mut self, slot: u32, items: &Items, score: impl Fn(u32) -> Option<ScoreBits>) {
         let Some(hot) = &mut self.hot else { return };
         hot.idle += 1;
@@ -66,7 +67,7 @@ impl Ranking {
         }
     }
 
-    /// Takes an item out before its key goes.
+    /// Removes an item before its key is released.
     pub fn remove(&mut self, slot: u32, items: &Items) {
         let Some(hot) = &mut self.hot else { return };
         let Some(held) = hot.held.remove(&slot) else { return };
@@ -78,12 +79,12 @@ impl Ranking {
         }
     }
 
-    /// Forgets the order: every score has changed.
+    /// Drops the order, because every score has changed.
     pub fn drop_order(&mut self) {
         self.hot = None;
     }
 
-    /// Items that have a score.
+    /// Number of items with a score.
     pub fn len(
         &mut self,
         items: &Items,
@@ -93,7 +94,7 @@ impl Ranking {
         self.settled(items, members, score).len
     }
 
-    /// How many items stand above `slot`.
+    /// How many items are above `slot`.
     pub fn rank(
         &mut self,
         slot: u32,
@@ -111,7 +112,7 @@ impl Ranking {
         Some(above + hot.chunks[chunk].len() - 1 - at)
     }
 
-    /// How many items stand above the place that an item with this score and key would have.
+    /// The rank that an item with this score and key would have.
     pub fn above(
         &mut self,
         wanted: (ScoreBits, &[u8]),
@@ -129,7 +130,7 @@ impl Ranking {
         here + rest.map(Vec::len).sum::<usize>()
     }
 
-    /// `count` items and their scores, from the one that has `from` above it.
+    /// `count` items and their scores, starting at rank `from`.
     pub fn page(
         &mut self,
         from: usize,
@@ -210,11 +211,11 @@ impl Hot {
         }
     }
 
-    /// Gives every waiting item its place.
+    /// Puts every waiting item into its position.
     fn settle(&mut self, items: &Items, score: impl Fn(u32) -> Option<ScoreBits>) {
         for slot in std::mem::take(&mut self.waiting) {
             let now = score(slot);
-            let held = self.held.get_mut(&slot).expect("a waiting item is held");
+            let held = self.held.get_mut(&slot).expect("a waiting item is known");
             held.waits = false;
             let before = std::mem::replace(&mut held.score, now);
             if now.is_none() {
@@ -232,7 +233,7 @@ impl Hot {
         }
     }
 
-    /// The chunk of an entry and its place there, or where it would go.
+    /// The chunk of an entry and its index there, or where it would be inserted.
     fn place(&self, entry: Entry, items: &Items) -> Result<(usize, usize), (usize, usize)> {
         let below = |chunk: &Vec<Entry>| {
             chunk
@@ -269,7 +270,7 @@ impl Hot {
     }
 
     fn take_out(&mut self, entry: Entry, items: &Items) {
-        let (chunk, at) = self.place(entry, items).expect("a held score stands in the order");
+        let (chunk, at) = self.place(entry, items).expect("an item with a score is in the order");
         self.chunks[chunk].remove(at);
         self.len -= 1;
         if self.chunks[chunk].is_empty() {

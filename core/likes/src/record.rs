@@ -26,16 +26,16 @@ pub enum Record<'a> {
     },
     /// An item goes with all its likes.
     Delete { at_ms: u64, key: &'a [u8] },
-    /// Dense ids `first..first + ids` are this log's to give to users.
+    /// Dense ids `first..first + ids`, from which this log may give ids to users.
     Segment { first: u32, ids: u32 },
-    /// `target` becomes the result over `sources`.
+    /// `target` becomes the result of the operation on `sources`.
     BitOp {
         at_ms: u64,
         op: BitOp,
         target: &'a [u8],
         sources: Vec<&'a [u8]>,
     },
-    /// The rankings that an item takes part in, beside the overall one and its kind's.
+    /// The rankings that an item is in, besides the overall one and its kind's.
     Fields {
         at_ms: u64,
         key: &'a [u8],
@@ -96,7 +96,7 @@ impl Record<'_> {
         }
     }
 
-    /// `None` where the bytes are no record, or break a limit.
+    /// `None` if the bytes are malformed, or break a limit.
     pub fn decode(bytes: &[u8]) -> Option<Record<'_>> {
         let (&tag, mut rest) = bytes.split_first()?;
         let record = match tag {
@@ -192,7 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_record_comes_back() {
+    fn every_record_survives_encoding() {
         let (at_ms, key) = (1_790_000_000_000, &b"share:1000"[..]);
         let records = [
             Record::Set {

@@ -1,14 +1,14 @@
-//! Takes back what was written behind: users and rows of items, where a log or a snapshot is lost.
+//! Restores state from write-behind rows of users and items, when a log or a snapshot is lost.
 //!
-//! Owns how a row becomes an item again. A row holds the likers and their number; when they liked, fields beside the kind's, and the worth of the windows
-//! are only in snapshots and logs. Knows no database.
+//! Owns how a row becomes an item again. A row holds the likers and their number; the times of likes, fields besides
+//! the kind's, and the scores of windows are only in snapshots and logs. Knows no database.
 
 use crate::engine::{Engine, Row};
 use crate::likers::Likers;
 use crate::limits::SEGMENT_IDS;
 use roaring::RoaringBitmap;
 
-/// Why a row can't be taken.
+/// Why a row can't be restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RowError {
     #[error("user {0} has another dense id in the state than in its row")]
@@ -17,14 +17,15 @@ pub enum RowError {
     Gap(u32),
     #[error("bitmap of likers is damaged")]
     Damaged,
-    #[error("bitmap of likers names dense id {0}, which no user has")]
+    #[error("bitmap of likers contains dense id {0}, which belongs to no user")]
     UnknownUser(u32),
     #[error("bitmap has {found} likers, and the row counts {counted}")]
     OtherCount { found: u64, counted: u64 },
 }
 
 impl Engine {
-    /// Takes a user with the dense id of its row; rows come in the order in which ids were given. One that is there already is compared.
+    /// Restores a user with the dense id of its row; rows come in the order in which ids were assigned. A user that
+    /// exists already is compared.
     pub fn take_user(&mut self, dense: u32, user: u64) -> Result<(), RowError> {
         match self.users.find(user) {
             Some(known) if known == dense => return Ok(()),
@@ -41,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// Takes an item as its row has it, unless the item that is here is as new; answers whether it was taken.
+    /// Restores an item from its row, unless the present item is as new; returns whether it was restored.
     pub fn take_row(&mut self, row: &Row) -> Result<bool, RowError> {
         if self
             .modification(&row.key)
@@ -91,7 +92,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Gives dense ids where the log lost the record that did; those that it has still are the same.
+    /// Assigns dense ids where the log lost the segments; remaining segments keep their ids.
     pub fn need_id(&mut self) {
         if self.users.ids_left() == 0 {
             if let Some(first) = self.users.next_segment() {
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// The next record has this offset, if that is higher: what lies between is lost, or in rows.
+    /// The next record has this offset, if that is higher: records in between are lost, or in rows.
     pub fn skip_to(&mut self, offset: u64) {
         self.offset = self.offset.max(offset);
     }

@@ -1,8 +1,9 @@
 //! The whole state as bytes, and back.
 //!
-//! Owns the layout, and the cut: a snapshot is of one offset, and is made in slices while records go on. What a record changes behind the slices made so
-//! far is first saved as it was. A snapshot names the log offset up to which records are in it; the engine that it gives goes on from there as the first
-//! one did. Sets of likers are in the portable roaring format. The last four bytes are a CRC32C of all others.
+//! Owns the layout and the cut: a snapshot is the state at one offset, written in slices while records continue.
+//! State that a record changes beyond the slices written so far is first saved as it was. A snapshot contains the log
+//! offset of the next record; the restored engine continues from there as the original did. Sets of likers are in the
+//! portable roaring format. The last four bytes are a CRC32C of all others.
 
 use crate::cut::{Cut, Out};
 use crate::engine::{Engine, Options};
@@ -15,13 +16,13 @@ use roaring::RoaringBitmap;
 
 const MAGIC: &[u8; 8] = b"MLikes02";
 
-/// What follows in the stream: users in the order of their dense ids, items and chains in any order.
+/// The kinds of entries in the stream: users in the order of their dense ids; items and chains in any order.
 const END: u8 = 0;
 const ITEM: u8 = 1;
 const CHAIN: u8 = 2;
 const USERS: u8 = 3;
 
-/// Why bytes are no snapshot.
+/// Why bytes are not a valid snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("snapshot has another format")]
@@ -41,7 +42,7 @@ impl Engine {
         all
     }
 
-    /// Begins a snapshot of the state after all records below the offset that it answers; one that was under way is dropped.
+    /// Begins a snapshot of the state after all records below the returned offset; drops one in progress.
     pub fn begin_snapshot(&mut self) -> u64 {
         let mut out = Out(MAGIC.to_vec());
         out.u64(self.offset);
@@ -77,7 +78,7 @@ impl Engine {
         self.offset
     }
 
-    /// The next part of the snapshot under way, of about `bytes`; `None` at its end.
+    /// The next part of the snapshot in progress, of about `bytes`; `None` at its end.
     pub fn snapshot_part(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let mut cut = self.cut.take()?;
         if cut.ended {
@@ -119,7 +120,7 @@ impl Engine {
         Some(part)
     }
 
-    /// Called before an item changes or goes.
+    /// Called before an item changes or is deleted.
     pub(crate) fn item_will_change(&mut self, slot: u32) {
         let Some(cut) = &self.cut else { return };
         let done = slot < cut.slots_done || slot >= cut.slots;
@@ -182,7 +183,7 @@ impl Engine {
         out.0[at..at + 4].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// The engine that [`Engine::snapshot`] was asked of.
+    /// Restores the engine that [`Engine::snapshot`] was called on.
     pub fn restore(bytes: &[u8], options: Options) -> Result<Engine, RestoreError> {
         if !bytes.starts_with(MAGIC) {
             return Err(RestoreError::OtherFormat);

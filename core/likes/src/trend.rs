@@ -1,8 +1,10 @@
-//! Windows: a like counts 1 now and half of that after the window's length, a like that was taken back counts against it in the same way.
+//! Windows: a like counts 1 at first and half of that after the window's length; a like taken back counts against it
+//! in the same way.
 //!
-//! Owns the weights. All scores of a window decay at one rate, so their order changes only with toggles: a score is kept as of a fixed time, the
-//! landmark, and later toggles weigh more (forward decay, Cormode et al. 2009). Weights come from square roots and products alone, which IEEE 754 rounds
-//! alike on every machine: a replay gives the same bits.
+//! Owns the weights. All scores of a window decay at one rate, so their order changes only with toggles: a score is
+//! stored as of a fixed time, the landmark, and later toggles weigh more (forward decay, Cormode et al. 2009).
+//! Weights are computed by square roots and products alone, which IEEE 754 rounds identically on every machine: a
+//! replay gives the same bits.
 
 /// The windows by name; each name is also its suffix in a ranking's key.
 pub const WINDOWS: [(&str, u64); 3] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 604_800_000)];
@@ -21,7 +23,7 @@ pub(crate) struct Trends {
     pub landmarks: [u64; WINDOWS.len()],
     /// 2^(1/2), 2^(1/4), …
     roots: [f64; FRACTION_BITS as usize],
-    /// The last time asked for and its weights: most toggles of a group share one.
+    /// The last requested time and its weights: most toggles of a group share one.
     last: (u64, Scores),
 }
 
@@ -41,7 +43,7 @@ impl Default for Trends {
 }
 
 impl Trends {
-    /// What a toggle at `at_ms` weighs; `at_ms` lies not before any landmark.
+    /// The weight of a toggle at `at_ms`, which must not be before any landmark.
     pub fn weights(&mut self, at_ms: u64) -> Scores {
         if self.last.0 != at_ms {
             self.last = (at_ms, std::array::from_fn(|window| self.weight(window, at_ms)));
@@ -49,7 +51,7 @@ impl Trends {
         self.last.1
     }
 
-    /// The value at `at_ms` of a score that is kept as of the landmark.
+    /// The value at `at_ms` of a score stored as of the landmark.
     pub fn value(&self, window: usize, score: f64, at_ms: u64) -> f64 {
         let halves = at_ms.saturating_sub(self.landmarks[window]) / WINDOWS[window].1;
         if halves >= 2 * LANDMARK_HALVES - 2 {
@@ -58,7 +60,7 @@ impl Trends {
         score / self.weight(window, at_ms.max(self.landmarks[window]))
     }
 
-    /// Moves landmarks that lie too far back; answers for each window by which power of two all scores shrink, if any.
+    /// Moves landmarks that are too old; returns for each window the power of two by which all scores shrink, if any.
     pub fn advance(&mut self, at_ms: u64) -> [Option<f64>; WINDOWS.len()] {
         std::array::from_fn(|window| {
             let (landmark, half) = (self.landmarks[window], WINDOWS[window].1);

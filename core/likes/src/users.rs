@@ -1,9 +1,10 @@
-//! 64-bit user ids to dense 32-bit ids and back, and each user's items.
+//! Maps 64-bit user ids to dense 32-bit ids and back, and keeps each user's items.
 //!
-//! Owns the segments of dense ids that the log has given, the map, and the lists. Knows no item but by its number.
+//! Owns the segments of dense ids that the log assigned, the map, and the lists. Knows an item only by its number.
 //!
-//! A list is a chain of nodes, newest first. A like adds a node; taking it back leaves the node, so that no toggle walks a long list. Reading passes over
-//! nodes whose item the user does not like any more. A chain is made anew when fewer than half of its nodes can count: each toggle pays O(1) for that.
+//! A list is a chain of nodes, newest first. A like adds a node; taking it back leaves the node, so that no toggle
+//! walks a long list. Reading skips nodes whose item the user no longer likes. A chain is rebuilt when fewer than
+//! half of its nodes can count: each toggle pays O(1) for that.
 
 use crate::planted::{self, Bug};
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
@@ -11,13 +12,13 @@ use std::hash::BuildHasher;
 
 const NONE: u32 = u32::MAX;
 
-/// Nodes that a chain may have beside twice its items before it is made anew.
+/// Nodes that a chain may have beyond twice its items before it is rebuilt.
 const SLACK: u32 = 16;
 
-/// Parts of the map: one part's growth moves 1/256 of the users, under 1 ms at 5 million.
+/// Parts of the map: the growth of one part moves 1/256 of the users, in under 1 ms at 5 million.
 const PARTS: usize = 256;
 
-/// Dense ids `first..first + ids`, of which `base..` is the place of the first in the list of users.
+/// Dense ids `first..first + ids`; `base` is the index of the first in the list of users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Segment {
     pub first: u32,
@@ -42,20 +43,20 @@ struct Node {
 #[derive(Default)]
 pub(crate) struct Users {
     hasher: DefaultHashBuilder,
-    /// Places in `list`.
+    /// Indices in `list`.
     parts: Vec<HashTable<u32>>,
     list: Vec<User>,
-    /// By their first id.
+    /// Sorted by their first id.
     segments: Vec<Segment>,
-    /// All ids of all segments.
+    /// Total number of ids in all segments.
     ids: u64,
     nodes: Vec<Node>,
     free: u32,
     lists: bool,
 }
 
-/// The part of the map that has users of this hash. Its bits are none that `HashTable` looks at: that takes the lowest ones for a place, the highest seven
-/// for a tag. With bits of the place all users of a part would begin at every 256th place.
+/// The part of the map for users with this hash. It uses none of the bits that `HashTable` uses: the lowest ones for
+/// a slot, the highest seven for a tag. With bits of the slot, all users of a part would start at every 256th slot.
 fn part(hash: u64) -> usize {
     (hash >> 40) as usize % PARTS
 }
@@ -74,7 +75,7 @@ impl Users {
         self.list.len()
     }
 
-    /// Dense ids that no user has yet.
+    /// Dense ids that are not assigned yet.
     pub fn ids_left(&self) -> u64 {
         self.ids - self.list.len() as u64
     }
@@ -86,7 +87,7 @@ impl Users {
             .map_or(Some(0), |last| last.first.checked_add(last.ids))
     }
 
-    /// Adds a segment; false where it is empty or overlaps one that is there, and then nothing changes.
+    /// Adds a segment; `false` and no change if it is empty or overlaps an existing one.
     pub fn add_segment(&mut self, first: u32, ids: u32) -> bool {
         let at = self.segments.partition_point(|segment| segment.first < first);
         let end = u64::from(first) + u64::from(ids);
@@ -96,7 +97,7 @@ impl Users {
         if ids == 0 || end > u64::from(NONE) || overlaps {
             return false;
         }
-        // Ids are given in the order of the segments' arrival.
+        // Ids are assigned in the order of the segments' arrival.
         self.segments.insert(
             at,
             Segment {
@@ -124,7 +125,7 @@ impl Users {
         Some(self.dense(place))
     }
 
-    /// The dense id of a user, a new one if need be; `None` where none is left.
+    /// The dense id of a user, a new one if necessary; `None` if none is left.
     pub fn find_or_add(&mut self, id: u64) -> Option<u32> {
         if let Some(dense) = self.find(id) {
             return Some(dense);
@@ -153,19 +154,19 @@ impl Users {
         self.list[self.place(dense) as usize].id
     }
 
-    /// Users in the order of their dense ids' hand-out, from the `from`th on.
+    /// Users in the order in which their dense ids were assigned, starting with the `from`th.
     pub fn ids(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
         self.list[from.min(self.list.len())..].iter().map(|user| user.id)
     }
 
-    /// The same with their dense ids.
+    /// As [`Users::ids`], with the dense ids.
     pub fn pairs(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
         (from as u32..)
             .zip(self.ids(from))
             .map(|(place, id)| (self.dense(place), id))
     }
 
-    /// User `dense` likes `item`. `likes` tells whether a user likes an item now.
+    /// User `dense` likes `item`. `likes` returns whether a user likes an item now.
     pub fn liked(&mut self, dense: u32, item: u32, likes: impl Fn(u32) -> bool) {
         if !self.lists {
             return;
@@ -201,7 +202,7 @@ impl Users {
         self.list[place].likes_at_most = self.list[place].likes_at_most.saturating_sub(1);
     }
 
-    /// The items that a user likes, newest first, each once; `most` of them.
+    /// The items that a user likes, newest first, each once; at most `most` of them.
     pub fn items(&self, dense: u32, most: usize, likes: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut seen = HashSet::new();
         let mut items = Vec::new();
@@ -215,12 +216,12 @@ impl Users {
         items
     }
 
-    /// Nodes that a walk through a user's items may pass.
+    /// Number of nodes that a walk through a user's items may visit.
     pub fn chain_len(&self, dense: u32) -> u32 {
         self.list[self.place(dense) as usize].nodes
     }
 
-    /// The chain of the `place`th user as it stands, newest first, and the bound on its items: for snapshots.
+    /// The chain of the `place`th user as it is, newest first, and the bound on its items: for snapshots.
     pub fn chain(&self, place: usize) -> (u32, impl Iterator<Item = u32> + '_) {
         let user = &self.list[place];
         let first = self.nodes.get(user.head as usize);
@@ -228,7 +229,7 @@ impl Users {
         (user.likes_at_most, nodes.map(|node| node.item))
     }
 
-    /// Gives the `place`th user, which has none yet, the chain that [`Users::chain`] told.
+    /// Restores a chain from [`Users::chain`] for the `place`th user, which has none yet.
     pub fn restore_chain(&mut self, place: usize, likes_at_most: u32, items: &[u32]) {
         let mut head = NONE;
         for &item in items.iter().rev() {
@@ -258,7 +259,7 @@ impl Users {
     }
 
     fn dense(&self, place: u32) -> u32 {
-        // Nearly always the last segment: new users come there.
+        // It is nearly always the last segment, where new users are added.
         let of = |segment: &&Segment| place >= segment.base && place - segment.base < segment.ids;
         let segment = self
             .segments
@@ -291,14 +292,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_of_one_part_begin_at_all_places_of_its_table() {
+    fn users_of_one_part_start_at_all_slots_of_its_table() {
         let users = Users::new(false);
         let hashes = (0..200_000).map(|id| users.hasher.hash_one(id as u64));
         let places: HashSet<_> = hashes
             .filter(|&hash| part(hash) == 3)
             .map(|hash| hash as usize % 1_024)
             .collect();
-        // About 781 users: balls in 1,024 boxes meet about 546 of them, this hash 390 to 550 by its seed. With bits of the place it is 4.
+        // About 781 users: random balls in 1,024 boxes hit about 546 of them, this hash 390 to 550 by its seed. With
+        // bits of the slot it would be 4.
         assert!(places.len() > 200, "{}", places.len());
     }
 

@@ -1,7 +1,7 @@
 //! Commands of a swarm's members: the outcome and the receivers of each.
 //!
-//! Owns the record of every command, from its intended time to its answer and the members that read it. A command's
-//! content begins with its index in that record, so a reader is known to have got this command and no other. Knows no
+//! Owns the record of every command, from its intended time to its reply and the members that read it. A command's
+//! content begins with its index in that record, so a reader is known to have got exactly this command. Knows no
 //! client.
 
 use std::collections::HashMap;
@@ -9,25 +9,25 @@ use std::collections::HashMap;
 use muster_rooms::command::{Outcome, Verdict, GRACE};
 use muster_transport::Micros;
 
-/// A client ends a command by itself this long after its time; later answers are late, give or take one look of a busy
-/// core.
+/// A client ends a command by itself this long after its time; replies after that count as late, plus a margin for a
+/// busy core.
 const END_AFTER: Micros = 4 * GRACE;
 const SLACK: Micros = 250_000;
-/// How long a generator that is behind is given to see that all are answered.
+/// How long a slow generator is given to notice that all commands are answered.
 const PATIENCE: Micros = 10_000_000;
-/// A member whose session is lost this soon after was perhaps lost to its gateway before it knew.
+/// If a member's session is lost within this time, its gateway may have lost it before the member noticed.
 const UNNOTICED: Micros = 5_000_000;
 
-/// How members send.
+/// How members send commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Commanding {
-    /// Commands of each member.
+    /// Number of commands of each member.
     pub each: usize,
-    /// From one command of a member to its next. All members' together leave evenly.
+    /// Interval between the commands of a member. The commands of all members are spread evenly.
     pub every: Micros,
     pub lifetime: Micros,
     pub bytes: usize,
-    /// One of this many goes to a room without members; 0: none.
+    /// One command in this many goes to a room without members; 0: none.
     pub vacant: usize,
 }
 
@@ -35,31 +35,31 @@ pub struct Commanding {
 #[derive(Clone, Debug, Default)]
 pub struct Commanded {
     pub sent: u64,
-    /// Answers by kind.
+    /// Replies by kind.
     pub delivered: u64,
     pub no_member: u64,
     pub expired: u64,
     pub refused: u64,
-    /// Commands without any answer, and those answered after the time that the protocol allows.
+    /// Commands without any reply, and those answered after the time that the protocol allows.
     pub silent: u64,
     pub late: u64,
-    /// Members that read a command, each once; that read it once more; that read one never sent.
+    /// Members that read a command for the first time; that read one again; that read one never sent.
     pub told: u64,
     pub doubled: u64,
     pub strays: u64,
-    /// Members present all the time that a delivered command, or one without a member, did not reach; and those among
-    /// them whose session was lost meanwhile.
+    /// Members present all the time that missed a delivered command, or one reported as having no member; and those
+    /// among them whose session was lost meanwhile.
     pub missed: u64,
     pub away: u64,
-    /// Members more or fewer than an answer counts.
+    /// The difference between counted and actual members.
     pub miscounted: u64,
     /// Commands that expired though every member had them.
     pub expired_told: u64,
-    /// Microseconds from the intended time to the answer, refusals left out.
+    /// Microseconds from the intended time to the reply, without refusals.
     pub latencies: Vec<u32>,
-    /// From the first command to the last answer.
+    /// From the first command to the last reply.
     pub wall: Micros,
-    /// Latest that a command left after its time, 99th percentile, in microseconds.
+    /// How late commands were sent, 99th percentile, in microseconds.
     pub late_p99: u32,
 }
 
@@ -84,7 +84,7 @@ struct Stay {
 #[derive(Default)]
 pub struct Ledger {
     all: Vec<Command>,
-    /// The content of the first of this run.
+    /// The content of this run's first command.
     first: u64,
     by_number: HashMap<u64, usize>,
     doubled: u64,
@@ -93,7 +93,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Begins a run: answers to earlier ones are no part of it.
+    /// Begins a run: replies to earlier ones are ignored.
     pub fn begin(&mut self, count: usize) {
         *self = Ledger {
             first: self.first + self.all.len() as u64,
@@ -117,12 +117,12 @@ impl Ledger {
         }
     }
 
-    /// The beginning of the next command's content.
+    /// The first bytes of the next command's content.
     pub fn content(&self) -> [u8; 8] {
         (self.first + self.all.len() as u64).to_le_bytes()
     }
 
-    /// A command was taken by its client.
+    /// A client accepted a command.
     pub fn sent(&mut self, room: Option<usize>, number: u64, intended: Micros, until: Micros) {
         self.by_number.insert(number, self.all.len());
         self.all.push(Command {
@@ -135,7 +135,7 @@ impl Ledger {
         });
     }
 
-    /// A client did not take a command: it had no place. That is said at once, so it is a refusal.
+    /// A client did not accept a command, for lack of space. It reports that at once, so it counts as a refusal.
     pub fn refused(&mut self, now: Micros, room: Option<usize>, intended: Micros) {
         let outcome = Outcome::refused(muster_transport::Code::Busy);
         self.all.push(Command {
@@ -155,7 +155,7 @@ impl Ledger {
         }
     }
 
-    /// A member read one.
+    /// A member read a command.
     pub fn read(&mut self, member: u32, room: usize, number: u64, content: Option<u64>) {
         let at = content.and_then(|content| content.checked_sub(self.first));
         let command = at.and_then(|at| self.all.get_mut(at as usize));
@@ -172,12 +172,12 @@ impl Ledger {
         self.by_number.is_empty()
     }
 
-    /// Until when it is worth to wait for answers.
+    /// Until when replies are worth waiting for.
     pub fn over_at(&self) -> Micros {
         self.all.iter().map(|command| command.until).max().unwrap_or(0) + END_AFTER + PATIENCE
     }
 
-    /// The account of a run that began then.
+    /// The results of a run that began at `start`.
     pub fn account(&self, start: Micros) -> Commanded {
         let mut done = Commanded {
             sent: self.all.len() as u64,
@@ -219,8 +219,8 @@ impl Ledger {
         done
     }
 
-    /// Members that have not read a command that was answered then: those that were there all the time, and those that perhaps
-    /// were not.
+    /// Members that have not read a command when it was answered: those that were there all the time, and those that
+    /// may not have been.
     fn untold(&self, command: &Command, answered: Micros) -> (u64, u64) {
         let known = command.room.and_then(|room| self.stays.get(&room));
         let mut members: HashMap<u32, bool> = HashMap::new();
@@ -244,7 +244,7 @@ mod tests {
         Outcome { verdict, members }
     }
 
-    /// Commands 1 to 6, the last to a room without members, in a room of two, all sent at 0 with a lifetime of one
+    /// Commands 1 to 6 in a room of two, the last to a room without members, all sent at 0 with a lifetime of one
     /// second.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_once_and_answered_in_time_leaves_nothing_to_report() {
+    fn correct_delivery_leaves_nothing_to_report() {
         let mut ledger = ledger();
         for number in 1..=5 {
             ledger.read(7, 0, number, Some(number - 1));
@@ -277,18 +277,18 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_go_wrong_is_counted_apart() {
+    fn each_kind_of_fault_is_counted_separately() {
         let mut ledger = ledger();
         ledger.read(7, 0, 1, Some(0));
         ledger.read(7, 0, 1, Some(0));
-        ledger.answered(1, 1, outcome(Verdict::Delivered, 2)); // told twice, the other one not at all
+        ledger.answered(1, 1, outcome(Verdict::Delivered, 2)); // one member got it twice, the other not at all
         ledger.read(7, 0, 2, Some(1));
-        ledger.answered(1, 2, outcome(Verdict::NoMember, 0)); // one was there and told, one was there
+        ledger.answered(1, 2, outcome(Verdict::NoMember, 0)); // one was there and got it, one was there
         ledger.read(7, 0, 3, Some(2));
         ledger.read(8, 0, 3, Some(2));
         ledger.answered(3_000_000, 3, outcome(Verdict::Expired, 1)); // in truth all had it; late
         ledger.read(7, 0, 4, Some(3));
-        ledger.answered(1, 4, outcome(Verdict::Refused(muster_transport::Code::Busy), 0)); // refused, and told
+        ledger.answered(1, 4, outcome(Verdict::Refused(muster_transport::Code::Busy), 0)); // refused, but delivered
         ledger.read(7, 0, 5, Some(99));
         ledger.read(7, 0, 5, None);
         ledger.read(7, 1, 5, Some(4));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_of_an_earlier_run_is_no_part_of_the_next() {
+    fn replies_of_an_earlier_run_are_ignored_in_the_next() {
         let mut ledger = ledger();
         ledger.begin(1);
         assert_eq!(ledger.content(), 6u64.to_le_bytes());
@@ -317,10 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_told_and_perhaps_not_there_is_away() {
+    fn a_member_that_missed_a_command_and_may_have_been_away_is_not_counted_as_missed() {
         let mut ledger = Ledger::default();
         ledger.joined(0, 0, 7);
-        ledger.joined(100, 0, 8); // comes while the command is under way
+        ledger.joined(100, 0, 8); // joins while the command is in progress
         ledger.joined(0, 0, 9);
         ledger.sent(Some(0), 1, 50, 1_000_000);
         ledger.answered(200, 1, outcome(Verdict::NoMember, 0));

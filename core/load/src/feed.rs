@@ -1,8 +1,8 @@
-//! The traffic of many publishers to one proxy, taken apart into steps that a bench can time one by one.
+//! The traffic of many publishers to one proxy, divided into steps that a bench can time separately.
 //!
-//! Owns real sessions of real clients, their proxy and the broker behind it, all in memory and on a clock of its own.
-//! Packets are sealed ahead of time; the caller holds the stop-watch. With sockets each packet leaves from its own
-//! sender's address for one sink, which any caller may drain.
+//! Owns real sessions of real clients, their proxy and the broker behind it, all in memory and on their own clock.
+//! Packets are sealed ahead of time; the caller measures. With sockets, each packet leaves from its own sender's
+//! address for one sink, which any caller may drain.
 
 use muster_rooms::{role, room_placement};
 use std::collections::HashMap;
@@ -25,15 +25,15 @@ use crate::{own_addr, swarm};
 const PAYLOAD: usize = 1_200;
 const ROOM: &str = "bench";
 const LINK: SocketId = 1 - PUBLIC_SOCKET;
-/// Longer than any run: no session times out on a clock that hardly moves.
+/// Longer than any run: no session times out on a clock that hardly advances.
 const KEEPALIVE_MS: u32 = 600_000;
-/// How many hand-shake at a time: fewer than may wait for the authenticator.
+/// Maximum number of concurrent handshakes: fewer than may wait for the authenticator.
 const CONNECT_AT_A_TIME: usize = 200;
-/// A client that was told to come back later does so within this.
+/// A client that is told to come back later does so within this time.
 const CONNECT_US_MAX: Micros = 60_000_000;
 /// Twice the longest delay of an acknowledgement.
 const SETTLE_US: Micros = 40_000;
-/// Packets in one call of the machine, as many as its driver hands it at once without GRO.
+/// Packets per call of the machine, as many as its driver passes at once without GRO.
 const BATCH: usize = 64;
 const SINK_BYTES: usize = 16 << 20;
 
@@ -42,7 +42,7 @@ pub struct FeedConfig {
     /// Size of each sealed packet.
     pub datagram_bytes: usize,
     pub seed: u64,
-    /// Each sender has a socket; else packets exist in memory only.
+    /// Whether each sender has a socket; otherwise packets exist in memory only.
     pub sockets: bool,
 }
 
@@ -73,17 +73,17 @@ pub struct Feed {
     router: Router,
     publishers: Vec<Publisher>,
     by_addr: HashMap<Addr, usize>,
-    /// In which order they send: shuffled once, so that no cache line is there by luck.
+    /// The order in which they send: shuffled once, so that no cache line is present by luck.
     order: Vec<u32>,
     turn: usize,
-    /// Publishers from here on are heard when all catch up: while more of them join, the earlier ones have nothing to say.
+    /// Publishers from here on take part when all catch up: while more join, the earlier ones have nothing to send.
     awake: usize,
     body: Vec<u8>,
     packets: Vec<Packet>,
     sealed: Vec<u8>,
     slab: Vec<u8>,
     arrivals: Vec<Arrival>,
-    /// For opening alone: the same keys as the proxy's, found as cheaply as can be.
+    /// For opening alone: the same keys as the proxy's, found as cheaply as possible.
     secrets: Vec<(Secret, KeySlots)>,
     keys: KeyCache,
     sockets: Vec<Socket>,
@@ -202,7 +202,8 @@ impl Feed {
             feed.secrets[feed.by_addr[&addr]].0 = secret;
         }
         feed.fit(config.datagram_bytes);
-        // The keys were expanded in the order of sending: another one, or they would lie in it.
+        // The keys were expanded in the order of sending; a different order here, or they would be adjacent in
+        // memory.
         feed.order = shuffled(config.senders, !config.seed);
         Ok(feed)
     }
@@ -251,7 +252,7 @@ impl Feed {
     /// Finds the message size that makes packets of `bytes`.
     fn fit(&mut self, bytes: usize) {
         self.body = swarm::body(bytes.saturating_sub(100).max(swarm::HEAD));
-        // The first packet may carry the rest of the handshake, and a key earns its place by some use.
+        // The first packet may carry the rest of the handshake, and a key gets its cache entry only after some use.
         for _ in 0..8 {
             self.prepare(self.publishers.len());
             let len = self.packets.last().map_or(bytes, |packet| packet.len);
@@ -264,7 +265,7 @@ impl Feed {
         }
     }
 
-    /// Seals `count` packets, the senders taking turns in their order. Gives how many there are.
+    /// Seals `count` packets, the senders taking turns in their order. Returns their number.
     pub fn prepare(&mut self, count: usize) -> usize {
         self.packets.clear();
         self.sealed.clear();
@@ -291,7 +292,7 @@ impl Feed {
         self.packets.len()
     }
 
-    /// Lays copies of the packets behind one another, to be opened in place.
+    /// Copies the packets back to back, to be opened in place.
     pub fn load(&mut self) {
         self.slab.clear();
         self.slab.extend_from_slice(&self.sealed);
@@ -306,7 +307,7 @@ impl Feed {
         }
     }
 
-    /// Opens the copies with the sessions' keys: no window, no frames, no session looked up.
+    /// Opens the copies with the sessions' keys: no window, no frames, no look-up of sessions.
     pub fn open(&mut self) -> usize {
         let mut opened = 0;
         for packet in &self.packets {
@@ -322,7 +323,7 @@ impl Feed {
         opened
     }
 
-    /// The proxy takes the copies, a batch at a time. Gives how many messages it passed on.
+    /// The proxy takes the copies, a batch at a time. Returns how many messages it forwarded.
     pub fn machine(&mut self) -> u64 {
         let before = self.proxy.counters.messages_forwarded;
         for batch in self.arrivals.chunks(BATCH) {
@@ -365,7 +366,7 @@ impl Feed {
         outbox.clear();
     }
 
-    /// Drains the sink into the proxy as its driver would. Gives how many messages it passed on.
+    /// Drains the sink into the proxy as its driver would. Returns how many messages it forwarded.
     pub fn receive(&mut self) -> u64 {
         let before = self.proxy.counters.messages_forwarded;
         loop {
@@ -385,7 +386,7 @@ impl Feed {
         self.sink.as_fd().as_raw_fd()
     }
 
-    /// All catch up with one another, and delayed acknowledgements leave too.
+    /// Lets all machines catch up with one another, including delayed acknowledgements.
     pub fn settle(&mut self) {
         let until = self.now + SETTLE_US;
         while self.now < until {
@@ -394,7 +395,7 @@ impl Feed {
         }
     }
 
-    /// All speak once. Returns whether there was anything to send.
+    /// All machines send once. Returns whether there was anything to send.
     fn exchange(&mut self) -> bool {
         let mut net = Vec::new();
         let outbox = &mut Outbox::new(false);
@@ -464,7 +465,7 @@ impl Feed {
     }
 }
 
-/// A machine's turn to speak: due timers run, and its datagrams join those on their way.
+/// A machine's turn: runs due timers, and appends its datagrams to those in transit.
 pub(crate) fn speak<M: Machine>(
     now: Micros,
     machine: &mut M,
@@ -494,7 +495,7 @@ pub(crate) fn speak<M: Machine>(
     }
 }
 
-/// 0..count in an order that only the seed knows (Fisher and Yates, splitmix64).
+/// 0..count in an order determined by the seed (Fisher and Yates, splitmix64).
 fn shuffled(count: usize, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count as u32).collect();
     let mut state = seed;

@@ -1,7 +1,7 @@
 //! Thousands of clients in one thread: the generator of the benches and the load harness.
 //!
-//! Owns the clients, their expected messages and their actions. Every delivery is checked byte for byte; latency counts
-//! from the intended send time of an open schedule. Knows no server.
+//! Owns the clients, their expected messages and their actions. Every delivery is checked byte for byte; latency
+//! counts from the intended send time of an open-loop schedule. Knows no server.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -29,25 +29,25 @@ use swarm::Swarm;
 pub use swarm::{Latencies, Tally, HEAD};
 pub use wheel::WheelTimes;
 
-/// Rooms that one session may publish to, so publishers share them.
+/// Rooms that one session may publish to; more rooms need several publishers.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
-/// The time between two looks at the schedule, for the network: a publisher's delay counts as the servers' latency.
-/// Each turn begins with a look at every socket, so many sockets make turns slower.
+/// Time for the network between two checks of the schedule: a publisher's delay would count as the servers' latency.
+/// Each turn checks every socket first, so many sockets make turns slower.
 const TURN_US: Micros = 250;
 const TURN_MANY_US: Micros = 1_000;
 const MANY_SOCKETS: usize = 256;
-/// Late copies have arrived by this time after the last answer.
+/// How long to wait for late copies after the last reply.
 const STRAGGLERS_US: Micros = 1_000_000;
-/// How long saying goodbye may take.
+/// Longest time to close sessions.
 const CLOSE_PATIENCE_US: Micros = 2_000_000;
 
-/// How a load is set up.
+/// The configuration of a load.
 pub struct LoadConfig {
     pub gateways: Vec<Endpoint>,
     pub proxies: Vec<Endpoint>,
     pub credential: Vec<u8>,
     pub members: usize,
-    /// At least one. Members are spread over these; publishing goes round them.
+    /// At least one. Members are spread over these; publishing rotates through them.
     pub rooms: Vec<String>,
     /// How many of them each member joins.
     pub rooms_each: usize,
@@ -55,7 +55,7 @@ pub struct LoadConfig {
     pub publishers: usize,
     /// Members send commands as well: each has a session at a proxy, too.
     pub commanding: bool,
-    /// How many of the proxies a client knows, each client others; `None`: all.
+    /// How many of the proxies a client knows, different ones for each client; `None`: all.
     pub proxies_each: Option<usize>,
     /// Clients learn of further servers from those that they are given; without proxies their gateways name some.
     pub learns: bool,
@@ -63,9 +63,9 @@ pub struct LoadConfig {
     /// the time that a client waits for an answer. 128 take the two cores some 40 ms.
     pub knocking_max: usize,
     pub seed: u64,
-    /// Members that share a socket, at least one; those that come after each other have others.
+    /// Members that share a socket, at least one; consecutive members have different sockets.
     pub members_each: usize,
-    /// The size for each socket.
+    /// Receive buffer of each socket.
     pub receive_bytes: Option<usize>,
     pub gro: bool,
     pub faults: Option<Faults>,
@@ -75,13 +75,13 @@ pub struct LoadConfig {
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub published: u64,
-    /// Messages of the schedule that found no credit and were not sent (paced runs that shed).
+    /// Scheduled messages that found no credit and were not sent (paced runs that shed).
     pub shed: u64,
     pub acknowledged: u64,
     pub tally: Tally,
     /// From the first publish to the last delivery.
     pub wall: Micros,
-    /// Latest that a message left after its time, 99th percentile and most, in microseconds (paced runs).
+    /// How late messages were sent, 99th percentile and maximum, in microseconds (paced runs).
     pub late_p99: u32,
     pub late_max: u32,
     /// Microseconds from the intended time (paced runs).
@@ -96,7 +96,7 @@ pub struct Outcome {
 /// A running generator.
 pub struct Load {
     driver: Driver<Swarm>,
-    /// By room: its publisher's handle.
+    /// For each room, its publisher's handle.
     publications: Vec<u32>,
     next: Vec<u64>,
     /// The room that is published to next.
@@ -113,7 +113,7 @@ pub struct Load {
     counted: Counters,
 }
 
-/// A simulated client's own address: 127.1.0.1 and on, each in its own right.
+/// A simulated client's own address: 127.1.0.1 and following ones.
 fn own_addr(index: usize) -> Addr {
     let [_, high, middle, low] = (index as u32 + 1).to_be_bytes();
     SocketAddr::from(([127, 1 + high, middle, low], 0)).into()
@@ -158,7 +158,7 @@ impl Load {
             } else {
                 (index % members_at, config.members_each.max(1))
             };
-            // A session's window is its part of the socket's buffer.
+            // A session's window is its share of the socket's buffer.
             let buffer = sockets[socket].buffers().receive_bytes / sharing;
             let client = ClientConfig {
                 gateways: if publisher && !(config.learns && config.proxies.is_empty()) {
@@ -211,8 +211,8 @@ impl Load {
         })
     }
 
-    /// Waits until every member is in its rooms and the publishers are ready; gives how many members were there at some time.
-    /// On links that lose some come while others have to come again, so that all may never be there at once.
+    /// Waits until every member is in its rooms and the publishers are ready; returns how many members were there at
+    /// some time. On lossy links some join while others must join again, so all may never be there at once.
     pub fn connect(&mut self, timeout: Micros) -> usize {
         let until = monotonic_now() + timeout;
         let count = self.driver.machine().clients();
@@ -299,8 +299,9 @@ impl Load {
         outcome
     }
 
-    /// Publishes for `duration` as fast as credit allows, or while less than `window` messages a member are on their way,
-    /// then waits for the last delivery. Credit alone lets a publisher run half a ring ahead of the members.
+    /// Publishes for `duration` as fast as credit allows, or while fewer than `window` messages per member are in
+    /// flight, then waits for the last delivery. With credit alone, a publisher may be half a ring ahead of the
+    /// members.
     pub fn saturate(&mut self, size: usize, window: Option<u64>, duration: Micros, patience: Micros) -> Outcome {
         let (mut outcome, start) = self.begin(size, 0);
         let members = self.driver.machine().members() as u64;
@@ -313,7 +314,7 @@ impl Load {
                 break;
             }
             let mut any = false;
-            // Messages within the credit leave together; look at the network every so often.
+            // Messages within the credit leave together; checks the network every so often.
             for _ in 0..256 {
                 if self.driver.machine().ahead() >= ahead_max || self.publish(&mut body, now).is_err() {
                     break;
@@ -329,9 +330,8 @@ impl Load {
         self.finish(outcome, start, patience)
     }
 
-    /// Publishes on a fixed schedule of `rate` messages a second for `duration`. A message without credit waits in
-    /// line, or with `shed` is never sent and only counted; latency then counts from the moment that a message was
-    /// taken.
+    /// Publishes on a fixed schedule of `rate` messages a second for `duration`. A message without credit waits, or
+    /// with `shed` is never sent and only counted; latency then counts from the moment when a message was accepted.
     pub fn pace(&mut self, size: usize, rate: f64, duration: Micros, patience: Micros, shed: bool) -> Outcome {
         let mut schedule = Schedule::new(rate, 0, duration);
         let (outcome, start) = self.begin(size, schedule.total() as usize);
@@ -414,8 +414,8 @@ impl Load {
         }
     }
 
-    /// Every member sends commands on a fixed schedule, to rooms in turn. Runs until all of them are answered, or none
-    /// can be answered any more, and late copies have arrived.
+    /// Every member sends commands on a fixed schedule, to rooms in turn. Runs until all are answered, or none can be
+    /// answered anymore, and late copies have arrived.
     pub fn command(&mut self, how: &Commanding) -> Commanded {
         let members = self.driver.machine().members();
         let total = members * how.each;
@@ -452,7 +452,7 @@ impl Load {
         let swarm = self.driver.machine_mut();
         let (member, turn) = (index % swarm.members(), index / swarm.members());
         let vacant = how.vacant > 0 && index % how.vacant == how.vacant - 1;
-        // Each time another room, and not the member's own first.
+        // A different room each time, starting with another one than the member's own.
         let room = (!vacant).then(|| (member + 7 * turn + 1) % self.rooms.len());
         let name = match room {
             Some(room) => &self.rooms[room],
@@ -467,14 +467,14 @@ impl Load {
         swarm.touch(member);
     }
 
-    /// Receives others' messages to the rooms, of `size` bytes, for this long; returns the tally.
+    /// Receives other publishers' messages of `size` bytes in the rooms for this long; returns the tally.
     pub fn listen(&mut self, size: usize, duration: Micros) -> Tally {
         self.driver.machine_mut().listen(size);
         self.idle(duration);
         self.driver.machine().tally().clone()
     }
 
-    /// Runs without publishing: keepalives only.
+    /// Runs without publishing, with keepalives only.
     pub fn idle(&mut self, duration: Micros) {
         let until = monotonic_now() + duration;
         while monotonic_now() < until {
@@ -482,7 +482,7 @@ impl Load {
         }
     }
 
-    /// Ends all sessions, so that the servers forget them at once. Nothing may be run after.
+    /// Closes all sessions, so that the servers forget them at once. The load can't be used afterwards.
     pub fn close(&mut self) {
         self.driver.machine_mut().close();
         self.driver.kick();
@@ -492,7 +492,7 @@ impl Load {
         }
     }
 
-    /// Sets the servers of members. A good session stays at its server.
+    /// Sets the servers of members. A working session stays at its server.
     pub fn redirect(&mut self, gateways: &[Endpoint], proxies: &[Endpoint]) {
         let now = monotonic_now();
         let swarm = self.driver.machine_mut();
@@ -504,12 +504,13 @@ impl Load {
         self.driver.kick();
     }
 
-    /// From `at` on, a time of the monotonic clock, it is noted of every place how long nothing comes that was published later.
+    /// From `at` on, a time of the monotonic clock, measures for every membership how long no message published later
+    /// arrives.
     pub fn watch(&mut self, at: Micros) {
         self.driver.machine_mut().watch(at);
     }
 
-    /// For every place: the time after that until the first such message, and the longest time without one.
+    /// For every membership: the time until the first such message, and the longest time without one.
     pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
         self.driver.machine().heard()
     }
@@ -519,12 +520,12 @@ impl Load {
         self.driver.machine().joined()
     }
 
-    /// Sessions that were lost since the start.
+    /// Number of sessions lost since the start.
     pub fn sessions_lost(&self) -> u64 {
         self.driver.machine().sessions_lost()
     }
 
-    /// Receive buffer that each socket really has.
+    /// Actual receive buffer of each socket.
     pub fn buffer(&self) -> usize {
         self.driver
             .sockets()

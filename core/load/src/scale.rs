@@ -1,8 +1,8 @@
-//! A room plane in memory that grows: the CPU time of each role for membership and for changes of the map.
+//! A room plane in memory that grows: the CPU time of each role for membership and for changes of the placement.
 //!
-//! Owns one gateway with real sessions, one router and the brokers of several partitions, on a clock of their own that
-//! stands still while any of them has something to send. No sockets: only the machines' own work counts, sealing
-//! included. Also owns [`Known`], a router that holds memberships by the million.
+//! Owns one gateway with real sessions, one router and the brokers of several partitions, on a common clock that
+//! stands still while any of them has something to send. No sockets: only the machines' own work counts, including
+//! sealing. Also owns [`Known`], a router that holds memberships by the million.
 
 use muster_rooms::{role, room_placement};
 use std::collections::{BTreeSet, HashMap};
@@ -24,16 +24,16 @@ use crate::feed::{node_addr, speak, Flying};
 use crate::own_addr;
 
 const PAYLOAD: usize = 1_200;
-/// Longer than any run: clients that have joined need not speak again.
+/// Longer than any run: clients that have joined need not send again.
 const KEEPALIVE_MS: u32 = 3_600_000;
 /// Sessions that join at a time: fewer than may wait for the authenticator.
 const SESSIONS_AT_A_TIME: usize = 100;
-/// Nothing here takes longer on the machines' own clock.
+/// Longer than anything takes on the machines' clock.
 const PATIENCE: Micros = 120_000_000;
 const TICK: Micros = 1_000;
-/// Datagrams in one call of a machine, as many as its driver hands it at once without GRO.
+/// Datagrams per call of a machine, as many as its driver passes at once without GRO.
 const BATCH: usize = 64;
-/// Memberships in one call of a router, as a database gives them.
+/// Memberships per call of a router, as a database passes them.
 const TOLD_AT_ONCE: usize = 2_000;
 const GATEWAY: u32 = 1;
 const ROUTER: u32 = 2;
@@ -50,26 +50,26 @@ pub struct Cost {
     pub broker_bytes: u64,
 }
 
-enum Part {
+enum RoleMachine {
     Gateway(Box<Gateway>),
     Router(Box<Router>),
     Broker(Box<Broker>),
 }
 
-/// Runs the same on whichever machine it is.
+/// Runs the same code on any kind of machine.
 macro_rules! each {
     ($part:expr, $machine:ident => $what:expr) => {
         match $part {
-            Part::Gateway($machine) => $what,
-            Part::Router($machine) => $what,
-            Part::Broker($machine) => $what,
+            RoleMachine::Gateway($machine) => $what,
+            RoleMachine::Router($machine) => $what,
+            RoleMachine::Broker($machine) => $what,
         }
     };
 }
 
 struct Server {
     node: PlacedNode,
-    part: Part,
+    part: RoleMachine,
     waiting: Vec<(SocketId, Flying)>,
 }
 
@@ -82,11 +82,11 @@ pub struct Plane {
     servers: Vec<Server>,
     ghosts: Vec<PlacedNode>,
     cost: Cost,
-    /// Everybody's, one after the other: to make one is no work of a machine.
+    /// Shared by all machines in turn: making one is not a machine's work.
     outbox: Outbox,
     clients: Vec<Client>,
     by_addr: HashMap<Addr, usize>,
-    /// Clients that may have something to say.
+    /// Clients that may have something to send.
     awake: BTreeSet<usize>,
     joined: usize,
     wanted: usize,
@@ -94,8 +94,8 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// `partitions` of brokers with one replica each, and a gateway with `members` members of each of `rooms` rooms.
-    /// Also returns the cost of their joins once all was linked.
+    /// `partitions` of brokers with one replica each, and a gateway with `members` members in each of `rooms` rooms.
+    /// Also returns the cost of their joins once everything was linked.
     pub fn new(rooms: usize, members: usize, partitions: u16, seed: u64) -> Result<(Self, Cost), String> {
         let mut plane = Plane {
             now: 1,
@@ -157,7 +157,7 @@ impl Plane {
                     cluster,
                     reset_secret,
                 };
-                Part::Gateway(Box::new(Gateway::new(config, seed, entropy)))
+                RoleMachine::Gateway(Box::new(Gateway::new(config, seed, entropy)))
             }
             role::ROUTER => {
                 let config = RouterConfig {
@@ -167,7 +167,7 @@ impl Plane {
                     reset_secret,
                     memberships_max: MEMBERSHIPS_MAX,
                 };
-                Part::Router(Box::new(Router::new(config, seed, entropy)))
+                RoleMachine::Router(Box::new(Router::new(config, seed, entropy)))
             }
             _ => {
                 let config = BrokerConfig {
@@ -179,7 +179,7 @@ impl Plane {
                     cluster,
                     reset_secret,
                 };
-                Part::Broker(Box::new(Broker::new(config, seed, entropy)))
+                RoleMachine::Broker(Box::new(Broker::new(config, seed, entropy)))
             }
         };
         self.servers.push(Server {
@@ -189,7 +189,7 @@ impl Plane {
         });
     }
 
-    /// Gives all the next map. The CPU of each role to take it, sending not counted.
+    /// Passes the next placement to all machines. Returns each role's CPU time for taking it, without sending.
     fn place(&mut self) -> Cost {
         self.epoch += 1;
         let nodes = self
@@ -209,7 +209,7 @@ impl Plane {
         cost
     }
 
-    /// Runs until all know the map.
+    /// Runs until all machines have settled on the placement.
     fn settle(&mut self) -> Result<(), String> {
         let settled = |server: &Server| each!(&server.part, machine => machine.settled());
         self.run_until("the map", |plane| plane.servers.iter().all(settled))
@@ -229,7 +229,7 @@ impl Plane {
         }
     }
 
-    /// Every room gets its members, a session of each having 256 rooms.
+    /// Every room gets its members; the sessions have 256 rooms each.
     fn join(&mut self, rooms: usize, members: usize) -> Result<Cost, String> {
         let mut cost = Cost::default();
         let chunk = (SESSIONS_AT_A_TIME / members).max(1) * SESSION_ROOMS;
@@ -277,13 +277,13 @@ impl Plane {
         self.clients.push(client);
     }
 
-    /// All speak once, and their datagrams arrive. Returns whether there were any.
+    /// All machines send once, and their datagrams arrive. Returns whether there were any.
     fn exchange(&mut self) -> bool {
         let mut net = Vec::new();
         for server in &mut self.servers {
             let link = server.node.addr.port;
             let (sockets, ports): (&[SocketId], &[u16]) = match server.part {
-                Part::Gateway(_) => (&[LINK_SOCKET, PUBLIC_SOCKET], &[link, PUBLIC]),
+                RoleMachine::Gateway(_) => (&[LINK_SOCKET, PUBLIC_SOCKET], &[link, PUBLIC]),
                 _ => (&[LINK_SOCKET], &[link]),
             };
             let began = thread_cpu_now();
@@ -340,7 +340,7 @@ impl Plane {
 
     fn answer(&mut self) {
         for server in &mut self.servers {
-            if let Part::Gateway(gateway) = &mut server.part {
+            if let RoleMachine::Gateway(gateway) = &mut server.part {
                 let mut events = Vec::new();
                 gateway.drain_events(&mut events);
                 for event in events {
@@ -363,13 +363,13 @@ impl Plane {
         let mut cost = self.cost.since(&before);
         cost.add(&placed);
         let known = match self.servers.last().map(|server| &server.part) {
-            Some(Part::Broker(broker)) => broker.interest().len(),
+            Some(RoleMachine::Broker(broker)) => broker.interest().len(),
             _ => 0,
         };
         Ok((cost, known))
     }
 
-    /// Doubles the partitions of brokers step by step: prepare, switch, forget former rooms. Returns the cost of each
+    /// Doubles the partitions of brokers in steps: prepare, switch, forget former rooms. Returns the cost of each
     /// step.
     pub fn double(&mut self) -> Result<[Cost; 3], String> {
         let before = self.partitions;
@@ -390,8 +390,8 @@ impl Plane {
         Ok(costs)
     }
 
-    /// Fills the map up to `nodes` with absent ones, then changes the state of one of its brokers `times` times.
-    /// Returns each role's cost of each change; of brokers, for one.
+    /// Fills the placement up to `nodes` with absent ones, then changes the state of one of its brokers `times`
+    /// times. Returns each role's cost of each change; for brokers, of one.
     pub fn change_map(&mut self, nodes: usize, times: usize) -> Vec<Cost> {
         let partitions = u32::from(self.partitions);
         let missing = nodes.saturating_sub(self.servers.len()) as u32;
@@ -498,7 +498,7 @@ impl Cost {
     }
 }
 
-/// A router that was told as many rooms of each of `gateways`, in lives that a database remembers.
+/// A router that got this many rooms of each of `gateways`, in lives that a database remembers.
 pub struct Known(Box<Router>);
 
 impl Known {
@@ -531,7 +531,7 @@ impl Known {
         Known(router)
     }
 
-    /// Memberships that had a place.
+    /// Number of memberships that fitted.
     pub fn len(&self) -> usize {
         self.0.interest().len()
     }
@@ -554,7 +554,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_starts_or_takes_over_learns_its_share_of_the_rooms() {
+    fn new_brokers_learn_their_share_of_the_rooms() {
         let (mut plane, joins) = Plane::new(600, 1, 2, 3).unwrap();
         assert!(joins.gateway > 0 && joins.router > 0 && joins.brokers > 0);
         let (cost, known) = plane.start_broker().unwrap();
@@ -565,7 +565,7 @@ mod tests {
             .servers
             .iter()
             .filter_map(|server| match &server.part {
-                Part::Broker(broker) => Some(broker.interest().len()),
+                RoleMachine::Broker(broker) => Some(broker.interest().len()),
                 _ => None,
             })
             .collect();
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn every_room_has_as_many_members_as_were_asked_for() {
+    fn every_room_has_the_requested_number_of_members() {
         let (mut plane, _) = Plane::new(300, 3, 1, 3).unwrap();
         assert_eq!((plane.joined, plane.clients.len()), (900, 6));
         let known = plane.start_broker().unwrap().1;
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn every_membership_told_is_known() {
+    fn every_reported_membership_is_known() {
         assert_eq!(Known::new(3, 1_000, 1).len(), 3_000);
     }
 }

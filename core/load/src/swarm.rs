@@ -1,4 +1,4 @@
-//! Many clients as one machine: those with work to do, and the check of every delivery.
+//! Many clients as one machine: serves those with work to do, and checks every delivery.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -10,22 +10,22 @@ use muster_udp::monotonic_now;
 
 use crate::commands::Ledger;
 
-/// Bytes of a payload that are not pattern: sequence u64, intended time u64, room u32.
+/// Bytes of a payload before the pattern: sequence u64, intended time u64, room u32.
 pub const HEAD: usize = 20;
 
-/// Received data, over all members.
+/// Counts of received data over all members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub delivered: u64,
     pub bytes: u64,
-    /// Not the message that was due: one is missing, doubled or out of turn.
+    /// Not the expected message: one is missing, repeated or out of order.
     pub out_of_turn: u64,
     pub corrupted: u64,
     pub gaps: u64,
     pub lost: u64,
 }
 
-/// Latencies of a paced run in microseconds: of every delivery, and of each message's first, middle and last.
+/// Latencies of a paced run in microseconds: of every delivery, and of each message's first, middle and last one.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     pub all: Vec<u32>,
@@ -87,7 +87,7 @@ impl Latencies {
     }
 }
 
-/// A payload with its pattern; the head is stamped before each use.
+/// A payload with its pattern; its head is filled in before each use.
 pub fn body(size: usize) -> Vec<u8> {
     (0..size.max(HEAD)).map(|at| (at * 7 + 13) as u8).collect()
 }
@@ -98,13 +98,14 @@ pub fn stamp(body: &mut [u8], sequence: u64, intended: Micros, room: usize) {
     body[16..20].copy_from_slice(&(room as u32).to_le_bytes());
 }
 
-/// A room that a member is to be in.
+/// A room that a member should be in.
 struct Place {
     room: usize,
     number: u32,
     joined: bool,
     next: u64,
-    /// Since the watch began: how long until the first message of that time came, how long nothing did, and when one last did.
+    /// Since the watch began: time until the first message published later, longest time without one, and when the
+    /// last one came.
     first: Option<Micros>,
     silence: Micros,
     heard: Micros,
@@ -113,46 +114,46 @@ struct Place {
 struct Player {
     client: Client,
     places: Vec<Place>,
-    /// Publishes or sends commands, so has a session at a proxy; and whether that is there.
+    /// Publishes or sends commands, so it has a session at a proxy; and whether that is ready.
     sends: bool,
     ready: bool,
-    /// Joined everywhere, and ready to send; and whether it ever was.
+    /// Whether it has joined everywhere and is ready to send; and whether it ever was.
     up: bool,
     came: bool,
     dirty: bool,
     scheduled: Micros,
-    /// Has lost its session, and waits until it may knock; or knocks.
+    /// Whether it has lost its session and waits for its turn to connect; or is connecting.
     held: bool,
     knocking: bool,
-    /// Those of its connections that are in `connections`.
+    /// Its connections that are in `connections`.
     known: Vec<u64>,
 }
 
-/// Many clients: first the members, over as many sockets or fewer, then those that publish, each with its own.
+/// Many clients: first the members, over as many sockets or fewer, then the publishers, each with its own.
 pub struct Swarm {
     players: Vec<Player>,
-    /// Sockets of the members.
+    /// Number of the members' sockets.
     sockets: usize,
-    /// The member of each connection, where members share sockets.
+    /// The member of each connection, if members share sockets.
     connections: HashMap<u64, u32>,
     members: usize,
     dirty: VecDeque<u32>,
     deadlines: BinaryHeap<Reverse<(Micros, u32)>>,
     up: usize,
-    /// Members of each room.
+    /// Number of members in each room.
     rooms: Vec<u64>,
-    /// Deliveries owed for the messages of this run.
+    /// Outstanding deliveries of this run.
     owed: u64,
     pattern: Vec<u8>,
     scratch: Vec<u8>,
     tally: Tally,
     latencies: Option<Latencies>,
     last_at: Micros,
-    /// Messages of this time and later end the silence of a place.
+    /// Messages of this time and later end the silence of a membership.
     watched: Micros,
     events: Vec<ClientEvent>,
     lost: u64,
-    /// Members without a session: those that are trying, their limit, and those that wait for their turn.
+    /// Members without a session: those that are connecting, their limit, and those that wait for their turn.
     knocking: usize,
     knocking_max: usize,
     held: VecDeque<u32>,
@@ -162,7 +163,7 @@ pub struct Swarm {
 
 impl Swarm {
     /// With `commanding` the members have sessions at proxies as well. Of members without any session at most
-    /// `knocking_max` open another at the same time.
+    /// `knocking_max` connect at the same time.
     pub fn new(
         clients: Vec<Client>,
         (members, sockets): (usize, usize),
@@ -217,17 +218,17 @@ impl Swarm {
         self.members
     }
 
-    /// Members that are in all their rooms.
+    /// Number of members that are in all their rooms.
     pub fn joined(&self) -> usize {
         self.players[..self.members].iter().filter(|player| player.up).count()
     }
 
-    /// Members that were in all their rooms at some time.
+    /// Number of members that were in all their rooms at some time.
     pub fn came(&self) -> usize {
         self.players[..self.members].iter().filter(|player| player.came).count()
     }
 
-    /// The same and publishers that are ready.
+    /// As [`Swarm::came`], plus publishers that were ready.
     pub fn up(&self) -> usize {
         self.up
     }
@@ -268,7 +269,7 @@ impl Swarm {
         }
     }
 
-    /// A run begins in which others publish messages of `size` bytes: it goes on where the members are.
+    /// A run begins in which others publish messages of `size` bytes: it continues at the members' positions.
     pub fn listen(&mut self, size: usize) {
         self.pattern = body(size);
         self.tally = Tally::default();
@@ -276,8 +277,8 @@ impl Swarm {
         self.owed = 0;
     }
 
-    /// A run begins: messages of `size` bytes, the rooms' next sequences being `starts`.
-    /// With `timed` the latencies of that many messages are kept.
+    /// A run begins: messages of `size` bytes, the rooms' next sequences being `starts`. With `timed` the latencies
+    /// of that many messages are recorded.
     pub fn begin(&mut self, size: usize, timed: usize, starts: &[u64]) {
         self.listen(size);
         let fanout = self.rooms.iter().sum::<u64>() as usize / starts.len().max(1);
@@ -305,13 +306,13 @@ impl Swarm {
         self.owed += self.rooms[room];
     }
 
-    /// Deliveries of this run that are on their way.
+    /// Deliveries of this run that are outstanding.
     pub fn ahead(&self) -> u64 {
         self.owed
             .saturating_sub(self.tally.delivered.saturating_add(self.tally.lost))
     }
 
-    /// From `at` on it is noted of every place how long nothing comes that was published later.
+    /// From `at` on, measures for every membership how long no message published later arrives.
     pub fn watch(&mut self, at: Micros) {
         self.watched = at;
         for place in self.players.iter_mut().flat_map(|player| &mut player.places) {
@@ -319,8 +320,8 @@ impl Swarm {
         }
     }
 
-    /// For every place: the time from the begin of the watch to the first such message, and the longest time without
-    /// one.
+    /// For every membership: the time from the start of the watch to the first such message, and the longest time
+    /// without one.
     pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
         let places = self.players.iter().flat_map(|player| &player.places);
         places.map(|place| (place.first, place.silence))
@@ -339,7 +340,7 @@ impl Swarm {
         self.latencies.take().unwrap_or_default()
     }
 
-    /// Every client says goodbye with its next datagram.
+    /// Every client closes its session with its next datagram.
     pub fn close(&mut self) {
         self.knocking_max = usize::MAX;
         self.release();
@@ -370,7 +371,7 @@ impl Swarm {
             ..
         } = self;
         let Player { client, places, .. } = &mut players[index];
-        // The turn's own time is that of its beginning; datagrams since then would look younger than they are.
+        // The turn's own time is that of its start; later datagrams would look younger than they are.
         let arrived = monotonic_now();
         for place in places {
             loop {
@@ -474,7 +475,7 @@ impl Swarm {
         }
     }
 
-    /// A member that has lost its only session, or did not get another, waits for its turn.
+    /// A member that has lost its only session, or could not open another, waits for its turn.
     fn hold(&mut self, index: usize) {
         let player = &mut self.players[index];
         if player.sends || player.held {
@@ -496,7 +497,7 @@ impl Swarm {
         }
     }
 
-    /// The member of a datagram.
+    /// The member that a datagram is for.
     fn whose(&self, socket: usize, datagram: &[u8]) -> Option<usize> {
         if socket >= self.sockets {
             return Some(self.members + socket - self.sockets);
@@ -508,7 +509,7 @@ impl Swarm {
         self.connections.get(&connection).map(|index| *index as usize)
     }
 
-    /// Where members share sockets, notes this member's connections.
+    /// If members share sockets, notes this member's connections.
     fn learn(&mut self, index: usize) {
         let player = &mut self.players[index];
         if self.sockets == self.members || player.client.connections().eq(player.known.iter().copied()) {
@@ -548,7 +549,7 @@ impl Machine for Swarm {
     const DISCARDS_STALE: bool = false;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
-        // Runs of one client's datagrams go to it together.
+        // Runs of one client's datagrams are passed to it together.
         let arrivals = inbox.arrivals;
         let mut at = 0;
         while at < arrivals.len() {

@@ -1,6 +1,6 @@
-//! The timing wheel of delayed messages, timed at a given number of entries.
+//! Times the timing wheel of delayed messages at a given number of entries.
 //!
-//! Owns what is measured and the processor's time for it. Must not know: the schedule around a wheel.
+//! Owns the measured operations and their CPU time. Must not know: the schedule around a wheel.
 
 use std::hint::black_box;
 
@@ -9,24 +9,24 @@ use muster_udp::thread_cpu_now;
 
 const START: Millis = 1_780_000_000_000;
 const HOUR: Millis = 3_600_000;
-/// Dues are spread over a week that begins in an hour.
+/// Due times are spread over a week that begins in an hour.
 const SPREAD: Millis = 7 * 24 * HOUR;
 /// Idle ticks: less than the hour.
 const TICKS: Millis = 1_000_000;
-/// One entry in so many is cancelled, twice.
+/// One entry in this many is cancelled, twice.
 const CANCELLED: usize = 10;
-/// Entries that one call may fire.
+/// Maximum number of entries that one call may fire.
 const BUDGET: usize = 4_096;
 
-/// Nanoseconds of the processor for each call, and bytes for each entry.
+/// CPU nanoseconds per call, and bytes per entry.
 #[derive(Clone, Copy, Debug)]
 pub struct WheelTimes {
     pub insert_ns: f64,
-    /// In the order of the inserts, as calls that are answered in turn.
+    /// In the order of the inserts, as for calls that are answered in turn.
     pub cancel_ns: f64,
-    /// In any order: the entry and its neighbours are out of the caches.
+    /// In random order: the entry and its neighbours are not in the caches.
     pub cancel_any_ns: f64,
-    /// A tick of 1 ms at which nothing is due.
+    /// A tick of 1 ms with nothing due.
     pub tick_ns: f64,
     pub entry_bytes: f64,
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_figures_of_a_small_wheel_are_there() {
+    fn a_small_wheel_has_all_figures() {
         let times = WheelTimes::measure(10_000);
         assert!(times.insert_ns > 0.0 && times.cancel_ns > 0.0 && times.cancel_any_ns > 0.0);
         assert!(times.tick_ns > 0.0 && times.entry_bytes >= 32.0);

@@ -1,8 +1,9 @@
-//! How late callbacks are: `cargo run --release -p muster-messages --example lateness -- FOLDER`.
+//! Measures how late callbacks are: `cargo run --release -p muster-messages --example lateness -- FOLDER`.
 //!
 //! 10,000 messages due within one second, then 1,000 due in the same millisecond: durable in a schedule in FOLDER,
-//! claimed in groups that are synced, called back over HTTP with a signature to a server in this process that answers
-//! 200. Lateness is the time at which the server has read the request, minus the due time. FOLDER is made and stays.
+//! claimed in groups that are synced, called back over HTTP with a signature to a server in this process that replies
+//! 200. Lateness is the time at which the server has read the request, minus the due time. FOLDER is created and
+//! stays.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -161,7 +162,7 @@ fn run(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Answers every request of a connection; tells which message came, and when.
+/// Answers every request of a connection; reports which message came, and when.
 fn serve(mut stream: TcpStream, tell: &mpsc::Sender<(u64, u64)>) {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4_096]);
     loop {

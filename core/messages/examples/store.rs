@@ -1,9 +1,10 @@
-//! Figures of the durable store in a folder: `cargo run --release -p muster-messages --example store -- FOLDER [PENDING]`.
+//! Measures the durable store in a folder: `cargo run --release -p muster-messages --example store -- FOLDER
+//! [PENDING]`.
 //!
-//! PENDING messages (default 1,000,000) of 200 bytes, due over 7 days at random: durable inserts a second in groups of
-//! 512 and, for a tenth of them, of 64; memory a message; then the process's own end without a checkpoint, opening, the
-//! time to the first due message, and how fast due messages are claimed and delivered in groups of 512.
-//! Jobs run in a thread of their own. FOLDER is made and must not exist; it stays.
+//! PENDING messages (default 1,000,000) of 200 bytes, due over 7 days at random: durable inserts per second in groups
+//! of 512 and, for a tenth of them, of 64; memory per message; then the process's exit without a checkpoint, opening,
+//! the time to the first due message, and how fast due messages are claimed and delivered in groups of 512. Jobs run
+//! in a separate thread. FOLDER is created and must not exist; it stays.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -66,7 +67,7 @@ fn parent(folder: &str, pending: u64) -> Outcome {
     Ok(())
 }
 
-/// Runs the store's jobs beside it.
+/// Runs the store's jobs in a separate thread.
 struct Keeper {
     jobs: mpsc::Sender<Job<Folder>>,
     finished: mpsc::Receiver<Finished>,
@@ -212,7 +213,7 @@ fn fire(folder: &Path, pending: u64) -> Outcome {
             fired += 1;
         }
         let time = now();
-        // What was done and what is taken next go in one group.
+        // Results and the next claims go in one group.
         store.claim(time, claims(time), &mut fires)?;
         store.commit()?;
         times.push(group.elapsed().as_secs_f64() * 1e3);

@@ -1,8 +1,8 @@
-//! Times the wheel beside a binary heap in the same run: `cargo run --release -p muster-messages --example wheel`.
+//! Compares the wheel with a binary heap in the same run: `cargo run --release -p muster-messages --example wheel`.
 //!
-//! Argument: entries (default 1,000,000). Entries are spread over an hour; the second part has all of them due within
-//! the same 100 ms, where an ordinary wheel stalls. Times are wall clock; compare the two columns of one run. The
-//! longest tick also shows when another program had the core; the 99.99th percentile mostly does not.
+//! Argument: entries (default 1,000,000). Entries are spread over an hour; in the second part all of them are due
+//! within the same 100 ms, where an ordinary wheel stalls. Times are wall clock; compare the two columns of one run.
+//! The longest tick also includes times when another program had the core; the 99.99th percentile mostly does not.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};

@@ -1,20 +1,20 @@
-//! A wall clock that no step makes run ahead.
+//! A wall clock whose steps never make messages fire early.
 //!
 //! Owns: [`TrustedClock`], which compares the wall clock with the monotonic one. Must not know: how clocks are read.
 //!
-//! A message fires at `wall >= due_at` *and* when the monotonic clock has seen that time pass. So a wall clock that is
-//! set back is followed at once (nothing is early by it), and one that is set ahead is told and followed only after it
-//! has stood so for a while: until then time passes as the monotonic clock says.
+//! A message fires when `wall >= due_at` *and* the monotonic clock has seen that time pass. So a wall clock that is
+//! set back is followed at once (no message is early by it). One that is set ahead is reported, and followed only
+//! after it has stood so for a while: until then time passes as the monotonic clock shows.
 
 use crate::wheel::Millis;
 
-/// A difference that ticks, scheduling and the slewing of NTP explain.
+/// The largest difference that ticks, scheduling and the slewing of NTP explain.
 const STEP_MIN_MS: Millis = 500;
 
-/// How long a wall clock that was set ahead must stand before it is followed.
+/// How long a wall clock that was set ahead must stay ahead before it is followed.
 pub const HOLD_MS: Millis = 10_000;
 
-/// A small difference ahead is followed by one part in this many of the time that passes.
+/// A small difference ahead is followed by one part in this many of the time passed.
 const DRIFT: Millis = 1_000;
 
 /// A wall clock that was set: milliseconds, positive if ahead.
@@ -23,20 +23,20 @@ pub struct ClockStep {
     pub by_ms: i64,
 }
 
-/// Time to fire by.
+/// The time by which messages fire.
 #[derive(Clone, Debug)]
 pub struct TrustedClock {
     /// The time of the last reading, and its monotonic time.
     time: Millis,
     monotonic: Millis,
-    /// Time that passed and was not yet used to follow a small difference ahead: at most `DRIFT`, so 1 ms of it.
+    /// Elapsed time not yet used to follow a small difference ahead: at most `DRIFT`, which allows 1 ms.
     unused: Millis,
-    /// The wall clock was seen ahead: since when, and by how much.
+    /// Since when the wall clock is ahead, and by how much.
     ahead: Option<(Millis, Millis)>,
 }
 
 impl TrustedClock {
-    /// Trusts the wall clock as it is at the start. Both in milliseconds.
+    /// Starts from the present wall clock. Both times in milliseconds.
     pub fn new(wall: Millis, monotonic: Millis) -> Self {
         TrustedClock {
             time: wall,
@@ -46,7 +46,7 @@ impl TrustedClock {
         }
     }
 
-    /// The time to fire by, and a step to tell of when one is noticed (once each).
+    /// The time to fire by, and a newly noticed step (each step once).
     pub fn read(&mut self, wall: Millis, monotonic: Millis) -> (Millis, Option<ClockStep>) {
         let passed = monotonic.saturating_sub(self.monotonic);
         let expected = self.time + passed;
@@ -66,7 +66,7 @@ impl TrustedClock {
         (time, step)
     }
 
-    /// As `read`, of a wall clock that is ahead by more than drift explains.
+    /// As `read`, for a wall clock that is ahead by more than drift explains.
     fn read_ahead(&mut self, wall: Millis, expected: Millis, monotonic: Millis) -> (Millis, Option<ClockStep>) {
         let by_ms = wall - expected;
         match self.ahead {
@@ -94,7 +94,7 @@ mod tests {
     const START: Millis = 1_780_000_000_000;
 
     #[test]
-    fn clock_set_ahead_is_told_once_and_followed_after_it_stood() {
+    fn clock_set_ahead_is_reported_once_and_followed_after_the_hold() {
         let mut clock = TrustedClock::new(START, 50);
         assert_eq!(clock.read(START + 10, 60), (START + 10, None));
         let step = ClockStep { by_ms: HOUR as i64 };
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn long_agreement_is_no_leave_to_jump() {
+    fn long_agreement_does_not_allow_a_jump() {
         let mut clock = TrustedClock::new(START, 0);
         for second in 1..=3_600 {
             assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
                 (START + second * 1_000, None)
             );
         }
-        // Set ahead by 0.4 s, too little to be told: followed by a thousandth, as any drift.
+        // Set ahead by 0.4 s, too little to be reported: followed by a thousandth, like any drift.
         for second in 3_601..=3_700 {
             let (now, step) = clock.read(START + second * 1_000 + 400, second * 1_000);
             let followed = now - (START + second * 1_000);
@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn time_is_never_ahead_of_the_wall_nor_of_what_passed(
+        fn time_is_never_ahead_of_the_wall_clock_or_of_elapsed_time(
             steps in prop::collection::vec((0u64..5_000, prop_oneof![
                 8 => Just(0i64),
                 1 => -3_000i64..3_000,
@@ -187,7 +187,7 @@ mod tests {
             let (mut wall, mut monotonic) = (START, 0);
             let mut clock = TrustedClock::new(wall, monotonic);
             let mut last = wall;
-            // The monotonic time of each reading, and how far the wall clock was from it.
+            // For each reading, the monotonic time and the difference of the wall clock from it.
             let mut seen = vec![(monotonic, wall - monotonic)];
             for (passed, step) in steps {
                 monotonic += passed;
@@ -195,10 +195,10 @@ mod tests {
                 let (now, _) = clock.read(wall, monotonic);
                 prop_assert!(now <= wall);
                 seen.push((monotonic, wall - monotonic));
-                // A jump is trusted only when the wall clock has stood for the hold, but for small differences.
+                // A jump is trusted only after the hold, except for small differences.
                 if now > last + passed + passed / DRIFT + 1 {
                     let first = seen.iter().rposition(|&(at, _)| at + HOLD_MS <= monotonic);
-                    let held = seen[first.expect("it stood for the hold")..].iter().map(|&(_, apart)| apart);
+                    let held = seen[first.expect("it stayed ahead for the hold")..].iter().map(|&(_, apart)| apart);
                     prop_assert!(held.clone().max() <= held.min().map(|least| least + 2 * STEP_MIN_MS));
                 }
                 last = now;

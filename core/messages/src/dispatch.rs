@@ -1,13 +1,13 @@
 //! Which worker of a topic gets the next messages, and which workers a new topic gets.
 //!
-//! Owns: the policies and what they remember. Must not know: topics, how loads are measured, where randomness comes
-//! from (a number comes in with every choice).
+//! Owns: the policies and their state. Must not know: topics, how loads are measured, the source of randomness (each
+//! choice gets a random number).
 
 use std::collections::HashMap;
 
 use crate::schedule::Incarnation;
 
-/// The greatest weight; 0 takes a worker out.
+/// The greatest weight; weight 0 excludes a worker.
 pub const WEIGHT_MAX: u32 = 1_000;
 
 /// How the next worker is chosen (DELAY-6).
@@ -15,10 +15,10 @@ pub const WEIGHT_MAX: u32 = 1_000;
 pub enum Policy {
     Random,
     RoundRobin,
-    /// Each gets its share in every round, spread over the round.
+    /// Each worker gets its share in every round, spread over the round.
     WeightedRoundRobin,
     WeightedRandom,
-    /// The one with the fewest held messages for its weight.
+    /// The worker with the fewest held messages relative to its weight.
     LeastLoaded,
 }
 
@@ -26,7 +26,7 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
     Random,
-    /// Those with the greatest weights, the fewest held messages first among equals.
+    /// Those with the greatest weights; among equals, those with the fewest held messages first.
     LeastLoaded,
 }
 
@@ -34,13 +34,13 @@ pub enum Assignment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
     pub incarnation: Incarnation,
-    /// 0 to [`WEIGHT_MAX`]; 0: none for now.
+    /// 0 to [`WEIGHT_MAX`]; 0: it gets none for now.
     pub weight: u32,
     /// Messages that it holds.
     pub held: u64,
 }
 
-/// What a worker's weight comes from. Parts from 0 to 1 that are in use.
+/// The load from which a worker's weight is computed: fractions in use, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub held: f64,
@@ -49,7 +49,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The free part of what is scarcest, in thousandths: at least 1, since a full worker is slow and not gone.
+    /// The free part of the scarcest resource, in thousandths: at least 1, since a full worker is slow and not gone.
     pub fn weight(self) -> u32 {
         let used = [self.held, self.memory, self.cpu];
         // A part that is not a number counts as all in use.
@@ -62,12 +62,12 @@ impl Load {
     }
 }
 
-/// Chooses workers for one topic. The workers may change from choice to choice.
+/// Chooses workers for one topic. The list of workers may change from choice to choice.
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
     policy: Policy,
     last: Option<Incarnation>,
-    /// Of the weighted round: how far each worker is behind its share.
+    /// For the weighted round: how far each worker is behind its share.
     behind: HashMap<Incarnation, i64>,
 }
 
@@ -80,7 +80,7 @@ impl Dispatcher {
         }
     }
 
-    /// The place in `workers` of the next one; `None` if all have weight 0. `random` is any number, evenly spread.
+    /// The index in `workers` of the next one; `None` if all have weight 0. `random` is uniformly distributed.
     pub fn choose(&mut self, workers: &[Worker], random: u64) -> Option<usize> {
         let open = || workers.iter().enumerate().filter(|(_, worker)| worker.weight > 0);
         let chosen = match self.policy {
@@ -89,7 +89,7 @@ impl Dispatcher {
                 open().nth(below(random, count)? as usize)
             }
             Policy::RoundRobin => {
-                // By incarnation, so that a worker that comes or goes moves nobody's turn.
+                // By incarnation, so that workers that come and go change nobody's turn.
                 let after = |last: Incarnation| {
                     open()
                         .filter(|(_, worker)| worker.incarnation.0 > last.0)
@@ -124,8 +124,8 @@ impl Dispatcher {
         Some(place)
     }
 
-    /// Every choice adds each one's weight to what it is behind; the one that is most behind gets it and pays the sum.
-    /// Source: nginx, upstream round robin ("smooth weighted round-robin").
+    /// Every choice adds each worker's weight to its deficit; the worker with the largest deficit is chosen and pays
+    /// the sum. Source: nginx, upstream round robin ("smooth weighted round-robin").
     fn smooth(&mut self, workers: &[Worker]) -> Option<usize> {
         self.behind
             .retain(|incarnation, _| workers.iter().any(|worker| worker.incarnation == *incarnation));
@@ -146,7 +146,8 @@ impl Dispatcher {
     }
 }
 
-/// The places in `workers` of up to `count` different ones for a new topic. `random` gives numbers, evenly spread.
+/// The indices in `workers` of up to `count` different ones for a new topic. `random` returns uniformly distributed
+/// numbers.
 pub fn assign(how: Assignment, workers: &[Worker], count: usize, mut random: impl FnMut() -> u64) -> Vec<usize> {
     let mut places: Vec<usize> = (0..workers.len()).filter(|place| workers[*place].weight > 0).collect();
     match how {
@@ -165,7 +166,7 @@ pub fn assign(how: Assignment, workers: &[Worker], count: usize, mut random: imp
     places
 }
 
-/// A number below `bound` from an evenly spread one; `None` for a bound of 0.
+/// A number below `bound` from a uniformly distributed one; `None` for a bound of 0.
 fn below(random: u64, bound: u64) -> Option<u64> {
     (bound > 0).then(|| ((u128::from(random) * u128::from(bound)) >> 64) as u64)
 }

@@ -3,9 +3,9 @@
 //! Owns: the thread, the clock it reads, group commit, the thread of the store's jobs, credits of workers. Must not
 //! know: callbacks, topics' settings, Python.
 //!
-//! All that is asked within one turn is one group: a reply leaves after the group is durable. A worker says how many
+//! All requests of one turn form one group: a reply leaves after the group is durable. A worker announces how many
 //! messages of a topic it can take ([`Ask::Serve`]); due messages are claimed for it in the same group, so that a
-//! message is with its worker one commit after it is due.
+//! worker has a message one commit after it is due.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -27,20 +27,20 @@ use crate::store::{
 };
 use crate::wheel::{Millis, Progress};
 
-/// Between two looks at the clock while a message is about to fall due, or files are worked on. It ends with a
-/// millisecond of the clock: a message fires as soon as its own begins.
+/// Interval between clock readings while a message is about to fall due, or files are worked on. It ends with a
+/// millisecond of the clock: a message fires as soon as its millisecond begins.
 const TICK: Duration = Duration::from_millis(1);
 
-/// The same while nothing is due, and nothing is asked.
+/// The interval while nothing is due and no request comes.
 const IDLE_TICK: Duration = Duration::from_millis(10);
 
-/// Entries that one tick fires or admits: below a millisecond of work.
+/// Maximum number of entries that one tick fires or admits: below a millisecond of work.
 const TICK_BUDGET: usize = 4_096;
 
-/// Requests in one group: 512 are nearly as good for each as more, and later ones wait less.
+/// Maximum number of requests in one group: 512 are nearly as efficient as more, and later ones wait less.
 const GROUP_MAX: usize = 1_024;
 
-/// What may be asked. `number` in a request is the caller's own.
+/// A request's content. `number` in a request is the caller's.
 #[derive(Clone, Debug)]
 pub enum Ask {
     Insert {
@@ -55,7 +55,7 @@ pub enum Ask {
         change: Change,
         expected: Option<Version>,
     },
-    /// What another record of the same messages knows of one: see [`Store::put`](crate::store::Store::put).
+    /// What another record of the same messages knows of a message: see [`Store::put`](crate::store::Store::put).
     Put {
         message: Message,
     },
@@ -66,9 +66,9 @@ pub enum Ask {
     Get {
         id: MessageId,
     },
-    /// The worker takes `credit` messages of a topic more, each under a claim of `lease_ms`. They come as
-    /// [`Answer::Fire`] with this request's number, as they fall due; a later `Serve` of a worker and topic takes over
-    /// what is left.
+    /// The worker takes `credit` more messages of a topic, each under a claim of `lease_ms`. They come as
+    /// [`Answer::Fire`] with this request's number as they fall due; a later `Serve` of the same worker and topic
+    /// takes over the remaining credit.
     Serve {
         topic: u32,
         worker: Incarnation,
@@ -76,7 +76,7 @@ pub enum Ask {
         attempts_max: u16,
         credit: usize,
     },
-    /// The worker takes no more: credits that are left are void. What it has claimed stays claimed. Not answered.
+    /// The worker takes no more: its remaining credits are void. Its claims stay. No reply.
     Leave {
         worker: Incarnation,
     },
@@ -84,9 +84,9 @@ pub enum Ask {
     /// See [`Store::overdue`](crate::store::Store::overdue).
     Overdue,
     List(Filter),
-    /// Proves that files and index agree: see [`Store::ask_scrub`](crate::store::Store::ask_scrub).
+    /// Checks that files and index agree: see [`Store::ask_scrub`](crate::store::Store::ask_scrub).
     Scrub,
-    /// Inserts and changes that are answered together, in their order.
+    /// Inserts and changes that are answered together, in order.
     Many(Vec<Ask>),
 }
 
@@ -100,13 +100,13 @@ pub struct Request {
 pub enum Answer {
     Inserted(Inserted),
     Changed(Changed),
-    /// `None`: the store knew as much.
+    /// `None`: the store knew it already.
     Put(Option<Message>),
-    /// False: the message is here.
+    /// `false`: the message exists already.
     PutAhead(bool),
     /// The message, its topic and body.
     Found(Option<(Message, u32, Vec<u8>)>),
-    /// A message to call back for, under a live claim until `until`.
+    /// A message to call back, under a live claim until `until`.
     Fire {
         message: Message,
         topic: u32,
@@ -119,20 +119,20 @@ pub enum Answer {
     Listed(Listing),
     Scrubbed(Scrubbed),
     Many(Vec<Answer>),
-    /// Too many listings, or a scrub, are on their way.
+    /// Too many listings, or a scrub, are in progress.
     Busy,
     Refused(Refusal),
-    /// Ask again: the store still reads its index.
+    /// Ask again: the store is still reading its index.
     Rebuilding,
-    /// The disk is full. Nothing was changed.
+    /// The disk is full. Nothing changed.
     DiskFull,
     BodyTooLong,
-    /// The store failed and this thread ends: what was asked may have happened or not.
+    /// The store failed and this thread ends: the request may have taken effect or not.
     Failed,
 }
 
 impl Ask {
-    /// How many entries of a group it makes.
+    /// The number of entries that it adds to a group.
     fn weight(&self) -> usize {
         match self {
             Ask::Many(asks) => asks.len(),
@@ -142,7 +142,7 @@ impl Ask {
 }
 
 impl Answer {
-    /// The disk was full: what was changed in memory of this group is not there.
+    /// The disk was full: in-memory changes of this group are undone.
     fn not_written(&mut self) {
         if matches!(
             self,
@@ -168,11 +168,11 @@ struct Outbox {
 
 struct Shared {
     outbox: Mutex<Outbox>,
-    /// The thread's end of the wake-up.
+    /// The thread's end of the wake-up socket.
     wake: UnixStream,
 }
 
-/// A store in a thread of its own. Dropping it makes a last checkpoint and ends the thread.
+/// A store in its own thread. Dropping it makes a last checkpoint and ends the thread.
 pub struct Keeper {
     requests: Option<Sender<Vec<Request>>>,
     shared: Arc<Shared>,
@@ -204,18 +204,19 @@ impl Keeper {
         })
     }
 
-    /// Asks. Every request but [`Ask::Leave`] is answered, [`Ask::Serve`] once for each message; after a failure, none.
+    /// Submits requests. Each gets one reply, except [`Ask::Leave`] (none) and [`Ask::Serve`] (one for each message).
+    /// After a failure there are no replies.
     ///
-    /// The caller bounds what it has asked and not been answered.
+    /// The caller bounds its unanswered requests.
     pub fn submit(&self, requests: Vec<Request>) {
         if let Some(sender) = &self.requests {
-            // Closed after a failure, which `take` tells.
+            // Closed after a failure, which `take` reports.
             let _ = sender.send(requests);
         }
     }
 
-    /// Moves the replies that are there to `replies`, and steps of the clock to `steps`. An error: the store failed,
-    /// open it again.
+    /// Moves available replies to `replies`, and steps of the clock to `steps`. An error: the store failed; open it
+    /// again.
     pub fn take(&self, replies: &mut Vec<Reply>, steps: &mut Vec<ClockStep>) -> Result<(), String> {
         let mut bytes = [0; 64];
         while matches!((&self.wake).read(&mut bytes), Ok(read) if read == bytes.len()) {}
@@ -227,7 +228,7 @@ impl Keeper {
 }
 
 impl AsFd for Keeper {
-    /// Readable when replies are there: for an event loop.
+    /// Readable when there are replies: for an event loop.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -244,17 +245,17 @@ impl Drop for Keeper {
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Outbox> {
-        // A panic leaves the lists whole.
+        // A panic leaves the lists consistent.
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
-        // A full pipe wakes as well.
+        // A full pipe wakes the reader as well.
         let _ = (&self.wake).write(&[1]);
     }
 }
 
-/// What a worker takes of a topic.
+/// A worker's credits for a topic.
 struct Service {
     number: u64,
     lease_ms: Millis,
@@ -267,9 +268,9 @@ struct Turn {
     store: FolderStore,
     shared: Arc<Shared>,
     clock: TrustedClock,
-    /// Its milliseconds begin with those of the wall clock, up to what that is set by later.
+    /// Its milliseconds begin with those of the wall clock, except for later adjustments of that clock.
     begin: Instant,
-    /// The clock as it was read last.
+    /// The last reading of the clock.
     last: Millis,
     /// There is more to do than the last turn did.
     busy: bool,
@@ -277,17 +278,17 @@ struct Turn {
     services: HashMap<u32, Vec<(Incarnation, Service)>>,
     /// Replies that leave with the next commit.
     replies: Vec<Reply>,
-    /// Answers of a [`Ask::Many`] that is being asked. Those from `open` on wait for the next commit.
+    /// Results of a [`Ask::Many`] in progress. Those from `open` on wait for the next commit.
     many: Vec<Answer>,
     open: usize,
-    /// The places from which on the last replies to such wait for the next commit, by their place among `replies`.
+    /// For each such reply among `replies`, the index from which on its results wait for the next commit.
     opens: HashMap<usize, usize>,
-    /// Claims that leave with it: request, message, end of the claim.
+    /// Claims that leave with the next commit: request, message, end of the claim.
     fires: Vec<(u64, Incarnation, Fire, Millis)>,
     jobs: Sender<Job<Folder>>,
     finished: Receiver<Finished>,
     jobs_out: usize,
-    /// The request of the scrub that is on its way.
+    /// The request of the scrub in progress.
     scrub: u64,
 }
 
@@ -347,7 +348,7 @@ impl Turn {
         }
     }
 
-    /// One group. False when nobody asks any more.
+    /// Processes one group. `false` when there is no requester anymore.
     fn turn(&mut self, inbox: &Receiver<Vec<Request>>) -> Result<bool, String> {
         let mut taken = 0;
         let mut open = true;
@@ -442,7 +443,7 @@ impl Turn {
         Ok(())
     }
 
-    /// The answer to one request; `None`: it comes later, or never.
+    /// The reply to one request; `None`: it comes later, or never.
     fn answer(&mut self, now: Millis, number: u64, ask: &Ask) -> Result<Option<Answer>, String> {
         let answer = loop {
             let answered = match ask {
@@ -537,7 +538,7 @@ impl Turn {
         Ok(Answer::Found(Some((message, topic, body))))
     }
 
-    /// Claims due messages for the workers that take some, one after another.
+    /// Claims due messages for the workers with credit, in turn.
     fn serve(&mut self) -> Result<(), String> {
         let topics: Vec<u32> = self.store.ready_topics().collect();
         let now = self.now();
@@ -568,7 +569,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Makes the group durable and lets its replies go.
+    /// Makes the group durable and releases its replies.
     fn commit(&mut self) -> Result<(), String> {
         let committed = self.store.commit();
         match committed {
@@ -619,7 +620,7 @@ impl Turn {
         Ok(())
     }
 
-    /// What was asked in this group may have happened or not.
+    /// Replies that the requests of this group may have taken effect or not.
     fn fail(&mut self) {
         for reply in &mut self.replies {
             reply.answer = Answer::Failed;

@@ -1,7 +1,7 @@
 //! The claims of one worker, and the outcome of its results.
 //!
 //! Owns: claims by message, their count by topic, sums of results by topic. Must not know: credits, the store, how
-//! results are answered there but for [`Said`].
+//! the schedule answers results except for [`Said`].
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use crate::schedule::Version;
 use crate::wheel::Millis;
 use crate::wire::{Fire, Outcome, Verb};
 
-/// The schedule's answer to a result.
+/// The schedule's reply to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Delivered,
     Retrying,
     Buried,
     Released,
-    /// The claim is not the live one, or the message is not known.
+    /// The claim is not the live one, or the message is unknown.
     Refused,
-    /// The disk is full, or the store still reads its index: nothing was changed, tell it again.
+    /// The disk is full, or the store is still reading its index: nothing changed; send it again.
     NotNow,
 }
 
 impl Said {
-    /// One byte, as programs read it.
+    /// One byte, for programs.
     pub fn byte(self) -> u8 {
         match self {
             Said::Delivered => b'd',
@@ -48,16 +48,16 @@ impl Said {
     }
 }
 
-/// Fires of one topic that begin.
+/// New fires of one topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Begun {
     pub topic: u32,
     pub count: usize,
-    /// First attempts that are later than what counts as overdue.
+    /// First attempts later than the overdue limit.
     pub overdue: usize,
 }
 
-/// Results of one topic.
+/// Sums of results of one topic.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sum {
     pub topic: u32,
@@ -66,9 +66,9 @@ pub struct Sum {
     pub fired: u64,
     pub retries: u64,
     pub dead: u64,
-    /// First attempts by lateness, one bucket more than there are bounds.
+    /// First attempts by lateness; one bucket more than there are bounds.
     pub late: Vec<u64>,
-    /// Credits are free: a claim ended.
+    /// A claim ended, so credits are free.
     pub freed: bool,
 }
 
@@ -94,12 +94,12 @@ impl Ledger {
         self.claims.is_empty()
     }
 
-    /// The messages of a topic that it holds.
+    /// How many messages of a topic the worker holds.
     pub fn held(&self, topic: u32) -> usize {
         self.held.get(&topic).copied().unwrap_or(0)
     }
 
-    /// It holds these too.
+    /// Adds these claims.
     pub fn begin(&mut self, fires: &[Fire<'_>], now: Millis, overdue_ms: Millis) -> Vec<Begun> {
         let mut begun: Vec<Begun> = Vec::new();
         for fire in fires {
@@ -125,9 +125,9 @@ impl Ledger {
         begun
     }
 
-    /// Takes what the schedule said of results. A message that its target does not take now keeps its place until
-    /// `grace_ms` before it is due again: so a target that is down, with ever so many messages, costs no more than the
-    /// places of this worker each time.
+    /// Takes the schedule's replies to results. A message that its target does not accept now keeps its claim until
+    /// `grace_ms` before it is due again: so a target that is down, even with very many messages, costs no more than
+    /// the slots of this worker each time.
     pub fn settle(
         &mut self,
         outcomes: &[Outcome<'_>],
@@ -174,7 +174,7 @@ impl Ledger {
         sums
     }
 
-    /// Forgets claims that ran out before `now`. Their topics.
+    /// Forgets claims that ran out before `now`. Returns their topics.
     pub fn sweep(&mut self, now: Millis) -> Vec<u32> {
         let mut topics = Vec::new();
         let held = &mut self.held;
@@ -191,7 +191,7 @@ impl Ledger {
         topics
     }
 
-    /// Forgets all: messages and their claims.
+    /// Forgets all; returns the messages and their claims.
     pub fn drain(&mut self) -> Vec<(u64, Version)> {
         self.held.clear();
         self.claims

@@ -1,10 +1,9 @@
-//! Delayed messages: when each is due, what may happen to it, and where it is kept until then.
+//! Delayed messages: when each is due, what may happen to it, and where it is stored until then.
 //!
 //! Start from [`keeper::Keeper`], a thread with the durable schedule; [`store::Store`], the schedule itself;
-//! [`schedule::Message`], the life of a message; and [`wheel::Wheel`], deadlines of 1 ms. [`wire`] and
-//! [`ledger`]: fires and results by the thousand. [`dispatch`], [`retry`] and
-//! [`clock`] hold the policies. Only the keeper reads a clock. Must not know: sockets of a network, callbacks,
-//! settings of topics, other systems.
+//! [`schedule::Message`], the life of a message; and [`wheel::Wheel`], deadlines of 1 ms. [`wire`] and [`ledger`]:
+//! fires and results in large batches. [`dispatch`], [`retry`] and [`clock`] hold the policies. Only the keeper reads
+//! a clock. Must not know: network sockets, callbacks, settings of topics, other systems.
 #![forbid(unsafe_code)]
 
 pub mod clock;

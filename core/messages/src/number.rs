@@ -1,19 +1,20 @@
-//! The numbers that messages have in the schedule, made of their topics and ids.
+//! The numbers that identify messages in the schedule, computed from their topics and ids.
 //!
-//! Owns: [`Numbers`]. Must not know: where the key comes from.
+//! Owns: [`Numbers`]. Must not know: the source of the key.
 
 use blake2::digest::consts::U8;
 use blake2::digest::Mac;
 use blake2::Blake2bMac;
 
-/// The numbers of one topic's messages: keyed BLAKE2b, so that no program that lacks the key finds two ids with one number.
+/// The numbers of one topic's messages: keyed BLAKE2b, so that without the key nobody finds two ids with the same
+/// number.
 #[derive(Clone)]
 pub struct Numbers {
     begun: Blake2bMac<U8>,
 }
 
 impl Numbers {
-    /// `None`: the key has more than 64 bytes, or none.
+    /// `None`: the key is empty or longer than 64 bytes.
     pub fn new(key: &[u8], topic: u32) -> Option<Numbers> {
         let mut begun = Blake2bMac::new_with_salt_and_personal(key, &[], &[]).ok()?;
         begun.update(&topic.to_le_bytes());

@@ -1,19 +1,20 @@
-//! When a callback that failed is made again.
+//! When a failed callback is retried.
 //!
-//! Owns: [`RetryTable`]. Must not know: messages, clocks, where randomness comes from.
+//! Owns: [`RetryTable`]. Must not know: messages, clocks, the source of randomness.
 
 use crate::wheel::Millis;
 
-/// Thousandths by which an interval may be longer, so that calls that failed together do not come back together.
+/// Largest random extension of an interval, in thousandths, so that calls that failed together are not retried
+/// together.
 const JITTER_MAX: u32 = 1_000;
 
 /// The longest interval: a week.
 const INTERVAL_MAX: Millis = 7 * 24 * 3_600_000;
 
-/// Retries of one message at most.
+/// Maximum number of retries of one message.
 const RETRIES_MAX: usize = 100;
 
-/// Intervals between the attempts of a message, a topic's own or [`RetryTable::default`].
+/// Intervals between the attempts of a message: a topic's own, or [`RetryTable::default`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTable {
     intervals: Vec<Millis>,
@@ -22,16 +23,16 @@ pub struct RetryTable {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RetryError {
-    #[error("{0} retries are too many (at most {RETRIES_MAX})")]
+    #[error("{0} retries are too many (limit {RETRIES_MAX})")]
     Retries(usize),
-    #[error("retry interval of {0} ms is too long (at most {INTERVAL_MAX} ms)")]
+    #[error("retry interval of {0} ms is too long (limit {INTERVAL_MAX} ms)")]
     Interval(Millis),
-    #[error("jitter of {0} thousandths is too much (at most {JITTER_MAX})")]
+    #[error("jitter of {0} thousandths is too large (limit {JITTER_MAX})")]
     Jitter(u32),
 }
 
 impl Default for RetryTable {
-    /// After 1, 10, 60, 300 and 3000 s (DELAY-8), each up to a tenth longer.
+    /// After 1, 10, 60, 300 and 3000 s (DELAY-8), each extended by up to a tenth.
     fn default() -> Self {
         RetryTable {
             intervals: vec![1_000, 10_000, 60_000, 300_000, 3_000_000],
@@ -41,7 +42,7 @@ impl Default for RetryTable {
 }
 
 impl RetryTable {
-    /// Intervals in milliseconds, the first one after the first attempt; jitter in thousandths of each.
+    /// Intervals in milliseconds, starting after the first attempt; jitter in thousandths of each.
     pub fn new(intervals: Vec<Millis>, jitter: u32) -> Result<RetryTable, RetryError> {
         if intervals.len() > RETRIES_MAX {
             return Err(RetryError::Retries(intervals.len()));
@@ -55,12 +56,12 @@ impl RetryTable {
         Ok(RetryTable { intervals, jitter })
     }
 
-    /// Attempts of a message in all.
+    /// Total attempts of a message.
     pub fn attempts_max(&self) -> u16 {
         self.intervals.len() as u16 + 1
     }
 
-    /// When to try again after `attempts` of them failed, the last one at `now`; `None`: no more.
+    /// When to retry after `attempts` of them failed, the last one at `now`; `None`: never.
     ///
     /// Never before the interval, nor before the target's own `Retry-After`. `random` is any number.
     pub fn next(&self, attempts: u16, now: Millis, retry_after: Option<Millis>, random: u64) -> Option<Millis> {
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn target_may_ask_for_more_time_and_not_for_less_or_for_ever() {
+    fn target_may_ask_for_more_time_but_not_for_less_or_forever() {
         let table = RetryTable::new(vec![10_000], 0).unwrap();
         assert_eq!(table.next(1, 0, Some(500), 7), Some(10_000));
         assert_eq!(table.next(1, 0, Some(20_000), 7), Some(20_000));

@@ -1,11 +1,12 @@
-//! What may happen to one message, and what is told about it.
+//! The states of one message, and the changes between them.
 //!
-//! Owns: [`Message`], its states and every change of them; [`Ahead`], what was asked about a message before it came.
-//! Must not know: where messages are kept, topics, retry tables, clocks (time comes in with every change).
+//! Owns: [`Message`], its states and every change of them; [`Ahead`], requests about a message that came before the
+//! message. Must not know: where messages are stored, topics, retry tables, clocks (time is passed in with every
+//! change).
 //!
 //! Every change is compare-and-set: it names what it expects, takes place whole or not at all, and makes a new
 //! version. A store that applies these changes one at a time, and a store that runs them as scripts, give the same
-//! answers.
+//! results.
 //!
 //! ```text
 //!               cancel                              SCHEDULED, RETRY -> CANCELLED
@@ -21,7 +22,7 @@
 
 use crate::wheel::{Millis, DUE_MAX};
 
-/// A message, for good: the front gives the id, and the same id is the same message.
+/// A message's permanent id, chosen by the front: the same id is the same message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(pub u64);
 
@@ -37,24 +38,24 @@ pub const NEVER: Millis = Millis::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Waits for `due_at`.
+    /// It waits for `due_at`.
     Scheduled,
     /// A worker may call back until the given time; then the claim has run out and another may take it.
     Firing { worker: Incarnation, until: Millis },
     /// An attempt failed; the next is due at `next`.
     Retry { next: Millis },
-    /// A callback was answered well.
+    /// A callback succeeded.
     Done,
     /// All attempts failed: a dead letter.
     Dead,
-    /// Withdrawn before it fired.
+    /// Cancelled before it fired.
     Cancelled,
     /// Its `expires_at` came before a worker could fire it.
     Expired,
 }
 
 impl State {
-    /// No change but a replay leads out of it.
+    /// Whether only a replay can change it.
     pub fn is_terminal(self) -> bool {
         matches!(self, State::Done | State::Dead | State::Cancelled | State::Expired)
     }
@@ -66,9 +67,9 @@ pub struct Message {
     pub version: Version,
     /// Absolute. Set when the message is accepted; only a reschedule changes it.
     pub due_at: Millis,
-    /// It does not fire from this time on; [`NEVER`] for most.
+    /// It does not fire after this time; [`NEVER`] for most.
     pub expires_at: Millis,
-    /// Claims so far. Not counted: those released.
+    /// Claims so far, without released ones.
     pub attempts: u16,
     pub state: State,
 }
@@ -77,11 +78,11 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     At(Millis),
-    /// At this time, unless that is sooner than it was.
+    /// At this time; refused if that is sooner than the present time.
     Later(Millis),
-    /// At this time, unless that is later than it was.
+    /// At this time; refused if that is later than the present time.
     Sooner(Millis),
-    /// Milliseconds later than it was; earlier if negative.
+    /// Later by this many milliseconds; sooner if negative.
     By(i64),
 }
 
@@ -90,14 +91,14 @@ pub enum Due {
 pub enum Change {
     Cancel,
     Reschedule(Due),
-    /// Takes the right to call back until `until`. A message whose claim ran out after `attempts_max` attempts is
-    /// buried instead: it may be what stopped its workers.
+    /// Takes the right to call back until `until`. A message whose claim ran out after `attempts_max` attempts
+    /// becomes a dead letter instead: it may be what stopped its workers.
     Claim {
         worker: Incarnation,
         until: Millis,
         attempts_max: u16,
     },
-    /// The callback was answered well.
+    /// The callback succeeded.
     Deliver {
         claim: Version,
     },
@@ -106,7 +107,7 @@ pub enum Change {
         claim: Version,
         next: Option<Millis>,
     },
-    /// The callback was not made (the target is held back): not an attempt. Due again at `next`.
+    /// The callback was not made because the target is held back; not an attempt. Due again at `next`.
     Release {
         claim: Version,
         next: Millis,
@@ -127,7 +128,7 @@ pub enum Change {
 pub enum Step {
     Cancelled,
     Rescheduled,
-    /// The version is the claim's; the message's `attempts` counts this one.
+    /// The version identifies the claim; the message's `attempts` includes this one.
     Claimed {
         claim: Version,
     },
@@ -141,16 +142,16 @@ pub enum Step {
         claim: Version,
     },
     Replayed,
-    /// It was cancelled before: nothing changed, the answer is the same.
+    /// It was cancelled before: nothing changed, the reply is the same.
     CancelledBefore,
 }
 
-/// Why a change did not take place. Nothing changed.
+/// Why a change was refused. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No such message now. It may come yet, or was forgotten after its end.
+    /// No such message now. It may still come, or was forgotten after its end.
     Unknown,
-    /// Already fired: a callback is under way, or was answered, or all attempts failed.
+    /// Already fired: a callback is in progress, or succeeded, or all attempts failed.
     Fired,
     Withdrawn,
     Expired,
@@ -164,15 +165,15 @@ pub enum Refusal {
     },
     /// The claim is no longer the live one.
     ClaimLost,
-    /// The caller expected another version.
+    /// The message has another version than expected.
     Version {
         current: Version,
     },
-    /// It is due, or tried again, at `at`, which is later than the time that was to be later.
+    /// It is due, or retried, at `at`, which is later than the requested later time.
     NotLater {
         at: Millis,
     },
-    /// It is due, or tried again, at `at`, which is sooner than the time that was to be sooner.
+    /// It is due, or retried, at `at`, which is sooner than the requested sooner time.
     NotSooner {
         at: Millis,
     },
@@ -183,7 +184,7 @@ pub enum Refusal {
 }
 
 impl Message {
-    /// A message as accepted.
+    /// A newly accepted message.
     pub fn new(id: MessageId, due_at: Millis, expires_at: Millis) -> Self {
         Message {
             id,
@@ -195,7 +196,7 @@ impl Message {
         }
     }
 
-    /// When it must be looked at again: due, next attempt, or the end of a claim. `None` at its end.
+    /// When it needs attention: due, next attempt, or the end of a claim. `None` once it has ended.
     pub fn wake_at(&self) -> Option<Millis> {
         match self.state {
             State::Scheduled => Some(self.due_at),
@@ -217,8 +218,8 @@ impl Message {
             },
             Change::Reschedule(due) => {
                 self.untouched()?;
-                // A message that is tried again moves from its next attempt.
-                let due_at = due.from(self.wake_at().expect("a message that did not end wakes"))?;
+                // A message in retry moves from its next attempt.
+                let due_at = due.from(self.wake_at().expect("a message that has not ended has a wake time"))?;
                 self.due_at = due_at;
                 let state = match self.state {
                     State::Retry { .. } => State::Retry { next: due_at },
@@ -281,7 +282,7 @@ impl Message {
             State::Firing { .. } => {}
             _ => {
                 self.untouched()?;
-                let at = self.wake_at().expect("a message that did not end wakes");
+                let at = self.wake_at().expect("a message that has not ended has a wake time");
                 if now < at {
                     return Err(Refusal::Early { at });
                 }
@@ -300,7 +301,7 @@ impl Message {
         Ok(self.set(State::Firing { worker, until }, step))
     }
 
-    /// It waits, for its first attempt or for a further one.
+    /// Whether it still waits for an attempt.
     fn untouched(&self) -> Result<(), Refusal> {
         match self.state {
             State::Scheduled | State::Retry { .. } => Ok(()),
@@ -326,7 +327,7 @@ impl Message {
 }
 
 impl Due {
-    /// The new time of a message that is due, or tried again, at `at`.
+    /// The new time of a message that is due, or retried, at `at`.
     fn from(self, at: Millis) -> Result<Millis, Refusal> {
         let due_at = match self {
             Due::At(due_at) | Due::Later(due_at) | Due::Sooner(due_at) => due_at,
@@ -341,31 +342,31 @@ impl Due {
     }
 }
 
-/// How a time that was asked for ahead of a message stands to the message's own.
+/// How a time requested ahead of a message relates to the message's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {
-    /// It replaces it.
+    /// It replaces the message's time.
     #[default]
     Exact,
-    /// It replaces one that is sooner.
+    /// It replaces an earlier time.
     Later,
-    /// It replaces one that is later.
+    /// It replaces a later time.
     Sooner,
 }
 
-/// What was asked about a message that has not come yet: it applies when the message comes.
+/// Requests about a message that has not come yet: they apply when the message comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
     pub cancelled: bool,
     pub at: Option<Millis>,
-    /// Of `at`.
+    /// The relation of `at` to the message's time.
     pub bound: Bound,
-    /// Milliseconds beside `at`, or beside the message's own due time.
+    /// Milliseconds added to `at`, or to the message's own due time.
     pub by: i64,
 }
 
 impl Ahead {
-    /// Adds a request. Changes other than a cancel and a reschedule have no meaning before the message.
+    /// Adds a request. Only cancel and reschedule are valid before the message.
     pub fn ask(&mut self, change: Change) -> Result<(), Refusal> {
         match change {
             Change::Cancel => self.cancelled = true,
@@ -385,10 +386,11 @@ impl Ahead {
         (self.at, self.bound, self.by) = (Some(at), Bound::Exact, 0);
     }
 
-    /// Asks for a later time, or a sooner one, of a message whose own is not known.
+    /// Requests a later time, or a sooner one, for a message whose own is unknown.
     ///
-    /// An earlier move bounds the due time: at `place`, not before it, or not after it. A time beyond that bound is
-    /// the message's, whatever its own is. A time within it is refused, if it is not surely what was asked for.
+    /// An earlier move bounds the due time at `place`: not before it, or not after it. A time beyond that bound
+    /// becomes the message's, whatever its own is. A time within the bound is refused unless it is certainly what was
+    /// requested.
     fn move_to(&mut self, at: Millis, bound: Bound) -> Result<(), Refusal> {
         let goes_on = |place: Millis| match bound {
             Bound::Later => at >= place,
@@ -401,12 +403,12 @@ impl Ahead {
         let place = self.at.map(|place| place.saturating_add_signed(self.by));
         match place {
             Some(place) if !goes_on(place) => Err(refusal(place)),
-            // Bounded from the other side, or known.
+            // Bounded from the other side, or known exactly.
             Some(_) if self.bound != bound => {
                 self.set(at);
                 Ok(())
             }
-            // The move by `self.by` comes after the bound: it is moved back by as much.
+            // The move by `self.by` comes after the bound, so it is subtracted here.
             _ => match at.checked_add_signed(self.by.saturating_neg()) {
                 Some(at) => {
                     (self.at, self.bound) = (Some(at), bound);
@@ -421,7 +423,7 @@ impl Ahead {
         }
     }
 
-    /// The message as it is after what was asked ahead of it.
+    /// Applies the earlier requests to the message.
     pub fn meet(&self, message: &mut Message) {
         let at = match (self.at, self.bound) {
             (None, _) => message.due_at,

@@ -1,9 +1,9 @@
-//! A message as 64 bytes, for a store that keeps bytes and compares before it sets.
+//! A message as 64 bytes, for a store of bytes with compare-and-set.
 //!
-//! Owns: [`Stored`], what such a store keeps of one id beside the body. Must not know: the store.
+//! Owns: [`Stored`], what such a store keeps of one id besides the body. Must not know: the store.
 //!
-//! The bytes are those of an operation in the embedded store's files, checksum included. Two entries are equal if and
-//! only if their bytes are, so a store needs no more than "set these bytes if those are there".
+//! The bytes are those of an operation in the embedded store's files, including the checksum. Two entries are equal
+//! if and only if their bytes are, so a store needs no more than "replace these bytes by those".
 
 use crate::schedule::{Ahead, Message, MessageId, Version};
 use crate::store::op::{Kind, Op, OP_BYTES};
@@ -16,7 +16,7 @@ pub const STORED_BYTES: usize = OP_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Entry {
     Message(Message),
-    /// Asked before the message came; forgotten at `until`.
+    /// Requests before the message came; forgotten at `until`.
     Ahead {
         id: MessageId,
         ahead: Ahead,
@@ -57,7 +57,7 @@ impl Stored {
         op.encode()
     }
 
-    /// `None` where the bytes fail their checksum or are no entry.
+    /// `None` if the bytes fail their checksum or are no entry.
     pub fn unpack(bytes: &[u8]) -> Option<Stored> {
         let op = Op::decode(bytes)?;
         let entry = match op.kind {
@@ -72,7 +72,7 @@ impl Stored {
         Some(Stored { topic: op.topic, entry })
     }
 
-    /// When it must be looked at again; `None` for a message that came to its end.
+    /// When it needs attention again; `None` for an ended message.
     pub fn wake_at(&self) -> Option<Millis> {
         match self.entry {
             Entry::Message(message) => message.wake_at(),

@@ -1,22 +1,22 @@
-//! Deadlines of messages in ticks of 1 ms, without a tick that pays for others.
+//! Deadlines of messages in ticks of 1 ms, with bounded work per tick.
 //!
-//! Owns: [`Wheel`]. Must not know: messages, files, or any clock (time comes in with every call).
+//! Owns: [`Wheel`]. Must not know: messages, files, or any clock (time is passed in with every call).
 //!
-//! The wheel is a *ring* of 2,048 slots of one tick, which holds the block of 1,024 ticks that is being lived through
-//! and the next one, below six levels of 128 slots. A slot of level 0 is a block; a slot of level k + 1 is 64 slots of
-//! level k. Each level holds its current group of 64 slots and the next group.
+//! The wheel is a *ring* of 2,048 slots of one tick, which holds the current block of 1,024 ticks and the next one,
+//! below six levels of 128 slots. A slot of level 0 is a block; a slot of level k + 1 is 64 slots of level k. Each
+//! level holds its current group of 64 slots and the next group.
 //!
-//! An ordinary hierarchical wheel deals a whole slot out when it is reached, so one tick pays for a million entries.
-//! Here the *next* slot of each level is dealt out while the current one is lived through, in proportion to the time
-//! that has passed. When its time comes, it is empty. After a jump of the clock the rest is dealt in bounded steps.
+//! An ordinary hierarchical wheel moves a whole slot down when it is reached, so one tick may have to move a million
+//! entries. Here the *next* slot of each level moves down during the current one, in proportion to the time that has
+//! passed. When its time comes, it is empty. After a jump of the clock the rest moves in bounded steps.
 //!
 //! Slots are doubly linked lists through one array of 32-byte nodes: insert, cancel and move are O(1), and memory is
-//! 32 to 40 bytes an entry at the highest number of entries that were ever live at once, plus 70 KiB.
+//! 32 to 40 bytes per entry at the highest number of entries ever live at once, plus 70 KiB.
 
-/// Milliseconds of the clock that dues are given in.
+/// Milliseconds of the clock in which due times are given.
 pub type Millis = u64;
 
-/// Dues lie below this time: the year 4199 of the Unix clock. The top level covers all of it.
+/// Upper bound of due times, exclusive: the year 4199 of the Unix clock. The top level covers all of it.
 pub const DUE_MAX: Millis = 1 << 46;
 
 const BLOCK_BITS: u32 = 10;
@@ -27,12 +27,12 @@ const LEVEL_BITS: u32 = 6;
 const LEVEL_SLOTS: usize = 2 << LEVEL_BITS;
 const SLOTS: usize = RING + LEVELS * LEVEL_SLOTS;
 const NONE: u32 = u32::MAX;
-/// Nodes are made room for by the quarter: twice as many would be 64 bytes an entry at worst.
+/// Minimum capacity for nodes. It grows by a quarter: doubling would cost up to 64 bytes per entry.
 const NODES_MIN: usize = 1_024;
-/// A node in the free list stands in this slot.
+/// The slot of nodes in the free list.
 const FREE: u16 = u16::MAX;
 
-/// Names one entry of the wheel until it fires or is cancelled; after that it names nothing.
+/// Identifies one entry of the wheel until it fires or is cancelled; after that it is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     index: u32,
@@ -47,10 +47,10 @@ pub struct Fired {
     pub token: Token,
 }
 
-/// Whether a call of [`Wheel::advance`] came to the end of its work.
+/// Whether a call of [`Wheel::advance`] finished its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All that is due by `now` has been given.
+    /// All entries due by `now` have been returned.
     Current,
     /// The budget ran out first: call again with the same `now`.
     More,
@@ -62,7 +62,7 @@ struct Node {
     key: u64,
     prev: u32,
     next: u32,
-    /// Odd while the node is in use; a token holds the value of its own life.
+    /// Odd while the node is in use; a token contains the value of its entry's life.
     life: u32,
     slot: u16,
 }
@@ -74,9 +74,9 @@ struct Slot {
     len: u32,
 }
 
-/// Entries by due time. An entry is a 64-bit key that the wheel does not look at.
+/// Entries by due time. An entry is a 64-bit key that the wheel does not interpret.
 pub struct Wheel {
-    /// The tick that is being lived through: the greatest `now` that was advanced to, or less while work is left.
+    /// The current tick: the greatest `now` that was advanced to, or less while work is left.
     tick: Millis,
     len: usize,
     nodes: Vec<Node>,
@@ -89,7 +89,7 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// A wheel whose clock stands at `now`.
+    /// A wheel whose clock is at `now`.
     pub fn new(now: Millis) -> Self {
         assert!(now < DUE_MAX, "the clock lies below DUE_MAX");
         let empty = Slot {
@@ -108,7 +108,7 @@ impl Wheel {
         }
     }
 
-    /// Room for `entries` at once without a reallocation.
+    /// Reserves space for `entries` without a reallocation.
     pub fn with_capacity(now: Millis, entries: usize) -> Self {
         let mut wheel = Self::new(now);
         wheel.nodes.reserve_exact(entries);
@@ -123,12 +123,12 @@ impl Wheel {
         self.len == 0
     }
 
-    /// Bytes that are held now.
+    /// Bytes of memory in use.
     pub fn memory(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>() + SLOTS * size_of::<Slot>() + size_of::<Self>()
     }
 
-    /// Adds an entry. One that is due already fires at the next [`Wheel::advance`], after those added so before it.
+    /// Adds an entry. One that is already due fires at the next [`Wheel::advance`], after earlier ones of that kind.
     pub fn insert(&mut self, due: Millis, key: u64) -> Token {
         assert!(due < DUE_MAX, "a due time lies below DUE_MAX");
         let index = if self.free == NONE {
@@ -163,7 +163,7 @@ impl Wheel {
         }
     }
 
-    /// Takes an entry out, if `token` still names one: its due time and key.
+    /// Removes an entry if `token` is still valid; returns its due time and key.
     pub fn cancel(&mut self, token: Token) -> Option<(Millis, u64)> {
         let node = *self.live(token)?;
         self.unlink(token.index);
@@ -171,7 +171,7 @@ impl Wheel {
         Some((node.due, node.key))
     }
 
-    /// Gives an entry another due time; its token stays. False if `token` names nothing any more.
+    /// Changes the due time of an entry; its token stays. `false` if `token` is no longer valid.
     pub fn reschedule(&mut self, token: Token, due: Millis) -> bool {
         assert!(due < DUE_MAX, "a due time lies below DUE_MAX");
         if self.live(token).is_none() {
@@ -183,13 +183,13 @@ impl Wheel {
         true
     }
 
-    /// The due time of an entry, if `token` still names one.
+    /// The due time of an entry, if `token` is still valid.
     pub fn due(&self, token: Token) -> Option<Millis> {
         self.live(token).map(|node| node.due)
     }
 
-    /// Gives the entries that are due by `now`, in due order by tick, to `out`. Entries fired and entries dealt out
-    /// to lower levels each cost one of `budget` (at least 1); so a call takes at most about `budget` * 100 ns.
+    /// Appends the entries due by `now` to `out`, in the order of their ticks. Entries fired and entries moved to
+    /// lower levels each cost one of `budget` (at least 1); so a call takes at most about `budget` * 100 ns.
     ///
     /// A clock that went back fires nothing and undoes nothing.
     pub fn advance(&mut self, now: Millis, budget: usize, out: &mut Vec<Fired>) -> Progress {
@@ -199,7 +199,7 @@ impl Wheel {
             if !self.settle(&mut left) {
                 return Progress::More;
             }
-            // The current tick fires first: entries that are overdue were placed there.
+            // The current tick fires first: entries that were overdue are there.
             if self.tick <= now && !self.fire(&mut left, out) {
                 return Progress::More;
             }
@@ -212,8 +212,8 @@ impl Wheel {
         }
     }
 
-    /// A time before which nothing falls due: exact within the next second, else the start of the earliest slot that
-    /// holds an entry. `None` for an empty wheel.
+    /// A time before which nothing falls due: exact within the next second, otherwise the start of the earliest slot
+    /// with an entry. `None` for an empty wheel.
     pub fn next_due(&self) -> Option<Millis> {
         if self.len == 0 {
             return None;
@@ -248,7 +248,7 @@ impl Wheel {
             self.ring[slot / 64] |= 1 << (slot % 64);
             slot
         } else {
-            // A level serves if the due time lies in its current group or in the next one.
+            // A level fits if the due time is in its current group or in the next one.
             let mut level = 0;
             while due >> group_bits(level) > (self.tick >> group_bits(level)) + 1 {
                 level += 1;
@@ -293,7 +293,7 @@ impl Wheel {
         }
     }
 
-    /// Deals out what is left in the slots that the current tick lies in, from the top. False if the budget ran out.
+    /// Moves down what is left in the slots of the current tick, from the top level. `false` if the budget ran out.
     fn settle(&mut self, left: &mut usize) -> bool {
         for level in (0..LEVELS).rev() {
             let slot = (self.tick >> slot_bits(level)) as usize % LEVEL_SLOTS;
@@ -308,8 +308,8 @@ impl Wheel {
         true
     }
 
-    /// Before time passes from the current tick to `next`, deals out that share of each level's next slot, as far as
-    /// the budget goes: what it does not pay for waits for [`Wheel::settle`].
+    /// Before time passes from the current tick to `next`, moves down that share of each level's next slot, within
+    /// the budget: [`Wheel::settle`] does the rest.
     fn deal_ahead(&mut self, next: Millis, left: &mut usize) {
         for level in (0..LEVELS).rev() {
             let span = slot_bits(level);
@@ -318,7 +318,7 @@ impl Wheel {
                 continue;
             }
             let slot = RING + level * LEVEL_SLOTS + slot;
-            // The slot is occupied, so `next` lies at its start or before: 0 < passed <= remaining < 2^41, and the
+            // The slot is occupied, so `next` is at its start or before: 0 < passed <= remaining < 2^41, and the
             // product stays below 2^73.
             let waiting = u128::from(self.slots[slot].len);
             let passed = u128::from(next - self.tick);
@@ -341,7 +341,7 @@ impl Wheel {
         true
     }
 
-    /// Fires the current tick. False if the budget ran out.
+    /// Fires the current tick. `false` if the budget ran out.
     fn fire(&mut self, left: &mut usize, out: &mut Vec<Fired>) -> bool {
         let slot = self.tick as usize % RING;
         while self.slots[slot].head != NONE {
@@ -362,7 +362,7 @@ impl Wheel {
         true
     }
 
-    /// The next tick to live through, at most `now`: one with entries, or the end of a slot of a level in use.
+    /// The next tick to process, at most `now`: one with entries, or the end of a slot of a level in use.
     fn next_stop(&self, now: Millis) -> Millis {
         if self.len == 0 {
             return now;
@@ -405,12 +405,12 @@ impl Wheel {
     }
 }
 
-/// Bits of the ticks within a slot of a level.
+/// Number of bits of a tick within a slot of a level.
 const fn slot_bits(level: usize) -> u32 {
     BLOCK_BITS + LEVEL_BITS * level as u32
 }
 
-/// Bits of the ticks within a group of 64 slots of a level: one slot of the level above.
+/// Number of bits of a tick within a group of 64 slots of a level, which is one slot of the level above.
 const fn group_bits(level: usize) -> u32 {
     slot_bits(level + 1)
 }

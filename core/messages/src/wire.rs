@@ -1,14 +1,14 @@
-//! Arrays that nodes of the system send each other, in MessagePack: fires, results, new messages.
+//! Arrays that the system's nodes send each other, in MessagePack: fires, results, new messages.
 //!
-//! Owns: the order of the fields, and arrays of them as they are built and read. Must not know: how they travel, the
-//! store, callbacks. The same shapes stand in `systems/messages/shapes.py`.
+//! Owns: the order of the fields, and building and parsing arrays. Must not know: how they travel, the store,
+//! callbacks. `systems/messages/shapes.py` defines the same shapes.
 
 use rmp::{decode, encode, Marker};
 
 use crate::schedule::{Message, State, Version, NEVER};
 use crate::wheel::Millis;
 
-/// Bytes of the head of an array that is still growing: its count follows when it is whole.
+/// Bytes reserved for the header of an array under construction: its count is known at the end.
 const HEAD_BYTES: usize = 5;
 const ARRAY_32: u8 = 0xdd;
 
@@ -17,7 +17,7 @@ const ARRAY_32: u8 = 0xdd;
 #[error("a record of {0} is malformed")]
 pub struct Malformed(&'static str);
 
-/// A message to call back for, under a live claim until `until`.
+/// A message to call back, under a live claim until `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fire<'a> {
     pub number: u64,
@@ -29,11 +29,11 @@ pub struct Fire<'a> {
     pub envelope: &'a [u8],
 }
 
-/// The parts of a message that the schedule keeps beside its times.
+/// The parts of a message that the schedule stores besides its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope<'a> {
     pub id: &'a str,
-    /// Empty: the topic's.
+    /// Empty: the topic's target.
     pub target: &'a str,
     /// The media type of the body.
     pub kind: &'a str,
@@ -43,7 +43,7 @@ pub struct Envelope<'a> {
 /// A worker's result of a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Answered well.
+    /// The callback succeeded.
     Deliver,
     /// Another attempt at `next`, or none.
     Fail,
@@ -58,16 +58,16 @@ pub struct Outcome<'a> {
     pub claim: Version,
     pub verb: Verb,
     pub next: Option<Millis>,
-    /// From the due time of a first attempt to its begin; -1: no attempt, or a later one.
+    /// From the due time of a first attempt to its start; -1: no attempt, or a later one.
     pub lateness_ms: i64,
     pub took_ms: f64,
     pub outcome: &'a str,
     pub status: Option<u16>,
-    /// The begin of what the target said.
+    /// The start of the target's response.
     pub answer: &'a [u8],
 }
 
-/// A message as it is handed in.
+/// A message to insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewMessage<'a> {
     pub number: u64,
@@ -77,7 +77,7 @@ pub struct NewMessage<'a> {
     pub body: &'a [u8],
 }
 
-/// An array of records that grows.
+/// An array of records under construction.
 pub struct Frame {
     bytes: Vec<u8>,
     count: u32,
@@ -105,7 +105,7 @@ impl Frame {
         self.bytes.len()
     }
 
-    /// The array as it is sent.
+    /// The complete array, as it is sent.
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes[1..HEAD_BYTES].copy_from_slice(&self.count.to_be_bytes());
         self.bytes
@@ -143,7 +143,7 @@ impl Frame {
         bin(out, outcome.answer);
     }
 
-    /// A message that was made durable now (`before`: earlier).
+    /// A message that is durable now (`before`: it was already).
     pub fn push_inserted(&mut self, message: &Message, before: bool) {
         let out = self.next(2);
         text(out, if before { "before" } else { "inserted" });
@@ -158,7 +158,7 @@ impl Frame {
         maybe(out, time);
     }
 
-    /// A reply of words alone.
+    /// A reply that consists only of words.
     pub fn push_words(&mut self, words: &[&str]) {
         let out = self.next(words.len() as u32);
         for word in words {
@@ -173,7 +173,7 @@ impl Frame {
     }
 }
 
-/// The name of a state, and the time that belongs to it.
+/// The name of a state, and its time.
 pub fn named(state: State) -> (&'static str, Option<Millis>) {
     match state {
         State::Scheduled => ("scheduled", None),
@@ -209,7 +209,7 @@ fn bin(out: &mut Vec<u8>, value: &[u8]) {
     written(encode::write_bin(out, value));
 }
 
-/// The fires of an array.
+/// Parses an array of fires.
 pub fn fires(bytes: &[u8]) -> Result<Vec<Fire<'_>>, Malformed> {
     records(bytes, "a fire", 7, |at| {
         Some(Fire {
@@ -224,7 +224,7 @@ pub fn fires(bytes: &[u8]) -> Result<Vec<Fire<'_>>, Malformed> {
     })
 }
 
-/// The results of an array.
+/// Parses an array of results.
 pub fn outcomes(bytes: &[u8]) -> Result<Vec<Outcome<'_>>, Malformed> {
     records(bytes, "a result", 10, |at| {
         Some(Outcome {
@@ -247,7 +247,7 @@ pub fn outcomes(bytes: &[u8]) -> Result<Vec<Outcome<'_>>, Malformed> {
     })
 }
 
-/// The new messages of an array.
+/// Parses an array of new messages.
 pub fn new_messages(bytes: &[u8]) -> Result<Vec<NewMessage<'_>>, Malformed> {
     records(bytes, "a new message", 5, |at| {
         Some(NewMessage {
@@ -260,7 +260,7 @@ pub fn new_messages(bytes: &[u8]) -> Result<Vec<NewMessage<'_>>, Malformed> {
     })
 }
 
-/// An envelope; when the message was accepted is passed over.
+/// Parses an envelope; skips the time of acceptance.
 pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Malformed> {
     Reader(bytes).envelope().ok_or(Malformed("an envelope"))
 }
@@ -273,7 +273,7 @@ fn records<'a, T>(
 ) -> Result<Vec<T>, Malformed> {
     let mut at = Reader(bytes);
     let count = at.len().ok_or(Malformed(name))? as usize;
-    // A record has a byte for each field at least: a count that was made up reserves no more than was sent.
+    // A record has at least a byte for each field: a false count reserves no more than was sent.
     let mut out = Vec::with_capacity(count.min(bytes.len() / fields as usize));
     for _ in 0..count {
         if at.len() != Some(fields) {
@@ -287,7 +287,7 @@ fn records<'a, T>(
     }
 }
 
-/// Reads fields one after another. None: another type, or the end.
+/// Reads fields one after another. `None`: another type, or the end.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! The policies: each gives every worker what it promises.
+//! The policies: each gives every worker its promised share.
 
 use muster_messages::dispatch::{assign, Assignment, Dispatcher, Load, Policy, Worker, WEIGHT_MAX};
 use muster_messages::schedule::Incarnation;
@@ -60,7 +60,7 @@ fn random_policies_keep_their_shares() {
 }
 
 #[test]
-fn weighted_round_is_spread_and_not_in_lumps() {
+fn weighted_round_is_spread_evenly() {
     let workers = [worker(1, 5, 0), worker(2, 1, 0), worker(3, 1, 0)];
     let mut dispatcher = Dispatcher::new(Policy::WeightedRoundRobin);
     let order: Vec<usize> = (0..7).map(|_| dispatcher.choose(&workers, 0).unwrap()).collect();
@@ -81,7 +81,7 @@ fn least_loaded_goes_by_weight() {
 }
 
 #[test]
-fn round_robin_goes_on_where_it_was_when_workers_come_and_go() {
+fn round_robin_continues_when_workers_come_and_go() {
     let mut dispatcher = Dispatcher::new(Policy::RoundRobin);
     let mut choose = |numbers: &[u64]| {
         let workers: Vec<Worker> = numbers.iter().map(|number| worker(*number, 1, 0)).collect();
@@ -95,7 +95,7 @@ fn round_robin_goes_on_where_it_was_when_workers_come_and_go() {
 }
 
 #[test]
-fn load_gives_the_weight_of_what_is_scarcest() {
+fn weight_follows_the_scarcest_resource() {
     let load = |held, memory, cpu| Load { held, memory, cpu }.weight();
     assert_eq!(load(0.0, 0.0, 0.0), WEIGHT_MAX);
     assert_eq!(load(0.1, 0.75, 0.5), 250);

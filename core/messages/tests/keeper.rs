@@ -9,7 +9,7 @@ use muster_messages::keeper::{Answer, Ask, Keeper, Reply, Request};
 use muster_messages::schedule::{Ahead, Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
 use muster_messages::store::{Changed, Filter, Inserted, Listing, Settings, BODY_BYTES_MAX};
 
-/// Longer than any reply takes here, also on a machine that is busy with other tests.
+/// Longer than any reply takes, even on a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(100);
 const WORKER: Incarnation = Incarnation(3);
 
@@ -56,7 +56,7 @@ fn change(number: u64, id: u64, change: Change) -> Request {
     Request { number, ask }
 }
 
-/// Waits for so many replies.
+/// Waits for this many replies.
 fn replies(keeper: &Keeper, count: usize) -> Vec<Reply> {
     let (mut found, mut steps) = (Vec::new(), Vec::new());
     let limit = Instant::now() + LIMIT;
@@ -70,7 +70,7 @@ fn replies(keeper: &Keeper, count: usize) -> Vec<Reply> {
 }
 
 #[test]
-fn messages_fire_when_due_and_no_sooner_and_not_beyond_the_credit() {
+fn messages_fire_when_due_and_within_the_credit() {
     let folder = tempfile::tempdir().unwrap();
     let keeper = start(folder.path());
     let base = now();
@@ -113,7 +113,7 @@ fn messages_fire_when_due_and_no_sooner_and_not_beyond_the_credit() {
 }
 
 #[test]
-fn what_was_answered_is_there_after_the_thread_ended_and_began_again() {
+fn confirmed_changes_survive_a_restart_of_the_thread() {
     let folder = tempfile::tempdir().unwrap();
     let keeper = start(folder.path());
     let due_at = now() + 3_600_000;
@@ -154,7 +154,7 @@ fn what_was_answered_is_there_after_the_thread_ended_and_began_again() {
 }
 
 #[test]
-fn bad_requests_are_answered_and_disturb_no_other() {
+fn bad_requests_are_refused_without_effect_on_others() {
     let folder = tempfile::tempdir().unwrap();
     let keeper = start(folder.path());
     let long = Ask::Insert {
@@ -243,7 +243,7 @@ fn all(topic: u32) -> Filter {
 }
 
 #[test]
-fn listing_names_the_earliest_messages_and_counts_all() {
+fn listing_returns_the_earliest_messages_and_counts_all() {
     let folder = tempfile::tempdir().unwrap();
     let keeper = start(folder.path());
     let base = now();
@@ -293,7 +293,7 @@ fn listing_names_the_earliest_messages_and_counts_all() {
 }
 
 #[test]
-fn worker_that_left_is_given_no_more() {
+fn worker_that_left_gets_no_more() {
     let folder = tempfile::tempdir().unwrap();
     let keeper = start(folder.path());
     keeper.submit(vec![serve(1, 10)]);
@@ -304,7 +304,7 @@ fn worker_that_left_is_given_no_more() {
     let due_at = now();
     keeper.submit(vec![insert(2, due_at)]);
     assert_eq!(replies(&keeper, 1)[0].number, 2);
-    // Whoever asks next gets it: the credit of the one that left did not claim it.
+    // The next worker that asks gets it: the credit of the one that left did not claim it.
     let other = Request {
         number: 3,
         ask: Ask::Serve {
@@ -334,8 +334,8 @@ fn worker_that_left_is_given_no_more() {
 fn many_are_answered_together_in_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let keeper = start(folder.path());
-    let due_at = now() + 300_000; // so near that the next opening knows them at once
-                                  // More than one group takes: parts of it are durable before the rest.
+    let due_at = now() + 300_000; // near enough that the next opening knows them at once
+                                  // More than one group holds: parts of it become durable before the rest.
     let body = vec![7; 300_000];
     let big = |number: u64| Ask::Insert {
         id: MessageId(number),

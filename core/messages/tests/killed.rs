@@ -52,8 +52,8 @@ fn scrubbed(store: &mut FolderStore) -> Scrubbed {
     }
 }
 
-/// What the killed process does: takes messages, fires them, and tells what is durable. A test for the harness, that
-/// does nothing unless a parent asks.
+/// The killed process: it accepts messages, fires them, and reports what is durable. Runs as a test that does nothing
+/// unless a parent process starts it.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -97,7 +97,7 @@ fn child() {
             assert!(fire.message.due_at <= time, "early");
             store.body(fire, &mut body).expect("a body");
             assert_eq!(body, fire.message.id.0.to_le_bytes());
-            // A claim may have run out and been taken again by ourselves.
+            // A claim may have run out, and this process may have claimed the message again.
             if store
                 .change(now(), fire.message.id, Change::Deliver { claim: fire.claim }, None)
                 .is_ok()
@@ -112,7 +112,7 @@ fn child() {
 }
 
 #[test]
-fn what_a_killed_process_told_is_there_and_nothing_done_comes_again() {
+fn reports_of_a_killed_process_hold_and_nothing_fires_twice() {
     let folder = tempfile::tempdir().unwrap();
     let (mut accepted, mut done) = (HashSet::new(), HashSet::new());
     for kill in 0..KILLS {
@@ -123,7 +123,7 @@ fn what_a_killed_process_told_is_there_and_nothing_done_comes_again() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // From the first answer on, for a while that differs.
+        // From the first reply on, for a varying time.
         let mut until = None;
         let mut seen = 0;
         for line in lines.by_ref().map_while(Result::ok) {
@@ -142,7 +142,7 @@ fn what_a_killed_process_told_is_there_and_nothing_done_comes_again() {
             seen += 1;
             let end = *until.get_or_insert_with(|| Instant::now() + Duration::from_millis(u64::from(kill * 37 % 200)));
             if Instant::now() >= end {
-                // SIGKILL; what it had told before is read to the end.
+                // SIGKILL; its earlier reports are read to the end.
                 let _ = child.kill();
             }
         }
@@ -164,7 +164,7 @@ fn what_a_killed_process_told_is_there_and_nothing_done_comes_again() {
             assert_eq!(scrubbed(&mut store).faults, Vec::<String>::new());
         }
     }
-    // The rest fires in the end.
+    // The rest fires finally.
     let mut store = open(folder.path());
     let mut waiting: HashSet<u64> = accepted.difference(&done).copied().collect();
     let far = |id: &u64| id % (1 << 20) % 50 == 0;

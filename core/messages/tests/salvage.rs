@@ -1,4 +1,5 @@
-//! A store in a folder that is damaged file by file: what is whole comes back in a new store, and what is lost is told.
+//! A store in a folder that is damaged file by file: intact messages come back in a new store, and losses are
+//! reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ fn body(id: u64) -> Vec<u8> {
     format!("body of {id}").into_bytes()
 }
 
-/// Messages over six hours, some of them withdrawn: a part in files, a part in the log alone.
+/// Messages over six hours, some of them cancelled: part in files, part only in the log.
 fn some_messages(folder: &Path) {
     let mut store = open(folder, 4 << 10);
     settle(&mut store);
@@ -65,7 +66,7 @@ fn some_messages(folder: &Path) {
     store.close().expect("the store closes");
 }
 
-/// All messages of a store that opens, with whether they still wait.
+/// All messages of a store, each with whether it still waits.
 fn held(folder: &Path) -> Vec<(u64, bool)> {
     let mut store = open(folder, 64 << 20);
     while !store.is_whole() {
@@ -111,7 +112,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn whole_store_has_no_fault_and_comes_back_message_by_message() {
+fn intact_store_has_no_faults_and_is_restored_whole() {
     let (folder, into) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     some_messages(folder.path());
     let salvage = Salvage::read(folder.path()).unwrap();
@@ -127,10 +128,10 @@ fn whole_store_has_no_fault_and_comes_back_message_by_message() {
     assert_eq!(Salvage::read(into.path()).unwrap().found.fault_count, 0);
 }
 
-/// Every file, each of these: a flipped bit, a cut, no bytes, no file, the bytes of another one. The store that is made of the rest opens, has each message
-/// whose bytes were left alone, and what it lacks is told.
+/// For every file: a flipped bit, a cut, no bytes, no file, the bytes of another file. The store made of the rest
+/// opens and has each message whose bytes are intact, and its losses are reported.
 #[test]
-fn damage_of_any_file_loses_no_message_whose_bytes_are_whole() {
+fn damage_of_any_file_loses_no_message_with_intact_bytes() {
     let whole = tempfile::tempdir().unwrap();
     some_messages(whole.path());
     let all = held(whole.path());

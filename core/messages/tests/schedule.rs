@@ -1,4 +1,4 @@
-//! The life of a message: against its history, and through every interleaving of users, workers and time.
+//! The life of a message: compared with its history, and through every interleaving of users, workers and time.
 
 mod reference;
 
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn message_answers_as_its_history_says(
+    fn message_agrees_with_its_history(
         due in 0u64..100,
         expires in prop_oneof![Just(NEVER), 0u64..120],
         steps in prop::collection::vec((0u64..20, change(), prop::option::weighted(0.2, 1u32..8), any::<bool>()), 1..40),
@@ -47,7 +47,7 @@ proptest! {
         let mut now = 0;
         for (passed, mut change, expected, live) in steps {
             now += passed;
-            // Random claims are mostly lost ones: half of them name the live one.
+            // Random claims have mostly ended: half of them use the live one.
             if live {
                 match &mut change {
                     Change::Deliver { claim } | Change::Fail { claim, .. } | Change::Release { claim, .. } => {
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_asked_ahead_is_what_would_have_been_asked_after(
+    fn requests_ahead_act_like_requests_after(
         due in 1_000u64..2_000,
         asked in prop::collection::vec(prop_oneof![
             Just(Change::Cancel),
@@ -96,7 +96,7 @@ proptest! {
         let mut ahead = Ahead::default();
         let mut later = Message::new(ID, due, NEVER);
         for change in &asked {
-            // One that is refused is not asked for.
+            // A refused request is not stored.
             if ahead.ask(*change).is_ok() {
                 let _ = later.apply(0, *change, None);
             }
@@ -104,7 +104,7 @@ proptest! {
         let mut sooner = Message::new(ID, due, NEVER);
         ahead.meet(&mut sooner);
         prop_assert_eq!(sooner.state, later.state);
-        // After a cancel nothing fires, so its due time has no meaning.
+        // After a cancel nothing fires, so the due time has no meaning.
         if later.state == State::Scheduled {
             prop_assert_eq!(sooner.due_at, later.due_at);
         }
@@ -121,7 +121,7 @@ fn postponement_to_a_sooner_time_and_advance_to_a_later_one_are_refused() {
     message.apply(0, Change::Reschedule(Due::Later(150)), None).unwrap();
     message.apply(0, Change::Reschedule(Due::Sooner(120)), None).unwrap();
     assert_eq!(message.due_at, 120);
-    // A message that is tried again moves from its next attempt: by its due time, 5 ms later would be at once.
+    // A message in retry moves from its next attempt: from its due time, 5 ms later would be now.
     let claim = Change::Claim {
         worker: Incarnation(1),
         until: 130,
@@ -141,7 +141,7 @@ fn postponement_to_a_sooner_time_and_advance_to_a_later_one_are_refused() {
 }
 
 #[test]
-fn times_asked_ahead_of_a_message_bound_its_own() {
+fn times_requested_ahead_bound_the_messages_own() {
     let met = |asked: &[Due], due: Millis| {
         let mut ahead = Ahead::default();
         let told: Vec<_> = asked.iter().map(|due| ahead.ask(Change::Reschedule(*due))).collect();
@@ -167,7 +167,7 @@ const ATTEMPTS: u16 = 3;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     Claim(usize),
-    /// The worker comes back from its callback, or from a pause.
+    /// The worker returns from its callback, or from a pause.
     Finish(usize),
     /// The worker asks for more time.
     Extend(usize),
@@ -184,10 +184,10 @@ enum Callback {
     NotMade,
 }
 
-/// What users and targets saw.
+/// Observations of users and targets.
 #[derive(Default)]
 struct Seen {
-    /// Times of claims that were given, and the due time that held then.
+    /// Times of claims, each with the due time at that moment.
     callbacks: Vec<(Millis, Millis)>,
     cancelled: bool,
     told_fired: bool,
@@ -248,7 +248,7 @@ fn play(order: &[Event], callbacks: [Callback; 2]) {
                 Ok(_) => seen.cancelled = true,
                 Err(refusal) => {
                     assert_eq!(refusal, Refusal::Fired);
-                    assert!(!seen.callbacks.is_empty(), "told of a firing that was none");
+                    assert!(!seen.callbacks.is_empty(), "reported a firing that did not happen");
                     seen.told_fired = true;
                 }
             },
@@ -274,7 +274,7 @@ fn play(order: &[Event], callbacks: [Callback; 2]) {
         }
         act(&mut message, &mut seen, &mut claims, now, *event);
     }
-    // The rest of the story: workers that hold nothing and time enough.
+    // The remaining time: idle workers, and enough time.
     for _ in 0..20 {
         now += 100;
         act(&mut message, &mut seen, &mut claims, now, Event::Claim(0));

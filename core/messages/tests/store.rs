@@ -1,4 +1,4 @@
-//! The store against two maps, over a disk that tears and loses what was not synced.
+//! The store compared with two maps, over a disk that tears and loses unsynced writes.
 
 mod disk;
 mod reference;
@@ -39,7 +39,7 @@ fn open(disk: &Disk, settings: Settings, now: Millis) -> SimStore {
     Store::with_parts(log, disk.clone(), settings, now).expect("the store opens")
 }
 
-/// Ticks until nothing is left, jobs included.
+/// Ticks until nothing is left, including jobs.
 fn settle(store: &mut SimStore, now: Millis) {
     loop {
         let progress = store.tick(now, 7).expect("a tick");
@@ -54,7 +54,7 @@ fn settle(store: &mut SimStore, now: Millis) {
     }
 }
 
-/// The findings of a scrub, beside ticks. One that is on its way ends first.
+/// The findings of a scrub, with ticks in between. A scrub in progress ends first.
 fn scrubbed(store: &mut SimStore, now: Millis) -> Scrubbed {
     let mut asked = false;
     loop {
@@ -105,16 +105,16 @@ impl Random {
     }
 }
 
-/// One life of many stores over one disk.
+/// One life of many stores on one disk.
 struct Run {
     seed: u64,
     random: Random,
     disk: Disk,
     store: Option<SimStore>,
-    /// Jobs that are out.
+    /// Jobs that are running.
     jobs: Vec<Job<Disk>>,
     now: Millis,
-    /// As committed, and as staged.
+    /// The committed state, and the staged one.
     durable: reference::store::Store,
     staged: reference::store::Store,
     applied: u64,
@@ -252,7 +252,7 @@ impl Run {
         }
     }
 
-    /// A worker claims some of what is due.
+    /// A worker claims some of the due messages.
     fn work(&mut self) -> bool {
         let until = self.now + 1 + self.random.below(100_000);
         let attempts_max = 1 + self.random.below(3) as u16;
@@ -284,7 +284,7 @@ impl Run {
             assert_eq!(step, Ok(Some(Step::Claimed { claim: fire.claim })), "{}", self.seed);
             self.claims += 1;
         }
-        // Those that came to their end instead.
+        // Messages that ended instead.
         for id in due {
             let ended = |state| matches!(state, State::Dead | State::Expired);
             let found = match store.get(id) {
@@ -322,7 +322,7 @@ impl Run {
                 return false;
             }
         }
-        // Beside all other work, and whatever moves meanwhile.
+        // Along with all other work, and despite concurrent changes.
         if let Some(found) = store.take_scrubbed() {
             assert!(
                 found.faults.is_empty() || self.disk.is_dead(),
@@ -346,7 +346,7 @@ impl Run {
         }
     }
 
-    /// The power goes; after it the last group is there as a whole or not at all.
+    /// The power fails; afterwards the last group is present as a whole or not at all.
     fn crash(&mut self) {
         self.crashes += 1;
         self.store = None;
@@ -358,7 +358,7 @@ impl Run {
         if store.stats().applied > self.applied {
             self.durable = self.staged.clone();
         }
-        // What ticks staged is not in the model: only what was asked ahead ends so, and never in a run.
+        // The model lacks changes staged by ticks: these only end requests ahead, which never happens in a run.
         self.applied = store.stats().applied;
         self.store = Some(store);
         let expected = self.durable.clone();
@@ -378,7 +378,7 @@ impl Run {
         })
     }
 
-    /// All that is known, every body, every part; and all that is due is given out, nothing else.
+    /// Checks all messages, every body and every part; and that all due messages are given out, and no others.
     fn check(&mut self) {
         self.disk.burn(None);
         let alive = self.commit();
@@ -524,14 +524,14 @@ fn overdue_messages_fire_oldest_first_after_a_stop() {
 }
 
 #[test]
-fn messages_that_were_overdue_when_they_came_fire_oldest_first() {
+fn messages_overdue_on_arrival_fire_oldest_first() {
     let disk = Disk::new(1);
     let mut store = open(&disk, settings(), START);
     let age = |id: u64| id * 7_919 % 300;
     for id in 0..300 {
         put(&mut store, id, START - age(id), b"body");
         if id % 50 == 0 {
-            settle(&mut store, START + id); // those before have waited since
+            settle(&mut store, START + id); // the earlier ones have waited since
         }
     }
     let ids = fire(&mut store, START + 300);
@@ -572,7 +572,7 @@ fn clock_that_went_an_hour_ahead_and_back_makes_nothing_early_or_late() {
 }
 
 #[test]
-fn hour_that_is_over_is_forgotten_and_its_files_go() {
+fn past_hour_is_forgotten_and_its_files_are_removed() {
     let disk = Disk::new(1);
     let short = Settings {
         history_ms: HOUR,
@@ -618,12 +618,12 @@ fn hour_that_is_over_is_forgotten_and_its_files_go() {
         assert_eq!(scrubbed(&mut store, now).faults, Vec::<String>::new());
     }
     assert_eq!(fired, 200);
-    // The dead letter is there, the rest is not known any more, and so it is after a restart.
+    // The dead letter remains, the rest is no longer known; the same after a restart.
     for _ in 0..2 {
         assert_eq!(store.get(MessageId(100)).unwrap().unwrap().0.state, State::Dead);
         assert_eq!(store.stats().known, 1);
         store.close().unwrap();
-        // A simulated removal may fail to last; opening removes what is left.
+        // A simulated removal may not last; opening removes the remains.
         store = open(&disk, short, now);
         settle(&mut store, now);
         let hours = disk
@@ -646,7 +646,7 @@ fn hour_that_is_over_is_forgotten_and_its_files_go() {
 }
 
 #[test]
-fn dead_letters_that_are_forgotten_are_counted() {
+fn forgotten_dead_letters_are_counted() {
     let disk = Disk::new(1);
     let short = Settings {
         history_ms: HOUR,
@@ -685,7 +685,7 @@ fn dead_letters_that_are_forgotten_are_counted() {
 }
 
 #[test]
-fn message_in_the_hour_of_what_was_asked_ahead_of_it_is_kept() {
+fn message_in_the_hour_of_its_earlier_requests_is_kept() {
     let disk = Disk::new(1);
     let settings = Settings {
         ahead_ms: 2 * HOUR,
@@ -720,14 +720,14 @@ fn messages_that_wait_for_their_first_attempt_are_overdue() {
         put(&mut store, id, due, b"body");
     }
     let overdue = |store: &mut SimStore, now: Millis| -> Vec<(u64, u64)> {
-        // A look begins a second after the last one.
+        // A scan begins a second after the last one.
         settle(store, now);
         settle(store, now + 1_000);
         store.overdue().iter().map(|each| (each.count, each.oldest)).collect()
     };
     assert_eq!(overdue(&mut store, START), [(1, START)]);
     assert_eq!(overdue(&mut store, START + 2_000), [(2, START)]);
-    // With a worker, without an answer.
+    // With a worker, without a result.
     let mut fires = Vec::new();
     let claims = Claims {
         topic: TOPIC,
@@ -740,7 +740,7 @@ fn messages_that_wait_for_their_first_attempt_are_overdue() {
     store.commit().unwrap();
     assert_eq!(fires.len(), 2);
     assert_eq!(overdue(&mut store, START + 4_000), [(2, START)]);
-    // Its target had no place; the other one was refused, and goes by its retries.
+    // Its target had no free slot; the other one was refused, and is in retry.
     let next = START + 20_000;
     let release = Change::Release {
         claim: fires[0].claim,
@@ -760,7 +760,7 @@ fn messages_that_wait_for_their_first_attempt_are_overdue() {
 }
 
 #[test]
-fn cancel_ahead_of_its_message_waits_for_it_and_not_for_ever() {
+fn cancel_ahead_of_its_message_waits_for_a_bounded_time() {
     let disk = Disk::new(1);
     let short = Settings {
         ahead_ms: 2 * HOUR,
@@ -794,7 +794,7 @@ fn cancel_ahead_of_its_message_waits_for_it_and_not_for_ever() {
 }
 
 #[test]
-fn store_on_a_full_disk_takes_no_message_fires_those_it_has_and_goes_on() {
+fn store_on_a_full_disk_refuses_messages_fires_its_own_and_recovers() {
     let disk = Disk::new(1);
     let mut store = open(&disk, settings(), START);
     for id in 0..20 {
@@ -820,7 +820,7 @@ fn store_on_a_full_disk_takes_no_message_fires_those_it_has_and_goes_on() {
         }
     }
     assert!(full > 0);
-    // The log may be full as well: then claims are told, and nothing fires that is not durable.
+    // The log may be full as well: then claims fail with an error, and nothing fires that is not durable.
     settle(&mut store, START + 1_000);
     let mut fires = Vec::new();
     store
@@ -920,7 +920,7 @@ fn scrub_finds_any_damaged_byte() {
 }
 
 #[test]
-fn scrub_tells_of_a_file_that_is_gone_and_the_store_goes_on() {
+fn scrub_reports_a_missing_file_and_the_store_continues() {
     let disk = Disk::new(1);
     let mut store = open(&disk, settings(), START);
     for id in 0..10 {
@@ -930,7 +930,7 @@ fn scrub_tells_of_a_file_that_is_gone_and_the_store_goes_on() {
     let mut store = open(&disk, settings(), START);
     settle(&mut store, START);
     let hour = ((START + 50 * HOUR) / HOUR) as u32;
-    // The name may come back.
+    // The name may return.
     while disk.files().contains(&FileName::Bodies(hour)) {
         disk.remove(FileName::Bodies(hour)).unwrap();
     }

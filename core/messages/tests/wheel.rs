@@ -1,4 +1,4 @@
-//! The wheel against a plain list, and its bounds.
+//! The wheel compared with a plain list, and its bounds.
 
 mod reference;
 
@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn wheel_does_what_a_list_does(steps in prop::collection::vec(step(), 1..120)) {
+    fn wheel_agrees_with_a_list(steps in prop::collection::vec(step(), 1..120)) {
         let mut wheel = Wheel::new(START);
         let mut model = reference::wheel::Wheel { now: START, ..Default::default() };
         let mut tokens: Vec<(u64, Token)> = Vec::new();
@@ -77,7 +77,7 @@ proptest! {
                     model.insert(at(distance), key);
                 }
                 Step::Cancel(index) if !tokens.is_empty() => {
-                    // Old tokens stay in the list: they must name nothing any more.
+                    // Old tokens stay in the list: they must be invalid.
                     let (key, token) = tokens[index.index(tokens.len())];
                     let expected = model.cancel(key).map(|due| (due, key));
                     prop_assert_eq!(wheel.cancel(token), expected);
@@ -133,9 +133,9 @@ fn clock_that_goes_back_fires_nothing() {
 }
 
 #[test]
-fn tick_before_a_crowded_block_moves_its_share_only() {
-    // 100,000 entries in one block, far enough to stand in a level: walking up to it tick by tick, no tick needs
-    // more than ceil(100,000 / 1,024) = 98 moves a level, so a budget of 400 is never exhausted.
+fn tick_before_a_crowded_block_moves_only_its_share() {
+    // 100,000 entries in one block, far enough to be in a level: advancing to it tick by tick, no tick needs more
+    // than ceil(100,000 / 1,024) = 98 moves per level, so a budget of 400 is never exhausted.
     let mut wheel = Wheel::new(START);
     let block = ((START + 9_000_000) >> 10) << 10;
     for key in 0..100_000 {
@@ -151,7 +151,7 @@ fn tick_before_a_crowded_block_moves_its_share_only() {
 }
 
 #[test]
-fn token_of_a_fired_entry_names_nothing_also_after_reuse() {
+fn token_of_a_fired_entry_stays_invalid_after_reuse() {
     let mut wheel = Wheel::new(START);
     let old = wheel.insert(START + 1, 1);
     drain(&mut wheel, START + 1, 8);

@@ -1,4 +1,4 @@
-//! Arrays of fires, results and new messages, and what a ledger makes of them.
+//! Arrays of fires, results and new messages, and how a ledger handles them.
 
 use muster_messages::ledger::{Ledger, Said};
 use muster_messages::schedule::NEVER;
@@ -34,7 +34,7 @@ fn outcome(number: u64, verb: Verb, next: Option<u64>) -> Outcome<'static> {
 
 proptest! {
     #[test]
-    fn what_was_pushed_is_read(
+    fn pushed_records_are_read_back(
         numbers in prop::collection::vec((any::<u64>(), any::<u32>(), any::<u64>(), any::<i64>(), any::<Option<u64>>()), 0..50),
         text in ".{0,40}",
         body in prop::collection::vec(any::<u8>(), 0..400),
@@ -64,7 +64,7 @@ proptest! {
 }
 
 #[test]
-fn shapes_of_programs_are_read() {
+fn arrays_written_by_programs_are_read() {
     // [[7, 1, 1000, nil, b"x"]], ["id", "", "text/plain", 5, b"hi"]
     let new = new_messages(b"\x91\x95\x07\x01\xcd\x03\xe8\xc0\xc4\x01x").unwrap();
     assert_eq!(
@@ -80,7 +80,7 @@ fn shapes_of_programs_are_read() {
 }
 
 #[test]
-fn a_ledger_counts_what_is_held_until_it_ends_or_runs_out() {
+fn a_ledger_counts_claims_until_they_end_or_run_out() {
     let mut ledger = Ledger::default();
     let begun = ledger.begin(&[fire(1, 1, 0), fire(2, 1, 900), fire(3, 2, 900)], 1_000, 500);
     let counts: Vec<_> = begun
@@ -92,7 +92,7 @@ fn a_ledger_counts_what_is_held_until_it_ends_or_runs_out() {
         (ledger.len(), ledger.held(1), ledger.held(2), ledger.held(9)),
         (3, 2, 1, 0)
     );
-    // Another claim of the same message takes its place.
+    // Another claim of the same message replaces it.
     ledger.begin(
         &[Fire {
             claim: 4,
@@ -120,7 +120,7 @@ fn a_ledger_counts_what_is_held_until_it_ends_or_runs_out() {
         (2, 1, 3.0, true)
     );
     assert_eq!(sums[0].late, [0, 2, 0]);
-    // The released one keeps its place until 5 s before it is due; the refused claim was not the ledger's.
+    // The released one keeps its slot until 5 s before it is due; the refused claim was not the ledger's.
     assert_eq!((ledger.held(1), ledger.held(2)), (1, 1));
     assert!(ledger.sweep(65_000).is_empty());
     assert_eq!(ledger.sweep(65_001), [1]);
@@ -129,7 +129,7 @@ fn a_ledger_counts_what_is_held_until_it_ends_or_runs_out() {
 }
 
 #[test]
-fn a_result_that_is_told_again_changes_nothing() {
+fn a_repeated_result_changes_nothing() {
     let mut ledger = Ledger::default();
     ledger.begin(&[fire(1, 1, 0)], 0, 500);
     let sums = ledger.settle(&[outcome(1, Verb::Deliver, None)], &[Said::NotNow], 0, 0, &[]);

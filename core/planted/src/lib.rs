@@ -1,12 +1,12 @@
-//! Known bugs behind switches: a crate declares its own, and its tests plant one at a time to see that they find it
+//! Known bugs behind switches: a crate declares its own, and its tests plant one at a time to check that they find it
 //! (`docs/testing.md`).
 //!
-//! Without the crate's feature `planted` every question is answered "no" at compile time, and nothing of this is left.
+//! Without the crate's feature `planted` every check for a bug is `false` at compile time, and no code of it is left.
 //! It knows no bug.
 
 #![forbid(unsafe_code)]
 
-/// Declares a crate's bugs as `Bug`, with `is`, which asks for one, and `set`, which plants one. The crate needs a
+/// Declares a crate's bugs as `Bug`, with `is`, which checks for one, and `set`, which plants one. The crate needs a
 /// feature `planted`.
 #[macro_export]
 macro_rules! planted {
@@ -26,7 +26,7 @@ macro_rules! planted {
                 static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
             }
 
-            /// Plants a bug in all machines of this thread, or none.
+            /// Plants a bug in all machines of this thread, or removes it.
             pub fn set(bug: Option<Bug>) {
                 PLANTED.set(bug);
             }

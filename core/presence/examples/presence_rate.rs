@@ -1,7 +1,7 @@
-//! A writer's costs: `cargo run --release -p muster-presence --example presence_rate [DEVICES]`.
+//! Measures a writer's costs: `cargo run --release -p muster-presence --example presence_rate [DEVICES]`.
 //!
-//! Events from frame to batch, without a store; the second path's copy against the first one in the same run; a full state;
-//! bytes of a device in gateway and writer.
+//! Events from frame to batch, without a store; the second path's copies compared with the first ones in the same
+//! run; a full state; bytes per device in gateway and writer.
 
 use muster_presence::{
     kinds, AccessPoint, AccessSettings, Chunk, Device, FullAsk, Message, Origin, Shard, ShardMap, Share, Splitter,
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut split = Duration::ZERO;
     for user in 0..devices {
         let at = Instant::now();
-        // Users come in no order of their numbers.
+        // Users are not in the order of their numbers.
         let user = user.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         access.online(now, now, user, phone, user).map_err(|_| "few devices")?;
         now += 20;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => None,
         })
         .collect();
-    // The writer begins at an empty state, and hears all packets by one path, then by the other.
+    // The writer starts from an empty state, and gets all packets on one path, then on the other.
     let mut empty = AccessPoint::new(origin, 0, AccessSettings::default(), 0);
     bring(&mut empty, &mut writer);
     let before = resident_bytes();
@@ -111,7 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A gateway's full state in a writer.
+/// Transfers a gateway's full state to a writer.
 fn bring(access: &mut AccessPoint, writer: &mut Writer) {
     let origin = access.origin();
     let beat = muster_presence::Beat {

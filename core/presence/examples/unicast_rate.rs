@@ -1,7 +1,8 @@
-//! The cost of a message to a user at each machine on its way: `cargo run --release -p muster-presence --example unicast_rate [MESSAGES]`.
+//! Measures the cost of a message to a user at each machine on its path: `cargo run --release -p muster-presence
+//! --example unicast_rate [MESSAGES]`.
 //!
-//! Owns a proxy's guest, a service and a gateway's guest, and a device that takes all. Messages come in batches, as they do in a turn of a busy
-//! node. Sealing, logs of sessions and sockets are not in it: those are the transport's.
+//! Owns a proxy's guest, a service and a gateway's guest, and a device that takes all. Messages come in batches, as
+//! in a turn of a busy node. Sealing, session logs and sockets are not included: they belong to the transport.
 
 use muster_presence::{
     kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, Here, Letters, Message, Recipients,
@@ -32,14 +33,14 @@ impl Wall for Still {
     }
 }
 
-/// The frames and records of a guest.
+/// The frames and records that a guest sends.
 #[derive(Default)]
-struct Said {
+struct Collected {
     mail: Mail,
     records: Vec<Vec<u8>>,
 }
 
-impl Host for Said {
+impl Host for Collected {
     fn frame(&mut self, node: u32, frame: &[u8]) -> bool {
         self.mail.send(node, frame)
     }
@@ -65,7 +66,7 @@ impl Spent {
     }
 }
 
-/// The datagrams' frames for a node.
+/// The frames in a node's datagrams.
 fn datagrams(mail: &mut Mail, node: u32) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     mail.begun().for_each(drop);
@@ -107,7 +108,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut proxy = Sending::new(PROXY);
     let mut service = Courier::new(1);
     let mut gateway = Station::new(GATEWAY, settings, 0, Box::new(Still));
-    let (mut at_proxy, mut at_gateway, mut mail) = (Said::default(), Said::default(), Mail::default());
+    let (mut at_proxy, mut at_gateway, mut mail) = (Collected::default(), Collected::default(), Mail::default());
     let (mut sender, mut device) = (Letters::default(), Letters::default());
     let claims = |recipients: &[&str]| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let recipients = Recipients::new(recipients.iter().copied()).map_err(|_| "patterns")?;

@@ -1,7 +1,7 @@
-//! The access point: the part of a gateway that says which devices are online there.
+//! The access point: the part of a gateway that reports which devices are online there.
 //!
-//! Owns: [`AccessPoint`], from sessions that come and go to packets, answers to writers that missed some, and full states.
-//! Knows no socket, no credential and no writer but by its number.
+//! Owns: [`AccessPoint`], which turns sessions that come and go into packets, answers writers that missed some, and
+//! sends full states. Knows no socket and no credential, and a writer only by its number.
 
 use crate::device::Device;
 use crate::event::{Entry, Event, Reason, State};
@@ -16,14 +16,14 @@ use crate::wire::{Ask, Beat, Events, FullAsk, Message, Origin, Report, Shard, Su
 use muster_transport::{Micros, Writer};
 use std::collections::BTreeMap;
 
-/// How an access point works.
+/// The settings of an access point.
 #[derive(Clone, Debug)]
 pub struct AccessSettings {
-    /// Events wait so long for others of the same packet.
+    /// How long events wait for others of the same packet.
     pub window: Micros,
-    /// Packets that are kept for writers: at 1 KB and 20 a second, 4 MB are 3 minutes.
+    /// Bytes of packets kept for writers: at 1 KB and 20 a second, 4 MB are 3 minutes.
     pub ring_bytes: usize,
-    /// Full states leave so fast: at 34 B a device, 100,000 devices in half a second.
+    /// Rate of full states: at 34 B per device, 100,000 devices in half a second.
     pub full_bytes_per_second: u64,
     pub policies: Policies,
 }
@@ -39,12 +39,12 @@ impl Default for AccessSettings {
     }
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
-    /// To two online proxies, of two sites where there are two.
+    /// Two online proxies, of different sites if possible.
     Proxies,
-    /// To the writer of this number, which asked.
+    /// The writer with this number, which asked.
     Writer(u32),
 }
 
@@ -64,17 +64,17 @@ pub struct TooManyDevices;
 struct Online {
     session: u64,
     since_ms: u64,
-    /// The event that told it; of an earlier session while the newer one's event waits in the window.
+    /// The event that reported it; while a newer session's event waits in the window, that of the earlier session.
     version: u64,
     index: u16,
 }
 
-/// What is counted.
+/// Counters of an access point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AccessCounters {
     /// Events in packets.
     pub events: u64,
-    /// Events that another one of the same device in the same window took the place of.
+    /// Events replaced by a later one of the same device in the same window.
     pub merged: u64,
     pub packets: u64,
     pub asks: u64,
@@ -85,13 +85,17 @@ pub struct AccessCounters {
 }
 
 /// The devices of one gateway in one of its lives.
+///
+/// The gateway calls [`AccessPoint::online`] and [`AccessPoint::offline`] for its sessions, passes on what writers
+/// ask, and calls [`AccessPoint::expire`] when [`AccessPoint::deadline`] is due. [`AccessPoint::take_out`] returns
+/// the frames to send.
 pub struct AccessPoint {
     me: Origin,
     settings: AccessSettings,
     online: BTreeMap<(u64, Device), Online>,
     /// Linked writers with their site and shard: the first of them that has a user decides which of its sessions end.
     writers: BTreeMap<u32, (u16, Shard)>,
-    /// The last state of each device that changed within the window, with its time by the wall clock.
+    /// The last state of each device that changed within the window, with its wall-clock time.
     open: BTreeMap<(u64, Device), (State, u64)>,
     window_ends: Option<Micros>,
     ring: Ring,
@@ -102,7 +106,7 @@ pub struct AccessPoint {
 }
 
 impl AccessPoint {
-    /// One whose first packet is the one after `version`; it says at once that it is there.
+    /// An access point whose first packet has the version after `version`; it announces itself at once.
     pub fn new(me: Origin, version: u64, settings: AccessSettings, now: Micros) -> Self {
         AccessPoint {
             me,
@@ -119,7 +123,7 @@ impl AccessPoint {
         }
     }
 
-    /// A session of a user's device is open. Gives the older sessions that the user's policy ends.
+    /// A session of a user's device is open. Returns the older sessions that the user's policy ends.
     pub fn online(
         &mut self,
         now: Micros,
@@ -164,7 +168,7 @@ impl AccessPoint {
         Ok(closings)
     }
 
-    /// A session is over. One whose device has a newer session changes nothing.
+    /// A session is over. If its device has a newer session, nothing changes.
     pub fn offline(&mut self, now: Micros, wall_ms: u64, user: u64, device: Device, session: u64, reason: Reason) {
         let key = (user, device);
         if self.online.get(&key).is_some_and(|online| online.session == session) {
@@ -173,7 +177,7 @@ impl AccessPoint {
         }
     }
 
-    /// All sessions are sent away. What remains to be sent leaves at once.
+    /// All sessions are being sent away. Remaining events leave at once.
     pub fn drain(&mut self, now: Micros, wall_ms: u64) {
         let all: Vec<(u64, Device)> = std::mem::take(&mut self.online).into_keys().collect();
         for (user, device) in all {
@@ -182,7 +186,7 @@ impl AccessPoint {
         self.close_window(now);
     }
 
-    /// A linked writer says where it works; `None`: its link is down.
+    /// A linked writer announces its site and shard; `None`: its link is down.
     pub fn writer(&mut self, node: u32, place: Option<(u16, Shard)>) {
         match place {
             Some(place) => self.writers.insert(node, place),
@@ -190,8 +194,9 @@ impl AccessPoint {
         };
     }
 
-    /// The session that a writer wants closed, if it is still the one that this event told of. Writers of two sites may have heard of two
-    /// sessions in another order, and each would end the other's: the linked one of the first site decides.
+    /// The session that a writer wants closed, if it is still the one that this event reported. Writers of two sites
+    /// may have seen two sessions in different orders, and each would end the other's: the linked writer of the first
+    /// site decides.
     pub fn superseded(&self, writer: u32, one: &Supersede) -> Option<Closing> {
         let online = self.online.get(&(one.user, one.device))?;
         let same = (online.version, online.index) == (one.version, one.index);
@@ -240,7 +245,7 @@ impl AccessPoint {
         let (mut bytes, mut versions) = (0, 0);
         let mut run: Option<(u64, u64)> = None;
         let mut frames = Vec::new();
-        // The map's version is that of no map: the writer's own shard was split for.
+        // The map's version 0 stands for no map: the packet was split for the writer's own shard.
         let (map, shard, me) = (0, ask.shard, self.me);
         let end = |run: &mut Option<(u64, u64)>, frames: &mut Vec<Vec<u8>>| {
             if let Some((first, last)) = run.take() {
@@ -249,7 +254,7 @@ impl AccessPoint {
         };
         'ranges: for (first, last) in &ask.ranges {
             let mut version = *first;
-            // What the ring does not have ends the range: it is newer than the newest.
+            // A version that the ring does not have ends the range: it is newer than the newest.
             while let Some(events) = self.ring.get(version).filter(|_| !after(version, *last)) {
                 match split::share(map, shard, me, version, &events) {
                     Some(share) => {
@@ -276,7 +281,7 @@ impl AccessPoint {
         self.out.extend(frames.into_iter().map(|frame| (to, frame)));
     }
 
-    /// A writer asks for the full state, or for chunks of one that was cut, or says that it has all of them.
+    /// A writer asks for the full state, or for chunks of one in progress, or confirms that it has all of them.
     pub fn full_ask(&mut self, now: Micros, writer: u32, ask: &FullAsk) {
         let transaction = ask.transaction;
         if ask.ap != self.me.ap {
@@ -314,7 +319,7 @@ impl AccessPoint {
             .begin(now, writer, transaction, self.ring.newest(), own.map(entry));
     }
 
-    /// Does what is due.
+    /// Runs the timers due by `now`.
     pub fn expire(&mut self, now: Micros) {
         if self.window_ends.is_some_and(|at| at <= now) {
             self.close_window(now);
@@ -334,13 +339,13 @@ impl AccessPoint {
             .send(now, origin, |writer, bytes| out.push((To::Writer(writer), bytes)));
     }
 
-    /// When [`AccessPoint::expire`] has something to do.
+    /// When [`AccessPoint::expire`] is due.
     pub fn deadline(&self) -> Option<Micros> {
         let others = [self.window_ends, self.fulls.deadline()];
         others.into_iter().flatten().chain([self.beat_at]).min()
     }
 
-    /// Frames to be sent.
+    /// Takes the frames to send.
     pub fn take_out(&mut self) -> Vec<(To, Vec<u8>)> {
         std::mem::take(&mut self.out)
     }
@@ -354,7 +359,7 @@ impl AccessPoint {
         self.me
     }
 
-    /// How many devices are online here.
+    /// Number of devices online here.
     pub fn devices_len(&self) -> usize {
         self.online.len()
     }
@@ -380,7 +385,7 @@ impl AccessPoint {
         self.window_ends.get_or_insert(now + self.settings.window);
     }
 
-    /// Makes packets of what changed: one, or several where one frame does not hold all.
+    /// Makes packets of the changes: one, or several if they don't fit into one frame.
     fn close_window(&mut self, now: Micros) {
         self.window_ends = None;
         let mut bytes = [0; PACKET_EVENTS_BYTES_MAX];

@@ -1,20 +1,20 @@
-//! When to look at which thing again, where most things are done before their time.
+//! Timers by key, most of which are cancelled before their time.
 //!
-//! Owns [`Alarms`]: an alarm that no longer stands is dropped when its time comes, or when such ones are the most. So setting one costs
-//! little, and undoing one nothing. Most alarms of one kind are set by the same wait, so they come in order and stand in a line;
-//! only the others are sorted. Knows no clock.
+//! Owns [`Alarms`]: a cancelled alarm is dropped when its time comes, or when such alarms are the majority. So
+//! setting one costs little, and cancelling one nothing. Most alarms of one kind have the same wait, so they come in
+//! order and are kept in a queue; only the others are sorted. Knows no clock.
 
 use muster_transport::Micros;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Alarms that no longer stand are looked for once there are so many, and again when there are twice as many as were left.
+/// Cancelled alarms are removed once there are this many alarms, and again when there are twice as many as were left.
 const TRIM_FROM: usize = 1_024;
 
 pub struct Alarms<K> {
-    /// Each no sooner than the one before it.
+    /// Each is no earlier than the one before it.
     line: VecDeque<(Micros, K)>,
-    /// Alarms for a sooner time than the last of the line.
+    /// Alarms for an earlier time than the last of the queue.
     heap: BinaryHeap<Reverse<(Micros, K)>>,
     trim_at: usize,
 }
@@ -37,7 +37,7 @@ impl<K: Copy + Ord> Alarms<K> {
         }
     }
 
-    /// The next one that is due and stands.
+    /// Takes the next alarm that is due and was not cancelled.
     pub fn due(&mut self, now: Micros, stands: impl Fn(Micros, &K) -> bool) -> Option<K> {
         if self.len() >= self.trim_at {
             self.line.retain(|(at, key)| stands(*at, key));
@@ -57,7 +57,7 @@ impl<K: Copy + Ord> Alarms<K> {
         None
     }
 
-    /// When the next one is due, whether it stands or not.
+    /// When the next alarm is due, even if it was cancelled.
     pub fn first(&self) -> Option<Micros> {
         self.next().map(|(at, _)| at)
     }
@@ -66,7 +66,7 @@ impl<K: Copy + Ord> Alarms<K> {
         self.line.len() + self.heap.len()
     }
 
-    /// Whether the next one is in the line.
+    /// Whether the next alarm is in the queue.
     fn is_in_line(&self) -> bool {
         match (self.line.front(), self.heap.peek()) {
             (Some(one), Some(Reverse(other))) => one <= other,
@@ -96,9 +96,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// The model is the latest time of each key: whatever the order of the times, what is due comes by time and key.
+        /// The model is the latest time of each key: for any order of the times, due alarms come by time and key.
         #[test]
-        fn what_is_due_is_what_a_sorted_list_says(sets in prop::collection::vec((0u64..50, 0u32..12), 0..60), step in 1u64..20) {
+        fn due_alarms_agree_with_a_sorted_list(sets in prop::collection::vec((0u64..50, 0u32..12), 0..60), step in 1u64..20) {
             let (mut alarms, mut wanted) = (Alarms::default(), BTreeMap::new());
             for (at, key) in sets {
                 alarms.set(at, key);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_comes_in_its_order_once_it_is_due_and_nothing_else_does() {
+    fn only_active_alarms_come_in_order_once_due() {
         let mut alarms = Alarms::default();
         let mut wanted: BTreeMap<u32, Micros> = BTreeMap::new();
         for (at, key) in [(30, 1), (10, 2), (20, 3), (40, 2), (20, 4)] {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_no_longer_stand_take_no_memory_for_long() {
+    fn cancelled_alarms_soon_take_no_memory() {
         let mut alarms = Alarms::default();
         for key in 0..100_000u32 {
             alarms.set(1_000_000_000, key);

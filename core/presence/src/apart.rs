@@ -1,6 +1,6 @@
-//! A gateway without sessions: an access point that gives every linked writer its share itself.
+//! A gateway without sessions: an access point that sends every linked writer its share directly.
 //!
-//! Owns: [`Apart`], the task, for benches and tests of writers: its devices come and go by calls. Knows no proxy.
+//! Owns: [`Apart`], a task for benches and tests of writers: its devices come and go by calls. Knows no proxy.
 
 use crate::access::{AccessPoint, To};
 use crate::map::ShardMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// The task of a gateway without sessions.
 pub struct Apart {
     pub access: AccessPoint,
-    /// Linked writers, and the shard that each said to have.
+    /// Linked writers, each with its announced site and shard.
     writers: BTreeMap<u32, Option<(u16, Shard)>>,
 }
 
@@ -26,7 +26,7 @@ impl Apart {
         }
     }
 
-    /// Frames leave.
+    /// Moves the access point's frames to the links.
     pub fn leave(&mut self, mail: &mut Mail) {
         let out = self.access.take_out();
         if out.is_empty() {

@@ -1,13 +1,14 @@
-//! A full state on its way in: chunks in any order, some twice, some lost.
+//! A full state being received: chunks in any order, some twice, some lost.
 //!
-//! Owns: [`Assembly`]. Knows no gateway and no place. Memory grows by chunks that came, never by the count that they name.
+//! Owns: [`Assembly`]. Knows no gateway and no place. Memory grows with received chunks, never with the announced
+//! count.
 
 use crate::event::Entry;
 use crate::limits::RANGES_MAX;
 use crate::wire::Ranges;
 use std::collections::BTreeMap;
 
-/// The chunks of one state, as of one version of one life of a gateway.
+/// The chunks of one state, as of one version in one life of a gateway.
 pub struct Assembly {
     pub epoch: u32,
     pub version: u64,
@@ -25,7 +26,7 @@ impl Assembly {
         }
     }
 
-    /// Whether a chunk of such a state is one of these.
+    /// Whether a chunk of such a state belongs here.
     pub fn is(&self, epoch: u32, version: u64, count: u32) -> bool {
         (self.epoch, self.version, self.count) == (epoch, version, count)
     }
@@ -38,7 +39,7 @@ impl Assembly {
         self.chunks.len() as u64 == u64::from(self.count)
     }
 
-    /// Chunks that did not come, the first of them where they are many.
+    /// Missing chunks; if there are many, the first of them.
     pub fn missing(&self) -> Ranges {
         let mut ranges = Ranges::new();
         let mut next = 0;

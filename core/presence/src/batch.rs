@@ -1,19 +1,20 @@
-//! What a writer's store is to take, in batches that are written whole.
+//! Changes for a writer's store, in batches that are written atomically.
 //!
-//! Owns: [`Batch`] and [`Outgoing`]: a user's record goes with what is told of the user, and the applied vector never before the users that it
-//! speaks of (I-4, H7, H8). A batch that was not written is given again. Knows no store and no place.
+//! Owns: [`Batch`] and [`Outgoing`]: a user's record goes with the changes reported about the user, and the applied
+//! vector never before the users that it covers (I-4, H7, H8). A batch that was not written is given again. Knows no
+//! store and no place.
 
 use crate::places::{Change, Places};
 use crate::planted::{self, Bug};
 use muster_transport::Micros;
 use std::collections::BTreeMap;
 
-/// What has been applied of a gateway.
+/// How far a gateway's packets have been applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
     pub ap: u32,
     pub epoch: u32,
-    /// All up to this version. `None`: the gateway is gone, and its entry with it.
+    /// Everything up to this version. `None`: the gateway is gone, and its entry must be removed.
     pub version: Option<u64>,
 }
 
@@ -21,32 +22,32 @@ pub struct Applied {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserChange {
     pub user: u64,
-    /// The record's bytes; none: delete the field.
+    /// The record's bytes; empty: delete the field.
     pub record: Vec<u8>,
     /// Entries for the outbox, in order.
     pub changes: Vec<Change>,
-    /// When the last device went, where the field is to be deleted.
+    /// When the last device went offline, if the field is to be deleted.
     pub went: Option<Micros>,
 }
 
-/// To be written whole or not at all.
+/// A batch to be written as a whole or not at all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     pub users: Vec<UserChange>,
     pub vector: Vec<Applied>,
 }
 
-/// What changed and is not written yet.
+/// Changes that are not written yet.
 #[derive(Default)]
 pub struct Outgoing {
-    /// Of the pass under way: users that are left, and the vector that goes with the last of them.
+    /// The current pass: remaining users, and the vector that goes with the last of them.
     users: BTreeMap<u64, Vec<Change>>,
     vector: Vec<Applied>,
     in_flight: Option<Batch>,
 }
 
 impl Outgoing {
-    /// The batch to write, of at most `users_max` users: the same one until it is written.
+    /// The batch to write, with at most `users_max` users: the same one until it is written.
     pub fn next(
         &mut self,
         places: &mut Places,
@@ -63,7 +64,7 @@ impl Outgoing {
                 let Some((user, mut changes)) = self.users.pop_first() else {
                     break;
                 };
-                // A record says all that is known now, so what is to be told of it until now goes with it.
+                // A record is as of now, so all changes of the user until now go with it.
                 changes.append(&mut places.take_changed_of(user));
                 let record = places.record(user).encode();
                 let went = places.take_went_of(user).filter(|_| record.is_empty());
@@ -82,18 +83,18 @@ impl Outgoing {
         self.in_flight.as_ref()
     }
 
-    /// The batch is in the store.
+    /// The batch has been written to the store.
     pub fn written(&mut self) {
         self.in_flight = None;
     }
 
-    /// Everything that is not written, to begin again: what was to be told, by user.
+    /// Takes everything that is not written, to start again: the changes to report, by user.
     pub fn take_back(&mut self) -> BTreeMap<u64, (Vec<Change>, Option<Micros>)> {
         let pass = std::mem::take(&mut self.users).into_iter();
         let mut back: BTreeMap<_, _> = pass.map(|(user, changes)| (user, (changes, None))).collect();
         self.vector.clear();
         for user in self.in_flight.take().into_iter().flat_map(|batch| batch.users) {
-            // A user of the batch was taken out of the pass.
+            // The users of the batch were taken out of the pass.
             back.insert(user.user, (user.changes, user.went));
         }
         back

@@ -1,14 +1,15 @@
-//! The record of a user in the store, and the bucket of the time at which it was last seen.
+//! The record of a user in the store, and the bucket of the time at which the user was last seen.
 //!
-//! Owns: [`Record`], its bytes, and [`bucket`]. Knows no store: records are the values of one hash of it whose fields are users, so that one
-//! command looks up any number of them; a bucket is a small hash of its own, which is forgotten as a whole.
+//! Owns: [`Record`], its bytes, and [`bucket`]. Knows no store: records are the values of one of its hashes, whose
+//! fields are users, so that one command looks up any number of them; a bucket is a small hash of its own, which is
+//! forgotten as a whole.
 //!
 //! A record is a byte 1 (this format), then for each device to the end:
 //!
 //! | field | bytes |
 //! |---|---|
 //! | gateway, its epoch, version, index | varints (7 bits a byte, low first): mostly 2 + 4 + 3 + 1 |
-//! | state | 1: 0 online, else a reason: offline, not told yet |
+//! | state | 1: 0 online, otherwise a reason: offline, not reported yet |
 //! | time of the event in ms | varint: 6 |
 //! | device | 1 + its name |
 
@@ -19,12 +20,12 @@ use muster_transport::Reader;
 
 const FORMAT: u8 = 1;
 
-/// A device of a user at a gateway, as the store has it.
+/// A device of a user at a gateway, as stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct StoredDevice {
     pub origin: Origin,
     pub device: Device,
-    /// The event that it stands so by.
+    /// The version of the event that set this state.
     pub version: u64,
     pub index: u16,
     pub state: State,
@@ -34,7 +35,7 @@ pub struct Held {
 
 /// The devices of one user, by device and gateway.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Record(pub Vec<Held>);
+pub struct Record(pub Vec<StoredDevice>);
 
 /// The bucket of a user among `buckets`, for users that share a shard: their numbers differ by multiples of `shards`.
 pub fn bucket(user: u64, shards: u16, buckets: u32) -> u32 {
@@ -43,7 +44,7 @@ pub fn bucket(user: u64, shards: u16, buckets: u32) -> u32 {
 }
 
 impl Record {
-    /// Its bytes; none where no device is left, so that the field is to be deleted.
+    /// The encoded record; empty if no device is left, so that the field must be deleted.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 * self.0.len());
         if !self.0.is_empty() {
@@ -71,7 +72,7 @@ impl Record {
         record.read(bytes).map(|()| record)
     }
 
-    /// Adds the devices of these bytes. `None`: they are not a record of this format, and some may have been added.
+    /// Adds the devices in these bytes. `None`: they are not a record of this format, and some may have been added.
     pub fn read(&mut self, bytes: &[u8]) -> Option<()> {
         let Some((format, rest)) = bytes.split_first() else {
             return Some(());
@@ -81,7 +82,7 @@ impl Record {
         }
         let mut r = Reader::new(rest);
         while !r.is_empty() {
-            self.0.push(Held {
+            self.0.push(StoredDevice {
                 origin: Origin {
                     ap: number(&mut r)?.try_into().ok()?,
                     epoch: number(&mut r)?.try_into().ok()?,
@@ -127,8 +128,8 @@ mod tests {
     use crate::event::Reason;
     use muster_transport::Dice;
 
-    fn held(dice: &mut Dice, device: &[u8]) -> Held {
-        Held {
+    fn held(dice: &mut Dice, device: &[u8]) -> StoredDevice {
+        StoredDevice {
             origin: Origin {
                 ap: 1 + dice.below(1_000) as u32,
                 epoch: 1_000 + dice.below(1_000_000) as u32,
@@ -186,14 +187,14 @@ mod tests {
         assert_eq!(bucket(7, 0, 0), 0);
     }
 
-    /// Bytes of a field and its value in a hash of Redis that is a table: an entry of 24, a slot of 8 in a table that is half to wholly full,
-    /// and two strings with a head of 3 and an end of 1, each in steps of 8.
+    /// Bytes of a field and its value in a Redis hash stored as a table: an entry of 24, a slot of 8 in a table that
+    /// is half to wholly full, and two strings with a header of 3 and an end of 1, each in steps of 8.
     fn entry(user: u64, value: usize) -> usize {
         let string = |len: usize| (len + 4).next_multiple_of(8);
         24 + 12 + string(user.to_string().len()) + string(value)
     }
 
-    /// Bytes a user in Redis, by devices of a user.
+    /// Bytes per user in Redis, by the user's number of devices.
     #[test]
     fn bytes_of_a_user_in_the_store() {
         let mut dice = Dice::new(3);

@@ -1,20 +1,21 @@
-//! Which sessions of a user stay where the user's policy does not let them stand beside each other at several gateways.
+//! Which sessions of a user stay if the user's policy forbids them to coexist at several gateways.
 //!
-//! Owns: [`Contest`], a state machine of each group of sessions that exclude each other: one session holds the place, all others end. It
-//! says so again until they are gone, as frames may be lost; where the holder goes first, the newest of the others holds the place.
-//! Sessions of one gateway are that gateway's own business. Knows no frame's way: a gateway obeys one writer (`access`).
+//! Owns: [`Contest`], a state machine for each group of sessions that exclude each other: one session holds the
+//! place, all others must end. The writer repeats this until they are gone, since frames may be lost; if the holder
+//! leaves first, the newest of the others becomes the holder. Sessions of one gateway are that gateway's own
+//! business. Knows no path of frames: a gateway obeys one writer (`access`).
 //!
 //! | state of a session | what happens | its next state |
 //! |---|---|---|
 //! | none | it comes, and no other of its group is here | holds |
-//! | none | it comes as the newest event of its gateway | holds; the former holder ends |
-//! | none | it comes later than newer events, or by a full state | the newer one by the gateways' clocks holds; the other one ends |
+//! | none | it comes as the newest event of its gateway | holds; the former holder must end |
+//! | none | it comes later than newer events, or by a full state | the newer one by the gateways' clocks holds; the other one must end |
 //! | holds, ends | it goes, or its device has a newer session there | none |
-//! | ends | no other of its group is here any more | holds: the newest of them |
+//! | ends | no other of its group is here anymore | holds: the newest of them |
 //!
 //! `tests/reference/policies.py` is the model.
 
-use crate::bucket::Held;
+use crate::bucket::StoredDevice;
 use crate::device::Device;
 use crate::event::State;
 use crate::places::{Key, Places};
@@ -23,17 +24,17 @@ use crate::wire::{Origin, Supersede};
 use muster_transport::Micros;
 use std::collections::BTreeMap;
 
-/// A session that is to end is told so again after this.
+/// Interval at which the end of a session is requested again.
 const AGAIN: Micros = 1_000_000;
 
-/// The event that a session came by.
+/// The event that reported a session.
 type Event = (Origin, u64, u16);
 
-fn event(held: &Held) -> Event {
+fn event(held: &StoredDevice) -> Event {
     (held.origin, held.version, held.index)
 }
 
-/// Sessions that are to end, of all users.
+/// Sessions that must end, of all users.
 pub struct Contest {
     policies: Policies,
     ending: BTreeMap<Key, Event>,
@@ -49,7 +50,8 @@ impl Contest {
         }
     }
 
-    /// A session came. `in_order`: its event is the newest of its gateway, so it is newer than what is known of others.
+    /// A session came. `in_order`: its event is the newest of its gateway, so it is newer than what is known of
+    /// others.
     pub fn came(&mut self, now: Micros, places: &Places, key: Key, in_order: bool) {
         self.ending.remove(&key);
         let (user, device, ap) = key;
@@ -58,7 +60,8 @@ impl Contest {
         if online.len() < 2 {
             return;
         }
-        let is_newcomer = |held: &&Held| (held.device, held.origin.ap, held.state) == (device, ap, State::Online);
+        let is_newcomer =
+            |held: &&StoredDevice| (held.device, held.origin.ap, held.state) == (device, ap, State::Online);
         let Some(newcomer) = online.iter().find(is_newcomer) else {
             return;
         };
@@ -79,12 +82,13 @@ impl Contest {
         }
     }
 
-    /// When there is something to say.
+    /// When a request is due.
     pub fn deadline(&self) -> Option<Micros> {
         self.look_at
     }
 
-    /// Sessions that end, each told until it is gone. `is_whole`: nothing is missing of a gateway, so that its sessions are there.
+    /// Sessions that must end, each repeated until it is gone. `is_whole`: nothing is missing of a gateway, so its
+    /// sessions are really there.
     pub fn due(&mut self, now: Micros, places: &Places, is_whole: impl Fn(u32) -> bool) -> Vec<Supersede> {
         let mut told = Vec::new();
         if self.look_at.is_none_or(|at| now < at) {
@@ -94,15 +98,16 @@ impl Contest {
         for key in ending {
             let (user, device, ap) = key;
             let online = places.record(user).0;
-            let online: Vec<&Held> = online.iter().filter(|held| held.state == State::Online).collect();
+            let online: Vec<&StoredDevice> = online.iter().filter(|held| held.state == State::Online).collect();
             let own = online.iter().find(|held| (held.device, held.origin.ap) == (device, ap));
             let Some(own) = own.filter(|own| self.ending.get(&key) == Some(&event(own))) else {
                 self.ending.remove(&key);
                 continue;
             };
             let group = self.group(user, device, &online);
-            let ends = |held: &&Held| self.ending.get(&(user, held.device, held.origin.ap)) == Some(&event(held));
-            let mut holders: Vec<&Held> = group.iter().copied().filter(|held| !ends(held)).collect();
+            let ends =
+                |held: &&StoredDevice| self.ending.get(&(user, held.device, held.origin.ap)) == Some(&event(held));
+            let mut holders: Vec<&StoredDevice> = group.iter().copied().filter(|held| !ends(held)).collect();
             if holders.is_empty() {
                 let newest = group
                     .iter()
@@ -113,8 +118,9 @@ impl Contest {
                     self.ending.remove(&(user, held.device, held.origin.ap));
                 }
             }
-            // A holder may be gone, where the event that says so is missing.
-            let is_held = |held: &&Held| is_whole(held.origin.ap) && (held.device, held.origin.ap) != (device, ap);
+            // A holder may be gone if the event that reports its end is missing.
+            let is_held =
+                |held: &&StoredDevice| is_whole(held.origin.ap) && (held.device, held.origin.ap) != (device, ap);
             if !holders.iter().any(is_held) {
                 continue;
             }
@@ -130,8 +136,8 @@ impl Contest {
         told
     }
 
-    /// The online sessions of a user that stand for the same place as a device's.
-    fn group<'a>(&self, user: u64, device: Device, online: &[&'a Held]) -> Vec<&'a Held> {
+    /// The online sessions of a user that compete with a device's session.
+    fn group<'a>(&self, user: u64, device: Device, online: &[&'a StoredDevice]) -> Vec<&'a StoredDevice> {
         let policy = self.policies.of(user);
         online
             .iter()
@@ -141,9 +147,10 @@ impl Contest {
     }
 }
 
-/// Which one is newer where their events did not come in order: by the gateways' clocks, and the same for every writer.
-fn is_newer(one: &Held, other: &Held) -> bool {
-    let order = |held: &Held| (held.at_ms, held.origin, held.version, held.index);
+/// Which session is newer if their events did not come in order: by the gateways' clocks, and the same for every
+/// writer.
+fn is_newer(one: &StoredDevice, other: &StoredDevice) -> bool {
+    let order = |held: &StoredDevice| (held.at_ms, held.origin, held.version, held.index);
     order(one) > order(other)
 }
 
@@ -158,10 +165,10 @@ mod tests {
     const USER: u64 = 7;
     const DEVICES: [&[u8]; 3] = [b"phone:a", b"phone:b", b"laptop"];
 
-    /// A session: when it came, its gateway, the version that told it, its device.
+    /// A session: when it came, its gateway, the version that reported it, its device.
     type Session = (u64, u32, u64, Device);
 
-    /// The rules as sentences, over plain sets; `tests/reference/policies.py` has them once more.
+    /// The rules written plainly, over plain sets; `tests/reference/policies.py` has them again.
     struct Model {
         policy: Policy,
         online: BTreeSet<Session>,
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_end_as_the_model_says_and_each_group_is_left_with_one() {
+    fn sessions_end_by_the_model_and_one_of_each_group_remains() {
         for seed in 0..600 {
             let mut dice = Dice::new(seed);
             let policy = [Policy::Many, Policy::OnePerKind, Policy::One][seed as usize % 3];
@@ -277,7 +284,7 @@ mod tests {
                 };
                 versions[ap as usize] += 1;
                 let version = versions[ap as usize];
-                // The one before may come late, with a time of its own.
+                // The previous event may come late, with a time of its own.
                 if state == State::Online && dice.below(4) == 0 {
                     versions[ap as usize] += 1;
                     let later = Device::new(DEVICES[dice.below(3) as usize]).expect("a name");
@@ -316,7 +323,7 @@ mod tests {
                 assert_eq!(
                     gateways.len(),
                     1,
-                    "seed {seed}: all that is left of a group is at one gateway"
+                    "seed {seed}: the remaining sessions of a group are at one gateway"
                 );
             }
         }

@@ -1,8 +1,9 @@
-//! The task of a unicast service: a message of a proxy to the gateways that its user is on, and their answers as one.
+//! The task of a unicast service: forwards a proxy's message to the gateways of its user, and combines their replies.
 //!
-//! Owns [`Courier`]: where users are, for seconds; tries at each gateway until it answers or the message's time is over; an answer for each
-//! device. It forgets nothing that matters when it dies: the proxy asks another service, and gateways know the numbers that they had.
-//! Knows no reader: routes are asked for by events, and the control plane brings them.
+//! Owns [`Courier`]: where users are, remembered for seconds; tries at each gateway until it replies or the message's
+//! time is over; an outcome for each device. Nothing important is lost when it dies: the proxy asks another service,
+//! and gateways remember the numbers of messages that they had. Knows no reader: it requests routes by events, and
+//! the control plane brings them.
 
 use crate::alarms::Alarms;
 use crate::device::Device;
@@ -17,44 +18,45 @@ use muster_transport::{Identity, Mail, Micros};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A gateway that says nothing is told again after this, doubled up to the second figure.
+/// First interval before a silent gateway gets a message again, and the longest; it doubles each time.
 const AGAIN: Micros = 150_000;
 const AGAIN_MAX: Micros = 1_000_000;
-/// A route that was not brought is asked for again after this.
+/// Interval before a route that was not brought is requested again.
 const ROUTE_AGAIN: Micros = 300_000;
-/// A route is believed so long: a gateway that answers "not here" ends it sooner.
+/// How long a route is trusted: a gateway that replies "not here" ends it sooner.
 const ROUTE_LIFE: Micros = 2_000_000;
-/// Where every gateway of a route says "not here" the user may be moving: it is asked for so often, after these waits.
+/// If every gateway of a route replies "not here", the user may be moving: the route is requested again after each of
+/// these waits.
 const MOVES: [Micros; 2] = [50_000, 300_000];
-/// A gateway's last word may come so long after the end of a message's time.
+/// How long after a message's time its gateways' last replies are accepted.
 const GRACE: Micros = 150_000;
-/// An answer is kept so long, for proxies that ask again.
+/// How long an outcome is kept, for proxies that ask again.
 const KEEP: Micros = 2_000_000;
-/// They are forgotten a little later than they could be, so that nobody is woken for each.
+/// Entries are forgotten up to this much later, so that they need no wake-up of their own.
 const FORGET_LATE: Micros = 500_000;
 
 muster_transport::counters! {
     /// Counts of a unicast service.
     pub struct CourierCounters {
-        /// Messages to users taken from proxies.
+        /// Messages to users received from proxies.
         unicast_messages,
-        /// Messages that came once more.
+        /// Messages received again.
         unicast_messages_again,
-        /// Frames for gateways, each try counted.
+        /// Frames sent to gateways, each try counted.
         unicast_pushed,
-        /// Devices that have their message.
+        /// Devices that confirmed their message.
         unicast_delivered,
-        /// Messages to users of whom no device is online.
+        /// Messages to users without a device online.
         unicast_not_online,
-        /// Messages of which a device, or a gateway, did not say in time that it has them.
+        /// Messages that a device or a gateway did not confirm in time.
         unicast_expired,
-        /// Devices of which nobody can say whether they have their message: their gateway was lost.
+        /// Devices with an unknown outcome: their gateway was lost.
         unicast_unknown,
         /// Routes asked for.
         unicast_routes_asked,
-        /// Messages for which a known route served.
+        /// Messages sent by a known route.
         unicast_routes_known,
-        /// Messages dropped: as many are known as may be.
+        /// Messages dropped: too many are known.
         unicast_dropped_full,
     }
 }
@@ -64,11 +66,11 @@ muster_transport::counters! {
 pub struct Whereabouts {
     pub gateway: u32,
     pub device: Device,
-    /// `false`: its gateway was lost of late.
+    /// `false`: its gateway was lost recently.
     pub is_online: bool,
 }
 
-/// How far a message is at one gateway.
+/// The state of a message at one gateway.
 struct Way {
     gateway: u32,
     /// Devices that a reader had there.
@@ -78,7 +80,7 @@ struct Way {
     outcomes: Option<Outcomes>,
 }
 
-/// A message that is not answered.
+/// A message without an outcome.
 struct Order {
     proxy: u32,
     after: u64,
@@ -87,14 +89,14 @@ struct Order {
     body: Vec<u8>,
     until: Micros,
     ways: Few<Way>,
-    /// It waits for a route, since then.
+    /// Since when it waits for a route.
     asked_at: Option<Micros>,
     moves: usize,
     due: Micros,
 }
 
 impl Way {
-    /// The outcome of its devices where it does not answer; of no device in particular where none is known.
+    /// The outcome of a gateway's devices if it does not reply; of no particular device if none is known.
     fn without_answer(
         &self,
         outcome: Outcome,
@@ -105,7 +107,7 @@ impl Way {
         devices.chain(nobody)
     }
 
-    /// A gateway's answer with those of the devices that it does not know.
+    /// A gateway's reply, completed with the devices that it does not know.
     fn whole(&self, mut outcomes: Outcomes) -> Outcomes {
         let names = |outcomes: &Outcomes, device: &Device| outcomes.iter().any(|(of, _)| *of == Some(*device));
         let gone: Vec<Device> = self
@@ -120,7 +122,7 @@ impl Way {
 }
 
 impl Order {
-    /// Has all gateways of a route among its ways. Returns whether one of them has still to answer.
+    /// Adds all gateways of a route to the message's. Returns whether one of them has yet to reply.
     fn aim(&mut self, now: Micros, route: &[Whereabouts], mail: &Mail) -> bool {
         self.asked_at = None;
         for one in route {
@@ -143,11 +145,11 @@ impl Order {
         for way in self.ways.iter_mut() {
             let is_named = route.iter().any(|one| one.gateway == way.gateway && one.is_online);
             match &way.outcomes {
-                // A gateway that went, and that readers have no more, will not say which of its devices have the message.
+                // A gateway that is gone, and that readers no longer list, will not reply for its devices.
                 None if !is_named && !mail.is_linked(way.gateway) => {
                     way.outcomes = Some(way.without_answer(Outcome::Unknown, self.device).collect());
                 }
-                // One that said "not here" is asked again where the route still has it.
+                // A gateway that replied "not here" is asked again if the route still lists it.
                 Some(outcomes) if is_named && is_not_here(outcomes) => {
                     (way.at, way.wait, way.outcomes) = (now, AGAIN, None);
                 }
@@ -157,18 +159,18 @@ impl Order {
         self.is_open()
     }
 
-    /// What gateways answered.
+    /// What gateways replied.
     fn known(&self) -> impl Iterator<Item = (Option<Device>, Outcome)> + '_ {
         let answers = self.ways.iter().filter_map(|way| way.outcomes.as_ref());
         answers.flatten().copied()
     }
 
-    /// Whether a gateway has not answered.
+    /// Whether a gateway has not replied.
     fn is_open(&self) -> bool {
         self.ways.iter().any(|way| way.outcomes.is_none())
     }
 
-    /// Tells the gateways that are due. Returns their number, and when it is to be looked at again.
+    /// Sends the message to the gateways that are due. Returns their number, and when the next is due.
     fn push(&mut self, now: Micros, id: MessageId, mail: &mut Mail) -> (u64, Micros) {
         let left_ms = self.until.saturating_sub(now) / 1_000;
         let unicast = Message::Unicast(Unicast {
@@ -206,14 +208,14 @@ pub struct Courier {
     here: Here,
     orders: QuickMap<MessageId, Order>,
     alarms: Alarms<MessageId>,
-    /// The answers to messages of late, as frames: apart from the messages that are on their way, as they are many more.
+    /// The outcomes of recent messages, as frames: kept apart from open messages, since there are many more.
     answers: QuickMap<MessageId, Box<[u8]>>,
     /// When they are forgotten.
     done: VecDeque<(Micros, MessageId)>,
     routes: BTreeMap<u64, Route>,
     /// Messages that wait for a user's route.
     waiting: BTreeMap<u64, Vec<MessageId>>,
-    /// Users whose routes are to be asked for.
+    /// Users whose routes must be requested.
     asks: Vec<u64>,
     readers: bool,
     pub counters: CourierCounters,
@@ -235,7 +237,7 @@ impl Courier {
         }
     }
 
-    /// Whether there is anybody who brings routes.
+    /// Sets whether any reader is available to bring routes.
     pub fn set_readers(&mut self, known: bool) {
         self.readers = known;
     }
@@ -245,10 +247,10 @@ impl Courier {
         self.orders.len()
     }
 
-    /// Where a user is, or `None` where nobody could say.
+    /// A reader's reply: where a user is; `None` if nobody knows.
     pub fn routed(&mut self, now: Micros, user: u64, places: Option<Vec<Whereabouts>>, mail: &mut Mail) {
         let Some(places) = places else {
-            return; // asked for again by its time
+            return; // its timer requests it again
         };
         for id in self.waiting.remove(&user).unwrap_or_default() {
             self.go(now, id, &places, mail);
@@ -260,7 +262,7 @@ impl Courier {
         }
     }
 
-    /// A message goes to the gateways of a route.
+    /// Sends a message to the gateways of a route.
     fn go(&mut self, now: Micros, id: MessageId, places: &[Whereabouts], mail: &mut Mail) {
         let Some(order) = self.orders.get_mut(&id) else {
             return;
@@ -271,7 +273,7 @@ impl Courier {
         }
     }
 
-    /// Tells the gateways that are due, and says when it looks again.
+    /// Sends a message to the gateways that are due, and schedules the next check.
     fn push(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
         let Some(order) = self.orders.get_mut(&id) else {
             return;
@@ -281,7 +283,7 @@ impl Courier {
         self.plan(id, next);
     }
 
-    /// Where its user is, for a message: from what is known, else from a reader.
+    /// Finds the route for a message: the known one, or from a reader.
     fn find(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
         let Some(order) = self.orders.get_mut(&id) else { return };
         let user = order.user;
@@ -295,7 +297,7 @@ impl Courier {
         }
         order.asked_at = Some(now);
         let waiting = self.waiting.entry(user).or_default();
-        // One question for all that wait.
+        // One request for all that wait.
         if waiting.is_empty() {
             self.asks.push(user);
             self.counters.unicast_routes_asked += 1;
@@ -344,7 +346,7 @@ impl Courier {
             moves: 0,
             due: now,
         });
-        // The way of nearly all: one look at the route, and none at the message once more.
+        // The usual case: one look-up of the route, and no second one of the message.
         let route = self.routes.get(&unicast.user).filter(|route| now < route.until);
         match route.is_some_and(|route| order.aim(now, &route.places, mail)) {
             true => {
@@ -368,14 +370,15 @@ impl Courier {
         let outcomes = way.whole(outcomes);
         let gone = |(_, outcome): &(Option<Device>, Outcome)| *outcome == Outcome::NotOnline;
         if outcomes.iter().any(gone) {
-            self.routes.remove(&order.user); // it is not what it was
+            self.routes.remove(&order.user); // it is outdated
         }
         way.outcomes = Some(outcomes);
         if order.is_open() {
             return;
         }
         let nobody = order.known().all(|one| gone(&one));
-        // Another device of the user may be moving: the readers are asked once more. Where all are, they are asked twice.
+        // Another device of the user may be moving: the readers are asked once more. If all devices are, they are
+        // asked twice.
         let moved = order.moves == 0 && merge(order.known()).iter().any(gone);
         match MOVES.get(order.moves).filter(|_| nobody || moved) {
             Some(wait) => {
@@ -386,7 +389,7 @@ impl Courier {
         }
     }
 
-    /// Tells the proxy what is known.
+    /// Sends the proxy the outcome as far as it is known.
     fn answer(&mut self, now: Micros, id: MessageId, mail: &mut Mail) {
         let Some(order) = self.orders.remove(&id) else {
             return;
@@ -399,7 +402,7 @@ impl Courier {
             };
             way.without_answer(outcome, order.device)
         });
-        // No reader could say where the user is.
+        // No reader could tell where the user is.
         let nowhere = order.asked_at.is_some() && now >= order.until && order.ways.is_empty();
         let nowhere = nowhere.then_some((order.device, Outcome::Expired));
         let mut outcomes = merge(order.known().chain(unsaid).chain(nowhere));
@@ -429,7 +432,8 @@ impl Courier {
             }
             return self.answer(now, id, mail);
         }
-        // A gateway that says nothing for so long may be gone, and its user elsewhere; so may one of whom all say "not here".
+        // A gateway that was silent for that long may be gone, and its user elsewhere; likewise if all reply "not
+        // here".
         let user = order.user;
         let silent = order
             .ways
@@ -440,7 +444,7 @@ impl Courier {
         self.push(now, id, mail);
         if asks {
             if let Some(waiting) = self.waiting.get_mut(&user) {
-                waiting.retain(|other| *other != id); // the question, or its answer, may be lost
+                waiting.retain(|other| *other != id); // the request, or its reply, may be lost
             }
             self.routes.remove(&user);
             self.find(now, id, mail);
@@ -448,7 +452,7 @@ impl Courier {
     }
 }
 
-/// A gateway has no such device.
+/// Whether a gateway has no such device.
 fn is_not_here(outcomes: &[(Option<Device>, Outcome)]) -> bool {
     outcomes.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline)
 }
@@ -488,7 +492,7 @@ impl Task for Courier {
             self.routes
                 .retain(|_, route| route.places.iter().all(|one| one.gateway != peer.node));
         }
-        // What a gateway has not answered is told again, or told elsewhere.
+        // Messages that a gateway has not answered are sent again, or sent elsewhere.
         let mut late = Vec::new();
         for (id, order) in &mut self.orders {
             let mut ways = order.ways.iter_mut();
@@ -498,7 +502,7 @@ impl Task for Courier {
                 late.push(*id);
             }
         }
-        late.sort_unstable(); // of one proxy in the order in which they came
+        late.sort_unstable(); // the messages of one proxy, in the order of their arrival
         for id in late {
             self.plan(id, now);
         }

@@ -1,11 +1,11 @@
-//! A device's name: what a token calls the place that a user is at.
+//! A device's name: how a token names one of a user's devices.
 //!
 //! Owns: [`Device`], its bounds and its kind. Knows no session.
 
 use crate::limits::DEVICE_BYTES_MAX;
 use muster_transport::{Reader, Writer};
 
-/// A name of 1 to 23 printable characters without space and comma; what stands before the first colon is its kind.
+/// A name of 1 to 23 printable characters without space and comma; the part before the first colon is its kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Device {
     bytes: [u8; DEVICE_BYTES_MAX],
@@ -13,15 +13,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// Bytes of the longest one on the wire.
+    /// Longest encoded name, in bytes.
     pub const LEN_MAX: usize = 1 + DEVICE_BYTES_MAX;
-    /// The lowest of all in their order; no device has it.
+    /// A device ordered before all others; no real device has this name.
     pub(crate) const LOWEST: Device = Device {
         bytes: [0; DEVICE_BYTES_MAX],
         len: 0,
     };
 
-    /// `None`: empty, too long, or with a byte that no name has.
+    /// `None`: empty, too long, or with an invalid byte.
     pub fn new(name: &[u8]) -> Option<Device> {
         let good = |byte: &u8| byte.is_ascii_graphic() && *byte != b',';
         if name.is_empty() || name.len() > DEVICE_BYTES_MAX || !name.iter().all(good) {
@@ -47,7 +47,7 @@ impl Device {
         Device::new(reader.take(usize::from(len))?)
     }
 
-    /// One, or none as an empty name.
+    /// Reads a device, or an empty name for none.
     pub(crate) fn read_any(reader: &mut Reader<'_>) -> Option<Option<Device>> {
         match reader.u8()? {
             0 => Some(None),

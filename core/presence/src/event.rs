@@ -1,6 +1,7 @@
-//! What happens to a device at a gateway, and the bytes of it.
+//! Changes of a device at a gateway, and their encoding.
 //!
-//! Owns: [`Event`] (a change in a packet), [`Entry`] (a device in a full state), [`Reason`]. Knows no version's meaning.
+//! Owns: [`Event`] (a change in a packet), [`Entry`] (a device in a full state), [`Reason`]. Does not interpret
+//! versions.
 
 use crate::device::Device;
 use muster_transport::{Reader, Writer};
@@ -11,11 +12,11 @@ use muster_transport::{Reader, Writer};
 pub enum Reason {
     /// The client closed its session.
     Closed = 1,
-    /// Nothing came from the client, or its gateway is gone.
+    /// Nothing came from the client for too long, or its gateway is gone.
     Lost = 2,
     /// The gateway sent its clients away.
     Drained = 3,
-    /// A newer session took its place.
+    /// A newer session replaced it.
     Replaced = 4,
     /// An operator or a backend closed the session.
     Kicked = 5,
@@ -45,7 +46,7 @@ impl Reason {
     }
 }
 
-/// What an event says of a device.
+/// A device's state in an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum State {
     Online,
@@ -68,19 +69,19 @@ impl State {
     }
 }
 
-/// One change of one device. `index` is its place in the gateway's packet, also where a packet is split.
+/// One change of one device. `index` is its position in the gateway's packet, even if the packet was split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     pub index: u16,
     pub user: u64,
     pub device: Device,
     pub state: State,
-    /// By the gateway's wall clock, in milliseconds; to be shown, never to order by (H4).
+    /// The gateway's wall clock in milliseconds; for display, never for ordering (H4).
     pub at_ms: u64,
 }
 
 impl Event {
-    /// Bytes of the longest one: 2 + 8 + 24 + 1 + 8.
+    /// Longest event, in bytes: 2 + 8 + 24 + 1 + 8.
     pub const LEN_MAX: usize = 19 + Device::LEN_MAX;
 
     pub(crate) fn len(&self) -> usize {
@@ -104,7 +105,7 @@ impl Event {
     }
 }
 
-/// One device that is online, as a full state has it: since when, and by which event.
+/// One online device in a full state: since when, and by which event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub user: u64,
@@ -136,7 +137,7 @@ impl Entry {
     }
 }
 
-/// Reads items to the end of `bytes`. `None`: one is malformed. Holds no more than the bytes have.
+/// Reads items to the end of `bytes`. `None`: one is malformed. Allocates no more than the bytes hold.
 pub(crate) fn read_all<T>(bytes: &[u8], read: impl Fn(&mut Reader<'_>) -> Option<T>) -> Option<Vec<T>> {
     let mut reader = Reader::new(bytes);
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! Lists that nearly always have one entry.
 //!
-//! Owns [`Few`]: the first entry stands in place, so that one alone needs no memory of its own. Knows no entry.
+//! Owns [`Few`]: the first entry is stored inline, so a single one needs no allocation. Knows no entry.
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Few<T> {
@@ -67,7 +67,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_list(entries in prop::collection::vec(0u8..9, 0..6), more in 0u8..9, least in 0u8..9) {
+        fn it_behaves_like_a_list(entries in prop::collection::vec(0u8..9, 0..6), more in 0u8..9, least in 0u8..9) {
             let (mut few, mut list): (Few<u8>, Vec<u8>) = (entries.iter().copied().collect(), entries);
             prop_assert_eq!((few.len(), few.is_empty()), (list.len(), list.is_empty()));
             few.push(more);

@@ -1,6 +1,7 @@
-//! Full states that a gateway gives to writers: cut once as of a version, sent in paced chunks, kept until the writer has them all.
+//! Full states that a gateway sends to writers: captured once as of a version, sent in paced chunks, kept until the
+//! writer has them all.
 //!
-//! Owns: [`Fulls`]. Knows no session: the access point brings the devices.
+//! Owns: [`Fulls`]. Knows no session: the access point passes in the devices.
 
 use crate::event::Entry;
 use crate::limits::{FRAME_BYTES_MAX, FULLS_MAX, FULL_BURST_BYTES, FULL_IDLE, PACKET_EVENTS_BYTES_MAX};
@@ -10,7 +11,7 @@ use std::collections::BTreeSet;
 
 const SECOND: u64 = 1_000_000;
 
-/// One full state on its way to a writer.
+/// A full state being sent to a writer.
 struct Full {
     writer: u32,
     transaction: u64,
@@ -40,7 +41,7 @@ impl Fulls {
         }
     }
 
-    /// Asks for chunks of a full state that was cut, or for all of it. `false`: there is none of this transaction.
+    /// Requests chunks of a full state in progress, or all of it. `false`: there is none of this transaction.
     pub fn again(&mut self, now: Micros, writer: u32, transaction: u64, chunks: &Ranges) -> bool {
         let known = |full: &&mut Full| full.writer == writer && full.transaction == transaction;
         let Some(full) = self.fulls.iter_mut().find(known) else {
@@ -59,14 +60,14 @@ impl Fulls {
         true
     }
 
-    /// A writer has all of a state: its place is free.
+    /// A writer has the whole state: frees its slot.
     pub fn taken(&mut self, writer: u32, transaction: u64) {
         self.fulls
             .retain(|full| (full.writer, full.transaction) != (writer, transaction));
     }
 
-    /// Whether one more may be cut. A newer one of the same writer takes the place of its older one. Where all places are taken, a state
-    /// whose chunks have all left makes room: a writer that misses a chunk of it asks for a new one.
+    /// Whether another state may be captured. A newer one of the same writer replaces its older one. If all slots are
+    /// taken, a state whose chunks have all left makes room: a writer that misses a chunk of it asks for a new one.
     pub fn has_room(&mut self, now: Micros, writer: u32) -> bool {
         self.fulls
             .retain(|full| full.writer != writer && now < full.touched + FULL_IDLE);
@@ -79,7 +80,7 @@ impl Fulls {
         self.fulls.len() < FULLS_MAX
     }
 
-    /// Cuts the state as of `version`.
+    /// Captures the state as of `version`.
     pub fn begin(
         &mut self,
         now: Micros,
@@ -99,14 +100,14 @@ impl Fulls {
         });
     }
 
-    /// Chunks that may leave now, each to its writer.
+    /// Sends the chunks that may leave now, each to its writer.
     pub fn send(&mut self, now: Micros, origin: Origin, mut give: impl FnMut(u32, Vec<u8>)) {
         let gained = now.saturating_sub(self.filled).min(SECOND) * self.bytes_per_second / SECOND;
         if gained > 0 {
             self.allowance = (self.allowance + gained).min(FULL_BURST_BYTES);
             self.filled = now;
         }
-        // One chunk of each in turn, so that a large state does not hold up a small one.
+        // One chunk of each in turn, so that a large state does not delay a small one.
         while self.allowance >= FRAME_BYTES_MAX as u64 {
             let Some(at) = self.fulls.iter().position(|full| !full.waiting.is_empty()) else {
                 return;
@@ -138,7 +139,7 @@ impl Fulls {
     }
 }
 
-/// Chunks of a state: at least one, so that an empty state is told too.
+/// The chunks of a state: at least one, so that an empty state is sent too.
 fn cut(entries: impl Iterator<Item = Entry>) -> Vec<Box<[u8]>> {
     let mut chunks = Vec::new();
     let mut bytes = [0; PACKET_EVENTS_BYTES_MAX];

@@ -1,6 +1,7 @@
-//! An online writer's node: what comes by its links goes to its writer, and its questions leave by them.
+//! An online writer's node: passes frames of its links to the writer, and sends the writer's requests.
 //!
-//! Owns: [`Keeping`], the task. Until its store has been read it takes nothing: what it misses it asks for. Knows no store.
+//! Owns: [`Keeping`], the task. Until its store has been read it takes nothing, and requests later what it missed.
+//! Knows no store.
 
 use crate::limits::SOURCES_MAX;
 use crate::pack::{pack, Packed};
@@ -14,9 +15,9 @@ use std::collections::BTreeSet;
 muster_transport::counters! {
     /// Counts of a writer's node beyond its writer.
     pub struct KeepingCounters {
-        /// Frames of presence dropped: the store is not read yet.
+        /// Frames of presence dropped: the store has not been read yet.
         presence_dropped_early,
-        /// Times that a gateway was told to end a session: a newer one is at another gateway.
+        /// Requests to gateways to end a session because of a newer one at another gateway.
         presence_supersedes,
     }
 }
@@ -46,7 +47,7 @@ impl Keeping {
         }
     }
 
-    /// The store has been read: from now on gateways are heard.
+    /// The store has been read: from now on gateways' frames are taken.
     pub fn open(&mut self, now: Micros) {
         self.is_open = true;
         self.expect(now);
@@ -99,7 +100,7 @@ impl Task for Keeping {
         let own = |ap: u32| peer.role == self.gateway && peer.node == ap;
         let passes = |ap: u32| peer.role == role::ONLINE_PROXY || own(ap);
         let writer = &mut self.writer;
-        // What it does with a frame, it counts itself.
+        // The writer itself counts the result of a frame.
         let _ = match &message {
             Message::Share(share) if passes(share.origin.ap) => writer.share(now, share),
             Message::Empty(empty) if passes(empty.origin.ap) => writer.empty(now, empty),
@@ -126,7 +127,7 @@ impl Task for Keeping {
         }
         self.writer.expire(now);
         self.flush(now, mail);
-        // Gateways that left the map are gone, also where the writer hears no one else.
+        // Gateways that left the placement are gone, even if the writer has no link to any other.
         let placed = &self.placed;
         let gone: Vec<u32> = self
             .writer

@@ -12,28 +12,28 @@ pub const SHARE: FrameKind = FrameKind::new(25);
 pub const EMPTY: FrameKind = FrameKind::new(26);
 /// A gateway's newest version, gateway to proxy to writer.
 pub const BEAT: FrameKind = FrameKind::new(27);
-/// Ask for versions again, writer to gateway.
+/// Request for versions, writer to gateway.
 pub const ASK: FrameKind = FrameKind::new(28);
-/// Versions asked for are gone, gateway to writer.
+/// Requested versions are gone, gateway to writer.
 pub const TOO_OLD: FrameKind = FrameKind::new(29);
-/// Ask for the full state or for chunks of it, writer to gateway.
+/// Request for the full state or for chunks of it, writer to gateway.
 pub const FULL_ASK: FrameKind = FrameKind::new(30);
 /// A piece of a full state, gateway to writer.
 pub const CHUNK: FrameKind = FrameKind::new(31);
-/// All full states are taken, gateway to writer.
+/// All slots for full states are taken, gateway to writer.
 pub const WAIT: FrameKind = FrameKind::new(32);
-/// An older session is to be closed, writer to gateway.
+/// Request to close an older session, writer to gateway.
 pub const SUPERSEDE: FrameKind = FrameKind::new(33);
 /// A message to a user, unicast service to gateway.
 pub const UNICAST: FrameKind = FrameKind::new(34);
-/// What became of it, gateway to unicast service.
+/// Its outcome, gateway to unicast service.
 pub const UNICAST_ANSWER: FrameKind = FrameKind::new(35);
-/// Where a node works, between any two nodes of presence.
+/// A node's site and shard, between any two nodes of presence.
 pub const HERE: FrameKind = FrameKind::new(36);
 
-/// Those that fill paths: a status must cover them, so that their sender sees loss.
+/// Frames that fill paths: a status must cover them, so that their sender sees loss.
 pub const ELICITING: [FrameKind; 4] = [REPORT, SHARE, CHUNK, UNICAST];
-/// Those that are asked for or told again by clocks of presence.
+/// Frames that timers of presence request or repeat.
 pub const SILENT: [FrameKind; 9] = [
     EMPTY,
     BEAT,
@@ -46,5 +46,5 @@ pub const SILENT: [FrameKind; 9] = [
     HERE,
 ];
 
-/// What machines of presence understand.
+/// The frames that machines of presence understand.
 pub const ALL: FrameKinds = FrameKinds::TRANSPORT.with(&ELICITING, false).with(&SILENT, true);

@@ -1,8 +1,8 @@
-//! Unicast in a client: its messages to users until their outcome is known, and the messages that came for it.
+//! Unicast in a client: its messages to users until their outcome is known, and the messages that it received.
 //!
-//! Owns [`Letters`]. A message keeps its number in each session that it is sent by, and a device knows a message by sender and number: so one
-//! that was sent by two proxies is read once. Knows no session: records go in and out, and the client says when a session is new. Knows no
-//! clock: what a message's time is the program waits for.
+//! Owns [`Letters`]. A message keeps its number in each session that sends it, and a device identifies a message by
+//! sender and number: so one that was sent through two proxies is read once. Knows no session: records go in and out,
+//! and the client reports new sessions. Knows no clock: the program waits for the end of a message's time.
 
 use crate::device::Device;
 use crate::limits::{INBOX_BYTES_MAX, INBOX_MAX, KNOWN_MAX, SESSION_SENDS_MAX};
@@ -11,7 +11,7 @@ use crate::wire::{MessageId, Outcome};
 use muster_transport::{Code, Micros};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A message that was sent, with its end.
+/// A sent message, with the end of its time.
 struct Sent {
     user: u64,
     device: Option<Device>,
@@ -21,7 +21,7 @@ struct Sent {
     lost: Vec<Option<Device>>,
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Received {
     pub sender: u64,
@@ -29,10 +29,10 @@ pub struct Received {
     pub data: Vec<u8>,
 }
 
-/// What happened, for the program.
+/// An event for the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// The outcome of a message; or why it was not tried.
+    /// The outcome of a message, or why it was not tried.
     Done {
         number: u64,
         refused: Option<Code>,
@@ -60,7 +60,7 @@ const PUSHES_MAX: usize = 4;
 /// Why a message is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendError {
-    /// Too many are not done.
+    /// Too many messages are open.
     WouldBlock,
 }
 
@@ -68,13 +68,13 @@ pub enum SendError {
 #[derive(Default)]
 pub struct Letters {
     sent: BTreeMap<u64, Sent>,
-    /// Those that the present session with a proxy has not been told.
+    /// Messages not yet sent in the present session with a proxy.
     untold: VecDeque<u64>,
     inbox: VecDeque<Received>,
     inbox_bytes: usize,
-    /// The program was told that there is something, and has not read all.
+    /// The program was told that messages wait, and has not read them all.
     told: bool,
-    /// Messages that came, by sender and number, the latest last.
+    /// Received messages, by sender and number, latest last.
     known: BTreeSet<(u64, u64)>,
     order: VecDeque<(u64, u64)>,
     reading: Reading,
@@ -86,7 +86,7 @@ pub struct Letters {
 }
 
 impl Letters {
-    /// Sends a message under a random number. `until`: after this no session is told.
+    /// Sends a message under a random number. After `until` it is not sent to further sessions.
     pub fn send(
         &mut self,
         number: u64,
@@ -111,12 +111,12 @@ impl Letters {
         Ok(())
     }
 
-    /// The program waits for a message's outcome no more.
+    /// The program no longer waits for a message's outcome.
     pub fn forget(&mut self, number: u64) {
         self.sent.remove(&number);
     }
 
-    /// There is a new session with a proxy: it is told all that is not done.
+    /// There is a new session with a proxy: all open messages are sent in it.
     pub fn proxy_ready(&mut self) {
         self.untold = self.sent.keys().copied().collect();
     }
@@ -168,7 +168,7 @@ impl Letters {
         self.order.retain(|known| *known != key);
     }
 
-    /// Writes what a proxy has to be told; `tell` returns whether the session had space.
+    /// Writes the records for a proxy; `tell` returns whether the session had space.
     pub fn tell_proxy(&mut self, now: Micros, mut tell: impl FnMut(&[u8]) -> bool) {
         while let Some(number) = self.untold.front().copied() {
             if let Some(sent) = self.sent.get(&number).filter(|sent| now < sent.until) {
@@ -188,19 +188,19 @@ impl Letters {
         }
     }
 
-    /// The same for a gateway.
+    /// Writes the records for a gateway.
     pub fn tell_gateway(&mut self, mut tell: impl FnMut(&[u8]) -> bool) {
         while self.taken.front().is_some_and(|record| tell(record)) {
             self.taken.pop_front();
         }
     }
 
-    /// Whether a session has to be told something.
+    /// Whether records wait for a session.
     pub fn has_untold(&self) -> bool {
         !self.untold.is_empty() || !self.taken.is_empty()
     }
 
-    /// Takes a record of a session. `false`: malformed, or not a server's to send.
+    /// Takes a record of a session. `false`: malformed, or servers may not send it.
     pub fn take(&mut self, record: &[u8]) -> bool {
         match Record::read(record) {
             Some(Record::Sent {
@@ -283,7 +283,7 @@ impl Letters {
         Some(Receipt::Taken)
     }
 
-    /// The next message that came.
+    /// Takes the next received message.
     pub fn read(&mut self) -> Option<Received> {
         let received = self.inbox.pop_front();
         match &received {
@@ -293,7 +293,7 @@ impl Letters {
         received
     }
 
-    /// What happened since the last call.
+    /// The events since the last call.
     pub fn events(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.events)
     }
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_inbox_takes_nothing_and_says_so() {
+    fn a_full_inbox_refuses_messages() {
         let mut letters = Letters::default();
         for number in 0..=INBOX_MAX as u64 {
             assert!(letters.take(&push(number + 1, number)));
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_told_to_the_next_session_until_its_time_is_over() {
+    fn open_messages_are_sent_in_the_next_session_until_their_time_is_over() {
         let mut letters = Letters::default();
         for (number, until) in [(1, 1_000_000), (2, 50_000)] {
             letters.send(number, 7, None, until, b"x").expect("place");

@@ -1,16 +1,19 @@
-//! Presence and unicast: which device of which user is at which gateway, true at every site, and messages to a user's devices.
+//! Presence and unicast: which device of which user is at which gateway, correct at every site, and messages to a
+//! user's devices.
 //!
-//! - [`AccessPoint`] stands in a gateway: sessions that come and go become packets of events, numbered per life of the gateway.
+//! - [`AccessPoint`] is the part in a gateway: sessions that come and go become packets of events, numbered per life
+//!   of the gateway.
 //! - [`Splitter`] is an online proxy's turn: a packet in, a frame for every writer of every site out.
-//! - [`Writer`] keeps one shard's view and says what its store is to take; [`Record`] is what the store has of a user.
-//! - [`Deliveries`] stands in a gateway too: messages of unicast services to the devices that are there.
-//! - [`Message`] is any frame of these.
-//! - [`Station`] is both in a gateway of another system, and [`Sending`] is unicast in its proxy; [`Letters`] is unicast in a client.
-//! - [`Post`] is a node that has links and does one [`Task`] with their frames: [`Keeping`] is a writer's, [`Splitting`] an
-//!   online proxy's, [`Courier`] a unicast service's.
-//! - [`Claims`] is what a credential says for both, and [`Recipients`] to whom its client may send.
+//! - [`Writer`] keeps one shard's view and makes batches for its store; [`Record`] is a user's entry in the store.
+//! - [`Deliveries`] is in a gateway too: messages of unicast services to the devices there.
+//! - [`Message`] is any of their frames.
+//! - [`Station`] puts both into a gateway of another system, and [`Sending`] puts unicast into its proxy; [`Letters`]
+//!   is unicast in a client.
+//! - [`Post`] is a node that has links and runs one [`Task`] on their frames: [`Keeping`] is a writer's,
+//!   [`Splitting`] an online proxy's, [`Courier`] a unicast service's.
+//! - [`Claims`] is a credential's content for both, and [`Recipients`] the users to whom its client may send.
 //!
-//! No I/O, no clock, no threads, no random source: `now` comes in from outside.
+//! No I/O, no clock, no threads, no random source: `now` is passed in.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -54,7 +57,7 @@ mod writer;
 pub use access::{AccessCounters, AccessPoint, AccessSettings, Closing, To, TooManyDevices};
 pub use apart::Apart;
 pub use batch::{Applied, Batch, UserChange};
-pub use bucket::{bucket, Held, Record};
+pub use bucket::{bucket, Record, StoredDevice};
 pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};

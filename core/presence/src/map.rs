@@ -1,18 +1,18 @@
-//! The shard map: how many writers each site has.
+//! The shard map: the number of writers of each site.
 //!
 //! Owns: [`ShardMap`]. Knows no address and no registry: the control plane makes maps.
 
 use crate::wire::Shard;
 
-/// A writer that every packet goes to.
+/// A writer that gets every packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Target {
     pub site: u16,
     pub shard: Shard,
 }
 
-/// The sites with their number of shards. While a site changes its number it stands in the map with the old one and the new one,
-/// so that both sets of writers are told (H9).
+/// The sites with their number of shards. While a site changes its number, the map contains the site with both the
+/// old and the new one, so that both sets of writers get the events (H9).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ShardMap {
     pub version: u32,

@@ -1,32 +1,32 @@
-//! The bytes that a store's scripts take and give (`systems/presence/scripts.py`).
+//! The bytes that a store's scripts take and return (`systems/presence/scripts.py`).
 //!
-//! Owns their layouts: lists that one command takes are MessagePack, which scripts read by compiled code; elsewhere numbers are big-endian, a user is
-//! its decimal digits behind a length of 1 B, since scripts have no integers of 64 bits; what is longer stands behind a length of 4 B. Changes
-//! are records of a log, which no script reads. Knows no store.
+//! Owns their layouts. Lists that one command takes are MessagePack, which scripts parse in compiled code. Elsewhere
+//! numbers are big-endian; a user is its decimal digits after a length of 1 B, since scripts have no 64-bit integers;
+//! longer data follows a length of 4 B. Changes are records of a log, which no script parses. Knows no store.
 
 use crate::batch::Batch;
-use crate::bucket::{bucket, Held, Record};
+use crate::bucket::{bucket, Record, StoredDevice};
 use crate::event::{Reason, State};
 use crate::places::Change;
 use crate::wire::Shard;
 use muster_transport::Micros;
 
-/// A batch as the script takes it.
+/// A batch in the script's format.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packed {
     /// In MessagePack: user, record, user, record, …
     pub users: Vec<u8>,
-    /// Users without a device: bucket (4 B), how many seconds ago the last one went (4 B), user.
+    /// Users without a device: bucket (4 B), how many seconds ago the last device went offline (4 B), user.
     pub gone: Vec<u8>,
-    /// Gateway and its value, each behind 1 B of length: epoch and version in digits with a blank between, or nothing.
+    /// Gateway and its value, each after 1 B of length: epoch and version in digits with a blank between, or nothing.
     pub vector: Vec<u8>,
-    /// Changes in JSON, each behind its length (4 B, little-endian): a batch of the log (`plane/log/words.py`).
+    /// Changes in JSON, each after its length (4 B, little-endian): a batch of the log (`plane/log/words.py`).
     pub feed: Vec<u8>,
     pub users_len: usize,
     pub feed_len: usize,
 }
 
-/// Packs a batch for a store with so many buckets.
+/// Packs a batch for a store with this many buckets.
 pub fn pack(batch: &Batch, shard: Shard, buckets: u32, now: Micros) -> Packed {
     let mut packed = Packed {
         users_len: batch.users.len(),
@@ -69,8 +69,8 @@ pub fn pack(batch: &Batch, shard: Shard, buckets: u32, now: Micros) -> Packed {
     packed
 }
 
-/// Reads the answers in the order of the questions, a list in MessagePack: a record, or the second at which an offline user was last seen,
-/// 0 if that is not known. `None`: they are malformed.
+/// Parses the replies in the order of the queried users, a list in MessagePack: a record, or the second at which an
+/// offline user was last seen, 0 if unknown. `None`: malformed.
 fn answers<'a>(bytes: &'a [u8], mut each: impl FnMut(usize, Value<'a>) -> Option<()>) -> Option<usize> {
     let mut rest = bytes;
     let count = take_array(&mut rest)?;
@@ -124,21 +124,21 @@ pub struct Part<'a> {
     pub shard: u16,
     /// The store's answer.
     pub answers: &'a [u8],
-    /// The store's clock in ms when it answered.
+    /// The store's clock in ms when it replied.
     pub now_ms: u64,
-    /// The shard's keepalive in ms: when its online users were last seen.
+    /// The shard's keepalive in ms: the time at which its online users were last seen.
     pub alive_ms: u64,
 }
 
-/// Users to be looked up in the shards of a site, in the order of the question.
+/// Users to be looked up in the shards of a site, in the order of the query.
 pub struct Lookup {
     users: Vec<u64>,
-    /// Of each shard, the places of its users in the question.
+    /// For each shard, the indices of its users in the query.
     places: Vec<Vec<usize>>,
 }
 
 impl Lookup {
-    /// Of users in so many shards, at least one.
+    /// A look-up of users in this many shards, at least one.
     pub fn new(users: Vec<u64>, shards: u16) -> Self {
         let shards = shards.max(1);
         let mut places = vec![Vec::new(); usize::from(shards)];
@@ -153,13 +153,14 @@ impl Lookup {
         Lookup { users, places }
     }
 
-    /// The shards that have users of it.
+    /// The shards that have users of the query.
     pub fn shards(&self) -> impl Iterator<Item = u16> + '_ {
         let known = (0..).zip(&self.places);
         known.filter(|(_, places)| !places.is_empty()).map(|(shard, _)| shard)
     }
 
-    /// What a shard's store is asked: its users in MessagePack, and the bucket (4 B) of each. Empty for a shard that is none.
+    /// The query for a shard's store: its users in MessagePack, and the bucket (4 B) of each. Empty for a shard that
+    /// does not exist.
     pub fn question(&self, shard: u16, buckets: u32) -> (Vec<u8>, Vec<u8>) {
         let places = self.places.get(usize::from(shard)).map_or(&[][..], Vec::as_slice);
         let shards = self.places.len() as u16;
@@ -173,9 +174,10 @@ impl Lookup {
         (names, found)
     }
 
-    /// The whole answer of a site in MessagePack, as `systems/presence/questions.py` reads it: `[site, [[user, [[device, gateway,
-    /// since_ms], …], last_seen_ms or nil], …]]`, users as in the question. `lost`: devices that went with their gateway, and may still come
-    /// back, are told as well, as `[device, gateway, since_ms, true]`. `None`: a part is malformed or of no shard, or a user is in none.
+    /// The complete reply of a site in MessagePack, as `systems/presence/questions.py` parses it: `[site, [[user,
+    /// [[device, gateway, since_ms], …], last_seen_ms or nil], …]]`, users in the order of the query. `lost`: also
+    /// list devices that were lost with their gateway and may still return, as `[device, gateway, since_ms, true]`.
+    /// `None`: a part is malformed or belongs to no shard, or a user is in none.
     pub fn found(&self, site: u16, parts: &[Part<'_>], lost: bool) -> Option<Vec<u8>> {
         let mut all: Vec<Option<(Value<'_>, &Part<'_>)>> = vec![None; self.users.len()];
         for part in parts {
@@ -203,7 +205,7 @@ impl Lookup {
                 }
                 Value::Number(seen_s) => u64::from(seen_s) * 1_000,
             };
-            let is_lost = |held: &Held| held.state == State::Offline(Reason::Lost);
+            let is_lost = |held: &StoredDevice| held.state == State::Offline(Reason::Lost);
             record
                 .0
                 .retain(|held| held.state == State::Online || lost && is_lost(held));
@@ -228,8 +230,8 @@ impl Lookup {
     }
 }
 
-/// When a user with a record was last seen: at the shard's keepalive where a device is online, else when the last one went. The time at
-/// which a gateway was lost is in no event: its users were seen until now.
+/// When a user with a record was last seen: at the shard's keepalive if a device is online, otherwise when the last
+/// one went offline. No event has the time at which a gateway was lost: its users count as seen until now.
 fn seen_ms(record: &Record, part: &Part<'_>) -> u64 {
     let seen = record.0.iter().map(|held| match held.state {
         State::Online => part.alive_ms,
@@ -267,7 +269,7 @@ fn unsigned(bytes: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// A text, as the scripts' library writes it: of a device, a user, a record, a change.
+/// A text in the format of the scripts' library: of a device, a user, a record, a change.
 fn text(bytes: &mut Vec<u8>, content: &[u8]) {
     match content.len() {
         len @ 0..=31 => bytes.push(0xa0 | len as u8),
@@ -298,7 +300,7 @@ impl Digits {
     }
 }
 
-/// Reads a page of a shard's records: user, record (4 B of length). `None`: it is malformed.
+/// Parses a page of a shard's records: user, record (4 B of length). `None`: malformed.
 pub fn page(bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let mut users = Vec::new();
     let mut rest = bytes;
@@ -310,8 +312,8 @@ pub fn page(bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     Some(users)
 }
 
-/// A change as consumers of the feed read it (`docs/presence.md`). Numbers of 64 bits are text: JSON has 53. Written by hand: the
-/// formatter of the standard library is the most of a writer's work otherwise.
+/// A change as consumers of the feed parse it (`docs/presence.md`). Numbers of 64 bits are text, since JSON numbers
+/// have 53. Written by hand: otherwise the standard library's formatter would be most of a writer's work.
 fn tell(json: &mut Vec<u8>, change: &Change, user: &[u8]) {
     let id = change.id;
     let number = |json: &mut Vec<u8>, number: u64| json.extend_from_slice(Digits::default().of(number));
@@ -422,8 +424,8 @@ mod tests {
     }
 
     #[test]
-    fn a_user_was_last_seen_when_the_last_device_went_not_when_that_is_told() {
-        let held = |state, at_ms| crate::bucket::Held {
+    fn last_seen_is_when_the_last_device_went_not_when_it_was_reported() {
+        let held = |state, at_ms| crate::bucket::StoredDevice {
             origin: Origin { ap: 3, epoch: 9 },
             device: Device::new(b"tv").expect("a name"),
             version: 1,
@@ -437,21 +439,21 @@ mod tests {
             now_ms: 9_000,
             alive_ms: 8_500,
         };
-        let seen = |held: &[crate::bucket::Held]| seen_ms(&Record(held.to_vec()), &part);
+        let seen = |held: &[crate::bucket::StoredDevice]| seen_ms(&Record(held.to_vec()), &part);
         let gone = |at_ms| held(State::Offline(Reason::Closed), at_ms);
         assert_eq!(seen(&[gone(5_000), gone(6_000)]), 6_000);
         assert_eq!(
             seen(&[gone(9_900)]),
             9_000,
-            "a gateway's clock that is ahead tells of no future"
+            "a gateway's clock that is ahead gives no time in the future"
         );
         assert_eq!(seen(&[gone(5_000), held(State::Online, 4_000)]), 8_500);
         assert_eq!(seen(&[held(State::Offline(Reason::Lost), 100)]), 9_000);
     }
 
     #[test]
-    fn a_device_that_went_with_its_gateway_is_told_to_those_alone_that_ask_for_it() {
-        let held = crate::bucket::Held {
+    fn devices_lost_with_their_gateway_are_listed_only_on_request() {
+        let held = crate::bucket::StoredDevice {
             origin: Origin { ap: 3, epoch: 9 },
             device: Device::new(b"tv").expect("a name"),
             version: 1,
@@ -473,8 +475,8 @@ mod tests {
     }
 
     #[test]
-    fn a_site_s_answer_has_every_user_in_its_place_or_is_none() {
-        let held = crate::bucket::Held {
+    fn a_sites_reply_has_every_user_in_order_or_is_none() {
+        let held = crate::bucket::StoredDevice {
             origin: Origin { ap: 300, epoch: 9 },
             device: Device::new(b"tv").expect("a name"),
             version: 1,
@@ -514,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_pages_are_read_or_refused_whole() {
+    fn replies_and_pages_are_parsed_or_refused_whole() {
         let lookup = Lookup::new(vec![7, 12, 14], 2);
         assert_eq!(
             lookup.question(0, 4),

@@ -1,6 +1,6 @@
 //! The linked nodes of one role with their sites, and the choice of two of them.
 //!
-//! Owns [`Peers`]. Everything that goes on two paths goes to nodes of two sites, where there are two. Knows no frame.
+//! Owns [`Peers`]. Frames that take two paths go to nodes of two sites, if there are two. Knows no frame.
 
 use muster_transport::{weight, Identity, Role};
 use std::collections::BTreeMap;
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 /// Nodes of one role.
 pub struct Peers {
     role: Role,
-    /// By node: its site, once it has said where it is.
+    /// By node: its site, once announced.
     linked: BTreeMap<u32, Option<u16>>,
-    /// The choice for this subject is kept until a peer comes or goes.
+    /// The subject whose choice is cached until a peer comes or goes.
     own: u64,
     chosen: [Option<u32>; 2],
 }
 
 impl Peers {
-    /// `own`: the subject for which [`Peers::two`] is asked most often.
+    /// `own`: the subject for which [`Peers::two`] is called most often.
     pub fn new(role: Role, own: u32) -> Self {
         Peers {
             role,
@@ -26,7 +26,7 @@ impl Peers {
         }
     }
 
-    /// A link came or went.
+    /// A link came up or was lost.
     pub fn link(&mut self, peer: Identity, up: bool) {
         if peer.role != self.role {
             return;
@@ -42,7 +42,7 @@ impl Peers {
         self.chosen = self.choose(self.own, |_| true);
     }
 
-    /// A peer says where it is.
+    /// A peer announces its site.
     pub fn here(&mut self, peer: Identity, site: u16) {
         let known = self.linked.get_mut(&peer.node).filter(|known| **known != Some(site));
         if let Some(known) = known {
@@ -56,7 +56,8 @@ impl Peers {
         self.linked.keys().copied()
     }
 
-    /// Two nodes of two sites, else two of one, else one: always the same for one subject while the peers are the same.
+    /// Two nodes of two sites, otherwise two of one site, otherwise one: always the same for one subject while the
+    /// peers are the same.
     pub fn two(&self, subject: u32) -> [Option<u32>; 2] {
         match u64::from(subject) == self.own {
             true => self.chosen,
@@ -72,7 +73,7 @@ impl Peers {
             .max_by_key(|node| (weight(subject, *node), *node))
     }
 
-    /// The same two among those that `may` be chosen.
+    /// As [`Peers::two`], among nodes that `may` be chosen.
     pub fn choose(&self, subject: u64, may: impl Fn(u32) -> bool) -> [Option<u32>; 2] {
         let heaviest = |but: Option<(u32, Option<u16>)>, other_site: bool| {
             let nodes = self.linked.iter().filter(|(node, _)| may(**node));
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn two_are_of_two_sites_where_there_are_two() {
+    fn two_nodes_are_of_two_sites_if_possible() {
         let peers = peers(&[(10, 1), (11, 1), (12, 1), (20, 2)]);
         for subject in 0..50 {
             let two = peers.two(subject).map(Option::unwrap);

@@ -1,11 +1,12 @@
 //! Which device of which user is at which gateway, as a writer knows it, and the net changes of that.
 //!
-//! Owns: [`Places`]: a record changes only for a greater (epoch, version, index) (I-2), and a device that moves between gateways
-//! within the grace time is never told as offline. Knows no frame, no gap and no store.
+//! Owns: [`Places`]: an entry changes only for a greater (epoch, version, index) (I-2), and a device that moves
+//! between gateways within the grace time is never reported as offline. Knows no frame, no gap and no store.
 //!
-//! A place is at least 107 B (a B-tree node three quarters full of 80 B), so a million online devices are 107 MB in a writer.
+//! A place is at least 107 B (a B-tree node of 80 B, three quarters full), so a million online devices take 107 MB in
+//! a writer.
 
-use crate::bucket::{Held, Record};
+use crate::bucket::{Record, StoredDevice};
 use crate::device::Device;
 use crate::event::{Entry, Event, Reason, State};
 use crate::planted::{self, Bug};
@@ -17,19 +18,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// User, device and gateway.
 pub type Key = (u64, Device, u32);
 
-/// The mark of a change that no event of a packet made.
+/// The flag of a change that no packet's event made.
 pub const SYNTHETIC: u64 = 1 << 63;
 
-/// The index of a place that no event of a packet made: no packet has so many events.
+/// The index of a place that no packet's event made: no packet has this many events.
 const NO_EVENT: u16 = u16::MAX;
 
-/// The name of a change, the same each time it is told: at least once, so consumers drop what they had.
+/// The identity of a change, the same each time it is reported: delivery is at least once, so consumers drop repeats.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ChangeId {
     pub origin: Origin,
     pub version: u64,
-    /// The event's place in its packet. With [`SYNTHETIC`]: the writer's epoch and its own count, where no packet tells of the change, as
-    /// with a full state: an event of it may have been told before the gateway was lost.
+    /// The event's position in its packet. With [`SYNTHETIC`]: the writer's epoch and its own count, for a change
+    /// that no packet contains, such as one found by a full state: an event for it may have been reported before the
+    /// gateway was lost.
     pub index: u64,
 }
 
@@ -43,20 +45,20 @@ pub struct Change {
     pub at_ms: u64,
 }
 
-/// How a device stands at a gateway.
+/// The state of a device at a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stand {
     Online,
-    /// Offline, but not told so before `ends`, as it may come online elsewhere.
+    /// Offline, but not reported before `ends`, since it may come online elsewhere.
     Leaving {
         reason: Reason,
         ends: Micros,
     },
-    /// Offline. Remembered while an older packet may still come.
+    /// Offline. Remembered while an older packet may still arrive.
     Gone,
 }
 
-/// By which event a device stands so, and since when.
+/// The event that set a device's state, and its time.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     epoch: u32,
@@ -67,7 +69,7 @@ struct Place {
 }
 
 impl Place {
-    /// Whether an event is newer than the one that this place is of.
+    /// Whether an event is newer than the one that set this place.
     fn is_older(&self, epoch: u32, version: u64, index: u16) -> bool {
         if self.epoch != epoch {
             return epoch > self.epoch;
@@ -82,21 +84,23 @@ impl Place {
 /// The devices of a shard's users.
 pub struct Places {
     places: BTreeMap<Key, Place>,
-    /// In the order of their ends, as the grace time is the same for all.
+    /// In the order of their ends, since the grace time is the same for all.
     leaving: VecDeque<(Micros, Key)>,
     gone: BTreeMap<u32, Vec<Key>>,
-    /// Devices that the store has and that the feed told last as offline: the store went back. What confirms them is told.
+    /// Devices that the store has online and that the feed last reported as offline: the store went back. Once
+    /// confirmed, they are reported.
     untold: BTreeSet<(u64, Device)>,
-    /// Devices that the feed told of before the writer's start. Their events may come again, and a consumer drops names that it had: what
-    /// is told of them has names of the writer's own, until a grace time after everything has come.
+    /// Devices that the feed reported before the writer's start. Their events may come again, and a consumer drops
+    /// identities that it had: so changes of them get identities of the writer's own, until a grace time after
+    /// everything has arrived.
     named: BTreeSet<(u64, Device)>,
     named_ends: Option<Micros>,
-    /// When the last device of users went whose record is to be deleted.
+    /// For users whose record must be deleted: when their last device went offline.
     went: BTreeMap<u64, Micros>,
-    /// Users whose record is to be written, with what is to be told of them.
+    /// Users whose record must be written, with their changes to report.
     changed: BTreeMap<u64, Vec<Change>>,
     grace: Micros,
-    /// Names synthetic changes.
+    /// Part of the identity of synthetic changes.
     writer_epoch: u32,
     told: u32,
     online: usize,
@@ -120,7 +124,7 @@ impl Places {
         }
     }
 
-    /// Applies an event of a packet. Whether the device has a new session by it.
+    /// Applies an event of a packet. Returns whether it gave the device a new session.
     pub fn apply(&mut self, now: Micros, origin: Origin, version: u64, event: &Event) -> bool {
         let key = (event.user, event.device, origin.ap);
         let old = self.places.get(&key).copied();
@@ -159,7 +163,7 @@ impl Places {
         false
     }
 
-    /// The devices of a gateway as of `version` are these, and no others. Returns those that have a session that was not known.
+    /// The devices of a gateway as of `version` are exactly these. Returns those with a session that was not known.
     pub fn replace(&mut self, now: Micros, origin: Origin, version: u64, entries: Vec<Entry>) -> Vec<(u64, Device)> {
         let mut came = Vec::new();
         let named: BTreeSet<(u64, Device)> = entries.iter().map(|entry| (entry.user, entry.device)).collect();
@@ -191,9 +195,10 @@ impl Places {
         came
     }
 
-    /// The devices at these gateways are lost: `gone` gives the gateway's life and its newest version, where a place is to go.
+    /// Devices at these gateways are lost: `gone` returns the gateway's life and its newest version if a place must
+    /// go.
     ///
-    /// Goes over all places: 20 ns each, so 20 ms of a million, once for all gateways that are lost together.
+    /// Scans all places: 20 ns each, so 20 ms for a million, once for all gateways that are lost together.
     pub fn lose(&mut self, now: Micros, gone: impl Fn(&Key) -> Option<(Origin, u64)>) {
         let ends = now + self.grace;
         for (key, place) in &mut self.places {
@@ -211,13 +216,13 @@ impl Places {
         }
     }
 
-    /// No late packet can come of these gateways.
+    /// No late packet of these gateways can come anymore.
     pub fn forget_where(&mut self, is_whole: impl Fn(u32) -> bool) {
         let whole: Vec<u32> = self.gone.keys().copied().filter(|ap| is_whole(*ap)).collect();
         whole.into_iter().for_each(|ap| self.forget(ap));
     }
 
-    /// Every packet of a gateway has come: what was remembered for late ones is forgotten.
+    /// Every packet of a gateway has arrived: forgets what was remembered for late ones.
     fn forget(&mut self, ap: u32) {
         for key in self.gone.remove(&ap).unwrap_or_default() {
             if self.places.get(&key).is_some_and(|place| place.stand == Stand::Gone) {
@@ -226,7 +231,7 @@ impl Places {
         }
     }
 
-    /// Tells of devices that did not come back in time.
+    /// Reports devices that did not return in time.
     pub fn expire(&mut self, now: Micros) {
         while let Some((_, key)) = self.leaving.front().copied().filter(|(ends, _)| *ends <= now) {
             let (ends, _) = self.leaving.pop_front().expect("the front is there");
@@ -238,8 +243,8 @@ impl Places {
         self.leaving.front().map(|(ends, _)| *ends)
     }
 
-    /// A place as the store has it, before the first packet.
-    pub fn restore(&mut self, now: Micros, user: u64, held: &Held) {
+    /// Restores a place from the store, before the first packet.
+    pub fn restore(&mut self, now: Micros, user: u64, held: &StoredDevice) {
         let key = (user, held.device, held.origin.ap);
         let stand = match held.state {
             State::Online => Stand::Online,
@@ -259,10 +264,10 @@ impl Places {
         self.put(key, place);
     }
 
-    /// The last that was told of a device is this, and the store may have been older than that. A device that was told to be online, and
-    /// of which nothing is known, goes after the grace time unless it is heard of. One that was told to be offline, and
-    /// that the store has, is told again once it is confirmed; one that the store has not either is not told by events before
-    /// that one, which may come again.
+    /// Restores the last reported change of a device; the store may be older. A device that was reported online, and
+    /// of which nothing is known, goes offline after the grace time unless it appears. One that was reported offline,
+    /// but that the store has online, is reported again once confirmed; if the store does not have it either, events
+    /// before that change, which may come again, do not report it.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
         let ChangeId { origin, version, index } = change.id;
         let key = (change.user, change.device, origin.ap);
@@ -279,7 +284,7 @@ impl Places {
             State::Online if is_visible => return,
             State::Online => {
                 let ends = now + self.grace;
-                // Before the event itself, which may come again.
+                // The version before that of the event itself, which may come again.
                 (place.version, place.index) = (version.wrapping_sub(1), NO_EVENT);
                 place.stand = Stand::Leaving {
                     reason: Reason::Lost,
@@ -297,7 +302,7 @@ impl Places {
         self.put(key, place);
     }
 
-    /// Tells of devices that the feed has as offline and that are online at a gateway of which nothing is missing.
+    /// Reports devices that the feed has as offline and that are online at a gateway without missing versions.
     pub fn tell_where(&mut self, is_whole: impl Fn(u32) -> bool) {
         for (user, device) in std::mem::take(&mut self.untold) {
             let at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
@@ -309,14 +314,14 @@ impl Places {
         }
     }
 
-    /// Nothing is missing of any gateway: events of before the start come no more.
+    /// Nothing is missing of any gateway: events from before the start come no more.
     pub fn caught_up(&mut self, now: Micros) {
         if !self.named.is_empty() && now >= *self.named_ends.get_or_insert(now + self.grace) {
             self.named.clear();
         }
     }
 
-    /// A user's record, as the store is to have it; empty where no device is left.
+    /// A user's record for the store; empty if no device is left.
     pub fn record(&self, user: u64) -> Record {
         let places = self
             .places
@@ -328,7 +333,7 @@ impl Places {
                 Stand::Leaving { reason, .. } => State::Offline(reason),
                 Stand::Gone => return None,
             };
-            Some(Held {
+            Some(StoredDevice {
                 origin: Origin {
                     ap: *ap,
                     epoch: place.epoch,
@@ -343,29 +348,29 @@ impl Places {
         Record(held.collect())
     }
 
-    /// All users are to be written again.
+    /// Marks all users to be written again.
     pub fn touch_all(&mut self) {
         for (user, _, _) in self.places.keys() {
             self.changed.entry(*user).or_default();
         }
     }
 
-    /// Users that changed since the last call, each with what is to be told of it, in order.
+    /// Takes the users that changed since the last call, each with its changes to report, in order.
     pub fn take_changed(&mut self) -> BTreeMap<u64, Vec<Change>> {
         std::mem::take(&mut self.changed)
     }
 
-    /// The same of one user.
+    /// As [`Places::take_changed`], for one user.
     pub fn take_changed_of(&mut self, user: u64) -> Vec<Change> {
         self.changed.remove(&user).unwrap_or_default()
     }
 
-    /// When the last device of a user went that has no record any more.
+    /// When the last device of a user without a record went offline.
     pub fn take_went_of(&mut self, user: u64) -> Option<Micros> {
         self.went.remove(&user)
     }
 
-    /// Changes that were taken and not written: they are told before later ones.
+    /// Puts back changes that were taken and not written: they are reported before later ones.
     pub fn put_back(&mut self, user: u64, mut changes: Vec<Change>, went: Option<Micros>) {
         if let Some(went) = went {
             self.went.entry(user).or_insert(went);
@@ -389,12 +394,12 @@ impl Places {
         self.online
     }
 
-    /// Places of any stand.
+    /// Number of places in any state.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// `old`: what is known of the same key. `by_state`: a full state tells of it, and no event of a packet.
+    /// `old`: the present place of the same key. `by_state`: a full state contains it, and no packet's event.
     fn arrive(&mut self, key: Key, place: Place, old: Option<Place>, by_state: bool) {
         let was_here = old.is_some_and(|old| old.stand != Stand::Gone);
         let was_visible = (was_here || self.is_visible(key.0, key.1)) && !planted::is(Bug::DuplicateCounted);
@@ -429,7 +434,8 @@ impl Places {
         }
     }
 
-    /// Puts a change into the feed. The event of a place names it, once: what else tells of it is named by the writer.
+    /// Adds a change to the feed. It gets the identity of the place's event, once: other changes get identities of
+    /// the writer's own.
     fn tell(&mut self, key: Key, place: Place, state: State, is_synthetic: bool) {
         let index = if is_synthetic || self.named.contains(&(key.0, key.1)) {
             self.told = (self.told + 1) & (u32::MAX >> 1);
@@ -464,7 +470,7 @@ impl Places {
         self.online = self.online + is - was;
     }
 
-    /// Whether the device is online anywhere, or was and may come back in time.
+    /// Whether the device is online anywhere, or was and may return in time.
     fn is_visible(&self, user: u64, device: Device) -> bool {
         let mut at = self.places.range((user, device, 0)..=(user, device, u32::MAX));
         at.any(|(_, place)| place.stand != Stand::Gone)

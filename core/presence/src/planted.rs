@@ -1,22 +1,22 @@
-//! Known bugs of presence and unicast, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//! Known bugs of presence and unicast, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
 muster_planted::planted! {
     /// A proxy sends a version only to the writers that have events in it (H1).
     EmptyUnsent,
-    /// A writer takes packets of any epoch (H2).
+    /// A writer accepts packets of any epoch (H2).
     EpochIgnored,
-    /// A full state adds devices and takes none away (H5).
+    /// A full state adds devices but removes none (H5).
     FullMerged,
-    /// The applied vector leaves before the users that it speaks of (H7).
+    /// The applied vector leaves before the users that it covers (H7).
     VectorApart,
     /// The second path's copy of a packet counts as a change.
     DuplicateCounted,
-    /// A writer says that it is in sync whatever it lacks (H7).
+    /// A writer reports that it is in sync although it lacks versions (H7).
     AliveOutOfSync,
     /// A late packet overrules a newer one (H4).
     LateOverrules,
-    /// The last packets of a gateway that falls idle are not missed.
+    /// The last packets of a gateway that falls idle are not noticed as missing.
     TailForgotten,
-    /// A message that came by both paths is delivered twice.
+    /// A message that arrived on both paths is delivered twice.
     DeliveredTwice,
 }

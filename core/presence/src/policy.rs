@@ -1,6 +1,6 @@
-//! Which sessions of a user may stand beside each other.
+//! Which sessions of a user may coexist.
 //!
-//! Owns: [`Policy`], and which one a user has. Knows no session.
+//! Owns: [`Policy`], and which policy a user has. Knows no session.
 
 use crate::device::Device;
 
@@ -16,7 +16,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Whether a newer session of `newer` ends an older one of `older`. Two sessions of one device never stand beside each other.
+    /// Whether a newer session of `newer` ends an older one of `older`. Two sessions of one device never coexist.
     pub fn ends(self, older: &Device, newer: &Device) -> bool {
         older == newer
             || match self {
@@ -27,12 +27,13 @@ impl Policy {
     }
 }
 
-/// The policy of each namespace of users: a range of their numbers. The first range that has a user counts.
+/// The policy of each namespace of users, which is a range of their numbers. The first range that contains a user
+/// counts.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     /// First and last user, and their policy.
     pub ranges: Vec<(u64, u64, Policy)>,
-    /// For users of no range.
+    /// The policy for users in no range.
     pub otherwise: Policy,
 }
 

@@ -1,7 +1,8 @@
-//! A node of presence: its links with other nodes, and the task that takes what comes by them.
+//! A node of presence: its links with other nodes, and the task that handles their frames.
 //!
-//! Owns: [`Post`], which joins frames into datagrams and keeps those that wait for a link's window. A frame that finds no room is dropped and
-//! counted: presence and unicast ask again for all that they miss. Knows no frame's meaning: that is the [`Task`]'s.
+//! Owns: [`Post`], which joins frames into datagrams and queues those that wait for a link's window. A frame that
+//! does not fit is dropped and counted: presence and unicast request again whatever they miss. Does not interpret
+//! frames: the [`Task`] does.
 
 use crate::kinds;
 use crate::limits::HERE_EVERY;
@@ -13,25 +14,25 @@ use muster_transport::{
 };
 use std::collections::VecDeque;
 
-/// Bytes of control records that a link may have unacknowledged: nodes of presence tell each other no records of their own.
+/// Maximum bytes of unacknowledged control records per link: nodes of presence exchange no records of their own.
 const LOG_BYTES: usize = 4_096;
 
-/// How a node is set up.
+/// The configuration of a node.
 pub struct PostConfig {
     pub me: Identity,
     pub payload: usize,
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
-    /// Nodes of these roles are dialled.
+    /// Roles whose nodes are dialled.
     pub dials: Vec<Role>,
 }
 
-/// The work of a node on its frames.
+/// What a node does with its frames.
 pub trait Task: Send {
-    /// What it tells the control plane.
+    /// An event for the control plane.
     type Event: Send;
 
-    /// Where it works; every peer is told.
+    /// Its site and shard, sent to every peer.
     fn here(&self) -> Here;
 
     /// Why it cannot serve yet.
@@ -39,22 +40,22 @@ pub trait Task: Send {
         None
     }
 
-    /// A newer map is in force.
+    /// A newer placement is in force.
     fn placed(&mut self, _now: Micros, _placement: &Placement, _mail: &mut Mail) {}
 
-    /// A link came up or went down.
+    /// A link came up or was lost.
     fn link(&mut self, _now: Micros, _peer: Identity, _up: bool, _mail: &mut Mail) {}
 
-    /// Takes a frame. `false`: it is not this peer's to send.
+    /// Takes a frame. `false`: this peer may not send it.
     fn message(&mut self, now: Micros, peer: Identity, message: Message<'_>, mail: &mut Mail) -> bool;
 
     /// All datagrams of the turn have been taken.
     fn flush(&mut self, _now: Micros, _mail: &mut Mail) {}
 
-    /// Does what is due.
+    /// Runs the timers due by `now`.
     fn expire(&mut self, _now: Micros, _mail: &mut Mail) {}
 
-    /// When [`Task::expire`] has something to do.
+    /// When [`Task::expire`] is due.
     fn deadline(&self, _now: Micros) -> Option<Micros> {
         None
     }
@@ -62,7 +63,7 @@ pub trait Task: Send {
     /// Moves its events to the end of `into`.
     fn events(&mut self, _into: &mut Vec<Self::Event>) {}
 
-    /// The node stood still: silence of that time is no peer's.
+    /// The node stood still: no peer counts as silent for that time.
     fn stalled(&mut self, _now: Micros) {}
 }
 
@@ -75,12 +76,12 @@ muster_transport::counters! {
         presence_frames_sent,
         /// Frames dropped: their link was down.
         presence_dropped_unlinked,
-        /// Frames dropped: too much waited for their link.
+        /// Frames dropped: the queue of their link was full.
         presence_dropped_full,
     }
 }
 
-/// A record of a link: nodes of presence tell each other no others.
+/// A record of a link: nodes of presence exchange no others.
 struct LinkRecord<'a>(ControlRecord<'a>);
 
 impl Encode for LinkRecord<'_> {
@@ -127,13 +128,13 @@ pub struct Post<T: Task> {
     is_placed: bool,
     records: Records,
     mail: Mail,
-    /// Frames taken.
+    /// Number of frames taken.
     received: u64,
     here_at: Micros,
-    /// The last time that came in.
+    /// The last time passed in.
     now: Micros,
     events: VecDeque<LinkChange>,
-    /// The task's, on their way out.
+    /// The task's events that were not taken yet.
     told: Vec<T::Event>,
     pub task: T,
 }
@@ -162,7 +163,7 @@ impl<T: Task> Post<T> {
         }
     }
 
-    /// Takes the control plane's placement; one older than the present changes nothing.
+    /// Takes the control plane's placement; an older one changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -190,19 +191,19 @@ impl<T: Task> Post<T> {
         }
     }
 
-    /// Whether all that the placement asks is done.
+    /// Whether the node has done all that the placement demands.
     pub fn settled(&self) -> bool {
         self.not_ready().is_none()
     }
 
-    /// What waits for links; what `with` puts there leaves with the next turn.
+    /// Calls `with` with the task and the queues for links; frames put there leave with the next turn.
     pub fn with<R>(&mut self, with: impl FnOnce(&mut T, &mut Mail) -> R) -> R {
         let given = with(&mut self.task, &mut self.mail);
         self.wake();
         given
     }
 
-    /// Frames that wait for a link's window.
+    /// Number of frames that wait for a link's window.
     pub fn waiting(&self) -> usize {
         self.mail.waiting()
     }
@@ -279,7 +280,7 @@ impl<T: Task> Post<T> {
         }
     }
 
-    /// Links with new mail have their turn.
+    /// Queues links with new frames for their turn.
     fn wake(&mut self) {
         for node in self.mail.begun() {
             if let Some(slot) = self.links.to(node) {

@@ -1,6 +1,7 @@
-//! Maps by numbers that nodes of the cluster choose, and no stranger.
+//! Maps keyed by numbers that nodes of the cluster choose, never a stranger.
 //!
-//! Owns [`QuickMap`]: a hash of one multiplication a word, the same in every process. Numbers that a client chooses stand in other maps.
+//! Owns [`QuickMap`]: its hash is one multiplication per word, the same in every process. Numbers that a client
+//! chooses belong into other maps.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -30,7 +31,7 @@ impl Hasher for Quick {
         self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(FACTOR);
     }
 
-    /// The high bits are mixed best, and the table takes its place from the low ones.
+    /// The high bits are mixed best, and the table takes its slot from the low ones.
     fn finish(&self) -> u64 {
         self.0 ^ self.0 >> 32
     }
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn following_numbers_fall_into_all_places_and_have_all_tags() {
+    fn consecutive_numbers_get_all_slots_and_all_tags() {
         for step in [1u64, 2, 1_024, 1 << 32] {
             let places: std::collections::BTreeSet<u64> =
                 (0..4_096).map(|at| hash((7u32, 9u32, at * step)) % 4_096).collect();

@@ -1,23 +1,23 @@
-//! The users to whom a client may send, and what a credential says for presence and unicast.
+//! The users to whom a client may send, and a credential's content for presence and unicast.
 //!
-//! Owns: [`Recipients`], [`Claims`] and its bytes, which a machine passes on to its guest unread. Knows no token.
+//! Owns: [`Recipients`], [`Claims`] and their bytes, which a machine passes to its guest unparsed. Knows no token.
 
 use std::fmt;
 
-/// From here on numbers may be hashes of texts, whose digits mean nothing.
+/// Numbers from here on may be hashes of texts, whose digits have no meaning.
 const HASHED: u64 = 1 << 63;
 
-/// The users to whom a client may send: patterns of their numbers in decimal. None matches by default.
+/// The users to whom a client may send, as patterns of their decimal numbers. By default none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recipients {
     everyone: bool,
-    /// Each sorted; their number is bound by the length of a credential.
+    /// Sorted; the length of a credential bounds their number.
     users: Box<[u64]>,
-    /// Users below [`HASHED`] whose digits begin with these.
+    /// Prefixes of users below [`HASHED`].
     beginnings: Box<[u64]>,
 }
 
-/// A text that is no pattern of users.
+/// A text that is not a pattern of users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecipientError(String);
 
@@ -25,7 +25,7 @@ impl fmt::Display for RecipientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no pattern of users: use a user's number, its first digits and *, or * alone",
+            "invalid pattern of users {:?}: use a user number, its first digits followed by *, or * alone",
             self.0
         )
     }
@@ -34,8 +34,8 @@ impl fmt::Display for RecipientError {
 impl std::error::Error for RecipientError {}
 
 impl Recipients {
-    /// Users that one of these patterns matches: a number, its first digits with `*` behind them, or `*`.
-    /// Digits match no number from 2^63 on, which may be a text's.
+    /// The users that match one of these patterns: a number, its first digits with `*` behind them, or `*`. A prefix
+    /// matches no number from 2^63 on, which may be a text's.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, RecipientError> {
         let (mut everyone, mut users, mut beginnings) = (false, Vec::new(), Vec::new());
         for pattern in patterns {
@@ -55,7 +55,7 @@ impl Recipients {
         })
     }
 
-    /// Those whose every user may be sent to.
+    /// All users.
     pub fn everyone() -> Self {
         Recipients {
             everyone: true,
@@ -63,12 +63,12 @@ impl Recipients {
         }
     }
 
-    /// Whether no user is among them.
+    /// Whether it contains no user.
     pub fn is_empty(&self) -> bool {
         !self.everyone && self.users.is_empty() && self.beginnings.is_empty()
     }
 
-    /// Whether a user is among them. Looked at for each message: at most 20 searches among its beginnings.
+    /// Whether it contains a user. Checked for each message: at most 20 searches among the prefixes.
     pub fn has(&self, user: u64) -> bool {
         self.everyone || self.users.binary_search(&user).is_ok() || self.begins(user)
     }
@@ -87,7 +87,7 @@ impl Recipients {
         false
     }
 
-    /// Its patterns with commas between.
+    /// The patterns, separated by commas.
     fn text(&self) -> String {
         let everyone = self.everyone.then(|| "*".to_string());
         let users = self.users.iter().map(u64::to_string);
@@ -101,13 +101,13 @@ impl Recipients {
     }
 }
 
-/// A decimal number as it is written: without a sign or a zero before it.
+/// A decimal number in canonical form: without a sign or a leading zero.
 fn number(text: &str) -> Option<u64> {
     let canonical = text == "0" || text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     canonical.then(|| text.parse().ok()).flatten()
 }
 
-/// What a credential says of its user's session: the device's name, empty for none, and to whom it may send.
+/// A credential's content about its user's session: the device's name (may be empty), and to whom it may send.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Claims {
     pub device: Vec<u8>,
@@ -115,7 +115,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Length of the device's name (2 B, little endian), the name, and the patterns with commas between.
+    /// Length of the device's name (2 B, little endian), the name, and the patterns separated by commas.
     pub fn to_bytes(&self) -> Vec<u8> {
         let device = &self.device[..self.device.len().min(usize::from(u16::MAX))];
         let mut bytes = (device.len() as u16).to_le_bytes().to_vec();
@@ -124,7 +124,7 @@ impl Claims {
         bytes
     }
 
-    /// Without bytes: no device, nobody to send to. `None`: malformed.
+    /// Empty bytes: no device, nobody to send to. `None`: malformed.
     pub fn read(bytes: &[u8]) -> Option<Claims> {
         let Some((len, rest)) = bytes.split_first_chunk() else {
             return bytes.is_empty().then(Claims::default);
@@ -145,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_pattern_is_a_number_or_its_first_digits_and_nothing_else() {
+    fn a_pattern_is_a_number_or_its_first_digits() {
         for wrong in [
             "",
             "x",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_match_no_number_that_may_be_the_hash_of_a_text() {
+    fn a_prefix_matches_no_hash_of_a_text() {
         let recipients = Recipients::new(["9*", "1*", "12000000000000000000"]).expect("patterns");
         assert!(recipients.has(HASHED - 1) && recipients.has(9));
         for hashed in [HASHED, 9_999_999_999_999_999_999, 10_446_744_073_709_551_615, u64::MAX] {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_read_as_they_were_written_or_not_at_all() {
+    fn claims_survive_encoding_or_are_refused() {
         for (device, patterns) in [
             ("", vec![]),
             ("phone", vec!["*"]),
@@ -206,9 +206,9 @@ mod tests {
     }
 
     proptest! {
-        /// The rules once more, over texts.
+        /// The same rules, applied to texts.
         #[test]
-        fn users_are_those_that_the_texts_match(
+        fn users_agree_with_matching_texts(
             patterns in prop::collection::vec("[1-9][0-9]{0,3}[*]?", 0..6),
             user in 0u64..12_000,
         ) {

@@ -1,9 +1,10 @@
-//! The records of unicast in the logs of sessions: what a client and its door say to each other.
+//! The records of unicast in session logs, between a client and its server.
 //!
-//! Owns these byte layouts, from [`GUEST_KINDS`] on: their first byte is the kind. Knows no session. Parsing gives borrowed views and
-//! allocates nothing by a count of the sender.
+//! Owns these byte layouts, from [`GUEST_KINDS`] on: their first byte is the kind. Knows no session. Parsing gives
+//! borrowed views and allocates nothing by a count from the sender.
 //!
-//! A message's body on its way has 16 bytes before the data: its sender and the sender's number, by which a device knows a message that it has.
+//! In transit a message's body has 16 bytes before the data: its sender and the sender's number, by which a device
+//! recognises repeats.
 
 use crate::device::Device;
 use crate::limits::{DATA_BYTES_MAX, OUTCOMES_MAX};
@@ -19,14 +20,14 @@ const LOST: u8 = GUEST_KINDS + 4;
 /// Bytes before the data in a message's body.
 pub const ENVELOPE: usize = 16;
 
-/// Outcomes by device; one for no device where none is known.
+/// Outcomes by device; a single one without a device if none is known.
 pub type Outcomes = Vec<(Option<Device>, Outcome)>;
 
 /// The parts of a message's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Letter<'a> {
     pub sender: u64,
-    /// The sender's, random: the same in each try.
+    /// The sender's random number: the same in each try.
     pub number: u64,
     pub data: &'a [u8],
 }
@@ -51,23 +52,23 @@ impl<'a> Letter<'a> {
 /// One record, borrowed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record<'a> {
-    /// Client to proxy: take this to a user's devices.
+    /// Client to proxy: send this to a user's devices.
     Send {
         number: u64,
         user: u64,
-        /// `None`: all of them.
+        /// `None`: all devices.
         device: Option<Device>,
         left_ms: u32,
         data: &'a [u8],
     },
-    /// Proxy to client: what became of it; or why it was not tried.
+    /// Proxy to client: the outcome, or why it was not tried.
     Sent {
         number: u64,
         refused: Option<Code>,
         outcomes: Outcomes,
     },
-    /// Proxy to client, before the outcomes: these devices have the outcome `Unknown`. There they stand as `Expired`, which is all that a
-    /// client of an older release knows; it drops this record.
+    /// Proxy to client, before the outcomes: these devices have the outcome `Unknown`. The outcomes list them as
+    /// `Expired`, the only value that a client of an older release knows; it drops this record.
     Lost { number: u64, devices: Vec<Option<Device>> },
     /// Gateway to device.
     Push { id: MessageId, body: &'a [u8] },
@@ -95,7 +96,7 @@ impl Receipt {
 }
 
 impl<'a> Record<'a> {
-    /// `None`: malformed, or of no kind of unicast.
+    /// `None`: malformed, or not a kind of unicast.
     pub fn read(bytes: &'a [u8]) -> Option<Record<'a>> {
         let mut reader = Reader::new(bytes);
         let r = &mut reader;
@@ -222,8 +223,8 @@ fn read_outcomes(r: &mut Reader<'_>) -> Option<Outcomes> {
     Some(outcomes)
 }
 
-/// The best that is known of each device: a device that moved has an outcome of each gateway, and one delivered it. No device stands
-/// beside none.
+/// The best known outcome of each device: a device that moved has an outcome at each gateway, one of which delivered.
+/// A list with devices has no entry without a device.
 pub fn merge(all: impl Iterator<Item = (Option<Device>, Outcome)>) -> Outcomes {
     let mut best = std::collections::BTreeMap::<Device, Outcome>::new();
     let mut nobody: Option<Outcome> = None;
@@ -236,7 +237,7 @@ pub fn merge(all: impl Iterator<Item = (Option<Device>, Outcome)>) -> Outcomes {
             None => nobody = Some(nobody.map_or(outcome, |known| better(known, outcome))),
         }
     }
-    // A gateway of which nothing is known may have had further devices; other outcomes may be those of devices that are not named.
+    // A gateway of which nothing is known may have had further devices; other outcomes may belong to unnamed devices.
     let unnamed = nobody.filter(|outcome| best.is_empty() || *outcome != Outcome::NotOnline);
     let mut merged: Outcomes = best
         .into_iter()
@@ -247,7 +248,7 @@ pub fn merge(all: impl Iterator<Item = (Option<Device>, Outcome)>) -> Outcomes {
         merged.sort_by_key(|(device, outcome)| (rank(*outcome), *device));
         return merged;
     }
-    // One without a name stands for those that find no place, and has the worst of their outcomes.
+    // The entry without a name stands for those that do not fit, with the worst of their outcomes.
     merged.sort_by_key(|(device, outcome)| (badness(*outcome), device.is_none(), *device));
     let rest = merged.split_off(OUTCOMES_MAX - 1);
     let named: Vec<_> = merged.into_iter().filter(|(device, _)| device.is_some()).collect();
@@ -268,7 +269,7 @@ fn better(one: Outcome, other: Outcome) -> Outcome {
     }
 }
 
-/// The order of outcomes where gateways or services differ: the lowest is believed.
+/// The precedence of outcomes if gateways or services differ: the lowest counts.
 fn rank(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Delivered => 0,
@@ -278,7 +279,7 @@ fn rank(outcome: Outcome) -> u8 {
     }
 }
 
-/// The order in which a sender needs to hear of them.
+/// The order of importance to a sender.
 fn badness(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Expired => 0,
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_each_device_is_believed_and_nobody_only_where_there_is_none() {
+    fn the_best_outcome_of_each_device_counts() {
         let (phone, laptop) = (device("phone"), device("laptop"));
         let all = [
             (phone, Outcome::NotOnline),
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_devices_than_an_answer_names_the_last_line_says_the_worst() {
+    fn with_too_many_devices_the_last_entry_has_the_worst_outcome() {
         let all = |worst: Outcome| {
             let one = move |index: usize| {
                 (

@@ -1,19 +1,19 @@
-//! The last packets of a gateway, to answer writers that missed some.
+//! The last packets of a gateway, for writers that missed some.
 //!
-//! Owns: [`Ring`], bounded by bytes; the oldest packets make way. Knows no writer.
+//! Owns: [`Ring`], bounded in bytes; the oldest packets make room. Knows no writer.
 
 use crate::event::Event;
 use crate::version::after;
 use crate::wire::Events;
 use std::collections::VecDeque;
 
-/// What a packet costs beside its events.
+/// Bytes that a packet costs besides its events.
 const PACKET_BYTES: usize = 24;
 
 /// Packets of consecutive versions.
 #[derive(Debug)]
 pub struct Ring {
-    /// Of the last packet, kept or not.
+    /// The version of the last packet, kept or not.
     newest: u64,
     packets: VecDeque<Box<[u8]>>,
     bytes: usize,
@@ -21,7 +21,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// An empty one after `newest`.
+    /// An empty ring after `newest`.
     pub fn new(newest: u64, bytes_max: usize) -> Self {
         Ring {
             newest,
@@ -46,12 +46,12 @@ impl Ring {
         self.newest
     }
 
-    /// The oldest version that is kept; the one after the newest where none is.
+    /// The oldest version kept; the one after the newest if none is.
     pub fn oldest(&self) -> u64 {
         self.newest.wrapping_sub(self.packets.len() as u64).wrapping_add(1)
     }
 
-    /// The events of a version that is kept.
+    /// The events of a version, if it is kept.
     pub fn get(&self, version: u64) -> Option<Vec<Event>> {
         if after(version, self.newest) {
             return None;

@@ -1,8 +1,8 @@
-//! Unicast in a proxy: the guest that takes messages of its clients to unicast services, and tells their outcomes.
+//! Unicast in a proxy: the guest that passes its clients' messages to unicast services, and reports their outcomes.
 //!
-//! Owns [`Sending`]: a number for each message in this life of the proxy, a service for each and one of another site where the first is late,
-//! tries until an outcome or the end of its time. All services bring the same number, so a gateway takes one of them. A client sends to the
-//! users that its credential names, and to no others. Knows no gateway.
+//! Owns [`Sending`]: a number for each message in this life of the proxy, a service for each and one of another site
+//! if the first is late, tries until an outcome or the end of the message's time. All services send the same number,
+//! so a gateway accepts one of them. A client may send only to the users in its credential. Knows no gateway.
 
 use crate::alarms::Alarms;
 use crate::device::Device;
@@ -18,19 +18,19 @@ use crate::wire::{Message, MessageId, Outcome, Unicast};
 use muster_transport::{Code, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// A second service is asked once the first is later than answers are of late, within these bounds.
+/// Bounds of the delay after which a second service is asked because the first is later than replies recently were.
 const HEDGE_MIN: Micros = 20_000;
 const HEDGE_MAX: Micros = 200_000;
-/// Services that say nothing are asked again after this, doubled up to the second figure.
+/// First interval before silent services are asked again, and the longest; it doubles each time.
 const AGAIN: Micros = 250_000;
 const AGAIN_MAX: Micros = 1_000_000;
-/// A message without a service that is linked is looked at after this.
+/// Interval of checks while no service is linked.
 const UNLINKED: Micros = 50_000;
-/// Where one service knows of no device, the other one has this long to know better.
+/// If one service knows no device, how long the other one may take to find some.
 const SETTLE: Micros = 300_000;
-/// A service's last word may come so long after the end of a message's time.
+/// How long after a message's time a service's last reply is accepted.
 const GRACE: Micros = 250_000;
-/// A session whose log was nearly full is offered its outcomes again after this.
+/// Interval before a session whose log was nearly full is offered its outcomes again.
 const OFFER_AGAIN: Micros = 20_000;
 
 /// A client's session.
@@ -38,12 +38,12 @@ struct Client {
     user: u64,
     recipients: Recipients,
     pending: usize,
-    /// Refusals that wait for a place in its log.
+    /// Refusals that wait for space in its log.
     refusals: usize,
 }
 
-/// A service that was asked.
-struct Asked {
+/// A request to a service.
+struct ServiceRequest {
     service: u32,
     tries: u32,
     answered: bool,
@@ -52,13 +52,13 @@ struct Asked {
 /// Outcomes for a session.
 struct Answer {
     session: u64,
-    /// The devices whose gateway was lost, told first.
+    /// The devices whose gateway was lost, sent first.
     lost: Option<Vec<u8>>,
     record: Vec<u8>,
     is_refusal: bool,
 }
 
-/// A message on its way.
+/// An open message.
 struct Pending {
     session: u64,
     sender: u64,
@@ -68,8 +68,8 @@ struct Pending {
     device: Option<Device>,
     body: Vec<u8>,
     until: Micros,
-    asked: Few<Asked>,
-    /// When the first one was.
+    asked: Few<ServiceRequest>,
+    /// When the first service was asked.
     asked_at: Option<Micros>,
     wait: Micros,
     best: Option<Outcomes>,
@@ -80,26 +80,26 @@ struct Pending {
 muster_transport::counters! {
     /// A proxy's messages to users.
     struct SendingCounters {
-        /// Messages to users taken from clients.
+        /// Messages to users received from clients.
         unicast_sends,
-        /// Messages to users refused: as many are under way as may be.
+        /// Messages to users refused: too many are in progress.
         unicast_sends_refused,
         /// Messages to users refused: their sender has no right to send to that user.
         unicast_sends_forbidden,
-        /// Messages to users for which a second service was asked, as the first was late or knew no device.
+        /// Messages to users for which a second service was asked because the first was late or knew no device.
         unicast_sends_hedged,
         /// Tries of messages to users, each service counted.
         unicast_sends_forwarded,
-        /// Messages to users that a device has.
+        /// Messages to users confirmed by a device.
         unicast_sends_delivered,
-        /// Messages to users of whom no device is online.
+        /// Messages to users without a device online.
         unicast_sends_not_online,
-        /// Messages to users that no device had in their time, as far as is known.
+        /// Messages to users that no device confirmed in time.
         unicast_sends_expired,
     }
 }
 
-/// How long answers take of late, as a round trip is measured for repeats.
+/// How long replies recently took, as a round trip is measured for repeats.
 struct Pace {
     mean: Micros,
     deviation: Micros,
@@ -121,7 +121,7 @@ impl Pace {
         self.mean = (7 * self.mean + took) / 8;
     }
 
-    /// An answer that takes longer is late.
+    /// A reply that takes longer is late.
     fn late(&self) -> Micros {
         (self.mean + 4 * self.deviation).clamp(HEDGE_MIN, HEDGE_MAX)
     }
@@ -135,13 +135,13 @@ pub struct Sending {
     pending: QuickMap<u64, Pending>,
     by_number: HashMap<(u64, u64), u64>,
     alarms: Alarms<u64>,
-    /// The last message of a session to a user, where a device has it or may get it.
+    /// The last message of a session to a user, if a device has it or may get it.
     orders: BTreeMap<(u64, u64), u64>,
     newest: u64,
     pace: Pace,
     told: VecDeque<Answer>,
     again_at: Option<Micros>,
-    /// Messages that came and have not been tried.
+    /// New messages that have not been tried.
     fresh: Vec<u64>,
     counters: SendingCounters,
 }
@@ -181,7 +181,7 @@ impl Sending {
         };
         let sender = client.user;
         if let Some(known) = self.by_number.get(&(sender, number)) {
-            // The client lost its session and came back here.
+            // The client lost its session and returned here.
             if let Some(pending) = self.pending.get_mut(known) {
                 pending.session = session;
             }
@@ -233,7 +233,7 @@ impl Sending {
         }
     }
 
-    /// Asks one service first, always the same for a user, then one of another site, then two that were asked least often.
+    /// Asks one service first, always the same for a user, then one of another site, then the two asked least often.
     fn ask(&mut self, now: Micros, sequence: u64, host: &mut dyn Host) {
         let Some(pending) = self.pending.get_mut(&sequence) else {
             return;
@@ -281,7 +281,7 @@ impl Sending {
                     one.tries += 1;
                     continue;
                 }
-                asked.push(Asked {
+                asked.push(ServiceRequest {
                     service,
                     tries: 1,
                     answered: false,
@@ -299,12 +299,12 @@ impl Sending {
 
     fn answered(&mut self, now: Micros, service: u32, sequence: u64, outcomes: Outcomes) {
         let Some(pending) = self.pending.get_mut(&sequence) else {
-            return; // the other service was sooner
+            return; // the other service was faster
         };
         if let Some(one) = pending.asked.iter_mut().find(|one| one.service == service) {
             one.answered = true;
         }
-        // Of two services one may have asked a reader that knew less.
+        // One of the two services may have asked a reader that knew less.
         let before = pending.best.take().unwrap_or_default();
         pending.best = Some(merge(before.into_iter().chain(outcomes)));
         let best = pending.best.as_deref().unwrap_or_default();
@@ -326,7 +326,7 @@ impl Sending {
         }
     }
 
-    /// Tells the client what is known.
+    /// Reports the outcome as far as known to the client.
     fn finish(&mut self, sequence: u64) {
         let Some(pending) = self.pending.remove(&sequence) else {
             return;
@@ -344,7 +344,7 @@ impl Sending {
         *counter += 1;
         let of = (pending.session, pending.user);
         if !delivered && self.orders.get(&of) == Some(&sequence) {
-            self.orders.remove(&of); // no device has it: the next one waits for nothing
+            self.orders.remove(&of); // no device has it: the next message need not wait
         }
         if let Some(client) = self.clients.get_mut(&pending.session) {
             client.pending = client.pending.saturating_sub(1);
@@ -361,8 +361,8 @@ impl Sending {
             refused,
             outcomes,
         };
-        // As many as there are messages: a client that has gone hears nothing, and asks again by number. Refusals have no
-        // message, so each client has as many of them as it may have open.
+        // As many as there are messages: a client that is gone gets nothing, and asks again by number. Refusals have
+        // no message, so each client may have as many of them as open messages.
         let is_refusal = refused.is_some();
         if is_refusal {
             let client = self.clients.get_mut(&session);
@@ -393,7 +393,7 @@ impl Sending {
     }
 }
 
-/// To whom a client may send, by its credential; malformed: nobody.
+/// The users to whom a client may send, by its credential; malformed: none.
 fn recipients(said: &[u8]) -> Recipients {
     Claims::read(said).map(|claims| claims.recipients).unwrap_or_default()
 }
@@ -448,7 +448,7 @@ impl Guest for Sending {
         if up || peer.role != role::UNICAST {
             return;
         }
-        // What a dead service had is tried at once by another one.
+        // Messages of a dead service are tried at once by another one.
         let mut late = Vec::new();
         for (sequence, pending) in &mut self.pending {
             let asked = pending.asked.len();
@@ -457,7 +457,7 @@ impl Guest for Sending {
                 late.push(*sequence);
             }
         }
-        late.sort_unstable(); // in the order in which they came
+        late.sort_unstable(); // in the order of arrival
         for sequence in late {
             self.plan(sequence, now);
         }
@@ -480,7 +480,7 @@ impl Guest for Sending {
     }
 
     fn act(&mut self, now: Micros, host: &mut dyn Host) {
-        // In the order in which they came.
+        // In the order of arrival.
         let mut fresh = std::mem::take(&mut self.fresh);
         for sequence in fresh.drain(..) {
             self.ask(now, sequence, host);

@@ -1,7 +1,8 @@
 //! The online proxy: one packet in, a frame for every writer of every site out.
 //!
-//! Owns: [`Splitter`], which lives for one turn. A proxy keeps nothing from turn to turn, so any proxy can take any packet.
-//! Every writer hears of every version: of one without events for it by an empty mark, else it would see a hole (H1).
+//! Owns: [`Splitter`], which lives for one turn. A proxy keeps nothing from turn to turn, so any proxy can take any
+//! packet. Every writer gets every version: if a version has no events for a writer, it gets an empty mark, otherwise
+//! it would see a hole (H1).
 
 use crate::event::Event;
 use crate::limits::PACKET_EVENTS_BYTES_MAX;
@@ -13,7 +14,7 @@ use muster_transport::Writer;
 /// A frame for a writer.
 pub type Framed = (Target, Vec<u8>);
 
-/// Versions without events, not told yet.
+/// Versions without events that were not sent yet.
 #[derive(Clone, Copy)]
 struct Run {
     origin: Origin,
@@ -48,14 +49,14 @@ impl<'a> Splitter<'a> {
         true
     }
 
-    /// Passes a beat on to every writer.
+    /// Forwards a beat to every writer.
     pub fn beat(&mut self, beat: &Beat) {
         let bytes = Message::Beat(*beat).to_frame();
         self.out
             .extend(self.targets.iter().map(|(target, _)| (*target, bytes.clone())));
     }
 
-    /// All frames of the turn.
+    /// Returns all frames of the turn.
     pub fn finish(mut self) -> Vec<Framed> {
         for (target, run) in &mut self.targets {
             flush(&mut self.out, self.map.version, *target, run);
@@ -101,7 +102,7 @@ fn flush(out: &mut Vec<Framed>, map: u32, target: Target, run: &mut Option<Run>)
     }
 }
 
-/// The frame of a shard's events; `None`: it has none.
+/// The frame with a shard's events; `None`: it has none.
 pub(crate) fn share(map: u32, shard: Shard, origin: Origin, version: u64, events: &[Event]) -> Option<Vec<u8>> {
     let mut bytes = [0; PACKET_EVENTS_BYTES_MAX];
     let mut writer = Writer::new(&mut bytes);
@@ -122,7 +123,7 @@ pub(crate) fn share(map: u32, shard: Shard, origin: Origin, version: u64, events
     })
 }
 
-/// The frame of versions without events.
+/// The frame for versions without events.
 pub(crate) fn empty(map: u32, shard: Shard, origin: Origin, first: u64, last: u64) -> Vec<u8> {
     Message::Empty(Empty {
         map,

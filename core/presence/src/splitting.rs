@@ -1,8 +1,8 @@
 //! The task of an online proxy: gateways' packets in, a frame for every writer of every site out.
 //!
-//! Owns [`Splitting`]. It keeps nothing but where the linked writers are: the shard map is what they say of themselves, so a proxy that has
-//! just started takes packets as soon as writers are linked. While a site changes its number of shards, writers of both numbers are linked,
-//! and all of them are told (H9).
+//! Owns [`Splitting`]. It keeps only the announced shards of the linked writers, which form the shard map. So a proxy
+//! that has just started takes packets as soon as writers are linked. While a site changes its number of shards,
+//! writers of both numbers are linked, and all of them get the events (H9).
 
 use crate::map::{ShardMap, Target};
 use crate::post::Task;
@@ -27,7 +27,7 @@ muster_transport::counters! {
     }
 }
 
-/// A frame of a gateway, as it is kept within a turn.
+/// A gateway's frame, kept within a turn.
 enum Taken {
     Report(Origin, u64, Vec<u8>),
     Beat(Beat),
@@ -58,12 +58,12 @@ impl Splitting {
         }
     }
 
-    /// Writers that are linked and have said where they are.
+    /// Number of linked writers that have announced their shard.
     pub fn writers_len(&self) -> usize {
         self.targets.values().map(Vec::len).sum()
     }
 
-    /// The map that follows from the writers; its version grows with each change.
+    /// Recomputes the map from the writers; its version grows with each change.
     fn remap(&mut self) {
         self.targets.clear();
         for (node, target) in &self.writers {
@@ -129,7 +129,7 @@ impl Task for Splitting {
                 }
                 true
             }
-            // A gateway speaks of itself alone, and no node of presence is one.
+            // A gateway reports only about itself, and no node of presence is one.
             Message::Report(report) if own(report.origin) => {
                 if report.events.read().is_none() {
                     return false;

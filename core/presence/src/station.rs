@@ -1,7 +1,8 @@
-//! Presence and unicast in a gateway: the guest that makes sessions of users into events, and takes messages to their devices.
+//! Presence and unicast in a gateway: the guest that turns users' sessions into events, and delivers messages to
+//! their devices.
 //!
-//! Owns [`Station`], which orders two machines over the gateway's sessions and links: the access point (`access`) and the deliveries
-//! (`unicast`). Knows no room and no credential.
+//! Owns [`Station`], which orders two machines over the gateway's sessions and links: the access point (`access`) and
+//! the deliveries (`unicast`). Knows no room and no credential.
 
 use crate::access::{AccessPoint, AccessSettings, Closing, To};
 use crate::device::Device;
@@ -17,20 +18,20 @@ use crate::wire::{Message, Origin};
 use muster_transport::{Code, Encode, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
 use std::collections::VecDeque;
 
-/// A session whose log was nearly full is offered its messages again after this.
+/// Interval before a session whose log was nearly full is offered its messages again.
 const AGAIN: Micros = 20_000;
 
-/// The time of day in milliseconds since 1970, for people: nothing is ordered by it.
+/// The time of day in milliseconds since 1970, for display: nothing is ordered by it.
 pub trait Wall: Send + Sync {
     fn now_ms(&self) -> u64;
 }
 
-/// How a station is set up.
+/// The settings of a station.
 #[derive(Clone, Debug)]
 pub struct StationSettings {
     pub access: AccessSettings,
     pub deliveries: DeliverySettings,
-    /// The user of the credential that all programs share: no user of presence.
+    /// The user of the shared token, who has no presence.
     pub nobody: u64,
     /// The device of a credential that names none.
     pub unnamed: Device,
@@ -38,21 +39,21 @@ pub struct StationSettings {
 
 /// A user's session.
 #[derive(Clone, Copy)]
-struct Known {
+struct UserSession {
     user: u64,
     device: Device,
 }
 
 muster_transport::counters! {
-    /// A station's events, beside those of its machines.
+    /// A station's events, besides those of its machines.
     struct StationCounters {
         /// Sessions of users that came.
         presence_sessions,
-        /// Sessions ended: a newer one took their place.
+        /// Sessions ended: replaced by a newer one.
         presence_sessions_replaced,
-        /// Sessions ended: their user has too many devices here, or the name of the device is none.
+        /// Sessions ended: their user has too many devices here, or the device name is invalid.
         presence_sessions_refused,
-        /// Packets and beats that found no online proxy.
+        /// Packets and beats dropped: no online proxy is linked.
         presence_dropped_no_proxy,
     }
 }
@@ -64,11 +65,11 @@ pub struct Station {
     nobody: u64,
     unnamed: Device,
     wall: Box<dyn Wall>,
-    /// By the gateway's number of the session.
-    sessions: QuickMap<u64, Known>,
+    /// By the gateway's id of the session.
+    sessions: QuickMap<u64, UserSession>,
     proxies: Peers,
     endings: Vec<(u64, Code)>,
-    /// Messages whose session had no space for them.
+    /// Messages for which their session had no space.
     pushes: VecDeque<Push>,
     again_at: Option<Micros>,
     counters: StationCounters,
@@ -105,7 +106,7 @@ impl Station {
     fn push(&mut self, push: &Push, host: &mut dyn Host) -> bool {
         let mut sessions = self.access.sessions(push.user);
         let Some((_, session)) = sessions.find(|(device, _)| *device == push.device) else {
-            return true; // it went, and that is its outcome
+            return true; // the device is gone, which becomes the outcome
         };
         let record = Record::Push {
             id: push.id,
@@ -127,7 +128,7 @@ impl Station {
             self.pushes = waiting;
         }
         for push in self.deliveries.take_pushes() {
-            // Those that wait for the same device come first.
+            // Messages that already wait for the same device come first.
             let behind = |other: &Push| (other.user, other.device) == (push.user, push.device);
             if self.pushes.iter().any(behind) || !self.push(&push, host) {
                 self.pushes.push_back(push);
@@ -163,15 +164,15 @@ impl Guest for Station {
             }
         };
         self.counters.presence_sessions += 1;
-        self.sessions.insert(session, Known { user, device });
+        self.sessions.insert(session, UserSession { user, device });
         self.close(&closings);
     }
 
-    /// A session's device is that of its first credential.
+    /// A session keeps the device of its first credential.
     fn renewed(&mut self, _now: Micros, _session: u64, _said: &[u8]) {}
 
     fn ended(&mut self, now: Micros, session: u64, end: End) {
-        let Some(Known { user, device }) = self.sessions.remove(&session) else {
+        let Some(UserSession { user, device }) = self.sessions.remove(&session) else {
             return;
         };
         let reason = match end {
@@ -192,7 +193,7 @@ impl Guest for Station {
         let Some(Record::Taken { id, receipt }) = Record::read(record) else {
             return false;
         };
-        if let Some(Known { user, device }) = self.sessions.get(&session).copied() {
+        if let Some(UserSession { user, device }) = self.sessions.get(&session).copied() {
             match receipt {
                 Receipt::Full => {}
                 Receipt::Taken => self.deliveries.delivered(now, id, user, device),
@@ -284,42 +285,42 @@ impl Guest for Station {
         self.counters.each(&mut *each);
         let access = self.access.counters();
         each("presence_events", "Events in packets", access.events);
-        let help = "Events that another one of the same device in the same window took the place of";
+        let help = "Events replaced by a later one of the same device in the same window";
         each("presence_events_merged", help, access.merged);
         each("presence_packets", "Packets of events", access.packets);
-        each("presence_asks", "Asks of writers for versions", access.asks);
-        let help = "Asks of writers for versions that are no longer kept";
+        each("presence_asks", "Requests of writers for versions", access.asks);
+        let help = "Requests of writers for versions that are no longer kept";
         each("presence_asks_too_old", help, access.asks_too_old);
         each("presence_fulls", "Full states begun for writers", access.fulls);
-        let help = "Full states put off: as many were under way as may be";
+        let help = "Full states put off: too many were in progress";
         each("presence_fulls_refused", help, access.fulls_refused);
         let unicast = self.deliveries.counters();
         each("unicast_accepted", "Messages to users taken", unicast.accepted);
-        let help = "Messages to users that came once more";
+        let help = "Messages to users received again";
         each("unicast_duplicates", help, unicast.duplicates);
         each(
             "unicast_not_here",
-            "Messages to users that are not here",
+            "Messages to users without a device here",
             unicast.not_here,
         );
         each(
             "unicast_delivered",
-            "Devices that have their message",
+            "Devices that confirmed their message",
             unicast.delivered,
         );
-        let help = "Devices that went before they had their message";
+        let help = "Devices that left before they confirmed their message";
         each("unicast_offline", help, unicast.offline);
         let help = "Devices whose program reads no messages to its user";
         each("unicast_unread", help, unicast.unread);
         let help = "Devices whose message expired before they had it";
         each("unicast_expired", help, unicast.expired);
-        let help = "Messages to users that waited for the one before them";
+        let help = "Messages to users that waited for their predecessor";
         each("unicast_reordered", help, unicast.reordered);
-        let help = "Messages to users that went without the one before them";
+        let help = "Messages to users delivered without their predecessor";
         each("unicast_out_of_order", help, unicast.out_of_order);
         let help = "Messages to users dropped: of an earlier life of their sender";
         each("unicast_dropped_epoch", help, unicast.old_epoch);
-        let help = "Messages to users dropped: too far behind their sender's newest";
+        let help = "Messages to users dropped: too old compared with their sender's newest";
         each("unicast_dropped_old", help, unicast.too_old);
         let help = "Messages to users dropped: too many are known";
         each("unicast_dropped_full", help, unicast.full);
@@ -336,7 +337,7 @@ impl Guest for Station {
             "Version of the last packet",
             self.access.version() as f64,
         );
-        let help = "Devices that have not answered for a message";
+        let help = "Unconfirmed messages, counted per device";
         each("unicast_pending", help, self.deliveries.pending_len() as f64);
     }
 }

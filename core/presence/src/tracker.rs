@@ -2,9 +2,9 @@
 //!
 //! Owns: [`Gaps`]. Knows no event and no frame.
 //!
-//! What is not in a gap and not above the highest is applied: so applied and missing versions are disjoint and together are all
-//! (I-3). The span from the lowest gap to the highest version is at most [`WINDOW`]; a jump beyond it is refused, and the
-//! caller asks for the full state instead.
+//! Every version up to the highest that is not in a gap is applied: so applied and missing versions are disjoint and
+//! together complete (I-3). The span from the lowest gap to the highest version is at most [`WINDOW`]; a jump beyond
+//! it is refused, and the caller requests the full state instead.
 
 use crate::limits::WINDOW;
 use crate::version::{after, span};
@@ -17,16 +17,16 @@ pub struct Gap {
     pub last: u64,
     /// Since when it is known.
     pub since: Micros,
-    /// The transaction that asks for it, if one does.
+    /// The transaction that requests it, if one does.
     pub asked: Option<u64>,
 }
 
-/// What became of a run of versions that was offered.
+/// The result of offering a run of versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Took {
     /// All of it was applied before: the second path's copy, or older.
     Duplicate,
-    /// So many of it are new.
+    /// This many of them are new.
     Fresh(u64),
     /// It is beyond the window: nothing changed.
     Beyond,
@@ -36,12 +36,12 @@ pub enum Took {
 #[derive(Clone, Debug)]
 pub struct Gaps {
     highest: u64,
-    /// Ascending, apart from each other, all below `highest`, or at it where a beat told of it.
+    /// Ascending and disjoint, all below `highest`, or at it if a beat announced it.
     gaps: Vec<Gap>,
 }
 
 impl Gaps {
-    /// All up to `version` is applied.
+    /// Everything up to `version` is applied.
     pub fn new(version: u64) -> Self {
         Gaps {
             highest: version,
@@ -49,12 +49,12 @@ impl Gaps {
         }
     }
 
-    /// The highest version heard of.
+    /// The highest version known to exist.
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// All up to this one is applied.
+    /// Every version up to this one is applied.
     pub fn complete(&self) -> u64 {
         self.gaps.first().map_or(self.highest, |gap| gap.first.wrapping_sub(1))
     }
@@ -63,7 +63,7 @@ impl Gaps {
         &self.gaps
     }
 
-    /// What [`Gaps::take`] would say of one version now, if that is `Duplicate`.
+    /// Whether [`Gaps::take`] would return `Duplicate` for this version now.
     #[inline]
     pub fn has(&self, version: u64) -> bool {
         !after(version, self.highest) && self.find(version).is_none()
@@ -99,7 +99,8 @@ impl Gaps {
         }
     }
 
-    /// The gateway says that `newest` is its newest version: all up to it that did not come is missing. `false`: beyond the window.
+    /// The gateway announces `newest` as its newest version: every version up to it that did not arrive is missing.
+    /// `false`: beyond the window.
     pub fn expect(&mut self, now: Micros, newest: u64) -> bool {
         if !after(newest, self.highest) {
             return true;
@@ -113,7 +114,7 @@ impl Gaps {
         true
     }
 
-    /// Marks what is missing of `first..=last` as asked for.
+    /// Marks the missing versions of `first..=last` as requested.
     pub fn mark(&mut self, first: u64, last: u64, transaction: u64) {
         self.cut(first);
         self.cut(last.wrapping_add(1));
@@ -124,20 +125,20 @@ impl Gaps {
         }
     }
 
-    /// What `transaction` asked for and did not get may be asked for again.
+    /// Versions that `transaction` requested and did not get may be requested again.
     pub fn release(&mut self, transaction: u64) {
         for gap in self.gaps.iter_mut().filter(|gap| gap.asked == Some(transaction)) {
             gap.asked = None;
         }
     }
 
-    /// Versions that `transaction` still waits for.
+    /// Number of versions that `transaction` still waits for.
     pub fn waits(&self, transaction: u64) -> u64 {
         let asked = self.gaps.iter().filter(|gap| gap.asked == Some(transaction));
         asked.map(|gap| span(gap.first, gap.last)).sum()
     }
 
-    /// Missing versions in all.
+    /// Total number of missing versions.
     pub fn missing(&self) -> u64 {
         self.gaps.iter().map(|gap| span(gap.first, gap.last)).sum()
     }
@@ -156,7 +157,7 @@ impl Gaps {
         });
     }
 
-    /// The gap that has the version.
+    /// The gap that contains the version.
     #[inline]
     fn find(&self, version: u64) -> Option<usize> {
         let at = self.gaps.partition_point(|gap| !after(gap.first, version));
@@ -164,7 +165,7 @@ impl Gaps {
         (!after(version, gap.last)).then(|| at - 1)
     }
 
-    /// Takes `first..=last`, all at or below the highest, out of the gaps. How many were missing.
+    /// Removes `first..=last`, all at or below the highest, from the gaps. Returns how many were missing.
     fn fill(&mut self, first: u64, last: u64) -> u64 {
         if self.gaps.is_empty() {
             return 0;
@@ -180,7 +181,7 @@ impl Gaps {
         filled
     }
 
-    /// Cuts the gap that has `version` behind its first one in two, so that `version` begins one.
+    /// Splits the gap that contains `version` after its start, so that `version` begins one.
     fn cut(&mut self, version: u64) {
         let Some(at) = self.find(version) else { return };
         let gap = self.gaps[at];
@@ -197,7 +198,7 @@ mod tests {
     use muster_transport::Dice;
     use std::collections::BTreeSet;
 
-    /// Every version ever applied, as its distance from the start, in a set; the rules as sentences.
+    /// Every version ever applied, as its distance from the start, in a set; the rules written plainly.
     struct Model {
         applied: BTreeSet<u64>,
         highest: u64,
@@ -228,11 +229,11 @@ mod tests {
         }
     }
 
-    /// Starts around the ends of 32 and of 64 bits, so that walks cross them.
+    /// Starts near the ends of 32 and of 64 bits, so that walks cross them.
     const STARTS: [u64; 4] = [0, (1 << 32) - 50, u64::MAX - 50, (1 << 63) - 50];
 
     #[test]
-    fn applied_and_missing_are_all_and_disjoint_whatever_comes() {
+    fn applied_and_missing_are_complete_and_disjoint_for_any_input() {
         for (seed, start) in (0..12).flat_map(|seed| STARTS.map(|start| (seed, start))) {
             let mut dice = Dice::new(seed);
             let (mut gaps, mut model) = (
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_asked_for_in_parts_and_what_did_not_come_is_free_again() {
+    fn a_gap_is_requested_in_parts_and_unserved_parts_are_released() {
         let mut gaps = Gaps::new(10);
         assert_eq!(gaps.take(5, 21, 21), Took::Fresh(1));
         gaps.mark(11, 15, 7);

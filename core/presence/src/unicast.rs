@@ -1,10 +1,12 @@
-//! Unicast at a gateway: a message to a user's devices comes by two paths, is pushed to each device once, and is answered for each.
+//! Unicast at a gateway: a message to a user's devices arrives on two paths, is pushed to each device once, and gets
+//! an outcome for each.
 //!
-//! Owns: [`Deliveries`]: `(server, epoch, sequence)` seen before, order within a small window per sender, an outcome per device, expiry.
-//! Knows no session, no service's address and no presence: the gateway brings the devices of a user and carries pushes to them.
+//! Owns: [`Deliveries`]: the `(server, epoch, sequence)` seen before, order within a small window per sender, an
+//! outcome per device, expiry. Knows no session, no service's address and no presence: the gateway passes in the
+//! devices of a user and carries pushes to them.
 //!
-//! Order: a message names the sender's one before it to the same user. Where that one has not come, the message waits for the reorder time;
-//! later the order is given up, not the message.
+//! Order: a message names the sender's previous one to the same user. If that one has not arrived, the message waits
+//! for the reorder time; after that the order is given up, not the message.
 
 use crate::alarms::Alarms;
 use crate::device::Device;
@@ -19,12 +21,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 /// Bits of one block.
 const BITS: u64 = u64::BITS as u64;
 
-/// How a gateway delivers.
+/// The settings of deliveries.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliverySettings {
-    /// A message waits so long for the one before it.
+    /// How long a message waits for its predecessor.
     pub reorder: Micros,
-    /// An answer is kept so long, for services that ask again: they do so within a second.
+    /// How long an outcome is kept, for services that ask again: they do so within a second.
     pub keep: Micros,
 }
 
@@ -43,33 +45,33 @@ pub struct Push {
     pub id: MessageId,
     pub user: u64,
     pub device: Device,
-    /// After this it is not to be pushed any more.
+    /// It must not be pushed after this.
     pub expires: Micros,
     pub body: Vec<u8>,
 }
 
-/// What is counted; `accepted` messages end in outcomes of devices or are still `pending`.
+/// Counters; `accepted` messages end in outcomes of devices or are still `pending`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeliveryCounters {
     pub accepted: u64,
     pub duplicates: u64,
     pub not_here: u64,
-    /// Of devices of accepted messages.
+    /// Outcomes of devices of accepted messages.
     pub delivered: u64,
     pub offline: u64,
     /// Devices whose program reads no messages.
     pub unread: u64,
     pub expired: u64,
-    /// Messages that waited for the one before them, and that went without it.
+    /// Messages that waited for their predecessor, and those delivered without it.
     pub reordered: u64,
     pub out_of_order: u64,
-    /// Refused: of an earlier life of the sender, below its window, beyond a bound.
+    /// Messages refused: of an earlier life of the sender, below its window, beyond a bound.
     pub old_epoch: u64,
     pub too_old: u64,
     pub full: u64,
 }
 
-/// Sequences seen of one sender: a ring of blocks of 64, as the transport's replay window.
+/// Sequences seen of one sender: a ring of blocks of 64, like the transport's replay window.
 struct Seen {
     highest: u64,
     blocks: Box<[u64; SENDER_BLOCKS]>,
@@ -83,7 +85,7 @@ impl Seen {
         }
     }
 
-    /// Whether it is forgotten, so that nobody knows whether it came.
+    /// Whether it is below the window, so that it is unknown whether it arrived.
     fn is_old(&self, sequence: u64) -> bool {
         sequence == 0 || (self.highest / BITS).saturating_sub(sequence / BITS) >= SENDER_BLOCKS as u64
     }
@@ -108,17 +110,17 @@ impl Seen {
     }
 }
 
-/// A device that a message is for, and what became of it there.
+/// A target device of a message, and its outcome.
 type Target = (Device, Option<Outcome>);
 
-/// A message that has been accepted and is remembered.
+/// An accepted message that is remembered.
 struct Kept {
     user: u64,
-    /// Services that brought it, and want an answer: one of each of two sites, and one more after a restart.
+    /// Services that sent it and expect an outcome: one of each of two sites, and one more after a restart.
     askers: Few<u32>,
     targets: Few<Target>,
     expires: Micros,
-    /// While it waits for the one before it.
+    /// The body, while it waits for its predecessor.
     body: Option<Vec<u8>>,
 }
 
@@ -128,12 +130,12 @@ impl Kept {
     }
 }
 
-/// Places for messages that a device without any keeps: 16 B each.
+/// Capacity for messages that a device without any keeps: 16 B each.
 const PENDING_KEPT: usize = 64;
-/// Senders that are silent are looked for so often.
+/// How often silent senders are searched.
 const SWEEP_EVERY: Micros = 1_000_000;
 
-/// Services that hear the answer to one message.
+/// Maximum number of services that get the outcome of one message.
 const ASKERS_MAX: usize = 4;
 
 /// One life of one sender.
@@ -141,31 +143,35 @@ struct Sender {
     epoch: u32,
     seen: Seen,
     messages: QuickMap<u64, Kept>,
-    /// By the message that they wait for, those that wait.
+    /// Waiting messages, by the predecessor that they wait for.
     waiting: BTreeMap<u64, Vec<u64>>,
     heard: Micros,
 }
 
-/// What is to be done for a message, and when.
+/// What is due for a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Order,
     Expiry,
 }
 
-/// What is done is forgotten a little later than it could be, so that nobody is woken for each.
+/// Finished messages are forgotten up to this much later, so that they need no wake-up of their own.
 const FORGET_LATE: Micros = 500_000;
 
 /// The messages of unicast services at one gateway.
+///
+/// The gateway calls [`Deliveries::offer`] for each message of a service, sends what [`Deliveries::take_pushes`]
+/// returns to devices, and reports [`Deliveries::delivered`] and [`Deliveries::offline`]. [`Deliveries::take_out`]
+/// returns the outcomes for services; [`Deliveries::expire`] runs the timers.
 pub struct Deliveries {
     ap: u32,
     settings: DeliverySettings,
     senders: BTreeMap<u32, Sender>,
     sweep_at: Micros,
     alarms: Alarms<(MessageId, Due)>,
-    /// Messages that are done, and when they are forgotten.
+    /// Finished messages, and when they are forgotten.
     done: VecDeque<(Micros, MessageId)>,
-    /// The messages that devices of users have not answered, the first first; a device that is here keeps its place.
+    /// The messages that users' devices have not confirmed, oldest first; a device that is here keeps its entry.
     pending: HashMap<(u64, Device), VecDeque<MessageId>>,
     pending_len: usize,
     held_bytes: usize,
@@ -192,7 +198,7 @@ impl Deliveries {
         }
     }
 
-    /// A service brings a message. `devices`: those of the user that are online here.
+    /// Takes a message from a service. `devices`: the user's devices that are online here.
     pub fn offer(&mut self, now: Micros, service: u32, unicast: &Unicast<'_>, devices: impl Iterator<Item = Device>) {
         let id = unicast.id;
         if !self.knows(now, id) {
@@ -221,7 +227,7 @@ impl Deliveries {
         let wanted = |device: &Device| unicast.device.is_none_or(|only| only == *device);
         let targets: Few<Target> = devices.filter(wanted).map(|device| (device, None)).collect();
         if targets.is_empty() {
-            // Nothing is remembered: the user may come here while the message still lives.
+            // Nothing is remembered: the user may come here while the message is still alive.
             self.counters.not_here += 1;
             let outcomes = vec![(unicast.device, Outcome::NotOnline)];
             let ap = self.ap;
@@ -273,7 +279,7 @@ impl Deliveries {
         }
     }
 
-    /// A device has the message.
+    /// A device confirmed the message.
     pub fn delivered(&mut self, now: Micros, id: MessageId, user: u64, device: Device) {
         if self.take_pending(id, user, device) {
             self.counters.delivered += 1;
@@ -299,12 +305,12 @@ impl Deliveries {
         }
     }
 
-    /// A device answers for a message, or somebody does for it. `false`: that was done.
+    /// Removes a pending message of a device, because it has an outcome. `false`: it had one already.
     fn take_pending(&mut self, id: MessageId, user: u64, device: Device) -> bool {
         let Some(ids) = self.pending.get_mut(&(user, device)) else {
             return false;
         };
-        // Devices answer in the order of their messages, nearly always.
+        // Devices nearly always confirm in the order of their messages.
         let found = match ids.front() == Some(&id) {
             true => ids.pop_front(),
             false => ids.iter().position(|one| *one == id).and_then(|at| ids.remove(at)),
@@ -316,7 +322,7 @@ impl Deliveries {
         found.is_some()
     }
 
-    /// Does what is due.
+    /// Runs the timers due by `now`.
     pub fn expire(&mut self, now: Micros) {
         while let Some((_, id)) = self.done.front().copied().filter(|(at, _)| *at <= now) {
             self.done.pop_front();
@@ -357,17 +363,17 @@ impl Deliveries {
         self.alarms.first().into_iter().chain(done).min()
     }
 
-    /// Messages for devices, in order.
+    /// Takes the messages for devices, in order.
     pub fn take_pushes(&mut self) -> Vec<Push> {
         std::mem::take(&mut self.pushes)
     }
 
-    /// Answers, each for a service.
+    /// Takes the outcomes, each for a service.
     pub fn take_out(&mut self) -> Vec<(u32, Vec<u8>)> {
         std::mem::take(&mut self.out)
     }
 
-    /// Devices that have not answered yet.
+    /// Messages not confirmed yet, counted per device.
     pub fn pending_len(&self) -> usize {
         self.pending_len
     }
@@ -376,7 +382,7 @@ impl Deliveries {
         self.counters
     }
 
-    /// Makes place for the sender's life. `false`: it is an earlier one, or there are too many senders.
+    /// Makes an entry for the sender's life. `false`: it is an earlier life, or there are too many senders.
     fn knows(&mut self, now: Micros, id: MessageId) -> bool {
         let known = self.senders.len();
         match self.senders.get_mut(&id.server) {
@@ -404,7 +410,7 @@ impl Deliveries {
         true
     }
 
-    /// A sender that started again waits for no answer of its earlier life. Pushes are on their way all the same.
+    /// A restarted sender waits for no outcome of its earlier life. Pushes are still on their way.
     fn drop_sender(&mut self, server: u32) {
         let Some(sender) = self.senders.remove(&server) else {
             return;
@@ -455,7 +461,7 @@ impl Deliveries {
         }
     }
 
-    /// The message has expired: devices that did not answer will not.
+    /// The message has expired: unconfirmed devices get that outcome.
     fn end(&mut self, now: Micros, id: MessageId) {
         let Some(kept) = self.kept(id) else { return };
         let user = kept.user;
@@ -470,7 +476,7 @@ impl Deliveries {
         }
     }
 
-    /// A device's outcome is known; the last one is answered with all of them.
+    /// A device's outcome is known; with the last one, the outcomes of all are sent.
     fn settle(&mut self, now: Micros, id: MessageId, device: Device, outcome: Outcome) {
         let (ap, forgotten_at) = (self.ap, now + self.settings.keep);
         let Some(kept) = self.kept(id) else { return };
@@ -486,7 +492,7 @@ impl Deliveries {
     }
 }
 
-/// Whether there is still something to do. What waits for order is looked at in any case.
+/// Whether there is still something to do. A wait for order is always checked.
 fn stands(senders: &BTreeMap<u32, Sender>, at: Micros, id: MessageId, due: Due) -> bool {
     let kept = || {
         let sender = senders.get(&id.server).filter(|sender| sender.epoch == id.epoch)?;

@@ -1,8 +1,8 @@
 //! The frames of presence and unicast: bodies of the kinds in `kinds`.
 //!
-//! Owns these byte layouts (`tests/vectors/presence.json` has golden examples, `tests/reference/presence.py` reads them too).
-//! Keeps no state: parsing gives borrowed views, writing appends to a [`Writer`]. Nothing allocates by a count of the sender:
-//! a list ends with its bytes.
+//! Owns these byte layouts (`tests/vectors/presence.json` has golden examples, `tests/reference/presence.py` parses
+//! them too). Keeps no state: parsing gives borrowed views, writing appends to a [`Writer`]. Nothing is allocated by
+//! a count from the sender: a list ends with its bytes.
 
 use crate::device::Device;
 use crate::event::{read_all, Entry, Event};
@@ -34,7 +34,7 @@ impl Origin {
     }
 }
 
-/// One shard of a way to split users: those whose number modulo `of` is `index`.
+/// One shard of a division of users: those whose number modulo `of` is `index`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Shard {
     pub of: u16,
@@ -42,7 +42,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The shard of a user among `of`; 0 among none.
+    /// The index of a user's shard among `of`; 0 if `of` is 0.
     pub fn index_of(user: u64, of: u16) -> u16 {
         user.checked_rem(u64::from(of)).unwrap_or(0) as u16
     }
@@ -64,7 +64,7 @@ impl Shard {
     }
 }
 
-/// Events of one packet, checked when they are read.
+/// Events of one packet, validated when they are parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Events<'a>(pub &'a [u8]);
 
@@ -94,7 +94,7 @@ pub struct Share<'a> {
     pub events: Events<'a>,
 }
 
-/// Versions `first` to `last` have no event for the shard (H1).
+/// Versions `first` to `last` have no events for the shard (H1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Empty {
     pub map: u32,
@@ -104,7 +104,7 @@ pub struct Empty {
     pub last: u64,
 }
 
-/// The newest version of a gateway, where nothing else told it.
+/// The newest version of a gateway, if no packet announced it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beat {
     pub origin: Origin,
@@ -114,7 +114,7 @@ pub struct Beat {
 /// Runs of versions, first and last.
 pub type Ranges = Vec<(u64, u64)>;
 
-/// Asks for versions again.
+/// Requests versions again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
     pub transaction: u64,
@@ -123,7 +123,7 @@ pub struct Ask {
     pub ranges: Ranges,
 }
 
-/// Of the versions that were asked for some are older than `oldest`, or of another epoch than `origin`'s.
+/// Some of the requested versions are older than `oldest`, or of another epoch than `origin`'s.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooOld {
     pub transaction: u64,
@@ -132,21 +132,21 @@ pub struct TooOld {
     pub newest: u64,
 }
 
-/// Asks for the full state of a shard, or for chunks of the one of this transaction.
+/// Requests the full state of a shard, or chunks of the state of this transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FullAsk {
     pub transaction: u64,
     pub shard: Shard,
     pub ap: u32,
-    /// Chunks that are missing; none: the state from its beginning; [`FullAsk::HAS_ALL`]: the writer has the whole state.
+    /// Missing chunks; empty: the state from its start; [`FullAsk::HAS_ALL`]: the writer has the whole state.
     pub chunks: Ranges,
 }
 
 impl FullAsk {
-    /// Chunks beyond the last that a state may have. A gateway that does not know this form sends nothing for it.
+    /// A chunk beyond the last that a state may have. A gateway that does not know this form sends nothing for it.
     pub const HAS_ALL: (u64, u64) = (CHUNKS_MAX as u64, CHUNKS_MAX as u64);
 
-    /// Whether the writer says that it has the whole state.
+    /// Whether the writer confirms that it has the whole state.
     pub fn has_all(&self) -> bool {
         self.chunks == [FullAsk::HAS_ALL]
     }
@@ -163,7 +163,7 @@ pub struct Chunk<'a> {
     pub entries: Entries<'a>,
 }
 
-/// Devices of one chunk, checked when they are read.
+/// Devices of one chunk, validated when they are parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entries<'a>(pub &'a [u8]);
 
@@ -174,7 +174,7 @@ impl Entries<'_> {
     }
 }
 
-/// The gateway cuts as many full states as it may.
+/// The gateway already sends the maximum number of full states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wait {
     pub transaction: u64,
@@ -182,7 +182,7 @@ pub struct Wait {
     pub wait_ms: u32,
 }
 
-/// The session that came online by this event has a newer one elsewhere that ends it.
+/// The session that came online by this event must end, because of a newer one elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Supersede {
     pub origin: Origin,
@@ -192,7 +192,7 @@ pub struct Supersede {
     pub index: u16,
 }
 
-/// Which message of which life of a sender.
+/// Identifies a message in one life of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct MessageId {
     pub server: u32,
@@ -218,17 +218,17 @@ impl MessageId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unicast<'a> {
     pub id: MessageId,
-    /// The sender's message to the same user before this one; 0: none that this one must wait for.
+    /// The sender's previous message to the same user, which this one must wait for; 0: none.
     pub after: u64,
     pub user: u64,
-    /// `None`: all of them.
+    /// `None`: all devices.
     pub device: Option<Device>,
-    /// How long it may still live.
+    /// The message's remaining lifetime.
     pub expires_ms: u32,
     pub body: &'a [u8],
 }
 
-/// What became of a message on one device.
+/// The outcome of a message on one device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Outcome {
@@ -252,7 +252,8 @@ impl Outcome {
     }
 }
 
-/// What became of a message at one gateway: an outcome for each device that it is known of, one for no device where none is here.
+/// The outcomes of a message at one gateway: one for each of its known devices, or one without a device if none is
+/// here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnicastAnswer {
     pub id: MessageId,
@@ -260,12 +261,12 @@ pub struct UnicastAnswer {
     pub outcomes: Vec<(Option<Device>, Outcome)>,
 }
 
-/// Where a node works: its site, and a writer's shard.
+/// A node's site, and a writer's shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Here {
     /// From 1 on.
     pub site: u16,
-    /// On the wire 0 and 0 where there is none.
+    /// 0 and 0 on the wire if there is none.
     pub shard: Option<Shard>,
 }
 
@@ -300,7 +301,7 @@ fn read_ranges(r: &mut Reader<'_>) -> Option<Ranges> {
     read_all(bytes, read)
 }
 
-/// `false`: one is too long, or there are too many.
+/// `false`: a range is too long, or there are too many.
 fn write_ranges(ranges: &[(u64, u64)], w: &mut Writer<'_>) -> bool {
     for (first, last) in ranges {
         let Ok(more) = u32::try_from(version::span(*first, *last).wrapping_sub(1)) else {
@@ -312,7 +313,7 @@ fn write_ranges(ranges: &[(u64, u64)], w: &mut Writer<'_>) -> bool {
 }
 
 impl<'a> Message<'a> {
-    /// `None`: malformed, or of no kind of presence.
+    /// `None`: malformed, or not a kind of presence.
     #[inline]
     pub fn read(kind: FrameKind, body: &'a [u8]) -> Option<Message<'a>> {
         let mut reader = Reader::new(body);
@@ -402,14 +403,14 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Appends the frame; `false` and nothing where it does not fit.
+    /// Appends the frame; `false` and no change if it does not fit.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, self.kind(), 0, |w| self.write_body(w))
     }
 
     /// Calls `take` with the whole frame.
     pub fn encode<T>(&self, take: impl FnOnce(&[u8]) -> T) -> T {
-        // Most are short, and to clear a kilobyte costs more than to write one of them.
+        // Most are short, and clearing a kilobyte costs more than writing one of them.
         let mut short = [0; FRAME_BYTES_SHORT];
         let mut writer = Writer::new(&mut short);
         if self.write(&mut writer) {
@@ -422,7 +423,7 @@ impl<'a> Message<'a> {
         take(writer.written())
     }
 
-    /// The whole frame, of its own.
+    /// The whole frame as a vector.
     pub fn to_frame(&self) -> Vec<u8> {
         self.encode(<[u8]>::to_vec)
     }

@@ -1,8 +1,9 @@
-//! The online writer: one shard's view of all gateways, and what its store is to take.
+//! The online writer: one shard's view of all gateways, and batches for its store.
 //!
-//! Owns: [`Writer`], which orders the shared parts: per gateway the applied window (`tracker`) and a full state on its way (`assembly`), the
-//! users' places (`places`), batches for the store (`batch`). What asks gateways for what is missing is the compensation runner of
-//! the control plane: it reads [`Writer::due`] and [`Writer::fulls`] and says what it asked for. Knows no store, no gateway's address, no clock.
+//! Owns: [`Writer`], which orders the shared parts: for each gateway the applied window (`tracker`) and a full state
+//! being received (`assembly`); the users' places (`places`), batches for the store (`batch`). The compensation
+//! runner of the control plane requests missing data from gateways: it reads [`Writer::due`] and [`Writer::fulls`],
+//! and reports its requests. Knows no store, no gateway's address, no clock.
 
 use crate::assembly::Assembly;
 use crate::batch::{Applied, Batch, Outgoing};
@@ -19,18 +20,18 @@ use crate::wire::{Beat, Chunk, Empty, Origin, Ranges, Shard, Share, Supersede, T
 use muster_transport::Micros;
 use std::collections::BTreeMap;
 
-/// How a writer works.
+/// The settings of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterSettings {
-    /// A device that goes offline is told so this long after, unless it comes online at another gateway.
+    /// How long after a device goes offline that is reported, unless the device comes online at another gateway.
     pub grace: Micros,
-    /// A gateway that is silent for so long is lost with its users.
+    /// A gateway that is silent for this long is lost with its users.
     pub lease: Micros,
-    /// A missing version is asked for this long after it is known to be missing: the other path may still bring it.
+    /// How long a version must be missing before it is requested: the other path may still bring it.
     pub reorder: Micros,
-    /// The shard is out of sync where a gateway's versions are missing, or its full state is, for longer.
+    /// The shard is out of sync if a gateway's versions, or its full state, are missing for longer.
     pub late: Micros,
-    /// By which older sessions at other gateways are ended; `None`: none is.
+    /// The policies by which older sessions at other gateways end; `None`: no session ends.
     pub policies: Option<Policies>,
 }
 
@@ -46,42 +47,42 @@ impl Default for WriterSettings {
     }
 }
 
-/// What a writer did with a frame.
+/// The result of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It was new.
     Applied,
-    /// It came by the other path, or was asked for twice.
+    /// It arrived on the other path, or was requested twice.
     Duplicate,
     /// It waits for the full state of its gateway.
     Held,
     Refused(Refusal),
 }
 
-/// Why a writer takes nothing of a frame.
+/// Why a frame is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Of an earlier life of the gateway (I-1).
+    /// It belongs to an earlier life of the gateway (I-1).
     OldEpoch,
-    /// Split for another shard, or with users of another one: a proxy has another map (H9).
+    /// It was split for another shard, or has users of another one: the proxy has another map (H9).
     WrongShard,
     Malformed,
     /// More gateways than there may be nodes.
     TooManySources,
-    /// Nobody asked for it.
+    /// It was not requested.
     Unasked,
 }
 
 /// Why the full state of a gateway is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// Nothing is known of it.
+    /// Nothing is known of the gateway.
     Unknown,
-    /// It has started again.
+    /// The gateway has restarted.
     NewEpoch,
-    /// Its version is further ahead than the window.
+    /// Its version is ahead by more than the window.
     Jump,
-    /// It no longer has what is missing.
+    /// It no longer has the missing versions.
     TooOld,
 }
 
@@ -89,21 +90,21 @@ pub enum Why {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     InSync,
-    /// Not all gateways that are expected have been heard and caught up with since the start.
+    /// Some expected gateway has not been completely received since the start.
     Starting,
-    /// No gateway is heard any more: the writer may be cut off.
+    /// No gateway sends anything anymore: the writer may be cut off.
     Deaf,
-    /// A gateway's state or versions are missing for too long.
+    /// A gateway's state or versions have been missing for too long.
     Behind {
         ap: u32,
     },
 }
 
-/// What has been asked of one gateway, and what it lacks.
+/// Missing data of one gateway that must be requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Due {
     pub origin: Origin,
-    /// Runs of versions that nobody asks for and that are missing for longer than the reorder time, lowest first.
+    /// Runs of versions missing for longer than the reorder time that no request covers, lowest first.
     pub ranges: Ranges,
 }
 
@@ -112,14 +113,14 @@ pub struct Due {
 pub struct FullNeeded {
     pub ap: u32,
     pub why: Why,
-    /// The transaction that asks for it, if one does, and the chunks that it has not brought; none where no chunk came.
+    /// The transaction that requests it, if one does, and the missing chunks; none if no chunk has arrived.
     pub asked: Option<u64>,
     pub missing: Ranges,
-    /// The gateway cuts as many full states as it may, and asks to be asked again at this time.
+    /// The gateway already sends the maximum number of full states, and wants to be asked again at this time.
     pub put_off: Option<Micros>,
 }
 
-/// What is known of a gateway, to be shown.
+/// The state of a gateway, for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceView {
     pub origin: Origin,
@@ -129,7 +130,7 @@ pub struct SourceView {
     pub missing: u64,
 }
 
-/// What is counted, by kind of frame and reason.
+/// Counters, by kind of frame and reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriterCounters {
     pub events: u64,
@@ -157,13 +158,13 @@ struct HeldPacket {
 
 /// One gateway.
 struct Source {
-    /// The highest that was heard of.
+    /// The highest epoch seen.
     epoch: u32,
-    /// The life whose full state the places and `gaps` are of.
+    /// The life that the places and `gaps` belong to.
     installed: Option<u32>,
     resync: Option<Why>,
     gaps: Gaps,
-    /// It was heard since the writer's start, and there was a moment when nothing of it was missing.
+    /// The gateway was seen since the writer's start, and at some moment nothing of it was missing.
     was_whole: bool,
     lease_ends: Micros,
     /// Since when the full state is needed.
@@ -203,17 +204,17 @@ impl Source {
         self.held_bytes = 0;
     }
 
-    /// Nothing that was heard of is missing.
+    /// Whether nothing known to exist is missing.
     fn is_complete(&self) -> bool {
         self.resync.is_none() && self.gaps.gaps().is_empty()
     }
 
-    /// Something was heard of it.
+    /// Updates the state after a frame of the gateway.
     fn note(&mut self) {
         self.was_whole |= self.is_complete();
     }
 
-    /// `false`: it finds no space, and its versions will be asked for.
+    /// `false`: there is no space for it, and its versions will be requested.
     fn hold(&mut self, packet: HeldPacket) -> bool {
         let bytes = std::mem::size_of::<HeldPacket>() + packet.events.len() * std::mem::size_of::<Event>();
         if self.held_bytes + bytes > HELD_BYTES_MAX {
@@ -226,27 +227,33 @@ impl Source {
 }
 
 /// The writer of one shard.
+///
+/// Make it with [`Writer::new`], and restore the store's content with [`Writer::restore_user`] and
+/// [`Writer::restore_applied`]. Then pass in frames ([`Writer::share`], [`Writer::empty`], [`Writer::beat`],
+/// [`Writer::chunk`], …), request what [`Writer::due`] and [`Writer::fulls`] return, write each [`Writer::batch`] and
+/// confirm it with [`Writer::written`], and run [`Writer::expire`] when [`Writer::deadline`] is due.
 pub struct Writer {
     shard: Shard,
     settings: WriterSettings,
     sources: BTreeMap<u32, Source>,
     places: Places,
-    /// What changed of the applied vector.
+    /// Changes of the applied vector.
     vector: BTreeMap<u32, Applied>,
     outgoing: Outgoing,
-    /// Which older sessions end at other gateways; `None`: nobody's do.
+    /// Decides which older sessions end at other gateways; `None`: none do.
     contest: Option<Contest>,
-    /// All gateways that are expected have been in sync once.
+    /// All expected gateways have been in sync once.
     is_settled: bool,
     is_expecting: bool,
-    /// What the store had waits for the gateways: a device may have moved while no writer ran, so nobody is told as offline before.
+    /// The store's content waits for the gateways: a device may have moved while no writer ran, so none is reported
+    /// offline before.
     is_restored: bool,
     is_deaf: bool,
     counters: WriterCounters,
 }
 
 impl Writer {
-    /// One of an empty store. `epoch` grows with each start of the writer.
+    /// A writer of an empty store. `epoch` grows with each start of the writer.
     pub fn new(shard: Shard, epoch: u32, settings: WriterSettings) -> Self {
         Writer {
             shard,
@@ -264,9 +271,9 @@ impl Writer {
         }
     }
 
-    // ---- What the store had -------------------------------------------------------------------------------------
+    // ---- Restoring the store's content -------------------------------------------------------------------------------------
 
-    /// What the store has of a gateway. Only what is missing since will be asked for.
+    /// Restores how far a gateway was applied. Only later versions will be requested.
     pub fn restore_applied(&mut self, now: Micros, applied: &Applied) {
         let Some(version) = applied.version else { return };
         self.is_restored = true;
@@ -279,14 +286,15 @@ impl Writer {
         self.sources.insert(applied.ap, source);
     }
 
-    /// A user's record in the store. `false`: it is none of this format, or the user is of another shard: the field is to be deleted.
+    /// Restores a user's record. `false`: it is not in this format, or the user belongs to another shard: the field
+    /// must be deleted.
     pub fn restore_user(&mut self, now: Micros, user: u64, record: &[u8]) -> bool {
         let Some(record) = Record::decode(record).filter(|_| self.shard.owns(user)) else {
             return false;
         };
         let lease = self.settings.lease;
         for held in &record.0 {
-            // A gateway without a vector was not written whole: its full state is needed.
+            // A gateway without a vector was not written completely: its full state is needed.
             let Origin { ap, epoch } = held.origin;
             self.sources.entry(ap).or_insert_with(|| Source::new(now, epoch, lease));
             self.places.restore(now, user, held);
@@ -299,7 +307,8 @@ impl Writer {
         true
     }
 
-    /// What was told last of a device, after all records of the store: a store that went back knows less than its feed.
+    /// Restores the last reported change of a device, after all records of the store: a store that went back knows
+    /// less than its feed.
     pub fn restore_told(&mut self, now: Micros, change: &Change) {
         if self.shard.owns(change.user) {
             self.is_restored = true;
@@ -307,7 +316,8 @@ impl Writer {
         }
     }
 
-    /// These gateways run, says the registry: the shard is not in sync before it has been told, and all of them are.
+    /// The registry lists these running gateways: the shard is in sync only after this call, and once all of them
+    /// are.
     pub fn expect(&mut self, now: Micros, aps: &[u32]) {
         self.is_expecting = true;
         let lease = self.settings.lease;
@@ -316,7 +326,7 @@ impl Writer {
         }
     }
 
-    /// The store has lost what was written (H7): it has been emptied, and takes everything anew.
+    /// The store has lost what was written (H7): it has been emptied, and everything is written again.
     pub fn rewrite(&mut self) {
         for (user, (changes, went)) in self.outgoing.take_back() {
             self.places.put_back(user, changes, went);
@@ -384,7 +394,7 @@ impl Writer {
         Verdict::Applied
     }
 
-    /// The gateway no longer has what `transaction` asks for.
+    /// The gateway no longer has the versions that `transaction` requested.
     pub fn too_old(&mut self, now: Micros, old: &TooOld) -> Verdict {
         let source = match self.heard(now, old.origin) {
             Ok(source) => source,
@@ -401,7 +411,7 @@ impl Writer {
         Verdict::Applied
     }
 
-    /// A piece of a full state. The last one puts the state in force, and what came meanwhile on top of it (H5).
+    /// A piece of a full state. The last one installs the state, and then the packets that arrived meanwhile (H5).
     pub fn chunk(&mut self, now: Micros, chunk: &Chunk<'_>) -> Verdict {
         let asked = |source: &Source| source.asked == Some(chunk.transaction) && source.resync.is_some();
         if !self.sources.get(&chunk.origin.ap).is_some_and(asked) {
@@ -418,7 +428,7 @@ impl Writer {
             Ok(source) => source,
             Err(refusal) => return self.refuse(refusal),
         };
-        // A new life that is heard of by this chunk ended what was asked for; its answer is this one.
+        // If the chunk revealed a new life, the earlier requests ended; this chunk belongs to the present one.
         (source.asked, source.put_off) = (Some(chunk.transaction), None);
         let (epoch, version, count) = (chunk.origin.epoch, chunk.version, chunk.count);
         if !source
@@ -437,7 +447,7 @@ impl Writer {
         Verdict::Applied
     }
 
-    /// The gateway cannot cut the state that a transaction asks for yet.
+    /// The gateway cannot send yet the state that a transaction requested.
     pub fn wait(&mut self, now: Micros, wait: &Wait) -> Verdict {
         let asked = |source: &Source| source.asked == Some(wait.transaction) && source.resync.is_some();
         let asked = self.sources.get(&wait.origin.ap).is_some_and(asked);
@@ -447,7 +457,7 @@ impl Writer {
         let until = now + Micros::from(wait.wait_ms.min(WAIT_MS_MAX)) * 1_000;
         match self.heard(now, wait.origin) {
             Ok(source) => {
-                // A new life that is heard of by this answer ended what was asked for, and is what put it off.
+                // If this reply revealed a new life, the earlier requests ended; it puts off the present one.
                 (source.asked, source.put_off) = (Some(wait.transaction), Some(until));
                 Verdict::Applied
             }
@@ -457,7 +467,7 @@ impl Writer {
 
     // ---- For the compensation runner -----------------------------------------------------------------------------
 
-    /// Gateways with versions to ask for now.
+    /// Gateways with versions to request now.
     pub fn due(&self, now: Micros) -> Vec<Due> {
         let follows = self.sources.iter().filter(|(_, source)| source.resync.is_none());
         let due = follows.map(|(ap, source)| {
@@ -475,7 +485,7 @@ impl Writer {
         due.filter(|due| !due.ranges.is_empty()).collect()
     }
 
-    /// `transaction` asks a gateway for these versions.
+    /// `transaction` requests these versions from a gateway.
     pub fn asked(&mut self, ap: u32, ranges: &Ranges, transaction: u64) {
         if let Some(source) = self.sources.get_mut(&ap) {
             for (first, last) in ranges {
@@ -484,19 +494,19 @@ impl Writer {
         }
     }
 
-    /// Versions that `transaction` still waits for.
+    /// Number of versions that `transaction` still waits for.
     pub fn waits(&self, ap: u32, transaction: u64) -> u64 {
         self.sources.get(&ap).map_or(0, |source| source.gaps.waits(transaction))
     }
 
-    /// `transaction` is given up: what it did not bring is due again.
+    /// Gives up `transaction`: versions that it did not bring are due again.
     pub fn release(&mut self, ap: u32, transaction: u64) {
         if let Some(source) = self.sources.get_mut(&ap) {
             source.gaps.release(transaction);
         }
     }
 
-    /// Gateways whose full state is needed, in the order of their numbers.
+    /// Gateways whose full state is needed, ordered by number.
     pub fn fulls(&self) -> Vec<FullNeeded> {
         let needed = self.sources.iter().filter_map(|(ap, source)| {
             Some(FullNeeded {
@@ -510,7 +520,7 @@ impl Writer {
         needed.collect()
     }
 
-    /// `transaction` asks a gateway for its full state, from the beginning.
+    /// `transaction` requests a gateway's full state from its start.
     pub fn full_asked(&mut self, ap: u32, transaction: u64) {
         if let Some(source) = self.sources.get_mut(&ap).filter(|source| source.resync.is_some()) {
             (source.asked, source.put_off, source.assembly) = (Some(transaction), None, None);
@@ -519,10 +529,11 @@ impl Writer {
 
     // ---- Time -----------------------------------------------------------------------------------------------------
 
-    /// Does what is due: leases, and devices that did not come back.
+    /// Runs the timers due by `now`: leases, and devices that did not return.
     pub fn expire(&mut self, now: Micros) {
         let ended = self.silent(now);
-        // A writer that hears no one of several gateways is more likely cut off itself. Their leases end one after the other.
+        // If none of several gateways sends anything, the writer itself is probably cut off. Their leases end one
+        // after the other.
         self.is_deaf = !ended.is_empty() && self.hears_nobody(now);
         if !self.is_deaf {
             self.remove(now, &ended);
@@ -546,19 +557,20 @@ impl Writer {
         ended.map(|(ap, _)| *ap).collect()
     }
 
-    /// Whether all gateways that run have been heard and were whole.
+    /// Whether all running gateways have been seen and were complete.
     fn is_caught_up(&self) -> bool {
         self.is_expecting && self.sources.values().all(|source| source.was_whole)
     }
 
-    /// Whether all of several gateways are silent for so long that missing versions would make the shard late: each of them beats.
+    /// Whether all of several gateways have been silent for so long that missing versions would make the shard late:
+    /// each of them sends beats.
     fn hears_nobody(&self, now: Micros) -> bool {
         let patience = self.settings.late.min(self.settings.lease / 2);
         let heard_by = |source: &Source| source.lease_ends + patience > now + self.settings.lease;
         self.sources.len() > 1 && !self.sources.values().any(heard_by)
     }
 
-    /// These gateways are gone, says the registry: their users are lost.
+    /// The registry no longer lists these gateways: their users are lost.
     pub fn remove(&mut self, now: Micros, aps: &[u32]) {
         let mut gone = BTreeMap::new();
         for ap in aps {
@@ -581,15 +593,15 @@ impl Writer {
         }
     }
 
-    /// The writer stood still: silence of that time is no gateway's.
+    /// The writer stood still: no gateway counts as silent for that time.
     pub fn stalled(&mut self, now: Micros) {
         let ends = now + self.settings.lease;
         self.sources.values_mut().for_each(|source| source.lease_ends = ends);
     }
 
-    /// When [`Writer::expire`] has something to do.
+    /// When [`Writer::expire`] is due.
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
-        // Leases that ended while the writer is deaf are looked at again with the next frame.
+        // Leases that ended while the writer is deaf are checked again with the next frame.
         let leases = self.sources.values().map(|source| source.lease_ends);
         let leaving = self.places.deadline().filter(|_| !self.is_restored);
         let contest = self.contest.as_ref().and_then(Contest::deadline);
@@ -598,22 +610,22 @@ impl Writer {
 
     // ---- For the store and readers ----------------------------------------------------------------------------------
 
-    /// What the store is to take next, with at most `users_max` users; the same again until [`Writer::written`].
+    /// The next batch for the store, with at most `users_max` users; the same one until [`Writer::written`].
     pub fn batch(&mut self, users_max: usize) -> Option<&Batch> {
         self.outgoing.next(&mut self.places, &mut self.vector, users_max)
     }
 
-    /// The batch is in the store.
+    /// The batch has been written to the store.
     pub fn written(&mut self) {
         self.outgoing.written();
     }
 
-    /// Whether everything that changed is in the store.
+    /// Whether all changes have been written to the store.
     pub fn is_written(&self) -> bool {
         self.outgoing.is_empty() && self.vector.is_empty() && !self.places.has_changed()
     }
 
-    /// Whether the shard may be read: only then its keepalive is written (H7).
+    /// Whether the shard may be read: its keepalive is written only then (H7).
     pub fn standing(&mut self, now: Micros) -> Standing {
         if planted::is(Bug::AliveOutOfSync) {
             return Standing::InSync;
@@ -622,7 +634,8 @@ impl Writer {
             return Standing::Deaf;
         }
         if !self.is_settled {
-            // What the store had may be older than the writer's start: each gateway must have been caught up with.
+            // The store's content may be older than the writer's start: each gateway must have been received
+            // completely.
             if !self.is_caught_up() {
                 return Standing::Starting;
             }
@@ -638,7 +651,7 @@ impl Writer {
         behind.map_or(Standing::InSync, |(ap, _)| Standing::Behind { ap: *ap })
     }
 
-    /// Sessions that a newer one at another gateway ends, each again until it is gone.
+    /// Sessions that must end because of a newer one at another gateway, each repeated until it is gone.
     pub fn take_supersedes(&mut self, now: Micros) -> Vec<Supersede> {
         let sources = &self.sources;
         let is_whole = |ap: u32| {
@@ -665,7 +678,7 @@ impl Writer {
         self.places.len()
     }
 
-    /// All gateways, in the order of their numbers.
+    /// All gateways, ordered by number.
     pub fn sources(&self) -> impl Iterator<Item = SourceView> + '_ {
         self.sources.iter().map(|(ap, source)| SourceView {
             origin: Origin {
@@ -697,12 +710,12 @@ impl Writer {
         Verdict::Refused(refusal)
     }
 
-    /// The gateway of a frame, whose lease begins anew. An earlier life is refused, a later one needs its full state (H2).
+    /// Renews the lease of a frame's gateway. An earlier life is refused, a later one needs its full state (H2).
     #[inline]
     fn heard(&mut self, now: Micros, origin: Origin) -> Result<&mut Source, Refusal> {
         let lease = self.settings.lease;
         if self.is_deaf {
-            // The others have a lease to be heard as well.
+            // The other gateways get a lease's time to be seen as well.
             self.is_deaf = false;
             self.stalled(now);
         }
@@ -754,7 +767,7 @@ impl Writer {
             return Verdict::Held;
         }
         source.note();
-        // A version that fills a gap is older than one that is applied: its sessions may be older than others that are known.
+        // A version that fills a gap is older than an applied one: its sessions may be older than other known ones.
         let is_newest = source.gaps.highest() == last;
         if events.is_empty() {
             self.counters.empty_versions += last.wrapping_sub(first).wrapping_add(1);
@@ -774,7 +787,7 @@ impl Writer {
         Verdict::Applied
     }
 
-    /// Puts a complete full state in force.
+    /// Installs a complete full state.
     fn install(&mut self, now: Micros, origin: Origin) {
         let Some(source) = self.sources.get_mut(&origin.ap) else {
             return;
@@ -796,7 +809,8 @@ impl Writer {
         }
         self.note_applied(origin.ap);
         for packet in held {
-            // A packet beyond the window of the state is no reason to ask for another one: a beat will tell what is missing.
+            // A packet beyond the window of the state does not require another state: a beat will show what is
+            // missing.
             let is_near = span(version, packet.last) <= WINDOW && span(packet.first, packet.last) <= WINDOW;
             if after(packet.last, version) && is_near {
                 self.take(now, origin, packet.first, packet.last, packet.events);

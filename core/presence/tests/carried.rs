@@ -1,10 +1,10 @@
-//! Messages to users over paths that lose frames, with nodes that die: proxies, unicast services and gateways as they are, devices with
-//! their letters. Time is a number.
+//! Messages to users over paths that lose frames, with nodes that die: real proxies, unicast services and gateways,
+//! and devices with [`Letters`]. Time is a number.
 
 use muster_presence::{
     kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here, Letters,
-    Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings, Task, Told, Unicast, Wall,
-    Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
+    Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings, Task, Told,
+    Unicast, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
 };
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,15 +23,15 @@ impl Wall for Still {
     }
 }
 
-/// A guest's answer.
+/// The frames, records and ends that a guest sends.
 #[derive(Default)]
-struct Said {
+struct Collected {
     frames: Vec<(u32, Vec<u8>)>,
     records: Vec<(u64, Vec<u8>)>,
     ended: Vec<(u64, Code)>,
 }
 
-impl Host for Said {
+impl Host for Collected {
     fn frame(&mut self, node: u32, frame: &[u8]) -> bool {
         self.frames.push((node, frame.to_vec()));
         true
@@ -89,7 +89,7 @@ fn claims(device: &str, recipients: &[&str]) -> Vec<u8> {
     Claims { device, recipients }.to_bytes()
 }
 
-/// A device of the user: the gateway that it is at, and its session there.
+/// A user's device: the gateway that it is at, and its session there.
 struct Phone {
     name: &'static str,
     at: u32,
@@ -99,14 +99,14 @@ struct Phone {
     seen: Seen,
 }
 
-/// What readers have of a device.
+/// How a device appears to readers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// What its gateway has.
+    /// As it is at its gateway.
     True,
-    /// Its gateway died, and they do not know it yet.
+    /// As before; its gateway died, and they do not know it yet.
     Still,
-    /// They know it, and it may come back in time.
+    /// As lost; it may still return in time.
     Lost,
 }
 
@@ -119,7 +119,7 @@ impl Phone {
 struct World {
     now: Micros,
     dice: Dice,
-    /// Of a hundred frames.
+    /// Lost frames per hundred.
     loss: u64,
     burst: u64,
     proxy: (Identity, Sending),
@@ -293,7 +293,7 @@ impl World {
             let (from, to, frame) = self.flight.remove(&key).expect("it is there");
             self.arrive(from, to, &frame);
         }
-        let mut said = Said::default();
+        let mut said = Collected::default();
         self.proxy.1.act(now, &mut said);
         told.extend(said.frames.into_iter().map(|(to, frame)| (self.proxy.0, to, frame)));
         for (_, record) in said.records {
@@ -315,7 +315,7 @@ impl World {
             told.extend(queued(mail).into_iter().map(|(to, frame)| (*me, to, frame)));
         }
         for (node, (me, station)) in &mut self.gateways {
-            let mut said = Said::default();
+            let mut said = Collected::default();
             station.act(now, &mut said);
             told.extend(said.frames.into_iter().map(|(to, frame)| (*me, to, frame)));
             for (session, record) in said.records {
@@ -335,7 +335,7 @@ impl World {
         }
     }
 
-    /// What readers say of the user.
+    /// How the user's devices appear to readers.
     fn places(&self) -> Vec<Whereabouts> {
         let phones = self.phones.iter().filter(|phone| phone.is_known(&self.gateways));
         let place = |phone: &Phone| Whereabouts {
@@ -350,7 +350,7 @@ impl World {
         (0..millis).for_each(|_| self.step());
     }
 
-    /// Each message has an outcome, no device read one twice, and one that is told as delivered was read.
+    /// Each message has an outcome, no device read one twice, and each message reported as delivered was read.
     fn check(&self, sent: u64) {
         assert_eq!(self.outcomes.len() as u64, sent, "each message has an outcome");
         for phone in &self.phones {
@@ -359,13 +359,17 @@ impl World {
             for (number, outcomes) in &self.outcomes {
                 let own = outcomes.iter().find(|(of, _)| *of == Some(device(phone.name)));
                 if own.is_some_and(|(_, outcome)| *outcome == Outcome::Delivered) {
-                    assert!(read.contains(number), "{number} is told as delivered to {}", phone.name);
+                    assert!(
+                        read.contains(number),
+                        "{number} is reported as delivered to {}",
+                        phone.name
+                    );
                 }
             }
         }
     }
 
-    /// A counter of the proxy's.
+    /// One of the proxy's counters.
     fn counted(&self, wanted: &str) -> u64 {
         let mut found = None;
         self.proxy.1.each_counter(&mut |name, _, value| {
@@ -383,7 +387,7 @@ impl World {
 }
 
 #[test]
-fn messages_reach_each_device_once_and_in_order_where_nothing_is_lost() {
+fn messages_reach_each_device_once_and_in_order_without_loss() {
     let mut world = World::new(1, 0);
     for number in 1..=300 {
         world.send(number, 5_000 * MS);
@@ -416,7 +420,7 @@ fn at_five_percent_loss_in_bursts_each_message_is_delivered_once_or_reported() {
 }
 
 #[test]
-fn a_service_and_a_gateway_die_and_nothing_is_silent_nor_doubled() {
+fn deaths_of_a_service_and_a_gateway_lose_and_double_nothing_silently() {
     for seed in 0..20 {
         let mut world = World::new(seed, 5);
         for number in 1..=600 {
@@ -441,7 +445,7 @@ fn a_service_and_a_gateway_die_and_nothing_is_silent_nor_doubled() {
         }
         world.live(5_000);
         world.check(600);
-        // The last hundred may miss the device that moved: services remember for two seconds where it was.
+        // The last hundred may miss the device that moved: services remember its old gateway for two seconds.
         assert!(
             world.delivered_to_both() >= 450,
             "seed {seed}: {}",
@@ -451,7 +455,7 @@ fn a_service_and_a_gateway_die_and_nothing_is_silent_nor_doubled() {
 }
 
 #[test]
-fn a_user_who_is_nowhere_is_told_soon_and_one_whom_nobody_can_look_up_when_the_time_is_over() {
+fn an_offline_user_is_reported_soon_and_an_unknown_one_when_the_time_is_over() {
     let mut world = World::new(1, 0);
     world.go(0);
     world.go(1);
@@ -468,7 +472,7 @@ fn a_user_who_is_nowhere_is_told_soon_and_one_whom_nobody_can_look_up_when_the_t
     assert_eq!(world.outcomes.get(&2), Some(&vec![(None, Outcome::Expired)]));
 }
 
-/// Whether a message of a session is refused, and why. One that is not is on its way to a service.
+/// Whether a message of a session is refused, and why. Otherwise it is on its way to a service.
 fn refused(sending: &mut Sending, now: Micros, session: u64, user: u64, number: u64) -> Option<Code> {
     let send = Record::Send {
         number,
@@ -478,7 +482,7 @@ fn refused(sending: &mut Sending, now: Micros, session: u64, user: u64, number: 
         data: b"x",
     };
     assert!(sending.record(now, session, &send.to_bytes()));
-    let mut said = Said::default();
+    let mut said = Collected::default();
     sending.act(now, &mut said);
     assert_ne!(
         said.frames.is_empty(),
@@ -526,7 +530,7 @@ fn a_client_sends_to_the_users_that_its_credential_names_and_to_no_others() {
 }
 
 #[test]
-fn refusals_of_one_client_that_does_not_read_keep_no_place_of_others() {
+fn refusals_of_a_client_that_does_not_read_take_no_space_from_others() {
     struct Deaf;
     impl Host for Deaf {
         fn frame(&mut self, _: u32, _: &[u8]) -> bool {
@@ -551,13 +555,13 @@ fn refusals_of_one_client_that_does_not_read_keep_no_place_of_others() {
         assert!(sending.record(now, 2, &send.to_bytes()));
     }
     sending.act(now, &mut Deaf);
-    let mut said = Said::default();
+    let mut said = Collected::default();
     sending.act(now + MS, &mut said);
     assert_eq!(said.records.len(), SESSION_SENDS_MAX);
 }
 
 #[test]
-fn a_message_is_asked_of_one_service_and_of_another_one_where_the_first_is_late_or_knows_nobody() {
+fn a_second_service_is_asked_if_the_first_is_late_or_knows_no_device() {
     let mut world = World::new(1, 0);
     for number in 1..=200 {
         world.send(number, 5_000 * MS);
@@ -570,7 +574,7 @@ fn a_message_is_asked_of_one_service_and_of_another_one_where_the_first_is_late_
         world.counted("unicast_sends_hedged"),
     );
     assert!(forwarded < 220 && hedged < 20, "{forwarded} for 200, {hedged} hedged");
-    // The user's first one dies silently: frames to it are lost, and its link is still there.
+    // The service that is first for the user dies silently: frames to it are lost, but its link is still up.
     let busy = |(_, (_, courier, _)): &(&u32, &(Identity, Courier, Mail))| courier.counters.unicast_messages;
     let first = world.services.iter().max_by_key(busy).map(|(node, _)| *node);
     let first = first.expect("there are two");
@@ -597,7 +601,7 @@ fn a_message_is_asked_of_one_service_and_of_another_one_where_the_first_is_late_
     );
 }
 
-/// Bytes as somebody may change them on their way.
+/// Bytes with random changes, as an attacker may make them.
 fn spoiled(dice: &mut Dice, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..1 + dice.below(4) {
@@ -676,7 +680,7 @@ fn spoiled_frames_and_records_panic_nobody() {
             });
             Letters::default().take(&record);
         }
-        let mut said = Said::default();
+        let mut said = Collected::default();
         victim.proxy.1.act(world.now, &mut said);
         victim
             .gateways
@@ -691,7 +695,7 @@ fn spoiled_frames_and_records_panic_nobody() {
 }
 
 #[test]
-fn a_session_takes_messages_for_its_own_device_alone() {
+fn a_session_confirms_only_messages_of_its_own_device() {
     let (service, now) = (life(11, role::UNICAST, 1), 1_000 * MS);
     let mut station = station(life(21, GATEWAY, 1));
     station.link(now, service, true);
@@ -724,7 +728,7 @@ fn a_session_takes_messages_for_its_own_device_alone() {
             }
             .to_bytes(),
         );
-        let mut said = Said::default();
+        let mut said = Collected::default();
         station.act(now, &mut said);
         said.frames.iter().filter(|(to, _)| *to == service.node).count()
     };
@@ -760,7 +764,7 @@ fn a_user_with_too_many_devices_is_told_and_others_are_not() {
         station.opened(now, number, USER, &claims(&format!("d:{number}"), &[]));
     }
     station.opened(now, 10_000, SENDER, &claims("phone", &[]));
-    let mut said = Said::default();
+    let mut said = Collected::default();
     station.act(now, &mut said);
     assert_eq!(said.ended.len(), 10_000 - DEVICES_MAX);
     assert!(said
@@ -769,7 +773,7 @@ fn a_user_with_too_many_devices_is_told_and_others_are_not() {
         .all(|(session, code)| *session < 10_000 && *code == Code::TooManyDevices));
     for (session, name) in [(20_000, "a b"), (20_001, "a,b"), (20_002, "a_name_of_24_characters_")] {
         station.opened(now, session, SENDER, &claims(name, &[]));
-        let mut said = Said::default();
+        let mut said = Collected::default();
         station.act(now, &mut said);
         assert_eq!(
             said.ended,
@@ -779,9 +783,9 @@ fn a_user_with_too_many_devices_is_told_and_others_are_not() {
     }
 }
 
-/// A device at a gateway that dies, and another one at a gateway that lives: what readers have of the first.
+/// A device at a gateway that dies, and another one at a gateway that lives: how readers see the first.
 #[test]
-fn each_device_that_was_online_has_a_line_whatever_became_of_its_gateway() {
+fn each_online_device_gets_an_outcome_even_if_its_gateway_dies() {
     let phone = (Some(device("phone")), Outcome::Unknown);
     let laptop = (Some(device("laptop")), Outcome::Delivered);
     for (seen, within) in [(Seen::Still, 3_300), (Seen::Lost, 1_000)] {
@@ -800,7 +804,7 @@ fn each_device_that_was_online_has_a_line_whatever_became_of_its_gateway() {
 }
 
 #[test]
-fn a_device_whose_gateway_stands_still_has_expired_and_one_that_went_is_not_online() {
+fn a_device_at_a_stalled_gateway_expires_and_one_that_left_is_not_online() {
     let laptop = (Some(device("laptop")), Outcome::Delivered);
     let mut world = World::new(1, 0);
     world.live(50);
@@ -836,7 +840,7 @@ fn a_device_that_moves_while_another_one_stays_gets_the_message_at_its_new_gatew
 }
 
 #[test]
-fn a_client_that_knows_no_unknown_outcome_reads_expired() {
+fn a_client_without_the_unknown_outcome_reads_expired() {
     let outcomes = vec![(Some(device("phone")), Outcome::Unknown)];
     let sent = Record::Sent {
         number: 1,

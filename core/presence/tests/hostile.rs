@@ -1,4 +1,5 @@
-//! Forged and mutated frames against the machines: nobody panics, nothing grows without bound, nothing allocates by a count of the sender.
+//! Forged and mutated frames against the machines: no panic, no unbounded growth, no allocation by a count from the
+//! sender.
 
 use muster_presence::{
     kinds, role, AccessPoint, AccessSettings, Ask, Beat, Chunk, Courier, Deliveries, DeliverySettings, Device, Empty,
@@ -58,7 +59,7 @@ fn frames() -> Vec<Vec<u8>> {
     all
 }
 
-/// Gives any message to every machine.
+/// Passes any message to every machine.
 fn give(writer: &mut Writer, access: &mut AccessPoint, deliveries: &mut Deliveries, now: u64, message: &Message<'_>) {
     match message {
         Message::Share(share) => drop(writer.share(now, share)),
@@ -75,7 +76,7 @@ fn give(writer: &mut Writer, access: &mut AccessPoint, deliveries: &mut Deliveri
 }
 
 #[test]
-fn mutated_frames_panic_nobody_and_are_written_as_they_were_read() {
+fn mutated_frames_cause_no_panic_and_survive_encoding() {
     let mut dice = Dice::new(1);
     let genuine = frames();
     let (mut writer, mut deliveries) = (writer(), Deliveries::new(7, DeliverySettings::default()));
@@ -122,7 +123,7 @@ fn random_bytes_are_a_frame_or_none() {
 }
 
 #[test]
-fn a_count_that_lies_costs_nothing() {
+fn a_false_count_costs_nothing() {
     let mut writer = writer();
     let beat = Beat { origin: ME, newest: 0 };
     writer.beat(0, &beat);
@@ -154,7 +155,7 @@ fn a_count_that_lies_costs_nothing() {
 }
 
 #[test]
-fn a_run_of_all_versions_is_a_resync_and_no_million_gaps() {
+fn a_run_of_all_versions_causes_a_resync_and_not_a_million_gaps() {
     let mut writer = writer();
     let chunk = Chunk {
         transaction: 1,
@@ -212,7 +213,7 @@ fn users_of_another_shard_and_shares_of_another_map_are_refused_whole() {
 }
 
 #[test]
-fn a_user_with_ten_thousand_devices_has_as_many_as_one_may() {
+fn a_user_with_ten_thousand_devices_is_limited() {
     let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
     let name = |number: u32| device(format!("d:{number}").as_bytes());
     let good = (0..10_000).filter(|number| access.online(0, 5, 1, name(*number), u64::from(*number)).is_ok());
@@ -226,7 +227,7 @@ fn a_user_with_ten_thousand_devices_has_as_many_as_one_may() {
 }
 
 #[test]
-fn full_states_asked_in_a_loop_leave_at_their_pace() {
+fn full_states_requested_in_a_loop_are_paced() {
     let settings = AccessSettings {
         full_bytes_per_second: 100_000,
         ..AccessSettings::default()
@@ -260,7 +261,7 @@ fn full_states_asked_in_a_loop_leave_at_their_pace() {
 }
 
 #[test]
-fn full_states_of_sixty_four_writers_leave_within_seconds_and_a_place_is_free_when_its_writer_has_all() {
+fn full_states_of_64_writers_leave_within_seconds_and_confirmed_ones_free_their_slot() {
     let mut access = AccessPoint::new(ME, 0, AccessSettings::default(), 0);
     for user in 0..100_000 {
         access.online(0, 5, user, device(b"phone"), user).expect("few devices");
@@ -351,7 +352,7 @@ fn peer(node: u32, role: Role) -> Identity {
     }
 }
 
-/// What takes what from its peers: the frames of `ME` and of others, by every role.
+/// Which frames a task accepts from whom: frames of `ME` and of others, from every role.
 fn taken(task: &mut impl Task, message: &Message<'_>) -> Vec<(u32, Role)> {
     let mut mail = Mail::default();
     let mut by = Vec::new();
@@ -366,7 +367,7 @@ fn taken(task: &mut impl Task, message: &Message<'_>) -> Vec<(u32, Role)> {
 }
 
 #[test]
-fn a_frame_that_is_not_its_peers_to_send_is_dropped() {
+fn a_frame_that_its_peer_may_not_send_is_dropped() {
     let (own, id) = (
         (ME.ap, GATEWAY),
         MessageId {

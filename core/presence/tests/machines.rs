@@ -1,4 +1,4 @@
-//! The machines beside each other in a test's hands: windows, policies, restarts, leases, moves, batches, unicast.
+//! The machines connected by hand: windows, policies, restarts, leases, moves, batches, unicast.
 
 use muster_presence::{
     bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Beat, Change, ChangeId, Closing, Deliveries,
@@ -45,7 +45,7 @@ fn packets(access: &mut AccessPoint, now: Micros) -> Vec<(u64, Vec<Event>)> {
     packets.collect()
 }
 
-/// Carries all that a gateway says to a writer, by one proxy.
+/// Carries all frames of a gateway to a writer, through one proxy.
 fn carry(access: &mut AccessPoint, writer: &mut Writer, now: Micros) -> Vec<Verdict> {
     access.expire(now);
     let map = ShardMap {
@@ -79,7 +79,7 @@ fn hear(writer: &mut Writer, frame: &[u8], now: Micros) -> Verdict {
     }
 }
 
-/// Asks for the full state of a gateway and brings it.
+/// Requests the full state of a gateway and delivers it.
 fn full(access: &mut AccessPoint, writer: &mut Writer, now: Micros) {
     let ap = access.origin().ap;
     writer.full_asked(ap, now);
@@ -102,7 +102,7 @@ fn followed(ap: u32, writer: &mut Writer, now: Micros) -> AccessPoint {
     access
 }
 
-/// What is told, and what the store has, after everything is written.
+/// The reported changes, after everything is written.
 fn written(writer: &mut Writer) -> Vec<Change> {
     let mut told = Vec::new();
     while let Some(batch) = writer.batch(3) {
@@ -195,7 +195,7 @@ fn policies_end_older_sessions_here() {
 }
 
 #[test]
-fn a_newer_session_elsewhere_ends_the_older_one_that_its_event_told_of() {
+fn a_newer_session_elsewhere_ends_the_reported_older_one() {
     let policies = Policies {
         otherwise: Policy::One,
         ..Policies::default()
@@ -228,7 +228,7 @@ fn a_newer_session_elsewhere_ends_the_older_one_that_its_event_told_of() {
 }
 
 #[test]
-fn a_device_that_moves_within_the_grace_time_is_never_told_offline() {
+fn a_device_that_moves_within_the_grace_time_is_never_reported_offline() {
     let mut writer = writer(1);
     let (mut here, mut there) = (followed(1, &mut writer, 1), followed(2, &mut writer, 2));
     let phone = device("phone");
@@ -251,7 +251,7 @@ fn a_device_that_moves_within_the_grace_time_is_never_told_offline() {
 }
 
 #[test]
-fn a_gateway_that_starts_again_has_only_the_devices_of_its_new_life() {
+fn a_restarted_gateway_has_only_the_devices_of_its_new_life() {
     let mut writer = writer(1);
     let mut first = followed(1, &mut writer, 1);
     let phone = device("phone");
@@ -303,7 +303,7 @@ fn a_dead_gateways_users_vanish_once_after_its_lease() {
 }
 
 #[test]
-fn a_writer_that_hears_nobody_tells_nobody_offline_and_is_not_to_be_read() {
+fn a_deaf_writer_reports_nobody_offline_and_may_not_be_read() {
     let mut writer = writer(1);
     let (mut one, mut two) = (followed(1, &mut writer, 1), followed(2, &mut writer, 2));
     writer.expect(0, &[1, 2]);
@@ -325,7 +325,7 @@ fn a_writer_that_hears_nobody_tells_nobody_offline_and_is_not_to_be_read() {
 }
 
 #[test]
-fn the_tail_of_a_gateway_that_falls_idle_is_missed_and_asked_for() {
+fn a_lost_tail_of_an_idle_gateway_is_noticed_and_requested() {
     let mut writer = writer(1);
     let mut access = followed(1, &mut writer, 1);
     access.online(10, 1, 5, device("phone"), 1).expect("few");
@@ -346,7 +346,11 @@ fn the_tail_of_a_gateway_that_falls_idle_is_missed_and_asked_for() {
     writer.asked(1, &due[0].ranges, 9);
     assert!(writer.due(2 * SECOND).is_empty());
     writer.release(1, 9);
-    assert_eq!(writer.due(2 * SECOND).len(), 1, "what was given up is due again");
+    assert_eq!(
+        writer.due(2 * SECOND).len(),
+        1,
+        "versions of a given up request are due again"
+    );
     let ask = Ask {
         transaction: 10,
         shard: ONE,
@@ -359,7 +363,7 @@ fn the_tail_of_a_gateway_that_falls_idle_is_missed_and_asked_for() {
 }
 
 #[test]
-fn what_the_ring_has_no_longer_is_a_full_state() {
+fn versions_evicted_from_the_ring_require_a_full_state() {
     let mut writer = writer(1);
     let settings = AccessSettings {
         ring_bytes: 200,
@@ -403,7 +407,7 @@ fn what_the_ring_has_no_longer_is_a_full_state() {
 }
 
 #[test]
-fn a_writer_goes_on_from_its_store_and_misses_what_came_since() {
+fn a_writer_continues_from_its_store_and_requests_later_versions() {
     let mut first = writer(1);
     let mut access = followed(1, &mut first, 1);
     for user in 0..50 {
@@ -460,7 +464,7 @@ fn a_writer_goes_on_from_its_store_and_misses_what_came_since() {
     assert!(!second.restore_user(0, 1, &[9]), "no record of this format");
 }
 
-/// A writer of a store that has one device, of which the feed told last that it is offline.
+/// A writer whose store has one device, which the feed last reported as offline.
 fn went_back() -> (Writer, AccessPoint) {
     let mut first = writer(1);
     let mut access = followed(1, &mut first, 1);
@@ -507,7 +511,7 @@ fn told_online(user: u64) -> Change {
 }
 
 #[test]
-fn what_a_store_that_went_back_has_online_is_told_once_it_is_confirmed() {
+fn a_device_online_in_a_store_that_went_back_is_reported_once_confirmed() {
     let (mut second, _) = went_back();
     assert!(written(&mut second).is_empty(), "nothing is known yet");
     let mut later = access(1, 2);
@@ -559,7 +563,7 @@ fn what_a_store_that_went_back_has_online_is_told_once_it_is_confirmed() {
 }
 
 #[test]
-fn a_store_that_went_back_is_written_anew_and_nothing_is_told_twice_or_left_out() {
+fn a_store_that_went_back_is_rewritten_and_each_change_is_reported_once() {
     let mut writer = writer(1);
     let mut access = followed(1, &mut writer, 1);
     let come = |access: &mut AccessPoint, writer: &mut Writer, user, at| {
@@ -573,7 +577,7 @@ fn a_store_that_went_back_is_written_anew_and_nothing_is_told_twice_or_left_out(
     assert_eq!(
         writer.batch(1).map(|batch| batch.users.len()),
         Some(1),
-        "under way while the store fails"
+        "in progress while the store fails"
     );
     writer.rewrite();
     let mut users = Vec::new();
@@ -588,7 +592,7 @@ fn a_store_that_went_back_is_written_anew_and_nothing_is_told_twice_or_left_out(
 }
 
 #[test]
-fn a_proxy_tells_every_writer_of_every_site_each_version() {
+fn a_proxy_sends_each_version_to_every_writer_of_every_site() {
     let mut access = access(1, 1);
     let map = ShardMap {
         version: 4,
@@ -624,7 +628,7 @@ fn a_proxy_tells_every_writer_of_every_site_each_version() {
 }
 
 #[test]
-fn a_record_tells_a_reader_of_each_device() {
+fn a_record_lists_each_device() {
     let mut writer = writer(1);
     let mut access = followed(1, &mut writer, 1);
     access.online(10, 77, 5, device("phone"), 1).expect("few");
@@ -666,7 +670,7 @@ fn offer(deliveries: &mut Deliveries, now: Micros, service: u32, unicast: &Unica
     pushes.iter().map(|push| (push.id.sequence, push.device)).collect()
 }
 
-/// A service, and what it is told of each device.
+/// A service, and the outcome of each device for it.
 type Answer = (u32, Vec<(Option<Device>, Outcome)>);
 
 fn answers(deliveries: &mut Deliveries) -> Vec<Answer> {
@@ -680,7 +684,7 @@ fn answers(deliveries: &mut Deliveries) -> Vec<Answer> {
 }
 
 #[test]
-fn a_message_of_two_paths_is_pushed_once_to_each_device_and_answered_to_both() {
+fn a_message_on_two_paths_is_pushed_once_per_device_and_answered_to_both() {
     let mut deliveries = Deliveries::new(1, DeliverySettings::default());
     let (phone, laptop) = (device("phone"), device("laptop"));
     let one = unicast(1, 1, 0);
@@ -703,7 +707,7 @@ fn a_message_of_two_paths_is_pushed_once_to_each_device_and_answered_to_both() {
 }
 
 #[test]
-fn a_message_waits_a_little_for_the_one_before_it() {
+fn a_message_waits_a_bounded_time_for_its_predecessor() {
     let mut deliveries = Deliveries::new(1, DeliverySettings::default());
     let (phone, laptop) = (device("phone"), device("laptop"));
     let both = |sequence| vec![(sequence, phone), (sequence, laptop)];
@@ -721,7 +725,7 @@ fn a_message_waits_a_little_for_the_one_before_it() {
 }
 
 #[test]
-fn what_no_device_takes_in_time_has_expired() {
+fn a_message_not_confirmed_in_time_has_expired() {
     let mut deliveries = Deliveries::new(1, DeliverySettings::default());
     let phone = device("phone");
     let only = Unicast {
@@ -745,7 +749,7 @@ fn what_no_device_takes_in_time_has_expired() {
 }
 
 #[test]
-fn a_sender_that_starts_again_begins_anew_and_its_earlier_life_is_refused() {
+fn messages_of_a_restarted_senders_earlier_life_are_refused() {
     let mut deliveries = Deliveries::new(1, DeliverySettings::default());
     assert_eq!(offer(&mut deliveries, 0, 8, &unicast(1, 1, 0)).len(), 2);
     assert_eq!(offer(&mut deliveries, 0, 8, &unicast(2, 1, 0)).len(), 2);

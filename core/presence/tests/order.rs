@@ -1,4 +1,5 @@
-//! Any packets in any order, some twice, some split otherwise, against plain sets: the newest event of a place counts (I-2).
+//! Packets in any order, some twice, some split differently, compared with plain sets: the newest event of a place
+//! counts (I-2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +13,14 @@ use proptest::prelude::*;
 const ORIGIN: Origin = Origin { ap: 1, epoch: 1 };
 const SHARD: Shard = Shard { of: 2, index: 1 };
 
-/// One session that comes (or goes) at a gateway: user, device, comes, whether the window ends behind it.
+/// A session that comes or goes at a gateway: user, device, whether it comes, whether the window ends after it.
 type Step = (u64, u8, bool, bool);
 
 fn device(number: u8) -> Device {
     Device::new(&[b'a' + number]).expect("a name")
 }
 
-/// The frames for one shard, in the order of their versions, and the devices at the end.
+/// The frames for one shard in the order of their versions, and the online devices at the end.
 fn frames(start: u64, steps: &[Step]) -> (Vec<Vec<u8>>, BTreeSet<Key>) {
     let mut access = AccessPoint::new(ORIGIN, start, AccessSettings::default(), 0);
     let map = ShardMap {
@@ -123,7 +124,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]
-    fn any_order_with_copies_ends_where_the_gateway_is(
+    fn any_order_with_copies_ends_in_the_gateways_state(
         steps in steps(),
         start in prop::sample::select(vec![0, (1 << 32) - 10, u64::MAX - 10, 1 << 63]),
         seed in any::<u64>(),
@@ -146,7 +147,7 @@ proptest! {
         let mut last: BTreeMap<(u64, Device), State> = BTreeMap::new();
         for change in changes {
             let before = last.insert((change.user, change.device), change.state);
-            prop_assert!((before == Some(State::Online)) != (change.state == State::Online), "told twice: {:?}", change);
+            prop_assert!((before == Some(State::Online)) != (change.state == State::Online), "reported twice: {:?}", change);
         }
         let online = last.into_iter().filter(|(_, state)| *state == State::Online);
         let online: BTreeSet<Key> = online.map(|((user, device), _)| (user, device, 1)).collect();

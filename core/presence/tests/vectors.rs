@@ -1,5 +1,5 @@
-//! The golden vectors of presence, `tests/vectors/presence.json`: every one is read to its fields and written to its bytes.
-//! `tests/reference/presence.py` reads the same file.
+//! The golden vectors of presence, `tests/vectors/presence.json`: each is parsed to its fields and written back to
+//! its bytes. `tests/reference/presence.py` parses the same file.
 
 use muster_presence::{kinds, Device, Message};
 use muster_transport::Frames;
@@ -22,7 +22,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Numbers as the vectors write them.
+/// Numbers as strings, as the vectors write them.
 fn strings(value: Value) -> Value {
     match value {
         Value::Number(number) => Value::String(number.to_string()),
@@ -103,7 +103,7 @@ fn fields(message: &Message<'_>) -> Value {
 }
 
 #[test]
-fn every_vector_is_read_and_written() {
+fn every_vector_parses_and_encodes() {
     let cases = cases();
     assert!(cases.len() >= kinds::ELICITING.len() + kinds::SILENT.len());
     for case in cases {
@@ -120,7 +120,7 @@ fn every_vector_is_read_and_written() {
 }
 
 #[test]
-fn a_vector_that_is_cut_or_longer_is_no_frame_or_another() {
+fn a_cut_or_longer_vector_is_malformed_or_another_frame() {
     for case in cases() {
         let bytes = bytes(&case);
         let frame = Frames::new(&bytes, kinds::ALL)
@@ -129,7 +129,7 @@ fn a_vector_that_is_cut_or_longer_is_no_frame_or_another() {
             .expect("a good one");
         for len in 0..frame.body.len() {
             if let Some(message) = Message::read(frame.kind, &frame.body[..len]) {
-                // What is left is what was read: a shorter list.
+                // The remaining bytes encode the parsed frame: a shorter list.
                 assert_eq!(&message.to_frame()[4..], &frame.body[..len], "{case} cut at {len}");
             }
         }

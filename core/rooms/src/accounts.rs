@@ -1,7 +1,7 @@
-//! The users of a gateway or a proxy: an account each, with its sessions, its places in rooms, and what it publishes.
+//! The users of a gateway or a proxy: an account each, with its sessions, its memberships and its publish rate.
 //!
-//! Owns these accounts and their bounds, so that a user has no more with many sessions than with one. Each session of the user
-//! that many share has an account of its own. Knows no session, room or message.
+//! Owns these accounts and their bounds, so that a user gets no more with many sessions than with one. The shared
+//! token's user is an exception: each of its sessions has an account of its own. Knows no session, room or message.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,13 +10,13 @@ use muster_transport::{Bucket, KeyedState, Micros};
 use crate::command::SHARED_USER;
 use crate::limits;
 
-/// What a user may have and do at one gateway or proxy.
+/// The limits of a user at one gateway or proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub sessions: u32,
-    /// Places in rooms over all its sessions; a room counts once for each of them.
+    /// Memberships in rooms over all its sessions; a room counts once for each session.
     pub places: u32,
-    /// Messages, and bytes of publish frames, a second, and at once after a second's pause; 0: as many as come.
+    /// Messages, and bytes of publish frames, per second; the burst is one second's worth. 0: unlimited.
     pub messages: u32,
     pub bytes: u32,
 }
@@ -32,16 +32,16 @@ impl Default for Bounds {
     }
 }
 
-/// What a user has: 24 B, and 16 B to find it.
+/// What a user has: 24 B, and 16 B for its index entry.
 struct Account {
     user: u64,
     sessions: u32,
     places: u32,
-    /// It is among those whose last session has ended.
+    /// Its last session has ended, so it is in [`Accounts::left`].
     left: bool,
 }
 
-/// What a user publishes: 32 B. A gateway has none of them.
+/// What a user publishes: 32 B. A gateway has none of these.
 pub struct Rates {
     messages: Bucket,
     bytes: Bucket,
@@ -58,21 +58,21 @@ impl Rates {
     }
 }
 
-/// An account's number, which its sessions keep.
+/// An account's number, which its sessions store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccountId(u32);
 
-/// One for each user with a session, and for those that left less than a second ago: as many as there are sessions, and as many
-/// as come in a second.
+/// One account for each user with a session, and for each that left less than a second ago: at most as many as
+/// sessions, plus those that leave within a second.
 pub struct Accounts {
     bounds: Bounds,
     by_user: HashMap<u64, u32, KeyedState>,
     all: Vec<Account>,
-    /// By the same numbers, up to the highest that has published.
+    /// By account number, up to the highest that has published.
     rates: Vec<Rates>,
     free: Vec<u32>,
-    /// Accounts whose last session has ended, the earliest first: they are kept until nothing is owed, so that a user that
-    /// comes back owes what it owed.
+    /// Accounts whose last session has ended, oldest first. They are kept until their debts are paid, so that a
+    /// returning user still has its debt.
     left: VecDeque<u32>,
 }
 
@@ -88,7 +88,7 @@ impl Accounts {
         }
     }
 
-    /// Sets the bounds from now on; what users have above them stays.
+    /// Sets new bounds; what users have beyond them stays.
     pub fn set(&mut self, bounds: Bounds) {
         self.bounds = bounds;
         for rates in &mut self.rates {
@@ -103,7 +103,7 @@ impl Accounts {
         account.is_none_or(|account| account.sessions < self.bounds.sessions)
     }
 
-    /// One more session of a user.
+    /// Adds a session of a user.
     pub fn enter(&mut self, now: Micros, user: u64) -> AccountId {
         self.forget(now);
         let known = self.by_user.get(&user).copied();
@@ -128,7 +128,7 @@ impl Accounts {
                 at
             }
             None => {
-                // By an eighth: to double would leave half of a large table empty.
+                // Grows by an eighth: doubling would leave half of a large table empty.
                 if self.all.len() == self.all.capacity() {
                     self.all.reserve_exact(64.max(self.all.len() / 8));
                 }
@@ -142,7 +142,7 @@ impl Accounts {
         at
     }
 
-    /// A session of a user has ended, with this many places in rooms.
+    /// Removes a session of a user, and this many of its memberships.
     pub fn leave(&mut self, now: Micros, id: AccountId, places: usize) {
         self.part(id, places);
         let account = &mut self.all[id.0 as usize];
@@ -153,8 +153,8 @@ impl Accounts {
         self.forget(now);
     }
 
-    /// Frees accounts that nobody has and that owe nothing: at most two, so that there are no more after each session that
-    /// comes or goes.
+    /// Frees accounts without sessions or debts: at most two per call, which keeps pace with sessions that come and
+    /// go.
     fn forget(&mut self, now: Micros) {
         for _ in 0..2 {
             let Some(at) = self.left.front().copied() else { return };
@@ -173,27 +173,27 @@ impl Accounts {
         }
     }
 
-    /// Whether the user may have a place in one more room.
+    /// Whether the user may join one more room.
     pub fn has_place(&self, id: AccountId) -> bool {
         self.all[id.0 as usize].places < self.bounds.places
     }
 
-    /// Takes a place in a room.
+    /// Adds a membership in a room.
     pub fn join(&mut self, id: AccountId) {
         self.all[id.0 as usize].places += 1;
     }
 
-    /// Gives places in rooms back.
+    /// Removes memberships in rooms.
     pub fn part(&mut self, id: AccountId, places: usize) {
         self.all[id.0 as usize].places -= places as u32;
     }
 
-    /// Places of this user in rooms.
+    /// The user's memberships in rooms.
     pub fn places(&self, id: AccountId) -> usize {
         self.all[id.0 as usize].places as usize
     }
 
-    /// Counts a frame of messages; or says how long its user has to wait, and counts nothing.
+    /// Charges a frame of messages; or returns how long the user must wait, and charges nothing.
     pub fn publish(&mut self, now: Micros, id: AccountId, messages: u32, bytes: usize) -> Result<(), Micros> {
         let at = id.0 as usize;
         while self.rates.len() <= at {
@@ -216,7 +216,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// The rates of an account, to fetch them before they are used.
+    /// The rates of an account, to prefetch them.
     pub fn rates(&self, id: AccountId) -> Option<&Rates> {
         self.rates.get(id.0 as usize)
     }
@@ -240,7 +240,7 @@ mod tests {
         accounts
     }
 
-    /// How many frames of one message of 50 bytes are taken in a second in which one comes each millisecond.
+    /// How many frames are accepted in a second, if one message of 50 bytes comes each millisecond.
     fn taken(accounts: &mut Accounts, from: Micros, ids: &[AccountId]) -> usize {
         let comes = (0..1_000).map(|step| (from + step * 1_000, ids[step as usize % ids.len()]));
         comes
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_so_many_sessions_and_the_shared_one_any_number() {
+    fn sessions_per_user_are_limited_except_for_the_shared_user() {
         let mut accounts = accounts();
         let ids: Vec<AccountId> = (0..3).map(|_| accounts.enter(0, ANN)).collect();
         assert!(!accounts.admits(ANN) && accounts.admits(ANN + 1));
@@ -280,12 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn a_user_publishes_at_its_rate_with_however_many_sessions() {
+    fn a_user_publishes_at_its_rate_with_any_number_of_sessions() {
         for sessions in 1..=3 {
             let mut accounts = accounts();
             let ids: Vec<AccountId> = (0..sessions).map(|_| accounts.enter(0, ANN)).collect();
             let first = taken(&mut accounts, 0, &ids);
-            assert!((199..=202).contains(&first), "what is saved and what comes: {first}");
+            assert!((199..=202).contains(&first), "the burst and the rate: {first}");
             let second = taken(&mut accounts, SECOND, &ids);
             assert!((99..=101).contains(&second), "{second}");
         }
@@ -295,7 +295,7 @@ mod tests {
     fn bytes_have_a_rate_of_their_own_and_a_refusal_says_how_long_to_wait() {
         let mut accounts = accounts();
         let id = accounts.enter(0, ANN);
-        assert_eq!(accounts.publish(0, id, 1, 12_000), Ok(()), "more than is there is owed");
+        assert_eq!(accounts.publish(0, id, 1, 12_000), Ok(()), "an excess becomes a debt");
         assert_eq!(accounts.publish(0, id, 1, 1), Err(200_100));
         assert_eq!(accounts.publish(200_100, id, 1, 1), Ok(()));
         accounts.set(Bounds {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_comes_back_owes_what_it_owed_and_one_that_owes_nothing_is_forgotten() {
+    fn a_returning_user_keeps_its_debt_and_one_without_debt_is_forgotten() {
         let mut accounts = accounts();
         let id = accounts.enter(0, ANN);
         assert_eq!(accounts.publish(0, id, 150, 0), Ok(()));

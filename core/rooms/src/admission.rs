@@ -1,20 +1,20 @@
-//! The answer to a credential, at a role whose sessions have rights: the same at gateways and proxies.
+//! The verdict on a credential, for roles whose sessions have rights: the same at gateways and proxies.
 //!
 //! Owns: [`admit`]. Must not know: tokens, rooms, what a role does with a request.
 
 use muster_transport::{Answered, Code, Denied, Lodge, Micros, Sessions};
 
 use crate::accounts::{AccountId, Accounts};
-use crate::rights::{apart, Admitted, Grant};
+use crate::rights::{split_verdict, Admitted, Grant};
 
-/// What a session keeps, with the rights and the account of its user.
+/// The session's data that holds the rights and the account of its user.
 pub(crate) trait HasGrant {
     fn grant(&mut self) -> &mut Grant;
     fn account(&mut self) -> &mut Option<AccountId>;
 }
 
-/// Takes an answer: the user and its rights, or why it is refused. `aside`: what the credential says for a guest.
-/// Returns a session that is open now, and its requests that waited.
+/// Takes a verdict: the user and its rights, or the reason of the refusal. `aside`: the guest's part of the
+/// credential. Returns a session that is open now, and its requests that waited.
 pub(crate) fn admit<T: HasGrant + Default>(
     sessions: &mut Sessions<T>,
     lodge: &mut Lodge,
@@ -24,7 +24,7 @@ pub(crate) fn admit<T: HasGrant + Default>(
     said: Result<Admitted, Denied>,
     aside: &[u8],
 ) -> Option<(u32, Vec<Vec<u8>>)> {
-    let (mut said, grant) = apart(said);
+    let (mut said, grant) = split_verdict(said);
     let opens = sessions.table.find(id).and_then(|slot| sessions.table.get(slot));
     let opens = opens.is_some_and(|peer| !peer.data.is_open());
     if said.is_ok_and(|admission| opens && !accounts.admits(admission.user)) {
@@ -42,7 +42,7 @@ pub(crate) fn admit<T: HasGrant + Default>(
         Answered::Renewed(slot) => {
             lodge.renewed(now, id, aside);
             let peer = sessions.table.get_mut(slot);
-            // With other rights it comes to its rooms anew, which are judged by these.
+            // With other rights the session joins its rooms again, so that the new rights apply to them.
             if peer.is_some_and(|peer| *peer.data.data.grant() != grant) {
                 sessions.refuse(now, slot, Code::Busy);
             }

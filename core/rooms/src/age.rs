@@ -1,9 +1,9 @@
-//! Ages of messages: one frame in many carries them, and each node keeps histograms by the previous node (ROOM-26).
+//! Ages of messages: a sample of the frames carries them, and each node keeps histograms by the previous node
+//! (ROOM-26).
 //!
 //! An age is passed from hop to hop, so two machines' clocks are never compared. Each hop adds the time that the
-//! message spent there, and half of the round trip of the connection that it came on. Within a node the age is kept as
-//! the time of birth by the node's own clock. Owns that arithmetic and the histograms. Knows no frame and no
-//! connection.
+//! message spent there, and half of the round trip of the incoming connection. Within a node the age is kept as a
+//! time of birth by the node's own clock. Owns that arithmetic and the histograms. Knows no frame and no connection.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use muster_transport::{Micros, NODES_MAX};
 
 /// Higher ages count as this: a paced room repairs for 3 s, a live one gives up after 5.
 pub const AGE_MAX: u32 = 60_000_000;
-/// Messages that are born within so many microseconds have one age in a block: else a room with many publishers has a block
-/// for each message.
+/// Messages born within this many microseconds share one age in a block. Otherwise a room with many publishers would
+/// need a block for each message.
 pub const SAME_AGE: u32 = 500;
-/// Upper ends of the histogram's buckets, in microseconds; one more has no end.
+/// Upper bounds of the histogram's buckets, in microseconds; one more bucket is unbounded.
 pub const BOUNDS: [u32; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000,
 ];
-/// Messages after which those before count half, where it is asked how it was of late.
+/// For recent ages: after this many messages, earlier ones count half.
 const HALVED_AFTER: f32 = 1_024.0;
 
 /// The time of birth of a message with this age, as the low half of the clock; never 0, which means unknown.
@@ -28,11 +28,11 @@ pub fn born(now: Micros, age: u64) -> u32 {
     (now as u32).wrapping_sub(age.min(u64::from(AGE_MAX)) as u32) | 1
 }
 
-/// The present age of a message with this time of birth; after more than an hour it looks younger.
+/// The present age of a message with this time of birth; wrong after more than an hour.
 #[inline]
 pub fn age(now: Micros, born: u32) -> u32 {
     let age = (now as u32).wrapping_sub(born);
-    // One that is born within this microsecond may seem to be born in the next one.
+    // A message born within this microsecond may seem to be born in the next one.
     if age == u32::MAX {
         0
     } else {
@@ -40,15 +40,15 @@ pub fn age(now: Micros, born: u32) -> u32 {
     }
 }
 
-/// Whether a message may stand in one block with the block's first, whose age it then gets: one that is not older than that
-/// and little younger. So an age is never too low, and after two such hops at most a millisecond too high. Those without an
-/// age are among themselves.
+/// Whether a message may join a block and share the age of the block's first message: if it is not older than that,
+/// and only a little younger. So an age is never too low, and after two such hops at most a millisecond too high.
+/// Messages without an age only join each other.
 #[inline]
 pub fn is_as_old(first: u32, born: u32) -> bool {
     (first == 0) == (born == 0) && born.wrapping_sub(first) <= SAME_AGE
 }
 
-/// Replaces the times of birth at the beginning of `field` by the ages at the end of a path that takes `away`.
+/// Replaces the times of birth at the start of `field` by the ages at the end of a path that takes `away`.
 pub fn pass_on(field: &mut [u8], now: Micros, away: Micros) {
     if let Some(field) = field.first_chunk_mut::<4>() {
         let then = u64::from(age(now, u32::from_le_bytes(*field))) + away;
@@ -56,7 +56,7 @@ pub fn pass_on(field: &mut [u8], now: Micros, away: Micros) {
     }
 }
 
-/// The share of frames whose messages carry their age: one in this many.
+/// Decides which frames carry ages: one in this many.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     every: u32,
@@ -64,12 +64,12 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `every` 0: none.
+    /// `every` 0: no frames.
     pub fn new(every: u32) -> Self {
         Sampler { every, left: 0 }
     }
 
-    /// Whether the next one's do.
+    /// Whether the next frame carries ages.
     #[inline]
     pub fn draws(&mut self) -> bool {
         let draws = self.left == 0;
@@ -78,15 +78,15 @@ impl Sampler {
     }
 }
 
-/// Ages that came from one node.
+/// Ages of messages that came from one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// How many there were in each bucket, the last without a bound.
+    /// Number in each bucket; the last bucket is unbounded.
     pub counts: [u64; BOUNDS.len() + 1],
     pub sum_us: u64,
     pub least_us: u32,
     pub most_us: u32,
-    /// When the last one was counted.
+    /// When the last age was counted.
     noted_at: Micros,
     recent: [f32; BOUNDS.len() + 1],
 }
@@ -108,7 +108,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The age that this share of the messages had of late at most, within its bucket as if they lay evenly there.
+    /// The age that this share of recent messages did not exceed; within a bucket, ages count as evenly spread.
     pub fn recent(&self, share: f32) -> Option<u32> {
         let wanted = share * self.recent.iter().sum::<f32>();
         let mut below = 0.0;
@@ -125,13 +125,12 @@ impl Histogram {
     }
 }
 
-/// Ages by the previous node, of at most as many nodes as may exist at once; beyond that, the node that was silent
-/// longest makes room.
+/// Ages by the previous node, for a bounded number of nodes; beyond it, the node that was silent longest makes room.
 #[derive(Default)]
 pub struct Ages(BTreeMap<u32, Histogram>);
 
 impl Ages {
-    /// Takes a message that came from `node` and was born then.
+    /// Counts a message that came from `node` and was born at `born`.
     pub fn note(&mut self, now: Micros, node: u32, born: u32) {
         if self.0.len() >= NODES_MAX && !self.0.contains_key(&node) {
             let silent = self.0.iter().min_by_key(|(_, histogram)| histogram.noted_at);
@@ -143,7 +142,7 @@ impl Ages {
         histogram.add(age(now, born));
     }
 
-    /// Those that came from `node`; none is as good as nothing.
+    /// Ages of messages that came from `node`; empty if there are none.
     pub fn of(&self, node: u32) -> Histogram {
         self.0.get(&node).copied().unwrap_or_default()
     }
@@ -160,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_age_survives_a_node_whatever_its_clock_says(now in 0u64..u64::MAX / 2, before: u64, stays in 0u64..3_000_000_000) {
+        fn an_age_survives_a_node_with_any_clock(now in 0u64..u64::MAX / 2, before: u64, stays in 0u64..3_000_000_000) {
             let expected = (before.min(u64::from(AGE_MAX)) + stays).min(u64::from(AGE_MAX)) as u32;
             let found = age(now + stays, born(now, before));
             prop_assert!(found.abs_diff(expected) <= 1, "{found} {expected}");
@@ -178,7 +177,7 @@ mod tests {
             prop_assert!(apart <= 2 || !is_as_old(other, first), "one that is older has a block of its own");
             if is_as_old(first, other) {
                 let (told, own) = (age(now, first), age(now, other));
-                prop_assert!((own..=own + SAME_AGE).contains(&told), "{told} for {own}");
+                prop_assert!((own..=own + SAME_AGE).contains(&told), "{told} instead of {own}");
             }
         }
 
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_weighs_more_than_what_was() {
+    fn recent_ages_weigh_more() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.recent(0.5), None);
         (0..10_000).for_each(|_| histogram.add(800));
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_so_many_is_drawn_and_of_none_none() {
+    fn one_frame_in_n_is_sampled_and_none_if_n_is_0() {
         let drawn = |every| {
             let mut sampler = Sampler::new(every);
             (0..100).filter(|_| sampler.draws()).count()
@@ -218,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_end_are_not_counted() {
+    fn the_number_of_nodes_is_bounded() {
         let mut ages = Ages::default();
         (0..NODES_MAX as u32 + 10).for_each(|node| ages.note(5, node, 3));
         assert_eq!(ages.iter().count(), NODES_MAX);
     }
 
     #[test]
-    fn who_was_silent_longest_makes_way_for_a_node_that_is_new() {
+    fn a_new_node_replaces_the_one_silent_longest() {
         let mut ages = Ages::default();
         let all = NODES_MAX as u32;
         (0..all).for_each(|node| ages.note(1_000 + u64::from(node), node, 3));

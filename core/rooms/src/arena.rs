@@ -1,12 +1,12 @@
 //! The memory of all rooms' recent messages, and how rooms, users and namespaces share it.
 //!
-//! Owns the bytes, their blocks and what is pushed out when all are in use. Knows no room's order, no session and no
-//! frame. A position is a count that grows in each chain, so what was pushed out is told by comparing numbers.
+//! Owns the bytes, their blocks and the eviction when all are in use. Knows no room's order, no session and no frame.
+//! A position is a count that grows in each chain, so comparing numbers tells whether an entry was evicted.
 //!
-//! Each part of the arena (one for each namespace with a share, and one for all others) has two chains of blocks, each
-//! oldest first. A room or user with more than its share of the quiet chain has its further messages in the flood
-//! chain. A quiet chain keeps half of its part, so no flood pushes out more than the other half. What one chain or part
-//! leaves free the others use.
+//! Each part of the arena (one for each namespace with a share, and one for all others) has two chains of blocks,
+//! each oldest first. If a room or user exceeds its share of the quiet chain, its further messages go to the flood
+//! chain. A quiet chain keeps half of its part, so a flood evicts at most the other half. Chains and parts may use
+//! what others leave free.
 
 use std::collections::VecDeque;
 
@@ -14,65 +14,65 @@ use muster_transport::Micros;
 
 use crate::wire::{GapReason, PublisherId, StreamGap};
 
-/// Bytes of a block: what is pushed out at once, some 260 messages of 200 bytes, in about 10 us.
+/// Bytes of a block, the unit of eviction: some 260 messages of 200 bytes, evicted in about 10 us.
 const BLOCK: usize = 1 << BLOCK_BITS;
 const BLOCK_BITS: u32 = 16;
-/// Bytes in front of an entry's data.
+/// Bytes of an entry besides its data.
 const ENTRY: usize = 48;
-/// A room may hold this share of its part.
+/// A room may hold one eighth of its part of the arena.
 const ROOM_SHARE: usize = 8;
-/// And this share of it in the quiet chain: 32 rooms fill the half that floods cannot push out.
+/// A room may hold 1/64 of its part in the quiet chain: 32 rooms fill the half that floods cannot evict.
 const QUIET_ROOM_SHARE: usize = 64;
-/// The same of a user: four fill it. A user may write in many rooms, as a service does for all.
+/// The same for a user: four fill that half. One user may write in many rooms, as a service does for everybody.
 const QUIET_USER_SHARE: usize = 8;
-/// The least memory, and the least part of it: 16 blocks.
+/// Minimum memory of an arena, and of each part of it: 16 blocks.
 const ARENA_BYTES_MIN: usize = 1 << 20;
-/// Namespaces with settings: their numbers beside 0 fit into the seven free flags of a frame.
+/// Maximum number of namespaces with settings: their numbers and 0 fit into the seven free bits of a frame's flags.
 pub const NAMESPACES_MAX: usize = 127;
-/// Cells in which the bytes of rooms and of users are counted. Two share a cell by a chance of 1 in 65,536; then they
-/// share a share.
+/// Counting cells for the bytes of rooms and of users. Two share a cell with a probability of 1 in 65,536; then they
+/// share one quota.
 const CELLS: usize = 1 << 16;
-/// A position has its chain above the place in it.
+/// The bits of a position from here on are the chain's number; the others are the offset in it.
 const CHAIN_AT: u32 = 56;
-/// Bytes are counted in cells by eight.
+/// Cells count bytes in units of eight.
 const UNIT: usize = 8;
 
 /// The settings of a namespace's rooms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub namespace: String,
-    /// The part of the arena that is theirs, in percent; 0: they are in the part of all others.
+    /// The part of the arena reserved for these rooms, in percent; 0: they use the common part.
     pub share_percent: usize,
-    /// Messages that a room keeps (one of several datagrams counts as many).
+    /// Maximum number of messages that a room keeps (a message of several datagrams counts as several).
     pub messages: Option<usize>,
-    /// The same in bytes, with 48 for each message.
+    /// Maximum bytes that a room keeps, with 48 for each message.
     pub bytes: Option<usize>,
     /// How long a broker keeps a room without members and publishers.
     pub idle: Option<Micros>,
 }
 
-/// One place of a room's sequence: a message or a gap.
+/// One entry of a room's sequence: a message or a gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The owner's offset (of a gap: its first).
+    /// The owner's offset; for a gap, its first one.
     pub offset: u64,
     pub publisher: PublisherId,
-    /// Publish sequence (of a gap: its last offset).
+    /// Publish sequence; for a gap, its last offset.
     pub sequence: u64,
-    /// Chunk flags (of a gap: its reason).
+    /// Chunk flags; for a gap, its reason.
     pub flags: u8,
     pub gap: bool,
     /// The index of its stream in the room.
     pub stream: u8,
-    /// Milliseconds of the machine's clock at which it was appended.
+    /// Milliseconds of the machine's clock when it was appended.
     pub at_ms: u32,
-    /// When it was born ([`crate::age`]); 0 where that is not told.
+    /// When the message was born ([`crate::age`]); 0: unknown.
     pub born: u32,
     pub data: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// Its last offset; of a gap with an unknown end, the first.
+    /// Its last offset; for a gap with an unknown end, the first.
     pub fn last(&self) -> u64 {
         if self.gap && self.sequence != StreamGap::OPEN {
             self.sequence
@@ -81,13 +81,13 @@ impl Entry<'_> {
         }
     }
 
-    /// Why the gap is one; only meaningful where `gap`.
+    /// The reason of the gap; only meaningful if `gap`.
     pub fn reason(&self) -> GapReason {
         GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
     }
 }
 
-/// What a ring's entries belong to: the cell of their room, and their namespace's number (0: without settings).
+/// What a ring's entries are charged to: the cell of their room, and their namespace's number (0: without settings).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Home {
     pub room: u16,
@@ -95,7 +95,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// A room's home. Its id is a hash by a secret key, whose low bits choose the partition.
+    /// A room's home. The room's id is a hash with a secret key, whose low bits choose the partition.
     pub fn of(room: u64) -> Self {
         Home {
             room: (room >> 48) as u16,
@@ -105,15 +105,15 @@ impl Home {
 }
 
 muster_transport::counters! {
-    /// What the shares of rooms, users and namespaces did to recent messages.
+    /// Effects of the shares of rooms, users and namespaces on recent messages.
     pub struct ArenaCounters {
-        /// Recent messages kept among those of floods: their room has more than its share.
+        /// Recent messages kept in the flood chain: their room exceeds its share.
         arena_beyond_room_share,
-        /// Recent messages kept among those of floods: their user has more than its share.
+        /// Recent messages kept in the flood chain: their user exceeds its share.
         arena_beyond_user_share,
-        /// Recent messages forgotten: their room has as many as its namespace keeps.
+        /// Recent messages forgotten: their room reached its namespace's limit of messages.
         arena_beyond_messages,
-        /// Recent messages forgotten: their room has as many bytes as a room, or its namespace, keeps.
+        /// Recent messages forgotten: their room reached the limit of bytes of a room or of its namespace.
         arena_beyond_bytes,
     }
 }
@@ -128,24 +128,24 @@ struct Space {
 
 /// A part of the arena.
 struct Part {
-    /// Blocks that are its own, and those that it uses.
+    /// Blocks that it owns, and blocks that it uses.
     share: usize,
     used: usize,
-    /// Units of a room, and of a user, in the quiet chain.
+    /// Maximum number of units of a room, and of a user, in the quiet chain.
     room_max: u32,
     user_max: u32,
 }
 
 #[derive(Default)]
 struct Chain {
-    /// The number of the first block, and all of them.
+    /// The number of the first block, and all blocks.
     first: u64,
     blocks: VecDeque<Block>,
 }
 
 /// A block in use.
 struct Block {
-    /// Its place in the memory.
+    /// Its index in the memory.
     at: u32,
     used: u32,
     since: Micros,
@@ -154,20 +154,20 @@ struct Block {
 /// The bytes of all rooms' recent entries.
 pub struct Arena {
     bytes: Vec<u8>,
-    /// Blocks that were in use, and all.
+    /// Blocks used so far, and all blocks.
     begun: u32,
     blocks: u32,
     spaces: Vec<Space>,
     parts: Vec<Part>,
-    /// A quiet one and one of floods for each part.
+    /// For each part, a quiet chain and a flood chain.
     chains: Vec<Chain>,
     by_room: Vec<u32>,
     by_user: Vec<u32>,
     used: u64,
-    /// The chain that lost a block last.
+    /// The chain that last lost a block.
     lost: Option<usize>,
     pub counters: ArenaCounters,
-    /// Entries that were looked at.
+    /// Number of entries examined.
     #[cfg(test)]
     pub looks: std::cell::Cell<usize>,
 }
@@ -178,15 +178,15 @@ fn user_cell(user: u64, part: usize) -> usize {
 }
 
 impl Arena {
-    /// An arena of `capacity` bytes, at least 1 MiB, without settings of namespaces. The system gives the pages as they
-    /// are first written.
+    /// An arena of `capacity` bytes, at least 1 MiB, without settings of namespaces. The system allocates the pages
+    /// when they are first written.
     #[cfg(test)]
     pub fn new(capacity: usize) -> Self {
         Arena::with(capacity, &[])
     }
 
-    /// The same with namespaces, which get the numbers from 1 on. Further ones than [`NAMESPACES_MAX`] and shares beyond
-    /// what is there count for nothing: the configuration refuses them.
+    /// As [`Arena::new`], with namespaces, which get the numbers from 1 on. Namespaces beyond [`NAMESPACES_MAX`] and
+    /// shares beyond 100 % are ignored: the configuration refuses them.
     pub fn with(capacity: usize, namespaces: &[Retention]) -> Self {
         let blocks = capacity.max(ARENA_BYTES_MIN) / BLOCK;
         let part = |share: usize| Part {
@@ -239,13 +239,13 @@ impl Arena {
         }
     }
 
-    /// The number of a namespace; 0: one without settings.
+    /// The number of a namespace; 0: it has no settings.
     pub fn number(&self, namespace: &str) -> u8 {
         let named = |space: &Space| space.namespace.as_ref().is_some_and(|own| own.namespace == namespace);
         self.spaces.iter().position(named).unwrap_or(0) as u8
     }
 
-    /// How long a broker keeps a room without members and publishers, if its namespace says so.
+    /// How long a broker keeps a room without members and publishers, if its namespace sets it.
     pub fn idle(&self, home: Home) -> Option<Micros> {
         self.space(home).namespace.as_ref()?.idle
     }
@@ -273,7 +273,7 @@ impl Arena {
         self.used
     }
 
-    /// Age of the entry that is pushed out next: of the oldest, before any was.
+    /// Age of the entry that is evicted next; of the oldest one, before any eviction.
     pub fn age(&self, now: Micros) -> Micros {
         let chains = match self.lost {
             Some(chain) => &self.chains[chain..=chain],
@@ -291,7 +291,7 @@ impl Arena {
         (ENTRY + data).next_multiple_of(UNIT)
     }
 
-    /// Whether an entry goes to those of floods: its room or its user has its share among the others.
+    /// Whether an entry goes to the flood chain, because its room or its user has used up its share of the quiet one.
     #[inline]
     pub fn floods(&mut self, home: Home, entry: &Entry<'_>) -> bool {
         let at = usize::from(self.space(home).part);
@@ -307,7 +307,8 @@ impl Arena {
         false
     }
 
-    /// Appends an entry, to those of floods or to the others; the oldest ones of a chain make room. Returns its position.
+    /// Appends an entry to the flood chain or the quiet one; the oldest entries of a chain make room. Returns its
+    /// position.
     pub fn push(&mut self, now: Micros, home: Home, flood: bool, entry: &Entry<'_>) -> u64 {
         let cost = Self::cost(entry.data.len());
         assert!(cost <= BLOCK, "a message fits into a datagram");
@@ -329,7 +330,7 @@ impl Arena {
         let known = &mut self.chains[chain];
         let number = known.first + known.blocks.len() as u64 - 1;
         let Some(block) = known.blocks.back_mut() else {
-            unreachable!("one was pushed")
+            unreachable!("an entry was pushed")
         };
         let within = block.used as usize;
         block.used += cost as u32;
@@ -350,7 +351,7 @@ impl Arena {
         (chain as u64) << CHAIN_AT | number << BLOCK_BITS | within as u64
     }
 
-    /// A block for a part: a new one, or the one that is to be given up.
+    /// A block for a part: a free one, or the one to be evicted.
     fn block(&mut self, part: usize) -> u32 {
         if self.begun < self.blocks {
             self.begun += 1;
@@ -370,8 +371,9 @@ impl Arena {
         block.at
     }
 
-    /// The chain that gives up a block. It is in the part that has most beyond its share, the block to come included.
-    /// There it is that of floods while the quiet one has no more than half of the share, and else the older one.
+    /// The chain that gives up a block. It is in the part that most exceeds its share, counting the coming block.
+    /// There it is the flood chain if the quiet one has no more than half of the share, otherwise the chain with the
+    /// older block.
     fn victim(&self, asking: usize) -> usize {
         let beyond = |at: &usize| {
             let part = &self.parts[*at];
@@ -391,7 +393,7 @@ impl Arena {
         }
     }
 
-    /// A block of a quiet chain is gone: its rooms and users have less there.
+    /// A block of a quiet chain is evicted: uncharges its rooms and users.
     fn uncount(&mut self, part: usize, block: &Block) {
         let start = block.at as usize * BLOCK;
         let mut at = start;
@@ -486,14 +488,14 @@ mod tests {
         }
     }
 
-    /// The arena once more: every entry that was ever there by itself, and counts by looking at all.
+    /// A model of the arena: keeps each entry separately, and counts by scanning all.
     struct Model {
-        /// Per namespace its part; per part its share.
+        /// The part of each namespace; the share of each part.
         parts: Vec<usize>,
         shares: Vec<usize>,
-        /// Per chain, the blocks, with the time and the number of each.
+        /// For each chain, its blocks with time and number.
         chains: Vec<Vec<(Micros, usize)>>,
-        /// Block, chain, room, user and cost of each entry that is there.
+        /// Block, chain, room, user and cost of each present entry.
         entries: Vec<(usize, usize, u16, u64, usize)>,
         blocks: usize,
     }
@@ -557,7 +559,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn shares_are_as_by_counting_all(steps in prop::collection::vec((0u16..60, 0u8..3, 0u64..20, 0usize..6_000, 1usize..60), 1..60)) {
+        fn shares_agree_with_counting_everything(steps in prop::collection::vec((0u16..60, 0u8..3, 0u64..20, 0usize..6_000, 1usize..60), 1..60)) {
             let namespaces = [retention("a", 25), retention("b", 0)];
             let mut arena = Arena::with(1 << 20, &namespaces);
             let mut model = Model {
@@ -593,17 +595,17 @@ mod tests {
             prop_assert_eq!(arena.used(), model.entries.iter().map(|entry| entry.4 as u64).sum::<u64>());
         }
 
-        /// What floods may do, whatever they are: rooms that keep to their shares lose nothing while they have at most
-        /// half of their part together, and a namespace with a part of its own loses nothing to others.
+        /// The bound on floods: rooms within their shares lose nothing while they have at most half of their part
+        /// together, and a namespace with a part of its own loses nothing to others.
         #[test]
-        fn no_flood_pushes_out_what_keeps_to_its_share(
+        fn no_flood_evicts_rooms_within_their_share(
             floods in prop::collection::vec((0u16..3, 0u64..3, 0usize..1_400, 1usize..400), 1..60),
             quiet in prop::collection::vec(0usize..200, 60),
         ) {
             let mut arena = Arena::with(2 << 20, &[retention("a", 50)]);
             let mut kept = Vec::new();
             for (step, (room, user, len, times)) in floods.into_iter().enumerate() {
-                // 60 quiet rooms, each of a user of its own, with at most 15 KiB in all.
+                // 60 quiet rooms, each of another user, with at most 15 KiB in total.
                 let of = step as u16 % 60;
                 for space in [0, 1] {
                     let home = Home { room: 1_000 + of, space };
@@ -624,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_others_leave_free_is_used_until_its_owner_needs_it() {
+    fn an_unused_part_is_lent_until_its_owner_needs_it() {
         let mut arena = Arena::with(1 << 20, &[retention("a", 50)]);
         let data = [0; 1_000];
         let mut push = |space: u8, count: usize| {
@@ -647,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_its_share_has_it_again_once_that_is_pushed_out() {
+    fn a_share_is_available_again_after_eviction() {
         let mut arena = Arena::new(1 << 20);
         let data = [0; 1_000];
         let mut floods = |room: u64, user: u64, count: usize| {
@@ -668,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_is_that_of_what_is_pushed_out_next() {
+    fn the_age_is_that_of_the_next_evicted_entry() {
         let mut arena = Arena::new(1 << 20);
         let data = [0; 1_000];
         for number in 0..2_000 {

@@ -1,5 +1,4 @@
-//! The times of requests for missing numbers: for a new hole once mere reordering is unlikely, for a requested one
-//! after a round trip.
+//! When to request missing numbers: a new hole once mere reordering is unlikely, a requested one after a round trip.
 //!
 //! Owns two marks in a dense numbering and their times. Must not know the meaning of the numbers, or the storage of
 //! early ones.
@@ -8,27 +7,28 @@ use std::collections::BTreeMap;
 
 use muster_transport::Micros;
 
-/// One of this many arrivals may have been asked for in vain.
+/// One of this many arrivals may have been requested needlessly.
 const VAIN_SHARE: u32 = 16;
-/// After this many more requests in vain, or this many in a row, the patience is doubled.
+/// After this many more needless requests, or this many in a row, the patience is doubled.
 const VAIN_MAX: u32 = 8;
-/// After this many arrivals without a vain request, the patience is halved.
+/// After this many arrivals without a needless request, the patience is halved.
 const CALM: u32 = 4_096;
 
-/// Patience with holes.
+/// Wait times for holes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The time for which a hole may be mere reordering: at first, and at most where many requests were in vain.
+    /// How long a hole may be mere reordering: the initial wait, and the maximum after many needless requests.
     pub reorder: Micros,
     pub reorder_max: Micros,
-    /// A hole is asked for again after this, or two round trips; later and later while nothing comes.
+    /// A hole is requested again after this, or after two round trips; the wait grows while nothing comes.
     pub again: Micros,
     pub again_max: Micros,
 }
 
 /// Numbers that arrived early.
 pub trait Came {
-    /// The runs of numbers that have some of `from..below`, in order: the first, and the one behind the last.
+    /// The runs of present numbers that overlap `from..below`, in order: each its first number, and the one after its
+    /// last.
     fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)>;
 }
 
@@ -38,21 +38,21 @@ impl<T> Came for BTreeMap<u64, T> {
     }
 }
 
-/// The requests made, and the next ones with their times.
+/// Requests made, and the next ones with their times.
 #[derive(Debug)]
 pub struct Asking {
     pace: Pace,
-    /// The present wait before a hole counts as a loss, and recent requests in vain.
+    /// The present wait before a hole counts as a loss, and recent needless requests.
     patience: Micros,
     vain: u32,
     calm: u32,
-    /// All holes below were asked for once.
+    /// All holes below this were requested once.
     asked: u64,
-    /// Holes below the mark are due at the time: those that were never asked for, and those that were.
+    /// Holes below the mark are due at the time: never requested ones, and requested ones.
     fresh: Option<(u64, Micros)>,
     again: Option<(u64, Micros)>,
     wait: Micros,
-    /// The first number missing when holes were last asked for again.
+    /// The first missing number when holes were last requested again.
     stood: u64,
 }
 
@@ -71,7 +71,7 @@ impl Asking {
         }
     }
 
-    /// Starts anew: nothing below `next` is wanted.
+    /// Starts again: nothing below `next` is wanted.
     pub fn restart(&mut self, next: u64) {
         *self = Asking {
             asked: next,
@@ -79,13 +79,13 @@ impl Asking {
         };
     }
 
-    /// Holes below were asked for once.
+    /// Holes below this were requested once.
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// Counts arrivals, and requested ones that arrived twice: their holes were mere reordering. A vain request costs a
-    /// repeat, and a wait costs time: one in sixteen is worth it.
+    /// Counts arrivals, and requested numbers that arrived twice: their holes were mere reordering. A needless
+    /// request costs a repeat, and a wait costs time: one needless request in sixteen is worth it.
     #[inline]
     pub fn came(&mut self, count: u32, vain: u32) {
         self.vain = (self.vain + vain * VAIN_SHARE).saturating_sub(count);
@@ -99,7 +99,7 @@ impl Asking {
         }
     }
 
-    /// Notes that all below `next` is here and something below `known` exists.
+    /// Notes that everything below `next` has arrived and something below `known` exists.
     #[inline]
     pub fn note(&mut self, now: Micros, next: u64, known: u64) {
         if next >= known {
@@ -111,19 +111,19 @@ impl Asking {
         }
     }
 
-    /// All holes are due now: they are known to be no mere reordering.
+    /// Makes all holes due now: they are known not to be reordering.
     pub fn hurry(&mut self, now: Micros) {
         for (_, at) in [&mut self.fresh, &mut self.again].into_iter().flatten() {
             *at = now;
         }
     }
 
-    /// When something is to be asked for next.
+    /// When the next request is due.
     pub fn deadline(&self) -> Option<Micros> {
         [self.fresh, self.again].into_iter().flatten().map(|(_, at)| at).min()
     }
 
-    /// Adds ranges to ask for now to `wanted`, up to `max` in all. `held`: early numbers from `next` on.
+    /// Adds ranges to request now to `wanted`, up to `max` in total. `held`: early numbers from `next` on.
     pub fn ask(
         &mut self,
         now: Micros,
@@ -162,7 +162,8 @@ impl Asking {
     }
 }
 
-/// Adds the ranges of `from..below` that are not held, up to `max` in all. Gives the number up to which all are told.
+/// Adds the ranges of `from..below` that are not held, up to `max` in total. Returns the number up to which all are
+/// added.
 fn holes(held: &impl Came, mut from: u64, below: u64, max: usize, wanted: &mut Vec<(u64, u64)>) -> u64 {
     if from >= below {
         return from;
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_asked_for_after_reordering_and_again_after_a_while() {
+    fn a_hole_is_requested_after_the_reordering_time_and_again_later() {
         let mut asking = Asking::new(PACE);
         assert_eq!(asked(&mut asking, 0, 3, 6, &[5]), []);
         assert_eq!(asked(&mut asking, 5, 3, 6, &[5]), [(3, 4)]);
@@ -211,8 +212,7 @@ mod tests {
         assert_eq!(asking.deadline(), None);
     }
 
-    /// One of this many datagrams out of five is overtaken, by more than the longest patience. Returns the final
-    /// patience.
+    /// One of this many datagrams is overtaken by more than the longest patience. Returns the final patience.
     fn patience(overtaken: u32) -> Micros {
         let mut asking = Asking::new(PACE);
         for datagram in 1..20_000 {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_given_more_time_where_many_fill_by_themselves() {
+    fn patience_grows_if_many_holes_fill_by_themselves() {
         assert_eq!(patience(100), PACE.reorder);
         assert_eq!(patience(25), PACE.reorder);
         assert_eq!(patience(5), PACE.reorder_max);
@@ -237,13 +237,13 @@ mod tests {
         assert_eq!(asking.patience, PACE.reorder, "and less again where they do no more");
     }
 
-    /// Holes that kept coming were all asked for at the pace of the first that did not fill: half a second each.
+    /// Regression: new holes were requested at the pace of the first one that did not fill: half a second each.
     #[test]
     fn new_holes_do_not_wait_for_old_ones() {
         let mut asking = Asking::new(PACE);
         let mut held: Vec<u64> = Vec::new();
         for now in 0..1_000 {
-            let known = 5 + now; // 3 never comes; of the others every tenth comes when it is asked for
+            let known = 5 + now; // 3 never comes; of the others every tenth comes only on request
             if known % 10 != 1 {
                 held.push(known - 1);
             }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn more_ranges_than_fit_are_asked_for_at_once_after_them() {
+    fn ranges_that_do_not_fit_are_requested_right_after() {
         let mut asking = Asking::new(PACE);
         let held: Vec<u64> = (0..40).map(|at| at * 2 + 1).collect();
         asking.note(0, 0, 80);

@@ -1,8 +1,8 @@
 //! Changes of membership for a database: each changed (gateway, room) since the last call, and ended lives.
 //!
 //! Keys only: the present value is looked up when a key is taken, so a room that comes and goes is written once. A
-//! change belongs to a life and ends with it, as the versions of the next one begin anew. Bounded; changes beyond the
-//! bound are counted, and the database lacks them. Empty and idle unless requested.
+//! change belongs to a life and ends with it, since the versions of the next life restart. Bounded; changes beyond
+//! the bound are counted, and the database lacks them. Empty and idle unless requested.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -14,13 +14,13 @@ use crate::interest::Change;
 /// Changes that were not taken yet.
 pub struct ChangeQueue {
     lives: BTreeMap<u32, Life>,
-    /// Changes of all of them.
+    /// Total number of changes.
     len: usize,
     /// The gateway of the change taken last.
     taken: u32,
-    /// Up to which epoch a gateway's lives are over.
+    /// The epoch up to which a gateway's lives are over.
     ended: BTreeMap<u32, u32>,
-    /// Lives of which nothing is known any more, without a report of their end.
+    /// Lives of which nothing is known anymore, without a report of their end.
     lost: BTreeMap<u32, u32>,
     max: usize,
     hash: KeyedState,
@@ -30,12 +30,12 @@ pub struct ChangeQueue {
 /// A gateway's changes in one life.
 struct Life {
     epoch: u32,
-    /// The version that the last change of a room came with.
+    /// For each changed room, the version of its last change.
     changed: HashMap<u64, u64, KeyedState>,
     order: VecDeque<u64>,
 }
 
-/// A room of a gateway that changed.
+/// A changed room of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
     /// The gateway and its epoch.
@@ -58,7 +58,7 @@ impl ChangeQueue {
         }
     }
 
-    /// Rooms changed in a gateway's life of this epoch.
+    /// Notes rooms changed in a gateway's life of this epoch.
     pub fn note(&mut self, epoch: u32, changes: &[Change], version: u64) {
         let hash = self.hash;
         for change in changes {
@@ -68,7 +68,7 @@ impl ChangeQueue {
                 order: VecDeque::new(),
             });
             if life.epoch != epoch {
-                continue; // of a life that is over; `end` takes away that before this one
+                continue; // of an ended life; `end` removes the changes of earlier ones
             }
             if let Some(known) = life.changed.get_mut(&change.room) {
                 *known = version.max(*known);
@@ -82,7 +82,7 @@ impl ChangeQueue {
         }
     }
 
-    /// Only a part of all rooms is known from now on; of others nothing true can be told.
+    /// Only a share of all rooms is tracked from now on; drops changes of the others.
     pub fn keep(&mut self, part: Scope) {
         for life in self.lives.values_mut() {
             let before = life.order.len();
@@ -92,7 +92,7 @@ impl ChangeQueue {
         }
     }
 
-    /// A gateway's lives up to this one are over.
+    /// A gateway's lives up to this epoch are over.
     pub fn end(&mut self, gateway: u32, epoch: u32) {
         self.forget(gateway, epoch);
         if bounded(&self.ended, gateway) {
@@ -103,7 +103,7 @@ impl ChangeQueue {
         }
     }
 
-    /// Nothing is known any more of a life that may go on elsewhere: it ends once the gateway is `removed`.
+    /// Nothing is known anymore of a life that may continue elsewhere: it ends once the gateway is `removed`.
     pub fn lose(&mut self, gateway: u32, epoch: u32) {
         self.forget(gateway, epoch);
         if bounded(&self.lost, gateway) {
@@ -118,7 +118,7 @@ impl ChangeQueue {
         self.lost.remove(&gateway);
     }
 
-    /// Lost lives are over once no node counts on their gateway any more.
+    /// Ends lost lives whose gateway no node knows anymore.
     pub fn removed(&mut self, is_gone: impl Fn(u32) -> bool) {
         let (gone, lost) = std::mem::take(&mut self.lost)
             .into_iter()
@@ -137,7 +137,7 @@ impl ChangeQueue {
         std::mem::take(&mut self.ended).into_iter().collect()
     }
 
-    /// The room that waits longest of a gateway, one gateway after the other.
+    /// Takes the oldest change of the next gateway, in turn.
     pub fn take(&mut self) -> Option<Changed> {
         loop {
             let after = (Bound::Excluded(self.taken), Bound::Unbounded);
@@ -163,7 +163,7 @@ impl ChangeQueue {
     }
 }
 
-/// Whether there is a place for a gateway.
+/// Whether there is space for a gateway.
 fn bounded(of: &BTreeMap<u32, u32>, gateway: u32) -> bool {
     of.len() < NODES_MAX || of.contains_key(&gateway)
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_waits_once_with_its_newest_version_and_what_has_no_place_is_counted() {
+    fn a_room_is_queued_once_with_its_newest_version_and_overflow_is_counted() {
         let mut kept = kept();
         kept.note(1, &[change(1, 5), change(1, 6)], 3);
         kept.note(1, &[change(1, 5)], 4);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_lives_that_ended_the_last_is_told_and_what_changed_in_them_is_not() {
+    fn the_last_ended_life_is_reported_without_its_changes() {
         let mut kept = kept();
         kept.note(4, &[change(1, 5)], 9);
         kept.note(2, &[change(2, 5)], 9);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn of_rooms_that_are_known_no_more_nothing_is_told() {
+    fn untracked_rooms_are_not_reported() {
         let mut kept = kept();
         kept.note(1, &[change(1, 4), change(1, 5)], 9);
         kept.keep(Scope::new(2, 1).unwrap());

@@ -1,10 +1,10 @@
-//! Messages larger than a datagram: cut into chunks at the entrance, joined at the exit.
+//! Messages larger than a datagram: split into chunks by the sender, joined by the receiver.
 //!
 //! Owns: [`split`], [`Assembler`], [`Budget`]. Must not know: rooms, offsets, the carrier of a chunk. Everything
 //! between the two ends treats a chunk as a message of its own.
 //!
-//! A chunk carries no total length and no index: it follows its publisher's chunk before. So the sequence alone reveals
-//! a loss, and no length from the wire ever reserves memory: a message grows as bytes arrive.
+//! A chunk carries no total length and no index: it follows its publisher's previous chunk. So the sequence alone
+//! reveals a loss, and no length from the wire ever reserves memory: a message grows as bytes arrive.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,19 +13,19 @@ use muster_transport::Micros;
 
 use crate::limits::{ASSEMBLY_AGE_MAX, ASSEMBLY_PROCESS_BYTES_MAX, ASSEMBLY_SESSION_BYTES_MAX, MESSAGE_BYTES_MAX};
 
-/// Flag of a chunk that begins a message.
+/// Flag of the first chunk of a message.
 pub const FIRST: u8 = 1;
-/// Flag of a chunk that ends a message; a message in one piece has both.
+/// Flag of the last chunk of a message; a message in one chunk has both flags.
 pub const LAST: u8 = 2;
 
-/// The cost of an unfinished message beside its bytes: its entry in the table, so that empty chunks are not free.
+/// Bytes that an unfinished message costs besides its data: its table entry, so that empty chunks are not free.
 pub const ASSEMBLY_COST: usize = 96;
 
 /// The message is longer than [`MESSAGE_BYTES_MAX`]: its author's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// Cuts a message into (flags, bytes) of at most `chunk_max` bytes; an empty message is one empty chunk.
+/// Splits a message into (flags, bytes) of at most `chunk_max` bytes each; an empty message is one empty chunk.
 pub fn split(data: &[u8], chunk_max: usize) -> Result<Chunks<'_>, TooLong> {
     assert!(chunk_max > 0, "a chunk holds something");
     if data.len() > MESSAGE_BYTES_MAX {
@@ -68,7 +68,7 @@ impl<'a> Iterator for Chunks<'a> {
 
 impl ExactSizeIterator for Chunks<'_> {}
 
-/// Bytes that all assemblers of a process share.
+/// Bytes shared by all assemblers of a process.
 #[derive(Clone, Debug)]
 pub struct Budget {
     used: usize,
@@ -94,34 +94,34 @@ impl Budget {
 /// The result of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// It completes this message. One that came in one piece is borrowed, not copied.
+    /// The chunk completes this message. A message in one chunk is borrowed, not copied.
     Complete(Cow<'a, [u8]>),
-    /// It is kept; the message goes on.
+    /// The chunk is kept; its message is incomplete.
     Partial,
-    /// It is lost.
+    /// The chunk is dropped.
     Dropped(Reason),
 }
 
 /// Why a chunk was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its message began before we listened, or was given up.
+    /// Its message began before the receiver listened, or was given up.
     NoFirst,
     /// Chunks before it are missing.
     Skipped,
-    /// It is part of a message already here.
+    /// It belongs to a message already received.
     Repeated,
-    /// The message passes [`MESSAGE_BYTES_MAX`].
+    /// The message exceeds [`MESSAGE_BYTES_MAX`].
     TooLong,
     /// Its message began more than [`ASSEMBLY_AGE_MAX`] ago.
     TooOld,
-    /// This assembler holds [`ASSEMBLY_SESSION_BYTES_MAX`].
+    /// This assembler is at [`ASSEMBLY_SESSION_BYTES_MAX`].
     SessionFull,
-    /// The process holds all that its [`Budget`] allows.
+    /// The process has used up its [`Budget`].
     ProcessFull,
 }
 
-/// An unfinished message that was given up: chunks with the sequences `first_seq..first_seq + count` are lost.
+/// An unfinished message that was given up: its chunks `first_seq..first_seq + count` are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abandoned {
     pub first_seq: u64,
@@ -130,8 +130,8 @@ pub struct Abandoned {
 
 /// Joins the chunks of one session: at most one unfinished message per publisher.
 ///
-/// `K` names the number space of the sequences, so it is a publisher within a room. An assembler that goes away must be
-/// [cleared](Assembler::clear), else its bytes stay in the budget.
+/// `K` identifies the number space of the sequences: a publisher within a room. Call [`Assembler::clear`] before
+/// dropping an assembler, otherwise its bytes stay charged to the budget.
 #[derive(Debug)]
 pub struct Assembler<K> {
     unfinished: BTreeMap<K, Unfinished>,
@@ -207,7 +207,8 @@ impl<K: Ord + Copy> Assembler<K> {
         }
     }
 
-    /// Gives up the unfinished message of a publisher, if there is one: a gap covered its next chunk, or it left.
+    /// Gives up the unfinished message of a publisher, if there is one, because a gap covers its next chunk or the
+    /// publisher left.
     pub fn abandon(&mut self, publisher: K, budget: &mut Budget) -> Option<Abandoned> {
         self.remove(publisher, budget).map(|unfinished| unfinished.abandoned())
     }
@@ -226,20 +227,20 @@ impl<K: Ord + Copy> Assembler<K> {
         });
     }
 
-    /// Nothing could arrive for a while: restarts the time of unfinished messages.
+    /// Nothing could arrive for a while: restarts the age of unfinished messages.
     pub fn renew(&mut self, now: Micros) {
         self.unfinished
             .values_mut()
             .for_each(|unfinished| unfinished.started = now);
     }
 
-    /// When [`Assembler::expire`] has something to give up.
+    /// When [`Assembler::expire`] is due.
     pub fn deadline(&self) -> Option<Micros> {
         let oldest = self.unfinished.values().map(|unfinished| unfinished.started).min()?;
         Some(oldest.saturating_add(ASSEMBLY_AGE_MAX + 1))
     }
 
-    /// Gives everything back to the budget.
+    /// Returns all bytes to the budget.
     pub fn clear(&mut self, budget: &mut Budget) {
         budget.used -= std::mem::take(&mut self.bytes);
         self.unfinished.clear();
@@ -254,7 +255,7 @@ impl<K: Ord + Copy> Assembler<K> {
         if len + data.len() > MESSAGE_BYTES_MAX {
             return Err(Reason::TooLong);
         }
-        // Doubled like any vector, but counted by its capacity, not by its content.
+        // Doubles like any vector, but is charged by its capacity, not by its content.
         let wanted = match len + data.len() {
             need if need <= capacity => capacity,
             need => need.max(capacity * 2).min(MESSAGE_BYTES_MAX),
@@ -275,7 +276,7 @@ impl<K: Ord + Copy> Assembler<K> {
         unfinished.data.reserve_exact(wanted - len);
         unfinished.data.extend_from_slice(data);
         unfinished.next_seq = seq.saturating_add(1);
-        // The allocator may give more than was asked for; whatever it gave is counted.
+        // The allocator may give more than requested; the whole allocation is charged.
         let grown = unfinished.cost() - before;
         self.bytes += grown;
         budget.used += grown;
@@ -345,7 +346,7 @@ mod tests {
             prop_assert_eq!(together, data);
         }
 
-        /// The model knows which chunks arrived: a message comes out when all of its chunks did, and never else.
+        /// The model knows which chunks arrived: exactly the messages whose chunks all arrived come out.
         #[test]
         fn exactly_the_messages_whose_chunks_all_arrived_come_out(
             lens in proptest::collection::vec(0..5_000usize, 1..30),
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_in_the_middle_starts_at_the_next_first_chunk() {
+    fn a_late_joiner_starts_at_the_next_first_chunk() {
         let (mut assembler, mut budget) = (Assembler::new(), Budget::default());
         assert_eq!(
             push(&mut assembler, &mut budget, 1, 4, 0, b"x"),
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_chunk_loses_the_whole_message_and_says_which_chunks() {
+    fn a_lost_chunk_loses_the_whole_message_and_names_its_chunks() {
         let (mut assembler, mut budget) = (Assembler::new(), Budget::default());
         push(&mut assembler, &mut budget, 1, 6, FIRST, b"a");
         push(&mut assembler, &mut budget, 1, 7, 0, b"b");

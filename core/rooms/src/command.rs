@@ -1,58 +1,60 @@
-//! Reliable commands: rare, never lost silently, unordered. All roles share this, also for questions about a room's
-//! members, which take the same way.
+//! Reliable commands: rare, never lost silently, unordered. All roles share this, also for queries of a room's
+//! members, which take the same path.
 //!
-//! A command goes client, proxy, broker, gateways, members by the control logs of each hop, and its outcome returns the
-//! same way; a client sends copies by several proxies (ROOM-14). Senders and receivers keep it until then. Its sender
-//! and a random number identify it, so a copy, and another try by another way, is the same command. Knows no role.
+//! A command goes from client to proxy, broker, gateways and members by the control logs of each hop, and its outcome
+//! returns the same way; a client sends copies through several proxies (ROOM-14). Senders and receivers keep it until
+//! then. Its sender and a random number identify it, so copies and retries on other paths are the same command. Knows
+//! no role.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use muster_transport::{Code, Micros};
 
-/// Bytes of a command: with its frame and the longest room name it fits into a record.
+/// Maximum bytes of a command: with its frame and the longest room name it fits into a record.
 pub const COMMAND_BYTES_MAX: usize = 800;
 /// The longest lifetime of a command.
 pub const LIFETIME_MAX: Micros = 60_000_000;
-/// A hop nearer to the sender waits this much longer than the one behind it, to hear that one's final answer.
+/// Each hop waits this much longer than the next one, so that it still gets that hop's final reply.
 pub const GRACE: Micros = 250_000;
-/// The interval at which a proxy reviews open commands, for a silent broker; and the wait of a broker for a restarting
-/// gateway, or for the interest to be known.
+/// How often a proxy reviews open commands, in case a broker is silent; and how long a broker waits for a restarting
+/// gateway, or for unknown interest.
 pub const LOOK_EVERY: Micros = 50_000;
-/// Members have this long to leave a gateway that has no link any more; then it counts as one without members.
+/// Time for members to leave a gateway that lost its link; then it counts as one without members.
 pub const AWAY_GRACE: Micros = 1_500_000;
-/// An outcome is remembered for this long, for repeated questions and late copies.
+/// An outcome is remembered for this long, for repeats and late copies.
 pub const REMEMBER: Micros = 10_000_000;
-/// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second. Users and
+/// Maximum number of commands whose bytes a server keeps: 64 MiB with them, and a minute of 1,000 a second. Users and
 /// rooms share them, see [`crate::shares`].
 pub const COMMANDS_MAX: usize = 1 << 16;
-/// The same with those that it only remembers, some 250 B each, so 64 MiB more: 15 s of 17,000 a second that are done at once.
+/// Maximum number of commands including those that are only remembered, some 250 B each, so 64 MiB more: 15 s of
+/// 17,000 a second that end at once.
 pub const KNOWN_MAX: usize = 1 << 18;
-/// Answers of members that a gateway waits for, shared in the same way: of each session that there may be for one command, or of
-/// 4,096 for 256. Some 100 B each, so 100 MiB.
+/// Maximum number of members' replies that a gateway waits for, shared in the same way: one command to every possible
+/// session, or 256 commands to 4,096 sessions. Some 100 B each, so 100 MiB.
 pub const AWAITED_MAX: usize = 1 << 20;
-/// Of these, this many are given up in one turn, some 30 ms of work: the rest has the next one.
+/// Maximum number of these that are given up in one turn, some 30 ms of work: the next turn continues.
 pub const ENDED_A_TURN: usize = 1 << 16;
-/// The user of sessions with the shared token of all programs; no other credential means this user. It is limited
-/// session by session.
+/// The user of all sessions with the shared token; no other credential has this user. It is limited session by
+/// session.
 pub const SHARED_USER: u64 = 1;
-/// Commands of one user at one proxy by default: this many a second, and this many at once after a pause.
+/// Default rate of one user's commands at one proxy, per second, and the burst after a pause.
 pub const COMMAND_RATE: u32 = 1;
 pub const COMMAND_BURST: u32 = 1;
-/// The same of questions for members.
+/// The same for member queries.
 pub const COUNT_RATE: u32 = 1;
 pub const COUNT_BURST: u32 = 5;
-/// The rate of commands that a client copies to spare sessions. Further ones use the main session alone: they should be
-/// rare.
+/// The rate of commands that a client copies to spare sessions. Further ones use only the main session: they should
+/// be rare.
 pub const SPREAD_RATE: u32 = 1;
 pub const SPREAD_BURST: u32 = 5;
-/// A client sends at most this many copies of a command at once, each by another proxy.
+/// Maximum number of copies of a command that a client sends at once, each through another proxy.
 pub const COPIES: usize = 3;
-/// The wait told to the sender of a temporarily refused command.
+/// The wait announced to the sender of a temporarily refused command.
 pub const RETRY: Micros = 1_000_000;
-/// Users that one answer names: 800 bytes, so that they fit into a record with the rest of it.
+/// Maximum number of users in one reply: 800 bytes, so that they fit into a record with the rest of it.
 pub const USERS_MAX: usize = 100;
-/// Hops that an answer tells of: a broker, and the slowest of its gateways.
+/// Maximum number of hops in a reply: a broker, and the slowest of its gateways.
 pub const HOPS_MAX: usize = 16;
 
 /// A command's identity: its sender and a random number.
@@ -73,7 +75,7 @@ impl CommandId {
 /// A request to all gateways with members of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask<'a> {
-    /// To tell each member this: a command.
+    /// Deliver this to each member: a command.
     Tell(Cow<'a, [u8]>),
     /// Count the members and, from a user on, list their users.
     Count { from: Option<u64> },
@@ -105,7 +107,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A node's time to answer, by the asking node's clock: the way there, the node's own work, and the way back.
+/// How long a node took to reply, by the asking node's clock: the way there, the node's own work, and the way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
     pub node: u32,
@@ -119,8 +121,8 @@ impl Hop {
     }
 }
 
-/// A room's members: users in order, each once, and whether there may be more behind the last one. `hops`: the path of
-/// the question. At a broker: its gateways, the slowest first. At a proxy: that broker, then these.
+/// A room's members: users in order, each once, and whether there may be more behind the last one. `hops`: the path
+/// of the query. From a broker: its gateways, slowest first. From a proxy: that broker, then these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub users: Vec<u64>,
@@ -129,7 +131,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// The lowest of them, as many as an answer names.
+    /// The lowest users, as many as a reply holds.
     pub fn of(users: impl Iterator<Item = u64>) -> Self {
         let (mut lowest, mut more) = (BTreeSet::new(), false);
         for user in users {
@@ -148,7 +150,7 @@ impl Page {
         }
     }
 
-    /// Several gateways' as one: only as far as all of them have named theirs.
+    /// Merges the pages of several gateways, up to the user that all of them have covered.
     pub fn merged<'p>(pages: impl Iterator<Item = &'p Page> + Clone) -> Self {
         let ends = pages.clone().filter(|page| page.more);
         let until = ends.map(|page| page.users.last().copied()).min();
@@ -162,11 +164,11 @@ impl Page {
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Every member was told and has said so.
+    /// Every member got it and has confirmed it.
     Delivered,
     /// The room has no member.
     NoMember,
-    /// Time was over before all had said so.
+    /// The time was over before all members had confirmed it.
     Expired,
     /// It was not tried.
     Refused(Code),
@@ -180,7 +182,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The outcome once all asked gateways have answered.
+    /// The outcome once all gateways have replied.
     pub fn of(members: u32) -> Self {
         let verdict = match members {
             0 => Verdict::NoMember,
@@ -199,7 +201,7 @@ impl Outcome {
         Outcome { verdict, members: 0 }
     }
 
-    /// Whether it was not tried, and may be later.
+    /// Whether it was not tried, and may be tried later.
     pub fn is_put_off(self) -> bool {
         matches!(self.verdict, Verdict::Refused(code) if code.retry())
     }
@@ -210,7 +212,7 @@ pub fn left_ms(now: Micros, until: Micros) -> u32 {
     u32::try_from(until.saturating_sub(now) / 1_000).map_or(u32::MAX, |left| left.max(1))
 }
 
-/// When a lifetime that was told is over.
+/// When a received lifetime is over.
 pub fn until(now: Micros, left_ms: u32) -> Micros {
     now + (Micros::from(left_ms) * 1_000).min(LIFETIME_MAX)
 }
@@ -221,9 +223,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Page after page names every user of every gateway once, in order, whatever each gateway could look at.
+        /// Page after page lists every user of every gateway once, in order, whatever part each gateway could scan.
         #[test]
-        fn page_after_page_names_everybody(
+        fn pages_list_every_user_once(
             gateways in prop::collection::vec(prop::collection::vec(0u64..500, 0..300), 0..4),
         ) {
             let everybody: BTreeSet<u64> = gateways.iter().flatten().copied().collect();
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_not_look_names_nobody_and_says_that_there_may_be_more() {
+    fn a_gateway_that_could_not_scan_lists_nobody_and_reports_more() {
         let (some, none) = (
             Page::of([1, 2].into_iter()),
             Page {

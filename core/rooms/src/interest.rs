@@ -1,11 +1,12 @@
-//! The interest of gateways in rooms, as routers and brokers see it: versions per (gateway, room), never one maximum.
+//! The interest of gateways in rooms, as routers and brokers see it: a version per (gateway, room), never one
+//! maximum.
 //!
-//! Owns views, snapshots and the complete part of each. The truth is at the gateway. Reports of several sources, in any
-//! order, give the newest view (I-2), and a lower epoch changes nothing (I-1). Knows no link.
+//! Owns views, snapshots and how much of each is complete. The truth is at the gateway. Reports of several sources,
+//! in any order, give the newest view (I-2), and a lower epoch changes nothing (I-1). Knows no link.
 //!
-//! A source reports a gateway's rooms within a scope by a snapshot, then by every change in order. So after a snapshot
-//! everything up to its version is known, and each later change of that source raises it: the *whole version* of the
-//! scope. A report that is not newer is ignored, so nothing is kept of unwanted rooms.
+//! A source reports a gateway's rooms within a scope by a snapshot, then by every change in order. So after a
+//! snapshot everything up to its version is known, and each later change of that source raises it: the *whole
+//! version* of the scope. A report that is not newer is ignored, so nothing is kept of unwanted rooms.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,14 +16,15 @@ use crate::planted::{self, Bug};
 use crate::shards::Shards;
 use crate::wire::record::Membership;
 
-/// Rooms that an open snapshot remembers beyond two for each room that is known, before it is looked through.
+/// Maximum number of rooms that an open snapshot remembers, beyond two per known room, before it is compacted.
 const SEEN_SPARE: usize = 1_024;
 
-/// One gateway's rooms: those that it wants.
+/// The rooms that one gateway wants.
 struct View {
     epoch: u32,
     rooms: Shards<Known>,
-    /// Up to which version all is known, by scope; none is within another that is as far.
+    /// The version up to which everything is known, by scope; no scope is contained in another with at least its
+    /// version.
     wholes: Vec<(Scope, u64)>,
     feeds: Vec<Feed>,
 }
@@ -38,7 +40,7 @@ struct Known {
 struct Feed {
     source: u32,
     scope: Scope,
-    /// Until its snapshot has ended.
+    /// The source's snapshot, until it ends.
     open: Option<Snapshot>,
 }
 
@@ -47,7 +49,7 @@ struct Snapshot {
     seen: HashSet<u64, KeyedState>,
 }
 
-/// A room began or ceased to be wanted by a gateway.
+/// A gateway started or stopped wanting a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
     pub gateway: u32,
@@ -56,13 +58,13 @@ pub struct Change {
     pub present: bool,
 }
 
-/// A part of all (gateway, room) that are wanted.
+/// A page of all wanted (gateway, room) pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub wanted: Vec<(u32, u64)>,
-    /// From which gateway and place on there may be more.
+    /// The gateway and slot at which the next page starts, if there may be more.
     pub next: Option<(u32, u64)>,
-    /// Rooms and tables that were looked at.
+    /// Number of rooms and tables scanned.
     pub visited: usize,
 }
 
@@ -71,17 +73,17 @@ pub struct Page {
 pub enum Taken {
     /// Ignored: it belongs to a former life, or its source has sent no snapshot.
     Stale,
-    /// Part of a snapshot that has not ended.
+    /// Part of a snapshot that has not ended yet.
     Open,
-    /// It was known.
+    /// It was known already.
     Known,
-    /// More is known than before.
+    /// It adds something new.
     News,
 }
 
 /// All gateways' rooms.
 pub struct Interest {
-    /// The share of rooms that is tracked; reports of others are ignored.
+    /// The share of rooms that is tracked; reports of other rooms are ignored.
     part: Scope,
     views: BTreeMap<u32, View>,
     hash: KeyedState,
@@ -89,7 +91,7 @@ pub struct Interest {
 }
 
 impl View {
-    /// Up to which version all of a room is known.
+    /// The version up to which everything about a room is known.
     fn whole_of(&self, room: u64) -> Option<u64> {
         let having = self.wholes.iter().filter(|(scope, _)| scope.has(room));
         having.map(|(_, version)| *version).max()
@@ -104,7 +106,7 @@ impl View {
         self.whole(part).is_some_and(|whole| version <= whole)
     }
 
-    /// All of a scope is known up to a version that is higher than before.
+    /// Everything about a scope is known up to a higher version than before.
     fn grow(&mut self, part: Scope, version: u64) {
         if let [(scope, whole)] = self.wholes.as_mut_slice() {
             if *scope == part {
@@ -140,7 +142,7 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
     match had {
         Some(known) if known.version >= version && !planted::is(Bug::LastWordWins) => {}
         Some(known) if present => {
-            // It left meanwhile, and this is another time in which it wants the room; or another name, another room.
+            // The gateway left meanwhile and wants the room again; or the name changed, and this is another room.
             let was = std::mem::replace(known, new).check;
             changes.extend([change(was, false), change(check, true)]);
         }
@@ -160,7 +162,7 @@ impl Interest {
         }
     }
 
-    /// Tracks only a share of all rooms from now on; others are forgotten, as other nodes track them.
+    /// Tracks only a share of all rooms from now on; forgets others, which other nodes track.
     pub fn keep(&mut self, part: Scope) {
         self.part = part;
         for view in self.views.values_mut() {
@@ -185,7 +187,7 @@ impl Interest {
         self.views.remove(&gateway);
     }
 
-    /// Forgets all that is known of a part of a gateway's rooms.
+    /// Forgets everything about a share of a gateway's rooms.
     fn clear(&mut self, gateway: u32, part: Scope, changes: &mut Vec<Change>) {
         let Some(view) = self.views.get_mut(&gateway) else {
             return;
@@ -210,7 +212,7 @@ impl Interest {
         changes.append(&mut gone);
     }
 
-    /// A source's snapshot of a gateway's life begins; an earlier life ends. `false`: the life is over itself.
+    /// A source's snapshot of a gateway's life begins; an earlier life ends. `false`: this life is over itself.
     pub fn begin(
         &mut self,
         source: u32,
@@ -261,7 +263,7 @@ impl Interest {
         };
         let (before, whole) = (view.rooms.len(), view.whole_of(room));
         let of_source = |feed: &&Feed| feed.source == source && feed.scope.has(room);
-        // A source that reported more once, and now only a part of that, is no source for the rest.
+        // A source that once reported more than this share is no longer a source for the rest.
         let feeds = view.feeds.iter().filter(of_source);
         let former = planted::is(Bug::FormerScopeGrows);
         let fineness = |feed: &Feed| {
@@ -277,7 +279,7 @@ impl Interest {
         let scope = feed.scope;
         let stale = whole.is_some_and(|whole| version <= whole) && !planted::is(Bug::LastWordWins);
         let taken = match &feed.open {
-            // A scope that is complete beyond the snapshot learns nothing from it.
+            // A scope that is complete beyond the snapshot gets nothing from it.
             Some(open) if view.is_known(scope, open.version) => Taken::Open,
             Some(_) => {
                 if !stale || view.rooms.contains(room) {
@@ -297,7 +299,7 @@ impl Interest {
         taken
     }
 
-    /// A source's snapshot is whole: rooms that it did not name and that are not newer are gone.
+    /// A source's snapshot is complete: rooms that it did not name and that are not newer are gone.
     pub fn end(
         &mut self,
         source: u32,
@@ -324,7 +326,7 @@ impl Interest {
         view.feeds.retain(|feed| !wider(feed));
         if let Some(whole) = view.whole(scope).filter(|whole| version <= *whole) {
             if narrowed {
-                // Listeners of this node must learn that it covers only this part from now on.
+                // Listeners of this node must learn that it covers only this share from now on.
                 view.wholes.push((scope, whole));
                 return Taken::News;
             }
@@ -352,8 +354,8 @@ impl Interest {
         Taken::News
     }
 
-    /// A remembered membership of a gateway's life that no gateway has confirmed. It holds until everything is known of
-    /// the room, and never against a source's report. Returns whether it holds now.
+    /// A remembered membership of a gateway's life that no gateway has confirmed. It holds until everything about the
+    /// room is known, and never against a source's report. Returns whether it holds now.
     pub fn hint(&mut self, (gateway, epoch): (u32, u32), membership: &Membership, changes: &mut Vec<Change>) -> bool {
         let (hash, full) = (self.hash, self.views.len() >= NODES_MAX);
         match self.views.get(&gateway) {
@@ -382,14 +384,14 @@ impl Interest {
         true
     }
 
-    /// A source has left; an incomplete snapshot counts as far as it came.
+    /// A source has left; an incomplete snapshot counts as far as it arrived.
     pub fn leave(&mut self, source: u32) {
         for view in self.views.values_mut() {
             view.feeds.retain(|feed| feed.source != source);
         }
     }
 
-    /// A gateway's life is over and no other has begun, as far as a part of its rooms goes.
+    /// A gateway's life is over, for a share of its rooms, and no other life has begun.
     pub fn gone(&mut self, gateway: u32, epoch: u32, part: Scope, changes: &mut Vec<Change>) {
         if self.views.get(&gateway).is_some_and(|view| view.epoch <= epoch) {
             self.clear(gateway, part, changes);
@@ -410,13 +412,13 @@ impl Interest {
         self.views.get(&gateway).map(|view| view.epoch)
     }
 
-    /// Up to which version all is known of a gateway's rooms, by scope.
+    /// For each scope of a gateway's rooms, the version up to which everything is known.
     pub fn wholes(&self, gateway: u32) -> impl Iterator<Item = (Scope, u64)> + '_ {
         let view = self.views.get(&gateway);
         view.into_iter().flat_map(|view| view.wholes.iter().copied())
     }
 
-    /// Whether a whole snapshot of a part of the gateway's rooms has come in its present life.
+    /// Whether a complete snapshot of a share of the gateway's rooms has arrived in its present life.
     pub fn is_loaded(&self, gateway: u32, part: Scope) -> bool {
         self.views.get(&gateway).is_some_and(|view| view.whole(part).is_some())
     }
@@ -456,7 +458,7 @@ impl Interest {
         gateways.filter(move |gateway| self.wants(*gateway, room) == Some(check))
     }
 
-    /// Every (gateway, room) that is wanted, sorted.
+    /// All wanted (gateway, room) pairs, sorted.
     pub fn wanted(&self) -> Vec<(u32, u64)> {
         let views = self.views.iter();
         let mut wanted: Vec<_> = views
@@ -466,8 +468,8 @@ impl Interest {
         wanted
     }
 
-    /// At most `limit` of those, in an arbitrary order, from a (gateway, place) on; (0, 0) is the first. The cost
-    /// depends on the limit and not on their number, so a page may be short though there is a next one.
+    /// At most `limit` of these pairs, in arbitrary order, from a (gateway, slot) on; start with (0, 0). The cost
+    /// depends on the limit and not on the number of pairs, so a page may be short though there is a next one.
     pub fn page(&self, (gateway, place): (u32, u64), limit: usize) -> Page {
         let mut page = Page::default();
         let mut from = Some(place);
@@ -489,7 +491,7 @@ impl Interest {
         page
     }
 
-    /// Rooms wanted in all, counted once per gateway.
+    /// Number of wanted rooms, counted once per gateway.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -534,7 +536,7 @@ mod tests {
         }
     }
 
-    /// One source's snapshot of all rooms, from its beginning to its end.
+    /// One source's snapshot of all rooms, from begin to end.
     fn snapshot(interest: &mut Interest, source: u32, version: u64, rooms: &[(u64, u64)]) -> Vec<Change> {
         let (scope, mut changes) = ((Scope::ALL, version), Vec::new());
         assert!(interest.begin(source, LIFE, scope, &mut changes));
@@ -546,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tells_of_a_part_only_tells_no_news_of_the_rest() {
+    fn a_source_of_one_share_adds_nothing_about_the_rest() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         snapshot(&mut interest, 7, 5, &[(10, 1), (11, 2)]);
         let half = Scope::new(2, 0).unwrap();
@@ -565,9 +567,10 @@ mod tests {
         assert_eq!(interest.wanted(), [(1, 10), (1, 11), (1, 12), (1, 13)]);
     }
 
-    /// A router that took the snapshot of a part for no news left its brokers to believe that all it said was of the whole.
+    /// Regression: a router ignored the snapshot of a smaller share as nothing new, so its brokers believed that all
+    /// later reports covered everything.
     #[test]
-    fn a_source_that_tells_of_a_part_from_now_on_is_news_to_those_behind() {
+    fn a_source_that_narrows_its_share_is_passed_on() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         snapshot(&mut interest, 7, 5, &[(10, 1), (11, 2)]);
         let half = (Scope::new(2, 0).unwrap(), 5);
@@ -586,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_known_as_far_as_before_and_the_rest_is_not_taken() {
+    fn a_kept_share_stays_known_and_the_rest_is_ignored() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         snapshot(&mut interest, 7, 5, &[(10, 1), (11, 2)]);
         let half = Scope::new(2, 0).unwrap();
@@ -612,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_removes_what_it_does_not_name() {
+    fn a_snapshot_removes_rooms_that_it_does_not_name() {
         let mut interest = interest();
         snapshot(&mut interest, 7, 2, &[(10, 1), (11, 2)]);
         let changes = snapshot(&mut interest, 7, 5, &[(11, 2), (12, 4)]);
@@ -623,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_and_came_back_while_nobody_told_wants_a_room_anew() {
+    fn a_room_left_and_rejoined_unnoticed_is_a_new_interest() {
         let mut interest = interest();
         snapshot(&mut interest, 7, 5, &[(10, 5)]);
         let told = |changes: Vec<Change>| {
@@ -640,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_another_source_has_overtaken_is_no_news() {
+    fn a_snapshot_overtaken_by_another_source_adds_nothing() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         snapshot(&mut interest, 7, 2, &[(10, 1), (11, 2)]);
         interest.begin(8, LIFE, (Scope::ALL, 2), &mut changes);
@@ -654,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_goes_within_its_snapshot_has_ended_nothing() {
+    fn a_source_that_leaves_during_its_snapshot_ends_nothing() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         snapshot(&mut interest, 7, 2, &[(10, 1), (11, 2)]);
         interest.begin(8, LIFE, (Scope::ALL, 5), &mut changes);
@@ -663,7 +666,7 @@ mod tests {
         assert_eq!(interest.end(8, LIFE, (Scope::ALL, 5), &mut changes), Taken::Stale);
         assert_eq!(interest.apply(8, LIFE, &said(13, 6, true), &mut changes), Taken::Stale);
         assert_eq!(interest.wanted(), [(1, 10), (1, 11), (1, 12)]);
-        // Its rooms hold until a source is complete up to there.
+        // Its rooms hold until a source is complete up to that version.
         snapshot(&mut interest, 9, 3, &[(10, 1)]);
         assert_eq!(interest.wanted(), [(1, 10), (1, 12)]);
         snapshot(&mut interest, 9, 6, &[(10, 1)]);
@@ -671,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_stands_until_the_gateway_has_told_all_and_never_against_it() {
+    fn a_hint_holds_until_the_gateway_has_reported_everything() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         assert!(interest.hint((1, 1), &said(10, 1, true), &mut changes));
         assert!(interest.hint((1, 1), &said(11, 2, true), &mut changes));
@@ -693,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_of_a_later_life_take_the_place_of_others_and_a_life_that_begins_ends_them() {
+    fn hints_of_a_later_life_replace_others_and_a_new_life_ends_them() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         interest.hint((1, 1), &said(10, 1, true), &mut changes);
         interest.hint((1, 2), &said(11, 1, true), &mut changes);
@@ -726,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_without_end_is_remembered_as_far_as_its_rooms_are() {
+    fn an_endless_snapshot_is_bounded_by_its_rooms() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         interest.begin(7, LIFE, (Scope::ALL, 1 << 40), &mut changes);
         interest.apply(7, LIFE, &said(1, 1, true), &mut changes);
@@ -743,12 +746,12 @@ mod tests {
     }
 
     #[test]
-    fn gateways_without_end_are_not_kept() {
+    fn the_number_of_gateways_is_bounded() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         let mut begin = |node, epoch| interest.begin(7, (node, epoch), (Scope::ALL, 1), &mut changes);
         let taken = (0..2 * NODES_MAX as u32).filter(|node| begin(*node, 1));
         assert_eq!(taken.count(), NODES_MAX);
-        assert!(begin(1, 2), "who is known lives on");
+        assert!(begin(1, 2), "a known gateway stays");
     }
 
     #[test]
@@ -767,7 +770,7 @@ mod tests {
 
     #[test]
     fn a_membership_takes_64_bytes_at_most() {
-        let room = size_of::<(u64, Known)>() + 1; // and a byte of the table for each place
+        let room = size_of::<(u64, Known)>() + 1; // and a byte of the table for each slot
         assert!(
             room * 4_096 / 1_700 <= 64,
             "{room} B where there have just become twice as many tables, each of 4,096 places"
@@ -775,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_together_have_what_is_wanted_and_each_costs_what_it_may_hold() {
+    fn pages_together_list_all_interest_at_a_bounded_cost_each() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         for (gateway, rooms) in [(1, 30_000), (2, 0), (3, 5), (u32::MAX, 2_000)] {
             interest.begin(gateway, (gateway, 1), (Scope::ALL, 0), &mut changes);
@@ -796,7 +799,7 @@ mod tests {
         assert_eq!(wanted, interest.wanted());
     }
 
-    /// A gateway's truth as of a version: rooms, each with the version that it came with.
+    /// A gateway's true interest as of a version: rooms, each with the version of its last change.
     fn truth(toggles: &[u64], version: usize) -> BTreeMap<u64, u64> {
         let mut rooms = BTreeMap::new();
         for (at, room) in toggles.iter().take(version).enumerate() {
@@ -807,7 +810,7 @@ mod tests {
         rooms
     }
 
-    /// A source on its way: the rest of its snapshot, the snapshot's version, and its progress in the changes.
+    /// A source in progress: the rest of its snapshot, the snapshot's version, and how many changes it has sent.
     #[derive(Default)]
     struct Teller {
         scope: Option<Scope>,
@@ -816,8 +819,8 @@ mod tests {
     }
 
     proptest! {
-        /// Several sources, each of which lags, dies in the middle and returns: complete parts equal the truth of their
-        /// version, and once one source has reported the newest, everything is equal (I-2).
+        /// Several sources that lag, die midway and return: complete scopes equal the truth of their version, and
+        /// once one source has reported the newest, everything is equal (I-2).
         #[test]
         fn any_interleaving_of_sources_gives_the_truth_of_the_newest(
             toggles in prop::collection::vec(0u64..8, 0..40),

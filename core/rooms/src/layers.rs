@@ -1,4 +1,5 @@
-//! The layers of rooms: brokers, which own rooms, in one or more clusters, and routers, which know the gateways that want a room.
+//! The layers of rooms: brokers, which own rooms, in one or more clusters; and routers, which know the gateways that
+//! want a room.
 //!
 //! Owns which roles have partitions. Knows no connection.
 
@@ -6,8 +7,8 @@ use muster_transport::{Layer, PlacedLayer, PlacedNode, Placement};
 
 use crate::role;
 
-/// A placement with one cluster of brokers. A broker or a proxy is told the brokers of its own cluster only, a router or a
-/// gateway those of all, each further one by [`Placement::beside`].
+/// A placement with one cluster of brokers. A broker or a proxy gets only the brokers of its own cluster; a router or
+/// a gateway gets those of all, the others with [`Placement::beside`].
 pub fn room_placement(
     epoch: u32,
     nodes: Vec<PlacedNode>,
@@ -20,10 +21,10 @@ pub fn room_placement(
 
 /// Queries of a placement by the machines of rooms.
 pub trait RoomLayers {
-    /// The brokers of the first cluster: to a broker or a proxy, its own.
+    /// The brokers of the first cluster; for a broker or a proxy, its own.
     fn own(&self) -> &PlacedLayer;
 
-    /// The clusters of brokers, each with its place.
+    /// The clusters of brokers, each with its number.
     fn broker_clusters(&self) -> impl Iterator<Item = (u16, &PlacedLayer)>;
 
     /// The partitions of routers.

@@ -1,11 +1,11 @@
-//! The machines of rooms, over `muster-transport`.
+//! The machines of rooms, on top of `muster-transport`.
 //!
-//! Start from the machines, which have the same few verbs ([`muster_transport::Machine`]): a message goes from a
-//! [`Client`] by a [`Proxy`] to the [`Broker`] that owns its room, and from there by a [`Gateway`] to every member; a
-//! [`Router`] tells brokers the interest of gateways. Their bytes are in [`wire`], their bounds in [`limits`].
+//! Start from the machines, which share a few verbs ([`muster_transport::Machine`]): a message goes from a [`Client`]
+//! to a [`Proxy`], then to the [`Broker`] that owns its room, and from there through a [`Gateway`] to every member; a
+//! [`Router`] informs brokers of the interest of gateways. Their bytes are in [`wire`], their bounds in [`limits`].
 //!
-//! No I/O, no clock, no threads, no random source: `now`, `seed` and (apart, for keys) `entropy` come in from outside,
-//! so a machine is a function of its inputs and a simulator can replay it.
+//! No I/O, no clock, no threads, no random source: the caller passes in `now`, `seed` and (separately, for keys)
+//! `entropy`. So a machine is a function of its inputs and a simulator can replay it.
 #![forbid(unsafe_code)]
 
 mod accounts;

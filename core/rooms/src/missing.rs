@@ -1,25 +1,26 @@
-//! Nodes that are on the map but not yet present: each is waited for, for a bounded time.
+//! Nodes that the placement names but that are not linked yet: each is waited for, for a bounded time.
 //!
-//! Owns the times. Knows no link and no role: its user names the missing nodes, and the work that waits meanwhile.
+//! Owns the times. Knows no link and no role: its user names the missing nodes, and does the work that waits for
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_transport::Micros;
 
-/// A missing node is waited for this long: a handshake lost several times over, or a dead link's timeout and another
-/// router. It is short enough to answer a join in time if the node never comes.
+/// How long a missing node is waited for: enough for a handshake lost several times over, or for a dead link's
+/// timeout and another router. Short enough to answer a join in time if the node never comes.
 pub const MISSING_WAIT: Micros = 2_000_000;
-/// A node whose link was lost here may believe in the link for this long, as it hears of us later than we of it.
+/// How long a node whose link was lost here may still believe in the link: it may notice the loss later than we do.
 pub const LOST_WAIT: Micros = 300_000;
 
-/// Those that are missing, each with the time until which it is waited for, if it still is.
+/// Missing nodes, each with the time until which it is waited for, if it still is.
 #[derive(Default)]
 pub struct Missing {
     nodes: BTreeMap<u32, Option<Micros>>,
 }
 
 impl Missing {
-    /// These are missing now, and no others.
+    /// Sets the nodes that are missing now.
     pub fn review(&mut self, now: Micros, missing: &BTreeSet<u32>) {
         self.nodes.retain(|node, _| missing.contains(node));
         for node in missing {
@@ -27,24 +28,24 @@ impl Missing {
         }
     }
 
-    /// A node that is missing is waited for from now on, for `wait`.
+    /// Waits for a missing node from now on, for `wait`.
     pub fn wait(&mut self, now: Micros, node: u32, wait: Micros) {
         if let Some(until) = self.nodes.get_mut(&node) {
             *until = Some(now + wait);
         }
     }
 
-    /// Those that are missing.
+    /// The missing nodes.
     pub fn nodes(&self) -> Vec<u32> {
         self.nodes.keys().copied().collect()
     }
 
-    /// Whether any is waited for.
+    /// Whether any node is waited for.
     pub fn waits(&self) -> bool {
         self.nodes.values().any(Option::is_some)
     }
 
-    /// Gives up those that have been waited for long enough. Whether there were any.
+    /// Gives up nodes that have been waited for long enough. Returns whether there were any.
     pub fn expire(&mut self, now: Micros) -> bool {
         let mut over = false;
         for until in self
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_waited_for_once_until_it_gives_a_sign_of_life_and_never_for_ever() {
+    fn each_missing_node_is_waited_for_once_and_for_a_bounded_time() {
         let mut missing = Missing::default();
         let (one, both) = (BTreeSet::from([1]), BTreeSet::from([1, 2]));
         missing.review(0, &one);
@@ -90,6 +91,6 @@ mod tests {
         missing.review(MISSING_WAIT, &BTreeSet::new());
         assert!(!missing.waits(), "it came");
         missing.review(MISSING_WAIT, &one);
-        assert!(missing.waits(), "it went again");
+        assert!(missing.waits(), "it left again");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns: [`RoomName`], [`RoomKey`], [`NameError`]. Must not know: the existing rooms.
 //!
-//! A name is `namespace:room`, or `room` for the namespace `default`; the first colon separates. Clients only ever send
-//! names: the hash key stays in servers, so outsiders cannot search for two names with one id.
+//! A name is `namespace:room`, or `room` for the namespace `default`; the first colon separates. Clients only ever
+//! send names: the hash key stays in servers, so outsiders cannot search for two names with the same id.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -15,14 +15,14 @@ use crate::limits::{NAMESPACE_BYTES_MAX, NAME_BYTES_MAX, ROOM_BYTES_MAX};
 /// The namespace of a name without one.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// A valid name, borrowed from the bytes that it came in.
+/// A valid name, borrowed from the bytes that it was parsed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoomName<'a> {
     namespace: &'a str,
     room: &'a str,
 }
 
-/// A room's number for servers. `check` distinguishes two names with one `id`, at join and at the first publish: then
+/// A room's number for servers. `check` distinguishes two names with the same `id`, at join and at the first publish:
 /// the second one is refused (`name_collision`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoomKey {
@@ -30,7 +30,7 @@ pub struct RoomKey {
     pub check: u64,
 }
 
-/// The reason why bytes are no room name; the sender's fault.
+/// Why bytes are not a valid room name; the sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameError {
     Empty,
@@ -44,7 +44,7 @@ pub enum NameError {
     Star,
 }
 
-/// Characters that change how others are shown, or end a line, without being seen: Unicode's categories Cf, Zl and Zp, in
+/// Invisible characters that change how others are shown, or end a line: Unicode's categories Cf, Zl and Zp, in
 /// order. A test compares them with the Unicode data of another program.
 const FORMAT: [(char, char); 21] = [
     ('\u{ad}', '\u{ad}'),
@@ -76,7 +76,7 @@ fn is_format(letter: char) -> bool {
 }
 
 impl<'a> RoomName<'a> {
-    /// Takes the bytes of a name from the wire.
+    /// Parses the bytes of a name from the wire.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, NameError> {
         if bytes.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
@@ -84,7 +84,7 @@ impl<'a> RoomName<'a> {
         Self::parse(std::str::from_utf8(bytes).map_err(|_| NameError::NotUtf8)?)
     }
 
-    /// Takes a name as a user writes it.
+    /// Parses a name as a user writes it.
     pub fn parse(name: &'a str) -> Result<Self, NameError> {
         if name.is_empty() {
             return Err(NameError::Empty);
@@ -138,7 +138,7 @@ impl<'a> RoomName<'a> {
     }
 }
 
-/// The full name, with its namespace.
+/// Formats the full name, with its namespace.
 impl fmt::Display for RoomName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.namespace, self.room)
@@ -148,20 +148,22 @@ impl fmt::Display for RoomName<'_> {
 impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NameError::Empty => write!(f, "a room name is empty"),
-            NameError::TooLong => write!(f, "a room name takes at most {NAME_BYTES_MAX} bytes"),
-            NameError::NotUtf8 => write!(f, "a room name is UTF-8"),
+            NameError::Empty => write!(f, "room name is empty"),
+            NameError::TooLong => write!(f, "room name is longer than {NAME_BYTES_MAX} bytes"),
+            NameError::NotUtf8 => write!(f, "room name is not valid UTF-8"),
             NameError::BadNamespace => {
                 write!(
                     f,
-                    "a namespace (before the first colon) is 1 to {NAMESPACE_BYTES_MAX} of a-z, 0-9, _ and -"
+                    "invalid namespace before the first colon: use 1 to {NAMESPACE_BYTES_MAX} characters of a-z, 0-9, _ and -"
                 )
             }
-            NameError::EmptyRoom => write!(f, "a room name has something after its namespace and colon"),
-            NameError::RoomTooLong => write!(f, "a room takes at most {ROOM_BYTES_MAX} bytes after its namespace"),
-            NameError::ControlCharacter => write!(f, "a room name has no control characters"),
-            NameError::FormatCharacter => write!(f, "a room name has no invisible format or line separator characters"),
-            NameError::Star => write!(f, "a room name has no *: it names one room, and no pattern of rooms"),
+            NameError::EmptyRoom => write!(f, "room name is empty after its namespace and colon"),
+            NameError::RoomTooLong => write!(f, "room name is longer than {ROOM_BYTES_MAX} bytes after its namespace"),
+            NameError::ControlCharacter => write!(f, "room name contains a control character"),
+            NameError::FormatCharacter => {
+                write!(f, "room name contains an invisible format or line separator character")
+            }
+            NameError::Star => write!(f, "room name contains *: use the name of one room, not a pattern"),
         }
     }
 }
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The rules once more, letter by letter.
+    /// The same rules, checked character by character.
     fn model(name: &str) -> Option<(String, String)> {
         let colon = name.chars().position(|letter| letter == ':');
         let (namespace, room): (String, String) = match colon {
@@ -196,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_taken_by_the_rules_and_no_others(
+        fn a_name_is_valid_exactly_by_the_rules(
             name in prop_oneof!["[a-c:_-]{0,40}:?[a-z:é\\x00\\x7f]{0,6}", "[A-c:]{0,4}", "[a-z]{1,30}:[é]{70,90}",
                 "[a*\u{200b}\u{200a}\u{2028}\u{2030}]{1,3}"],
         ) {
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_has_its_name() {
+    fn every_fault_has_its_error() {
         let long = "x".repeat(161);
         let longer = "x".repeat(201);
         for (name, error) in [
@@ -248,8 +250,8 @@ mod tests {
 
     #[test]
     fn a_key_is_the_published_siphash() {
-        // Computed from the paper's description by a program of its own, which also gives the paper's test vector: two
-        // builds of a cluster must never disagree on a room.
+        // Computed from the paper's description by an independent program, which also gives the paper's test vector:
+        // two builds of a cluster must never disagree on a room.
         let key: [u8; 16] = std::array::from_fn(|at| at as u8);
         let got = RoomName::parse("default:lobby").unwrap().key(&key);
         assert_eq!(

@@ -1,7 +1,8 @@
-//! One publisher in one room, as the room's owner sees it: the next sequence, held messages, and earlier answers.
+//! One publisher in one room, as the room's owner sees it: the next sequence, held messages, and offsets of applied
+//! ones.
 //!
-//! Owns: [`Publisher`]. Must not know: rings, streams, the publisher's identity, the format of an acknowledgement. The
-//! caller numbers messages; this only says when, and remembers the offsets.
+//! Owns: [`Publisher`]. Must not know: rings, streams, the publisher's identity, the format of an acknowledgement.
+//! The caller numbers messages; this type only decides when, and remembers the offsets.
 //!
 //! For each message: [`settle`](Publisher::settle) with the frame's lowest unacknowledged sequence, then
 //! [`offer`](Publisher::offer); on `Apply` number it and call [`applied`](Publisher::applied), on `Hold` call
@@ -14,9 +15,9 @@ use muster_transport::{Micros, MISSING_RANGES_MAX};
 use crate::limits::{HELD_BYTES_MAX, HELD_MESSAGES_MAX, REMEMBERED_MESSAGES, UNACKED_MESSAGES_MAX};
 use crate::wire::publish::ACK_RUNS;
 
-/// The cost of a held message beside its bytes: its entry and its allocation.
+/// Bytes that a held message costs besides its data: its entry and its allocation.
 const HELD_COST: usize = 64;
-/// Runs of offsets that a publisher has remembered at no cost: as many as an acknowledgement names.
+/// Runs of offsets remembered per publisher without a charge: as many as an acknowledgement names.
 const RUNS_FREE: usize = ACK_RUNS;
 
 /// The cost of a held message of `len` bytes.
@@ -29,7 +30,7 @@ pub fn held_cost(len: usize) -> usize {
 pub struct Publisher {
     next: u64,
     last_seen: Micros,
-    /// Messages that came before their predecessors; `None` whenever there is none.
+    /// Messages that came before their predecessors; `None` if there are none.
     held: Option<Box<Held>>,
     /// Offsets of the last messages applied, oldest first, as runs without holes in the sequence; they end just below
     /// `next`, so their sequences need not be stored.
@@ -66,10 +67,10 @@ pub struct Ready {
     pub data: Box<[u8]>,
 }
 
-/// The action for a message.
+/// What to do with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Its turn: number it.
+    /// It is next: number it.
     Apply,
     /// An earlier one is missing: keep it.
     Hold,
@@ -85,14 +86,14 @@ pub enum Decision {
 pub enum Refusal {
     /// Sequence 0: the publisher's fault.
     Zero,
-    /// Further ahead than the credit reaches: the publisher's fault.
+    /// Beyond the credit: the publisher's fault.
     BeyondCredit,
-    /// [`HELD_MESSAGES_MAX`] or [`HELD_BYTES_MAX`] would be passed.
+    /// It would exceed [`HELD_MESSAGES_MAX`] or [`HELD_BYTES_MAX`].
     HeldFull,
 }
 
 impl Publisher {
-    /// A publisher not known so far starts at the lowest sequence that it says is unacknowledged.
+    /// A publisher not known so far starts at the lowest sequence that it reports as unacknowledged.
     pub fn new(lowest_unacked: u64) -> Self {
         Publisher {
             next: lowest_unacked.max(1),
@@ -103,8 +104,8 @@ impl Publisher {
         }
     }
 
-    /// The publisher has acknowledgements for everything below `lowest_unacked`. Their offsets need not be remembered.
-    /// If another owner sent them meanwhile, missing messages below will never come here.
+    /// The publisher has acknowledgements for everything below `lowest_unacked`. Their offsets need not be
+    /// remembered. If another owner sent these, messages missing here below it will never come.
     pub fn settle(&mut self, lowest_unacked: u64) {
         while let Some(front) = self.remembered.front_mut() {
             let below = lowest_unacked.saturating_sub(self.next - u64::from(self.remembered_len));
@@ -130,7 +131,7 @@ impl Publisher {
         }
     }
 
-    /// The action for message `seq` of `bytes_len` bytes. Changes nothing but [`Publisher::last_seen`].
+    /// What to do with message `seq` of `bytes_len` bytes. Changes only [`Publisher::last_seen`].
     pub fn offer(&mut self, now: Micros, seq: u64, bytes_len: usize) -> Decision {
         self.last_seen = now;
         if seq == 0 {
@@ -157,7 +158,7 @@ impl Publisher {
         }
     }
 
-    /// Keeps a message for which [`Publisher::offer`] said `Hold`.
+    /// Holds a message for which [`Publisher::offer`] returned `Hold`.
     pub fn hold(&mut self, seq: u64, flags: u8, born: u32, data: &[u8]) {
         debug_assert_eq!(self.offer(self.last_seen, seq, data.len()), Decision::Hold);
         let held = self.held.get_or_insert_with(Box::default);
@@ -204,7 +205,7 @@ impl Publisher {
         }
     }
 
-    /// The offset that `seq` was applied at, as long as it is among the last [`REMEMBERED_MESSAGES`] and not settled.
+    /// The offset of `seq`, if it is among the last [`REMEMBERED_MESSAGES`] and not settled.
     pub fn offset_of(&self, seq: u64) -> Option<u64> {
         let mut run = [Run::default()];
         (seq < self.next && self.runs(seq, &mut run) == 1 && run[0].seq == seq).then_some(run[0].offset)
@@ -237,12 +238,12 @@ impl Publisher {
         self.next - last.map(|run| u64::from(run.count)).sum::<u64>()
     }
 
-    /// Everything up to and with this sequence has been applied (or settled elsewhere); 0 before the first.
+    /// Every sequence up to this one has been applied, or settled elsewhere; 0 before the first.
     pub fn cumulative(&self) -> u64 {
         self.next - 1
     }
 
-    /// The highest sequence applied or held: nothing above it has arrived and been kept.
+    /// The highest sequence applied or held; nothing above it has been kept.
     pub fn highest(&self) -> u64 {
         let held = self
             .held
@@ -277,7 +278,7 @@ impl Publisher {
         self.last_seen
     }
 
-    /// Messages held.
+    /// Number of messages held.
     pub fn held_len(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.messages.len())
     }
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_runs_begin_where_a_count_from_the_end_says() {
+    fn the_last_runs_begin_where_counting_from_the_end_puts_them() {
         let mut publisher = Publisher::new(1);
         for (sequence, offset) in [(1, 10), (2, 11), (3, 20), (4, 30), (5, 31), (6, 40)] {
             publisher.applied(sequence, offset);
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(begin, [7, 6, 4, 3, 1, 1]);
     }
 
-    /// A list of all that was applied and a set of all that is held; every answer found by looking through them.
+    /// A list of all applied and a set of all held messages; every result is found by scanning them.
     struct Model {
         start: u64,
         lowest: u64,
@@ -445,7 +446,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_are_those_of_plain_lists(
+        fn results_agree_with_plain_lists(
             start in prop_oneof![Just(0u64), Just(1u64), (1u64 << 32) - 50..1 << 33],
             steps in proptest::collection::vec(
                 (prop_oneof![6 => 0..3i64, 3 => -20..90i64, 1 => -400..1_200i64], 0..30_000usize, 0..3u64, 0..40u8), 1..600),
@@ -455,7 +456,7 @@ mod tests {
             let mut offset = 77;
             for (now, (ahead, len, others, settle)) in steps.into_iter().enumerate() {
                 if settle == 0 {
-                    // The publisher knows of some of it, seldom of more than we do.
+                    // The publisher has acknowledgements for some of it, rarely for more than this owner has.
                     let lowest = model.next().saturating_sub(len as u64 % 50) + u64::from(len % 7 == 0) * 9;
                     publisher.settle(lowest);
                     model.lowest = model.lowest.max(lowest);
@@ -529,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_owner_acknowledged_is_not_waited_for() {
+    fn messages_acknowledged_by_another_owner_are_not_waited_for() {
         let mut publisher = Publisher::new(1);
         let mut offset = 1;
         for seq in [1, 2, 5, 9] {
@@ -556,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_held_and_no_more() {
+    fn held_messages_are_bounded() {
         let mut publisher = Publisher::new(1);
         for seq in 2..770 {
             assert_eq!(publisher.offer(0, seq, 1), Decision::Hold);

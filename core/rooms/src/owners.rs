@@ -1,4 +1,4 @@
-//! The broker that a proxy or a gateway uses for a room: its owner, or the next one while the owner cannot be reached.
+//! The broker that a proxy or a gateway uses for a room: its owner, or the next one while the owner is unreachable.
 //!
 //! Owns the time since when each broker is away. Knows neither the traffic with it nor whether it will return.
 
@@ -10,19 +10,19 @@ use muster_transport::{Links, Micros, NodeState, PlacedLayer, Placement};
 
 use crate::limits::GATEWAY_LEASE;
 
-/// An owner without a link is waited for this long before the next broker is asked: a process that died is mostly back
+/// How long an owner without a link is waited for before another broker is used: a process that died is mostly back
 /// by then, and a link takes as long to come up.
 pub const DETOUR_AFTER: Micros = 300_000;
 
-/// A broker without a link that says nothing for this long is taken for dead by those who had something of it.
+/// A broker without a link that is silent for this long counts as dead for nodes that had messages of it.
 pub const SPEAKS_WITHIN: Micros = 1_000_000;
 
-/// The way of a room's messages.
+/// The broker for a room's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub node: u32,
     pub slot: u32,
-    /// It is not the owner.
+    /// The broker is not the room's owner.
     pub detour: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Takes a new placement: nodes on it that were never linked are waited for from now on.
+    /// Takes a new placement: its nodes that were never linked are waited for from now on.
     pub fn placed(&mut self, now: Micros, placement: &Placement, links: &Links) {
         for node in placement.of(role::BROKER).map(|node| node.node) {
             if links.to(node).is_none() {
@@ -50,18 +50,18 @@ impl Owners {
         self.away.entry(node).or_insert(now);
     }
 
-    /// Whether a broker without a link may be there all the same: it is not long since it had none.
+    /// Whether a broker without a link may be alive all the same: it lost the link recently.
     pub fn awaits(&self, now: Micros, node: u32) -> bool {
         self.away.get(&node).is_some_and(|since| now < since + DETOUR_AFTER)
     }
 
-    /// Whether a broker without a link may still speak to this node: a link that loses datagrams, or a busy machine, takes
-    /// longer than a detour waits. Whoever had something of it is told that the rest is lost only after this.
+    /// Whether messages of a broker without a link may still arrive: over a lossy link, or on a busy machine, that
+    /// takes longer than a detour waits. Only after this time are its remaining messages reported as lost.
     pub fn may_speak(&self, now: Micros, node: u32) -> bool {
         self.away.get(&node).is_some_and(|since| now < since + SPEAKS_WITHIN)
     }
 
-    /// Forgets brokers that the placement does not name any more, or that have been away for too long.
+    /// Forgets brokers that the placement no longer names, or that have been away for too long; returns them.
     pub fn gone(&mut self, now: Micros, placement: &Placement) -> Vec<u32> {
         let dead = |node: u32, since: Micros| placement.node(node).is_none() || now >= since + GATEWAY_LEASE;
         let gone = self.away.iter().filter(|(node, since)| dead(**node, **since));
@@ -78,12 +78,12 @@ impl Owners {
         running.all(|node| links.to(node.node).is_some())
     }
 
-    /// Whether the room's owner has no link, and that is not so for long.
+    /// Whether the room's owner has lost its link only recently.
     pub fn awaits_owner(&self, now: Micros, brokers: &PlacedLayer, room: u64) -> bool {
         brokers.owner(room).is_some_and(|owner| self.awaits(now, owner))
     }
 
-    /// The broker of a cluster to turn to for `room`, if there is one now.
+    /// The broker of a cluster to use for `room`, if there is one now.
     pub fn route(&self, now: Micros, brokers: &PlacedLayer, links: &Links, room: u64) -> Option<Route> {
         let route = |node, detour| links.to(node).map(|slot| Route { node, slot, detour });
         let owner = brokers.owner(room)?;
@@ -101,8 +101,8 @@ impl Owners {
 mod tests {
     use super::*;
 
-    /// Seen on a busy machine: a new gateway gave a link 300 ms, told members that its broker was lost, and then gave them
-    /// that broker's messages.
+    /// Regression: on a busy machine, a new gateway waited 300 ms for a link, told members that its broker was lost,
+    /// and then sent them that broker's messages.
     #[test]
     fn a_broker_without_a_link_may_speak_for_longer_than_messages_wait_for_it() {
         let mut owners = Owners::default();
@@ -112,6 +112,6 @@ mod tests {
         assert!(owners.may_speak(later(DETOUR_AFTER), 7) && owners.may_speak(later(SPEAKS_WITHIN - 1), 7));
         assert!(!owners.may_speak(later(SPEAKS_WITHIN), 7) && !owners.may_speak(5, 8));
         owners.up(7);
-        assert!(!owners.may_speak(later(1), 7), "its link says that it is there");
+        assert!(!owners.may_speak(later(1), 7), "its link shows that it is alive");
     }
 }

@@ -1,10 +1,10 @@
-//! A user whom a limit counts, or one session where many share a user.
+//! Whom a limit counts: a user, or one session of the shared user.
 //!
 //! Owns: [`Principal`]. Must not know: the kind of limit.
 
 use crate::command::SHARED_USER;
 
-/// Has limits of its own, with however many sessions a user has.
+/// A holder of limits: a user with any number of sessions, or one session of the shared user.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Principal {
     User(u64),

@@ -1,29 +1,30 @@
-//! Written frames that wait for a link's window, each with the session that it came from.
+//! Written frames that wait for a link's window, each with its session.
 //!
-//! Owns [`Queue`]: frames stand one behind the other in blocks that are used again, so a frame costs neither an allocation nor
-//! memory that has to be fetched. Knows no link, and bounds nothing: the caller asks for [`Queue::bytes`].
+//! Owns [`Queue`]: frames are stored back to back in reused blocks, so a frame costs neither an allocation nor cold
+//! memory. Knows no link, and bounds nothing: the caller checks [`Queue::bytes`].
 
 use std::collections::VecDeque;
 
 use muster_transport::Writer;
 
-/// Frames are written into pieces of this size: longer than any frame, and within a processor's second cache.
+/// Size of the blocks that frames are written into: longer than any frame, and within a processor's second-level
+/// cache.
 const BLOCK: usize = 64 * 1024;
-/// The cost of a frame beside its bytes.
+/// Bytes that a frame costs besides its content.
 const FRAME_COST: usize = 16;
 
 struct Block {
     bytes: Box<[u8]>,
-    /// Frames stand in `first..next`.
+    /// Frames are in `first..next`.
     first: usize,
     next: usize,
 }
 
-/// First in, first out.
+/// A first-in, first-out queue of frames.
 #[derive(Default)]
 pub struct Queue {
     blocks: VecDeque<Block>,
-    /// An empty one for the next frame that needs it.
+    /// An empty block for the next frame that needs one.
     spare: Option<Block>,
     frames: VecDeque<(u64, u16)>,
     bytes: usize,
@@ -39,7 +40,7 @@ impl Queue {
         self.frames.is_empty()
     }
 
-    /// The waiting frames, each with its cost.
+    /// Total cost of the waiting frames.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -65,7 +66,7 @@ impl Queue {
         self.bytes += Self::cost(len);
     }
 
-    /// The frame that has waited longest, with its session.
+    /// The oldest frame, with its session.
     #[inline]
     pub fn front(&self) -> Option<(u64, &[u8])> {
         let (session, len) = *self.frames.front()?;
@@ -73,7 +74,7 @@ impl Queue {
         Some((session, &block.bytes[block.first..block.first + usize::from(len)]))
     }
 
-    /// Takes away the frame that [`Queue::front`] shows.
+    /// Removes the frame that [`Queue::front`] returns.
     #[inline]
     pub fn pop(&mut self) {
         let Some((_, len)) = self.frames.pop_front() else {

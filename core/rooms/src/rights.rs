@@ -1,7 +1,7 @@
-//! What a user may do in which rooms, by its token.
+//! A user's rights by room, from its token.
 //!
-//! Owns: [`Rights`], [`Grant`]. Must not know: tokens, sessions, the rooms that exist. A role looks once per join, per
-//! opening of a publication and per question, never per message.
+//! Owns: [`Rights`], [`Grant`]. Must not know: tokens, sessions, the rooms that exist. A role checks once per join,
+//! per opening of a publication and per query, never per message.
 
 use std::fmt;
 
@@ -15,18 +15,18 @@ pub struct Rights(u8);
 
 impl Rights {
     pub const NONE: Rights = Rights(0);
-    /// To be a member.
+    /// To join as a member.
     pub const READ: Rights = Rights(1);
     pub const PUBLISH: Rights = Rights(2);
     /// To send commands to the members.
     pub const COMMAND: Rights = Rights(4);
-    /// To ask who the members are.
+    /// To list the members.
     pub const MEMBERS: Rights = Rights(8);
-    /// To ask for messages from before the join.
+    /// To request messages from before the join.
     pub const HISTORY: Rights = Rights(16);
     pub const ALL: Rights = Rights(31);
 
-    /// Each right and its word in a token.
+    /// Each right and its name in a token.
     pub const WORDS: [(&'static str, Rights); 5] = [
         ("read", Rights::READ),
         ("publish", Rights::PUBLISH),
@@ -35,7 +35,7 @@ impl Rights {
         ("history", Rights::HISTORY),
     ];
 
-    /// The rights of these words. Other words mean nothing: a later version may know them.
+    /// The rights with these names. Unknown names are ignored: a later version may define them.
     pub fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Rights {
         let right = |word| Rights::WORDS.iter().find(|(known, _)| *known == word);
         let rights = words.into_iter().filter_map(right);
@@ -47,28 +47,28 @@ impl Rights {
         mine.map(|(word, _)| word)
     }
 
-    /// Whether all of these are among them.
+    /// Whether all of these rights are included.
     pub fn has(self, others: Rights) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// Whether one of these is among them.
+    /// Whether any of these rights is included.
     pub fn has_any(self, others: Rights) -> bool {
         self.0 & others.0 != 0
     }
 
-    /// The rights that are also among others.
+    /// The rights that are in both.
     pub fn within(self, others: Rights) -> Rights {
         Rights(self.0 & others.0)
     }
 }
 
-/// A room's name, or how names begin, and the rights there.
+/// A room's name or a prefix of names, and the rights there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Pattern {
     namespace: Box<str>,
     room: Box<str>,
-    /// Rooms whose names go on have them too.
+    /// Whether the pattern is a prefix.
     prefix: bool,
     rights: Rights,
 }
@@ -83,26 +83,27 @@ impl Pattern {
     }
 }
 
-/// The most specific first. Their number is bound by the length of a credential.
+/// Most specific first. The length of a credential bounds their number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Patterns(Box<[Pattern]>);
 
-/// The rights of one user, room by room. Most are alike in all rooms: these take no memory beyond the session's 16 B.
+/// The rights of one user, room by room. Most are the same in all rooms: these take no memory beyond the session's 16
+/// B.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// Where no pattern matches.
+    /// Rights in rooms that match no pattern.
     elsewhere: Rights,
     patterns: Option<Box<Patterns>>,
 }
 
 impl Default for Grant {
-    /// Nothing.
+    /// No rights.
     fn default() -> Self {
         Grant::everywhere(Rights::NONE)
     }
 }
 
-/// A text that is no pattern of room names.
+/// A text that is not a pattern of room names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatternError(String);
 
@@ -110,7 +111,7 @@ impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no pattern: use a room's name, the beginning of one and *, or * alone",
+            "invalid pattern {:?}: use a room name, a prefix followed by *, or * alone",
             self.0
         )
     }
@@ -127,9 +128,9 @@ impl Grant {
         }
     }
 
-    /// The rights of each pattern: a room's name, the beginning of one with `*` behind it, or `*`. A pattern without a
-    /// namespace is of the default one, as a name is. The most specific pattern that matches a room decides: its name,
-    /// else the longest beginning. A pattern that comes twice has the rights of both.
+    /// The rights of each pattern: a room's name, a prefix with `*` behind it, or `*`. A pattern without a namespace
+    /// belongs to the default one, as a name does. The most specific pattern that matches a room decides: its name,
+    /// otherwise the longest prefix. A pattern that occurs twice has the rights of both.
     pub fn new<'a>(entries: impl IntoIterator<Item = (&'a str, Rights)>) -> Result<Self, PatternError> {
         let mut grant = Grant::default();
         let mut patterns: Vec<Pattern> = Vec::new();
@@ -152,7 +153,8 @@ impl Grant {
                 }),
             }
         }
-        // Those that match one room have one namespace, and of two beginnings one begins the other.
+        // All patterns that match one room have the same namespace, and of two prefixes the shorter is a prefix of
+        // the longer.
         patterns.sort_by_key(|pattern| (pattern.prefix, std::cmp::Reverse(pattern.room.len())));
         grant.patterns = (!patterns.is_empty()).then(|| Box::new(Patterns(patterns.into())));
         Ok(grant)
@@ -168,7 +170,7 @@ impl Grant {
         pattern.map_or(self.elsewhere, |pattern| pattern.rights)
     }
 
-    /// Whether one of these rights is there in some room.
+    /// Whether any of these rights exists in some room.
     pub fn has_any(&self, rights: Rights) -> bool {
         let patterns = self.patterns().iter().map(|pattern| pattern.rights);
         patterns.chain([self.elsewhere]).any(|had| had.has_any(rights))
@@ -180,7 +182,7 @@ fn parts(text: &str, prefix: bool) -> Result<(&str, &str), PatternError> {
     let wrong = || PatternError(text.chars().take(40).collect());
     if prefix {
         let (namespace, room) = text.split_once(':').unwrap_or((DEFAULT_NAMESPACE, text));
-        // A name that begins so is enough: a room of one letter where nothing follows the colon.
+        // Checks a name that begins with the pattern; a room of one letter if nothing follows the colon.
         let name = format!("{namespace}:{}", if room.is_empty() { "x" } else { room });
         return RoomName::parse(&name).map(|_| (namespace, room)).map_err(|_| wrong());
     }
@@ -188,7 +190,7 @@ fn parts(text: &str, prefix: bool) -> Result<(&str, &str), PatternError> {
     Ok((name.namespace(), name.room()))
 }
 
-/// A user who is let in, with its rights.
+/// An admitted user, with its rights.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Admitted {
     pub admission: Admission,
@@ -196,7 +198,7 @@ pub struct Admitted {
 }
 
 impl From<u64> for Admitted {
-    /// A user with every right everywhere, as the holder of the shared token.
+    /// A user with every right everywhere, like the holder of the shared token.
     fn from(user: u64) -> Self {
         Admitted {
             admission: user.into(),
@@ -205,8 +207,8 @@ impl From<u64> for Admitted {
     }
 }
 
-/// The parts of an answer: one for the session, one for the role.
-pub(crate) fn apart(said: Result<Admitted, Denied>) -> (Result<Admission, Denied>, Grant) {
+/// Splits a verdict: one part for the session, one for the role.
+pub(crate) fn split_verdict(said: Result<Admitted, Denied>) -> (Result<Admission, Denied>, Grant) {
     match said {
         Ok(admitted) => (Ok(admitted.admission), admitted.grant),
         Err(denied) => (Err(denied), Grant::default()),
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_where_no_pattern_matches() {
+    fn no_rights_if_no_pattern_matches() {
         let grant = grant(&[("chat:7", &["read"])]).unwrap();
         assert_eq!(rights(&grant, "chat:70"), Rights::NONE);
         assert_eq!(rights(&grant, "chat:7"), Rights::READ);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_a_name_or_its_beginning_and_nothing_else() {
+    fn a_pattern_is_a_name_or_a_prefix() {
         for text in [
             "", "a*b", "**", "*:room", "sp*:room", "Sports:*", ":x", "chat:", "a\nb", "chat:\n*",
         ] {
@@ -277,13 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_words_mean_nothing_and_all_words_are_all_rights() {
+    fn unknown_words_are_ignored_and_all_words_give_all_rights() {
         assert_eq!(Rights::of(["fly", "read"]), Rights::READ);
         assert_eq!(Rights::of(Rights::WORDS.map(|(word, _)| word)), Rights::ALL);
         assert_eq!(Rights::ALL.words().count(), 5);
     }
 
-    /// The rules once more: of all patterns that match the full name, an exact one, else the longest.
+    /// The same rules, applied by scanning: of all patterns that match the full name, an exact one, otherwise the
+    /// longest.
     fn model(entries: &[(String, u8)], name: &str) -> u8 {
         let full = |text: &str| match text.contains(':') || text == "*" {
             true => text.to_string(),

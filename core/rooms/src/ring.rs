@@ -1,8 +1,8 @@
 //! A room's recent messages in order: positions in the process's arena.
 //!
-//! Owns each room's index, and what of it can be read together. Knows no session, no cursor and no frame. The arena
-//! owns the bytes and pushes them out: those of a flood apart from the others, so a room's places are in runs, each in
-//! one chain of the arena and the oldest first.
+//! Owns each room's index, and which part of it can be read together. Knows no session, no cursor and no frame. The
+//! arena owns the bytes and evicts them. It evicts floods separately, so a room's places form runs, each in one chain
+//! of the arena, oldest first.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,13 +11,14 @@ use muster_transport::Micros;
 
 pub use crate::arena::{Arena, Entry, Home};
 
-/// A room stays among floods for this long after a message that was beyond a share.
+/// A room stays in the flood chain for this long after a message that exceeded a share.
 const FLOOD_HOLD_MS: u32 = 10_000;
-/// Runs of places in one chain each. With so many a room stays among floods until older runs are gone.
+/// Maximum number of runs of places, each in one chain. With this many a room stays in the flood chain until older
+/// runs are gone.
 const RUNS_MAX: usize = 16;
-/// A ring that is longer notes the streams of its places: a shorter one is searched as fast.
+/// A ring longer than this keeps an index of streams: a shorter one is scanned as fast.
 const NOTED_FROM: usize = 1_024;
-/// The numbers of places in a group, and in a group of groups.
+/// Number of places in a group, and in a group of groups.
 const GROUPS: [u64; 2] = [64, 4_096];
 
 /// The streams among the places, by groups of places: a bit per stream, shared by streams whose numbers differ by 32.
@@ -72,7 +73,7 @@ impl Streams {
         }
     }
 
-    /// The first place within `places` that may be of a stream: all before it are not.
+    /// The first place within `places` that may belong to a stream; no place before it does.
     fn next(&self, places: Range<u64>, stream: u8) -> Option<u64> {
         let (mut place, bit) = (places.start, 1 << (stream % 32));
         while place < places.end {
@@ -86,29 +87,29 @@ impl Streams {
     }
 }
 
-/// One room's places `first..next`, dense. 88 bytes and nothing on the heap while the room is idle.
+/// One room's places `first..next`, dense. 88 bytes, and no heap memory while the room is idle.
 #[derive(Default)]
 pub struct Ring {
-    /// Its room and namespace, for the shares of the arena.
+    /// Its room and namespace, which its bytes are charged to.
     pub home: Home,
     first: u64,
     positions: VecDeque<u64>,
-    /// The first places of all runs but the first. Boxed: most rings have none, and each idle room has a ring.
+    /// The first places of all runs except the first. Boxed: most rings have none, and each idle room has a ring.
     #[allow(clippy::box_collection)]
     runs: Option<Box<VecDeque<u64>>>,
-    /// The last run is among floods, and in the part of this namespace.
+    /// Whether the last run is in the flood chain of its namespace's part.
     flood: bool,
     space: u8,
-    /// When a message was beyond a share, in milliseconds.
+    /// When a message last exceeded a share, in milliseconds.
     beyond_ms: u32,
-    /// The places in front are.
+    /// Whether the places put in front are in the flood chain.
     front_flood: bool,
-    /// Kept of a long ring only.
+    /// Kept for a long ring only.
     streams: Option<Box<Streams>>,
     bytes: usize,
     /// How many of the first places were put in front of older ones.
     fronted: usize,
-    /// Places have been dropped.
+    /// Whether places have been dropped.
     dropped: bool,
 }
 
@@ -121,7 +122,7 @@ impl Ring {
         }
     }
 
-    /// The same of a room with this id.
+    /// An empty ring for the room with this id.
     pub fn of(first: u64, room: u64) -> Self {
         Ring {
             home: Home::of(room),
@@ -164,12 +165,12 @@ impl Ring {
         self.positions.is_empty()
     }
 
-    /// Bytes of the arena that this room's index accounts for.
+    /// Bytes of the arena that this room's index covers.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the entries from `place` on, by their average.
+    /// Estimated bytes of the entries from `place` on, by their average size.
     pub fn bytes_from(&self, place: u64) -> usize {
         let len = self.positions.len() as u64;
         let from = self.next().saturating_sub(place).min(len);
@@ -183,7 +184,7 @@ impl Ring {
             || messages > arena.room_messages_max(self.home) / 2
     }
 
-    /// Appends an entry and drops the room's oldest ones beyond what it may hold. Returns its place.
+    /// Appends an entry and drops the room's oldest entries beyond its limits. Returns its place.
     pub fn push(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) -> u64 {
         let place = self.next();
         let now_ms = (now / 1_000) as u32;
@@ -218,26 +219,27 @@ impl Ring {
         place
     }
 
-    /// The index of the second run's first place.
+    /// The index of the first place of the second run.
     fn second(&self) -> Option<usize> {
         let second = self.runs.as_ref()?.front()?;
         Some((second - self.first) as usize)
     }
 
-    /// Whether the first place is overwritten, or the second run's: then all before it are read no more.
+    /// Whether the first place, or the first place of the second run, is overwritten: everything before it is then no
+    /// longer read.
     fn begins_lost(&self, arena: &Arena) -> bool {
         let lost = |index: usize| !self.positions.get(index).is_some_and(|position| arena.holds(*position));
         lost(0) || self.second().is_some_and(lost)
     }
 
-    /// Whether entries can go in front: only while nothing is lost. A member at a dropped place would get them there,
-    /// or get that place twice; and no reader passes overwritten places.
+    /// Whether entries can be put in front: only while nothing is lost. Otherwise a member at a dropped place would
+    /// get wrong entries, or that place twice; and no reader passes overwritten places.
     pub fn takes_history(&self, arena: &Arena) -> bool {
         !self.dropped && self.readable(arena, self.first) == self.first
     }
 
-    /// Puts an entry in front of all others. It is appended to the arena, so it outlives its younger neighbours; reading
-    /// stops at the first of them that is gone.
+    /// Puts an entry in front of all others. It is appended to the arena, so it outlives the entries behind it;
+    /// reading stops at the first of them that is gone.
     pub fn push_front(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) {
         if self.fronted == 0 {
             self.front_flood = arena.floods(self.home, entry);
@@ -266,7 +268,7 @@ impl Ring {
                     self.runs = None;
                 }
             }
-            // An overwritten entry's size is not known any more; the average stands for it.
+            // An overwritten entry's size is unknown; the average stands for it.
             let average = self.bytes / (self.positions.len() + 1);
             let cost = arena
                 .get(position)
@@ -279,7 +281,7 @@ impl Ring {
         }
     }
 
-    /// Forgets overwritten places and those before an overwritten run, and the index's memory with the last of them.
+    /// Forgets overwritten places and those before an overwritten run, and frees the index's memory once it is empty.
     pub fn trim(&mut self, arena: &Arena) {
         while !self.positions.is_empty() && self.begins_lost(arena) {
             self.pop(arena);
@@ -307,7 +309,7 @@ impl Ring {
     /// The first place at or after `from` that is readable together with everything after it.
     pub fn readable(&self, arena: &Arena, from: u64) -> u64 {
         let from = from.max(self.first);
-        // Places put in front, the youngest first, then runs of appended ones, each the oldest first.
+        // Places put in front, youngest first, then runs of appended ones, each oldest first.
         let front = self.fronted.min(self.positions.len());
         let lost = |index: usize| {
             self.positions
@@ -353,7 +355,7 @@ impl Ring {
     }
 
     /// The first place within `places` with an entry of the stream that ends at `offset` or later (a stream's offsets
-    /// grow there).
+    /// increase there).
     pub fn find_offset(&self, arena: &Arena, places: Range<u64>, stream: u8, offset: u64) -> u64 {
         let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
         while low < high {
@@ -366,13 +368,14 @@ impl Ring {
         low
     }
 
-    /// How long ago an entry was appended, in whole milliseconds, which begin anew after 49 days.
+    /// How long ago an entry was appended, in whole milliseconds, which wrap after 49 days.
     pub fn age(&self, arena: &Arena, now: Micros, place: u64) -> Option<Micros> {
         let at_ms = self.get(arena, place)?.at_ms;
         Some(Micros::from(((now / 1_000) as u32).wrapping_sub(at_ms)) * 1_000)
     }
 
-    /// The first place that was appended at most `age` ago; history in front was not, however lately it came.
+    /// The first place that was appended at most `age` ago; history in front does not count, however recently it
+    /// came.
     pub fn find_age(&self, arena: &Arena, now: Micros, age: Micros) -> u64 {
         let front = self.fronted.min(self.positions.len()) as u64;
         let (mut low, mut high) = (self.readable(arena, self.first + front), self.next());
@@ -413,7 +416,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_readable_is_found_as_by_looking_at_all(steps in prop::collection::vec((0u8..5, 0usize..60_000), 1..120), from in 0u64..300) {
+        fn the_readable_part_agrees_with_a_full_scan(steps in prop::collection::vec((0u8..5, 0usize..60_000), 1..120), from in 0u64..300) {
             let mut arena = Arena::new(1 << 20);
             let (mut ring, mut other) = (Ring::new(100), Ring::new(1));
             for (what, len) in steps {
@@ -440,7 +443,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stream_is_found_as_by_looking_at_all(
+        fn finding_a_stream_agrees_with_a_full_scan(
             steps in prop::collection::vec((0u8..6, 0u8..9, 1usize..400), 1..60),
             from in 0u64..40_000,
             stream in 0u8..9,
@@ -465,9 +468,9 @@ mod tests {
         }
     }
 
-    /// A stream that is seldom spoken of made each join and each skip look at all that the room had.
+    /// Regression: for a rarely used stream, each join and each skip scanned the whole room.
     #[test]
-    fn a_sparse_stream_is_found_without_looking_at_all() {
+    fn a_sparse_stream_is_found_without_a_full_scan() {
         let mut arena = Arena::new(256 << 20);
         let mut ring = Ring::new(1);
         for place in 1..=400_000 {
@@ -501,7 +504,8 @@ mod tests {
         assert!(ring.get(&arena, ring.first() - 1).is_none());
     }
 
-    /// Both seen at a broker: 73 MB/s in one room, or of one user in many rooms, left nothing of a quiet one.
+    /// Regression, seen at a broker: 73 MB/s in one room, or by one user in many rooms, evicted all messages of a
+    /// quiet room.
     #[test]
     fn a_flood_in_one_room_or_by_one_user_leaves_a_quiet_rooms_history() {
         let user = |user| Entry {

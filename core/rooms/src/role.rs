@@ -17,13 +17,13 @@ const NAMES: [(Role, &str); 5] = [
     (GATEWAY, "gateway"),
 ];
 
-/// The name of a role; of one of another system, `unknown`.
+/// The name of a role; `unknown` for a role of another system.
 pub fn name(role: Role) -> &'static str {
     let known = NAMES.iter().find(|(known, _)| *known == role);
     known.map_or("unknown", |(_, name)| name)
 }
 
-/// The role of nodes that has this name.
+/// The role with this name.
 pub fn named(name: &str) -> Option<Role> {
     let nodes = NAMES.iter().filter(|(role, _)| *role != Role::CLIENT);
     nodes.copied().find(|(_, known)| *known == name).map(|(role, _)| role)

@@ -1,10 +1,10 @@
-//! The router: takes its partition of each gateway's membership and gives it to the interested brokers, and to its
+//! The router: takes its partition of each gateway's membership and forwards it to the interested brokers, and to its
 //! peers.
 //!
-//! The replicas of a partition are peers without a leader: a router passes a gateway's reports to its peers and
-//! brokers, and a peer's reports to its own brokers only, so nothing goes in circles. Logs are reliable and in order
-//! per link. This role maps the offsets of received records to those of sent ones, so a gateway learns when every
-//! broker has its report. Knows no message and no member.
+//! The replicas of a partition are peers without a leader: a router forwards a gateway's reports to its peers and
+//! brokers, and a peer's reports only to its own brokers, so nothing circulates. Logs are reliable and in order per
+//! link. This role maps the offsets of received records to those of sent ones, so a gateway learns when every broker
+//! has its report. Knows no message and no member.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,19 +29,20 @@ use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
 use crate::untold::Untold;
 use crate::wire::record::{Membership, Record};
 
-/// How long a new router waits for gateways that the placement names before it says that it knows all there is to know.
+/// How long a new router waits for gateways that the placement names before it reports that its knowledge is
+/// complete.
 pub const SETTLE: Micros = 1_000_000;
 
 /// A gateway and its epoch.
 type Life = (u32, u32);
 
-/// How a router is set up.
+/// The configuration of a router.
 pub struct RouterConfig {
     pub me: Identity,
     pub payload: usize,
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
-    /// Memberships that there is place for, over all gateways: 64 B each.
+    /// Maximum number of memberships, over all gateways: 64 B each.
     pub memberships_max: usize,
 }
 
@@ -50,11 +51,11 @@ muster_transport::counters! {
     pub struct RouterCounters {
         /// Membership changes taken from gateways and peers.
         memberships_received,
-        /// Membership changes told to brokers and peers.
+        /// Membership changes sent to brokers and peers.
         memberships_sent,
         /// Snapshots of gateways taken whole.
         snapshots_received,
-        /// Records dropped: of a gateway's earlier life, or without a snapshot before.
+        /// Records dropped: from a gateway's earlier life, or without a preceding snapshot.
         dropped_stale_epoch,
         /// Gateways forgotten because they stayed away.
         gateways_expired,
@@ -63,15 +64,15 @@ muster_transport::counters! {
     }
 }
 
-/// A reporter of membership: a gateway reports its own, a peer that of gateways.
+/// A source of membership reports: a gateway reports its own, a peer those of gateways.
 struct Source {
     slot: u32,
-    /// Offsets of its log that some broker has not got yet, each with the burst that passed it on.
+    /// Offsets of its log that some broker has not confirmed yet, each with the burst that forwarded it.
     uncovered: VecDeque<(u64, u64)>,
     logged: u64,
     covered: u64,
     told: u64,
-    /// Of a peer: whether it has reported its knowledge from before the link, and the brokers that it serves.
+    /// For a peer: whether it has reported its knowledge from before the link, and the brokers that it serves.
     whole: bool,
     brokers: BTreeSet<u32>,
 }
@@ -81,9 +82,9 @@ struct Listener {
     slot: u32,
     scope: Scope,
     peer: bool,
-    /// Whether it was told that it has been told everything.
+    /// Whether it was told that its knowledge is complete.
     complete: bool,
-    /// The offset of its last record, and a peer's confirmation for all its brokers.
+    /// The offset of its last record; and for a peer, what it confirmed for all its brokers.
     told: u64,
     covered: u64,
     /// Bursts that it has not confirmed, each with the offset of its last record here.
@@ -94,34 +95,39 @@ struct Listener {
 struct GatewayLinks {
     here: bool,
     peers: BTreeSet<u32>,
-    /// Since when nowhere.
+    /// Since when no router has a link.
     away_since: Micros,
 }
 
-/// The router.
+/// A router: it knows which gateways want the rooms of its partition, and informs brokers.
+///
+/// Give it the nodes with [`Router::set_placement`], and run the verbs of [`Machine`] in every turn. With a database,
+/// pass remembered memberships to [`Router::hint`], and take changes with [`Router::take_kept`] after
+/// [`Router::keep`]. [`Router::not_ready`] returns why it does not serve yet.
 pub struct Router {
     node: Node,
     links: Links,
     interest: Interest,
     gateways: BTreeMap<u32, GatewayLinks>,
-    /// Gateways without a link to any router of this partition, as brokers were told.
+    /// Gateways that have no link to any router of this partition, as reported to brokers.
     away: BTreeSet<u32>,
-    /// Gateways known by hints, in whole or in part.
+    /// Gateways known by hints, fully or partly.
     hinted: BTreeSet<u32>,
     /// Changes for a database, if there is one.
     kept: Option<ChangeQueue>,
     sources: BTreeMap<u32, Source>,
     listeners: BTreeMap<u32, Listener>,
-    /// Datagrams so far with records to pass on.
+    /// Number of datagrams so far with records to forward.
     burst: u64,
     placement: Placement,
     started: Option<Micros>,
     complete: bool,
-    /// Peers that have not told all that they know: while one is waited for, no broker hears that it knows everything.
+    /// Peers that have not reported all that they know. While one is waited for, no broker learns that its knowledge
+    /// is complete.
     peers_missing: Missing,
-    /// Brokers that no router serves: while one is waited for, nothing is in force.
+    /// Brokers that no router serves: while one is waited for, nothing counts as covered.
     brokers_missing: Missing,
-    /// Over all gateways.
+    /// Maximum number of memberships over all gateways.
     rooms_max: usize,
     untold: Untold,
     records: Records,
@@ -139,7 +145,7 @@ impl Router {
         );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
-        // A peer is told all at once.
+        // A peer gets everything at once.
         let links = Links::new(
             door,
             config.cluster,
@@ -170,7 +176,7 @@ impl Router {
         }
     }
 
-    /// Takes the control plane's placement; one older than the present changes nothing.
+    /// Takes the control plane's placement; an older one changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -219,7 +225,7 @@ impl Router {
         }
     }
 
-    /// Whether all that the placement asks is done.
+    /// Whether the router has done all that the placement demands.
     pub fn settled(&self) -> bool {
         let (me, scope) = (self.node.me.node, self.scope());
         let mut others = self.placement.of(role::ROUTER).filter(|node| node.node != me);
@@ -235,18 +241,18 @@ impl Router {
         &self.interest
     }
 
-    /// Memberships that there is place for.
+    /// Maximum number of memberships that the router keeps.
     pub fn interest_max(&self) -> usize {
         self.rooms_max
     }
 
-    /// Remembers changes for `take_kept` from now on, at most this many rooms at a time.
+    /// Keeps changes for `take_kept` from now on, at most this many rooms at a time.
     pub fn keep(&mut self, max: usize) {
         let hash = KeyedState::new(self.node.secret_u64(), self.node.secret_u64());
         self.kept = Some(ChangeQueue::new(max, hash));
     }
 
-    /// How much waits to be taken, and how much had no place.
+    /// How many changes wait to be taken, and how many did not fit.
     pub fn kept(&self) -> (usize, u64) {
         self.kept.as_ref().map_or((0, 0), |kept| (kept.len(), kept.dropped))
     }
@@ -278,8 +284,8 @@ impl Router {
         (kept.take_ended(), taken)
     }
 
-    /// Takes a database's memory of a gateway's life, as a hint: it holds until the gateway has reported its rooms, or
-    /// was away for as long as any other. Returns how many hold now.
+    /// Takes a membership that a database remembers as a hint: it holds until the gateway has reported its rooms, or
+    /// was away as long as any other gateway may be. Returns how many hold now.
     pub fn hint(&mut self, now: Micros, life: (u32, u32), memberships: &[Membership]) -> usize {
         let (own, (node, epoch)) = (self.scope(), life);
         self.changes.clear();
@@ -349,7 +355,7 @@ impl Router {
         let mut heard = false;
         for bytes in records.iter() {
             if let Some(source) = self.sources.get_mut(&peer.node) {
-                // Every record of its log counts, even an unreadable one, so that offsets agree.
+                // Every record of its log counts, even a malformed one, so that offsets agree.
                 source.logged += 1;
             }
             let Some(record) = Record::read(bytes) else {
@@ -376,7 +382,7 @@ impl Router {
         self.records = records;
     }
 
-    /// Takes a record: whether it is to be covered. `None`: not this peer's to send.
+    /// Takes a record. Returns whether it must be covered. `None`: this peer may not send it.
     fn record(&mut self, now: Micros, slot: u32, peer: Identity, record: &Record<'_>) -> Option<bool> {
         let own = peer.role == role::GATEWAY;
         let life = (peer.node, peer.epoch);
@@ -476,7 +482,7 @@ impl Router {
                     .for_each(|over| kept.end(life.0, over));
             }
         }
-        // A gateway without any link ends like one whose link was lost.
+        // A gateway without any link expires like one whose link was lost.
         if let Entry::Vacant(place) = self.gateways.entry(life.0) {
             place.insert(GatewayLinks::away(now));
             self.review_away(now);
@@ -501,7 +507,7 @@ impl Router {
                 return true;
             }
             Taken::Open => return false,
-            // A peer may know less than we: it hears all that we hear of the gateway itself.
+            // A peer may know less than this router: it gets everything that the gateway itself reports here.
             Taken::Known | Taken::News => {
                 let peers = source == node || planted::is(Bug::PeersPassOn);
                 (taken == Taken::News, peers)
@@ -547,8 +553,8 @@ impl Router {
         self.hinted.remove(&life.0);
         self.counters.snapshots_received += 1;
         let (node, _) = life;
-        // A broker knew as much as we did, unless we had fallen behind: then only a full report reveals rooms that are
-        // gone.
+        // A broker knew as much as this router, unless this one had fallen behind: then only a full report reveals
+        // rooms that are gone.
         let news = taken == Taken::News;
         let peers = own || planted::is(Bug::PeersPassOn);
         let wants = |listener: &Listener| if listener.peer { peers } else { news };
@@ -563,20 +569,20 @@ impl Router {
         true
     }
 
-    /// The latest change in a life of this epoch is for the database.
+    /// Keeps the latest change in a life of this epoch for the database.
     fn note(&mut self, epoch: u32, version: u64) {
         if let Some(kept) = &mut self.kept {
             kept.note(epoch, &self.changes, version);
         }
     }
 
-    /// Tells a listener all that is known of every gateway.
+    /// Sends a listener all that is known of every gateway.
     fn tell_all(&mut self, now: Micros, listener: u32) {
         let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
         gateways.into_iter().for_each(|node| self.tell(now, listener, node));
     }
 
-    /// Tells a listener all that is known of a gateway, at once, so that nothing comes in between.
+    /// Sends a listener all that is known of a gateway, at once, so that nothing comes in between.
     fn tell(&mut self, now: Micros, listener: u32, node: u32) {
         let Router {
             links,
@@ -628,7 +634,8 @@ impl Router {
         }
     }
 
-    /// There is no place for a gateway's room; it hears so before it could take it for covered, or when it has a link.
+    /// There is no space for a gateway's room; the gateway learns it before the room could count as covered, or with
+    /// its next link.
     fn refuse(&mut self, now: Micros, life: (u32, u32), room: u64) {
         self.counters.refused_full += 1;
         match self.links.to_life(life) {
@@ -657,7 +664,7 @@ impl Router {
         }
     }
 
-    /// Finds missing nodes of the map, and continues work that waited for others.
+    /// Finds missing nodes of the placement, and continues work that waited for others.
     fn review_missing(&mut self, now: Micros) {
         let (me, scope) = (self.node.me.node, self.scope());
         let others = |role| {
@@ -682,7 +689,8 @@ impl Router {
         self.complete(now);
     }
 
-    /// Tells brokers the gateways without a link to any router of this partition; unknown while a peer is unheard.
+    /// Reports to brokers which gateways have no link to any router of this partition; unknown while a peer has not
+    /// reported.
     fn review_away(&mut self, now: Micros) {
         let (me, scope) = (self.node.me.node, self.scope());
         let mut peers = self.placement.of(role::ROUTER).filter(|node| node.node != me);
@@ -702,7 +710,7 @@ impl Router {
         }
     }
 
-    /// Tells gateways and peers how far every broker is.
+    /// Reports to gateways and peers what all brokers have confirmed.
     fn cover(&mut self, now: Micros) {
         let (mut brokers, mut peers) = (u64::MAX, u64::MAX);
         for listener in self.listeners.values_mut() {
@@ -718,7 +726,7 @@ impl Router {
             let open = listener.bursts.front();
             *least = open.map_or(u64::MAX, |(burst, _)| burst - 1).min(*least);
         }
-        // A broker without a router may serve all the same, or begin to, without knowing the rooms in force.
+        // A broker without a router may serve all the same, or start to, without knowing the covered rooms.
         let untold = self.brokers_missing.waits() && !planted::is(Bug::UntoldUncounted);
         for (node, source) in &mut self.sources {
             let own = self.listeners.get(node).is_none_or(|listener| !listener.peer);
@@ -756,7 +764,7 @@ impl Router {
 
     fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
         if !matches!(peer.role, role::GATEWAY | role::ROUTER) {
-            // A broker subscribes, at one of us.
+            // A broker subscribes to one of the routers of this partition.
             return self.brokers_missing.wait(now, peer.node, MISSING_WAIT);
         }
         let source = Source {
@@ -821,8 +829,8 @@ impl Router {
         }
     }
 
-    /// A peer is heard no more, and may have told brokers that miss its word only from now on, or are told by it still while it is
-    /// merely apart from us: these are to find that out and to turn to us.
+    /// A peer's link is lost. Brokers that it served may miss its reports from now on; or it still serves them and is
+    /// only cut off from this router. Waits for these brokers to notice and subscribe here.
     fn wait_for_told(&mut self, now: Micros) {
         for node in self.brokers_missing.nodes() {
             let wait = match self.links.to(node) {
@@ -833,9 +841,9 @@ impl Router {
         }
     }
 
-    /// A gateway's link came or went, here or at a peer.
+    /// A gateway's link came up or was lost, here or at a peer.
     fn seen(&mut self, now: Micros, node: u32, peer: Option<u32>, up: bool) {
-        // Links are bounded by themselves.
+        // Links are bounded separately.
         let full = peer.is_some() && self.gateways.len() >= NODES_MAX;
         if !self.gateways.contains_key(&node) && (!up || full) {
             return;
@@ -858,7 +866,7 @@ impl Router {
         self.review_away(now);
     }
 
-    /// A listener subscribes to a scope: it gets everything known of every gateway.
+    /// A listener subscribes to a scope: it gets all that is known of every gateway.
     fn listen(&mut self, now: Micros, slot: u32, peer: Identity, scope: Scope) {
         let listener = Listener {
             slot,
@@ -874,7 +882,7 @@ impl Router {
             self.tell_all(now, peer.node);
         }
         if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
-            // Reports that not all listeners had in time are in force once this one has them too.
+            // Reports that not all listeners had in time count as covered once this one has them too.
             listener.bursts.push_back((1, listener.told));
         }
         if peer.role == role::BROKER {
@@ -887,7 +895,7 @@ impl Router {
         self.review_missing(now);
     }
 
-    /// A listener has left; peers learn of it before anything is in force without it.
+    /// A listener has left; peers learn of it before anything counts as covered without it.
     fn unlisten(&mut self, now: Micros, node: u32) {
         let was = self.listeners.remove(&node);
         if was.is_some_and(|listener| !listener.peer) {
@@ -896,15 +904,15 @@ impl Router {
         self.review_missing(now);
     }
 
-    /// Peers hear whether a broker is told here.
+    /// Tells peers whether a broker is served here.
     fn tell_peers(&mut self, now: Micros, node: u32, told: bool) {
         for peer in self.listeners.values().filter(|listener| listener.peer) {
             self.links.record(now, peer.slot, &Record::BrokerTold { node, told });
         }
     }
 
-    /// Tells brokers that they know everything, once that is so: every gateway of the placement has reported its rooms,
-    /// and every peer its knowledge of others', or had its time to.
+    /// Tells brokers that their knowledge is complete, once that holds: every gateway of the placement has reported
+    /// its rooms, and every peer its knowledge of others', or the wait for it is over.
     fn complete(&mut self, now: Micros) {
         let Some(started) = self.started else { return };
         let scope = self.scope();
@@ -942,7 +950,7 @@ impl Router {
             self.hinted.remove(&node);
             let named = self.started.is_none() || self.placement.node(node).is_some();
             match &mut self.kept {
-                // It may live and be linked to others: that we do not hear of it says nothing of its rooms.
+                // It may be alive and linked to others: its silence here shows nothing about its rooms.
                 Some(kept) if named => kept.lose(node, epoch),
                 Some(kept) => kept.end(node, epoch),
                 None => {}
@@ -958,8 +966,8 @@ impl Router {
     }
 }
 
-/// Tells a broker of rooms that no gateway has confirmed: a snapshot that begins and does not end, so that it takes nothing away
-/// and nothing counts as whole by it. The offset of the last record.
+/// Sends a broker rooms that no gateway has confirmed: a snapshot that begins and does not end, so that it removes
+/// nothing and completes nothing. Returns the offset of the last record.
 fn hint_to(
     now: Micros,
     links: &mut Links,
@@ -1104,7 +1112,7 @@ mod tests {
         }
     }
 
-    /// A gateway tells all its rooms.
+    /// A gateway reports all its rooms.
     fn snapshot(router: &mut Router, life: (u32, u32), version: u64, rooms: &[(u64, u64)]) {
         router.begin(0, life.0, life, (Scope::ALL, version));
         for (room, version) in rooms {
@@ -1113,7 +1121,7 @@ mod tests {
         assert!(router.end(0, life.0, life, (Scope::ALL, version), true));
     }
 
-    /// A map of this router, which is the first of `partitions`.
+    /// A placement with this router, the first of `partitions`.
     fn routers(epoch: u32, partitions: u16) -> Placement {
         let me =
             muster_transport::PlacedNode::new(me(role::ROUTER).node, role::ROUTER, muster_transport::Addr::default());
@@ -1121,7 +1129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_learns_what_changed_once_and_what_it_told_is_no_change() {
+    fn a_database_gets_each_change_once_and_its_own_hints_are_no_changes() {
         let mut router = router();
         snapshot(&mut router, (2, 5), 1, &[(9, 1)]);
         assert_eq!(router.take_kept(9), (vec![], vec![]), "nobody asked");
@@ -1142,7 +1150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_that_began_anew_has_not_said_is_left_of_no_life() {
+    fn a_restarted_gateway_keeps_no_unreported_rooms() {
         let mut router = router();
         router.keep(100);
         snapshot(&mut router, (3, 5), 1_000, &[(10, 1_000)]);
@@ -1153,7 +1161,7 @@ mod tests {
     }
 
     #[test]
-    fn of_rooms_that_it_gives_away_a_router_tells_a_database_nothing_more() {
+    fn a_router_reports_no_changes_of_rooms_that_it_gave_away() {
         let mut router = router();
         router.set_placement(0, routers(1, 1));
         router.keep(100);
@@ -1166,7 +1174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_of_a_gateway_that_never_comes_ends_like_one_that_was_lost() {
+    fn a_hint_of_an_absent_gateway_expires() {
         let mut router = router();
         router.keep(100);
         router.set_placement(0, routers(1, 1));
@@ -1182,9 +1190,9 @@ mod tests {
         );
     }
 
-    /// Found: a router cut off from gateways, but not from the database, deleted others' rows there.
+    /// Regression: a router cut off from gateways, but not from the database, deleted other routers' rows there.
     #[test]
-    fn of_gateways_that_the_map_names_no_life_ends_because_a_router_does_not_hear_of_it() {
+    fn an_unreachable_router_ends_no_life_of_placed_gateways() {
         let mut router = router();
         router.keep(100);
         router.hint(0, (3, 5), &[said(10, 1, true)]);
@@ -1216,14 +1224,14 @@ mod tests {
     }
 
     #[test]
-    fn hints_take_no_place_that_is_not_there() {
+    fn hints_do_not_exceed_the_limit() {
         let mut router = router_of(2);
         let rooms = [said(10, 1, true), said(11, 1, true), said(12, 1, true)];
         assert_eq!(router.hint(0, (3, 5), &rooms), 2);
     }
 
     #[test]
-    fn a_router_without_place_refuses_rooms_until_there_is_some() {
+    fn a_full_router_refuses_rooms_until_there_is_space() {
         let mut router = router_of(3);
         let scope = Scope::ALL;
         for gateway in [2, 3] {
@@ -1238,7 +1246,7 @@ mod tests {
         say(2, 11, 2, true);
         assert_eq!(say(3, 10, 1, true), (3, 0));
         assert_eq!(say(3, 12, 2, true), (3, 1), "one too many");
-        assert_eq!(say(2, 10, 3, true), (3, 1), "what is known may change");
+        assert_eq!(say(2, 10, 3, true), (3, 1), "a known room may change");
         assert_eq!(say(2, 10, 4, false), (2, 1), "and end");
         router.begin(0, 2, (2, 1), (scope, 5));
         assert!(router.end(0, 2, (2, 1), (scope, 5), true));

@@ -1,12 +1,13 @@
-//! Frames of a room's range, built once per turn and copied for each receiver that stands at the same place.
+//! Frames of a room's range, built once per turn and copied for each receiver at the same place.
 //!
-//! Owns the built bytes. Knows neither ring nor frame: the caller builds. Bounded: when full, everything is forgotten.
+//! Owns the built bytes. Knows neither ring nor frame: the caller builds. Bounded: when full, everything is
+//! forgotten.
 
 use std::collections::HashMap;
 
 use muster_transport::{KeyedState, Writer};
 
-/// Bytes of built frames that are kept.
+/// Maximum bytes of built frames kept.
 const BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy)]
@@ -14,13 +15,13 @@ struct Segment {
     start: u32,
     len: u16,
     next: u64,
-    /// Nothing can be added to it any more.
+    /// Nothing can be added to the frame.
     whole: bool,
 }
 
 /// Built frames by (room, first place).
 pub struct Segments {
-    /// The last name that a room got.
+    /// The last key given to a room.
     named: u32,
     bytes: Vec<u8>,
     index: HashMap<(u32, u64), Segment, KeyedState>,
@@ -31,7 +32,7 @@ pub struct Segments {
 pub struct Built {
     /// The place after the last one in the frame.
     pub next: u64,
-    /// The frame ended for another reason than the head of the room.
+    /// The frame ended before the head of the room, for lack of space or another reason.
     pub whole: bool,
 }
 
@@ -49,12 +50,12 @@ impl Segments {
     pub fn name(&mut self) -> u32 {
         self.named = self.named.wrapping_add(1);
         if self.named == 0 {
-            self.clear(); // names begin anew
+            self.clear(); // keys wrap around
         }
         self.named
     }
 
-    /// The frame that starts at `place` of `room`, and the place after it; built of at most `limit` bytes if need be.
+    /// The frame that starts at `place` of `room`, and the place after it; built within `limit` bytes if necessary.
     #[inline]
     pub fn get(
         &mut self,
@@ -115,7 +116,7 @@ impl Segments {
 mod tests {
     use super::*;
 
-    /// The frame of a room at place 1, built of `text` if it is not there yet; and whether it was built.
+    /// The frame of a room at place 1, built from `text` if it is not cached; and whether it was built.
     fn get(segments: &mut Segments, room: u32, text: &[u8]) -> (Vec<u8>, bool) {
         let mut built = false;
         let frame = segments.get(room, 1, 2, 100, |writer| {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_room_takes_nothing_from_one_that_is_gone_and_leaves_the_others_theirs() {
+    fn a_new_room_gets_no_frames_of_a_former_one() {
         let mut segments = Segments::new(1);
         let (kept, gone) = (segments.name(), segments.name());
         get(&mut segments, kept, b"kept");
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_begin_anew_find_nothing_built() {
+    fn keys_that_wrap_around_find_no_frames() {
         let mut segments = Segments::new(1);
         let old = segments.name();
         get(&mut segments, old, b"old");

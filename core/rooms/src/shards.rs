@@ -1,33 +1,33 @@
-//! A map by room id with pages, each of a cost independent of the map's size.
+//! A map by room id that can be read in pages, each at a cost independent of the map's size.
 //!
 //! Many small hash tables, by the first bits of a room's *place*: its id times an odd number, so that any ids are
-//! spread and each has a place of its own. Places order the pages, and stay as they are while the map grows. Knows no
+//! spread and each has a place of its own. Places order the pages, and stay the same while the map grows. Knows no
 //! gateway.
 
 use std::collections::hash_map::{Entry, HashMap};
 
 use muster_transport::KeyedState;
 
-/// Average rooms of a table before the number of tables doubles. A page looks at one table more than it needs, some 50
-/// us. Smaller tables would be more, and their headers would miss every cache.
+/// Average rooms of a table before the number of tables doubles. A page scans one table more than it needs, some 50
+/// us. Smaller tables would be more numerous, and their headers would miss every cache.
 const SHARD: usize = 3_400;
-/// The capacity of a table, of 4,096 places: three standard deviations above the average.
+/// The capacity of a table with 4,096 slots: three standard deviations above the average.
 const CAPACITY: usize = 3_584;
 
 pub struct Shards<V> {
-    /// A power of two of them.
+    /// Their number is a power of two.
     tables: Vec<HashMap<u64, V, KeyedState>>,
     len: usize,
     hash: KeyedState,
 }
 
-/// A part of all rooms, in the order of their places.
+/// A part of all rooms, ordered by place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub rooms: Vec<u64>,
-    /// From which place on there may be more.
+    /// The place at which the next page starts, if there may be more.
     pub next: Option<u64>,
-    /// Rooms and tables that were looked at.
+    /// Number of rooms and tables scanned.
     pub visited: usize,
 }
 
@@ -45,7 +45,7 @@ impl<V> Shards<V> {
     }
 
     fn table_of(&self, place: u64) -> usize {
-        // 64 bits shifted by 64 are none: a single table.
+        // Shifting 64 bits by 64 gives `None`: a single table.
         place.checked_shr(64 - self.tables.len().ilog2()).unwrap_or(0) as usize
     }
 
@@ -123,8 +123,8 @@ impl<V> Shards<V> {
         self.tables = tables;
     }
 
-    /// At most `limit` rooms whose place is `from` or later. Looks at no more than some `limit` rooms and tables plus
-    /// one table, so a page may be short though there is a `next` one.
+    /// At most `limit` rooms whose place is `from` or later. Scans about `limit` rooms and tables plus one table, so
+    /// a page may be short though there is a `next` one.
     pub fn page(&self, from: u64, limit: usize) -> Page {
         let mut page = Page::default();
         let mut at = self.table_of(from);
@@ -150,7 +150,7 @@ impl<V> Shards<V> {
     }
 }
 
-/// The content of at most `limit` places of a list from one on, and the next place, if there is one.
+/// The content of at most `limit` slots of a list from one on, and the next slot, if there is one.
 pub fn places<T>(list: &[Option<Box<T>>], from: usize, limit: usize) -> (impl Iterator<Item = &T>, Option<usize>) {
     let end = from.saturating_add(limit).min(list.len());
     let page = list[from.min(end)..end].iter().flatten().map(|item| &**item);
@@ -169,7 +169,7 @@ mod tests {
         shards
     }
 
-    /// All pages: their rooms, and the most that one of them looked at.
+    /// The rooms of all pages, and the most that one page scanned.
     fn pages(shards: &Shards<u64>, limit: usize) -> (Vec<u64>, usize) {
         let (mut rooms, mut most, mut from) = (Vec::new(), 0, Some(0));
         while let Some(place) = from {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_million_rooms_looks_at_no_more_than_its_own_and_a_table() {
+    fn a_page_of_a_million_rooms_scans_only_its_own_and_one_table() {
         let shards = shards(1..=1_000_000);
         let largest = shards.tables.iter().map(HashMap::len).max().unwrap();
         assert!(largest < 2 * SHARD, "{largest}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_become_empty_is_gone_through_in_parts() {
+    fn an_emptied_map_is_scanned_in_parts() {
         let mut shards = shards(1..=1_000_000);
         shards.retain(|room, _| room == 7);
         assert_eq!(shards.len(), 1);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_is_met_once_though_the_map_grows_and_shrinks_meanwhile() {
+    fn each_lasting_room_is_listed_once_while_the_map_grows_and_shrinks() {
         let mut shards = shards(1..=1_000);
         let first = shards.page(0, 400);
         (10_001..=20_000).for_each(|room| assert_eq!(shards.get_or_insert(room, 0), None));
@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u64..3_000), 0..5_000)) {
+        fn it_behaves_like_a_map(steps in prop::collection::vec((any::<bool>(), 0u64..3_000), 0..5_000)) {
             let (mut shards, mut map) = (shards(0..0), BTreeMap::new());
             for (at, (put, room)) in steps.into_iter().enumerate() {
                 if put {

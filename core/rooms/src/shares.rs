@@ -1,5 +1,5 @@
-//! A bounded amount that many share: each may have at most what is left, so a small need fits whatever one other takes.
-//! One alone gets half, two a third each, and many all of it.
+//! A bounded amount that many holders share: each may have at most as much as is left for others, so a small need
+//! fits whatever one other takes. One alone gets half, two a third each, and many use it all.
 //!
 //! Owns each holder's amount. Must not know: the kind of amount.
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use muster_transport::KeyedState;
 
-/// A holder. Each thing belongs to one user and one room.
+/// A holder. Each item is charged to one user and one room.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
     User(u64),
@@ -26,7 +26,7 @@ impl Shares {
         Shares { max, used: 0, had }
     }
 
-    /// Whether these holders may have this much more: it is there, and each has at most as much as would be left.
+    /// Whether these holders may have this much more: it is available, and each then has at most as much as is left.
     pub fn allow(&self, who: [Holder; 2], more: usize) -> bool {
         let had = |who| self.had.get(who).copied().unwrap_or(0);
         let left = self.max.checked_sub(self.used + more);
@@ -61,7 +61,7 @@ mod tests {
         Shares::new(120, KeyedState::new(1, 2))
     }
 
-    /// Each takes one at a time in turn until none gets any more; returns the amounts.
+    /// Each holder takes one at a time in turn until none gets any more; returns the amounts.
     fn taken(shares: &mut Shares, who: &[[Holder; 2]]) -> Vec<usize> {
         let mut had = vec![0; who.len()];
         loop {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_has_a_share_as_a_user_has_whoever_takes_of_it() {
+    fn a_room_has_a_share_like_a_user() {
         let mut shares = shares();
         let each: Vec<[Holder; 2]> = (0..100).map(|user| [Holder::User(user), Holder::Room(7)]).collect();
         assert_eq!(taken(&mut shares, &each).iter().sum::<usize>(), 60);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn many_get_all_of_it_and_what_is_given_back_is_there_again() {
+    fn many_holders_use_it_all_and_returned_amounts_are_available_again() {
         let mut shares = shares();
         let each: Vec<[Holder; 2]> = (0..130).map(|one| [Holder::User(one), Holder::Room(one)]).collect();
         let had = taken(&mut shares, &each);

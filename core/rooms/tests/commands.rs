@@ -1,5 +1,5 @@
-//! Commands at one real machine among peers that keep to the protocol: their ways, their receivers, the counting, and
-//! the answers of an overloaded machine.
+//! Commands at one real machine among peers that follow the protocol: their paths, their receivers, the counting, and
+//! the replies of an overloaded machine.
 
 mod common;
 
@@ -14,7 +14,7 @@ use muster_rooms::{
 use muster_transport::{Code, ControlRecord, FrameKind, Machine, Micros, PlacedNode};
 
 const LIFETIME: Micros = 5_000_000;
-/// Longer than spares are kept.
+/// Longer than spare sessions are kept.
 const QUIET: Micros = 32_000_000;
 const BUSY: Outcome = Outcome {
     verdict: Verdict::Refused(Code::Busy),
@@ -31,7 +31,7 @@ fn servers(ports: &[u16]) -> Vec<Endpoint> {
     ports.iter().map(endpoint).collect()
 }
 
-/// A client at a gateway, 0, and at a proxy, 1, that knows of this many more.
+/// A client of gateway 0 and proxy 1 that knows this many more proxies.
 fn client(others: u16) -> Rig<Client> {
     let mut rig = Rig::<Client>::new();
     let proxies: Vec<u16> = (9002..=9002 + others).collect();
@@ -40,7 +40,7 @@ fn client(others: u16) -> Rig<Client> {
     rig
 }
 
-/// The same after its first command, told on the sessions 1, 2 and 3.
+/// The same client after its first command, sent in the sessions 1, 2 and 3.
 fn at_three_proxies() -> (Rig<Client>, u64) {
     let mut rig = client(2);
     let number = command(&mut rig);
@@ -57,7 +57,7 @@ fn command(rig: &mut Rig<Client>) -> u64 {
     number
 }
 
-/// The client is let in at one of its proxies.
+/// Opens the client's session at one of its proxies.
 fn open(rig: &mut Rig<Client>, port: u16) {
     rig.serve(port);
     let ready = Record::Control(ControlRecord::Ready {
@@ -69,7 +69,7 @@ fn open(rig: &mut Rig<Client>, port: u16) {
     rig.turn();
 }
 
-/// The commands that a proxy was told since this was asked last.
+/// The commands that a proxy got since the last call.
 fn told(rig: &mut Rig<Client>, peer: usize) -> Vec<u64> {
     let number = |bytes: &Vec<u8>| match Record::read(bytes) {
         Some(Record::Command { number, .. }) => Some(number),
@@ -100,7 +100,7 @@ fn heard(rig: &mut Rig<Client>) -> Vec<Outcome> {
     events.iter().filter_map(outcome).collect()
 }
 
-/// Runs for `time` with all servers there; returns the program's events.
+/// Runs for `time` with all servers up; returns the program's events.
 fn pass(rig: &mut Rig<Client>, time: Micros) -> Vec<Outcome> {
     let (end, mut all) = (rig.now + time, Vec::new());
     while rig.now < end {
@@ -116,7 +116,7 @@ fn pass(rig: &mut Rig<Client>, time: Micros) -> Vec<Outcome> {
 }
 
 #[test]
-fn a_command_goes_by_three_proxies_at_once_and_the_first_that_knows_is_believed() {
+fn a_command_goes_through_three_proxies_and_the_first_outcome_counts() {
     let (mut rig, number) = at_three_proxies();
     assert_eq!(answer(&mut rig, 2, number, Outcome::of(3)), [Outcome::of(3)]);
     for late in [Outcome::of(2), Outcome::of(0), BUSY, Outcome::expired(1)] {
@@ -127,7 +127,7 @@ fn a_command_goes_by_three_proxies_at_once_and_the_first_that_knows_is_believed(
 }
 
 #[test]
-fn of_two_proxies_both_are_told_and_of_one_that_one() {
+fn with_two_proxies_both_get_a_command_and_with_one_that_one() {
     for others in [0, 1] {
         let mut rig = client(others);
         let number = command(&mut rig);
@@ -137,12 +137,12 @@ fn of_two_proxies_both_are_told_and_of_one_that_one() {
             assert_eq!(told(&mut rig, peer), [number]);
         }
         pass(&mut rig, 300_000);
-        assert!(rig.out.is_empty(), "it knocks nowhere else");
+        assert!(rig.out.is_empty(), "it opens no other session");
     }
 }
 
 #[test]
-fn who_refuses_for_now_is_not_believed_while_another_may_have_it() {
+fn a_temporary_refusal_does_not_count_while_another_proxy_may_have_it() {
     let (mut rig, number) = at_three_proxies();
     assert_eq!(answer(&mut rig, 1, number, Outcome::refused(Code::RateLimited)), []);
     assert_eq!(answer(&mut rig, 2, number, BUSY), []);
@@ -159,7 +159,7 @@ fn who_refuses_for_now_is_not_believed_while_another_may_have_it() {
 }
 
 #[test]
-fn who_found_nobody_is_believed_once_the_others_have_answered_or_had_their_time() {
+fn no_member_counts_once_the_others_have_answered_or_their_time_is_over() {
     let none = Outcome::of(0);
     let (mut rig, number) = at_three_proxies();
     assert_eq!(answer(&mut rig, 1, number, none), []);
@@ -176,9 +176,9 @@ fn who_found_nobody_is_believed_once_the_others_have_answered_or_had_their_time(
     assert_eq!(pass(&mut rig, 80_000), [none]);
 }
 
-/// The proxy that died may have passed it on.
+/// The proxy that died may have forwarded it.
 #[test]
-fn what_may_have_been_tried_is_not_said_to_be_refused() {
+fn a_possibly_tried_command_is_not_reported_as_refused() {
     let (mut rig, number) = at_three_proxies();
     assert_eq!(answer(&mut rig, 1, number, BUSY), []);
     rig.frame(2, FrameKind::CLOSE.code(), &[0]);
@@ -193,9 +193,9 @@ fn what_may_have_been_tried_is_not_said_to_be_refused() {
     assert_eq!(pass(&mut rig, LIFETIME), [Outcome::expired(0)]);
 }
 
-/// The program may send it again when the last of them takes it: before, it might be told the same once more.
+/// The program may send it again when the last of them accepts it: before, it might get the same refusal again.
 #[test]
-fn of_several_that_refuse_a_command_for_now_the_longest_wait_is_told() {
+fn of_several_temporary_refusals_the_longest_wait_is_reported() {
     let (mut rig, number) = at_three_proxies();
     let outcome = Outcome::refused(Code::RateLimited);
     for (peer, retry_ms) in [(2, 700), (1, 900), (3, 800)] {
@@ -220,7 +220,7 @@ fn of_several_that_refuse_a_command_for_now_the_longest_wait_is_told() {
 }
 
 #[test]
-fn copies_are_sent_of_few_commands_and_the_others_go_to_one_proxy_alone() {
+fn copies_are_sent_within_a_rate_and_other_commands_go_to_one_proxy() {
     let (mut rig, _) = at_three_proxies();
     let more: Vec<u64> = (0..=SPREAD_BURST).map(|_| command(&mut rig)).collect();
     let within = SPREAD_BURST as usize - 1;
@@ -229,7 +229,7 @@ fn copies_are_sent_of_few_commands_and_the_others_go_to_one_proxy_alone() {
 }
 
 #[test]
-fn a_question_goes_by_the_main_session() {
+fn a_query_goes_through_the_main_session() {
     let (mut rig, _) = at_three_proxies();
     let number = rig.machine.count(rig.now, ROOM, None, LIFETIME).unwrap();
     rig.turn();
@@ -257,7 +257,7 @@ fn spares_are_closed_when_there_was_no_command_for_a_while_and_opened_again() {
 }
 
 #[test]
-fn the_program_hears_nothing_of_spares_and_a_client_that_closes_says_so_to_all() {
+fn spares_are_hidden_from_the_program_and_closed_with_the_client() {
     let (mut rig, _) = at_three_proxies();
     rig.frame(2, FrameKind::CLOSE.code(), &[0]);
     let mut events = Vec::new();
@@ -276,9 +276,10 @@ fn the_program_hears_nothing_of_spares_and_a_client_that_closes_says_so_to_all()
     }
 }
 
-/// The proxy of the main session is gone, so that goes to where a spare is, which makes way once it is not needed any more.
+/// The proxy of the main session is gone, so the session moves to a proxy that has a spare; the spare moves once it
+/// is no longer needed there.
 #[test]
-fn two_sessions_are_not_at_one_proxy_for_long() {
+fn two_sessions_do_not_stay_at_one_proxy() {
     let (mut rig, number) = at_three_proxies();
     rig.frame(1, FrameKind::CLOSE.code(), &[0]);
     assert!(!rig.machine.is_ready(Side::Proxy));
@@ -295,15 +296,15 @@ fn two_sessions_are_not_at_one_proxy_for_long() {
     assert_eq!(closed, [usize::from(spare == 2), usize::from(spare == 3)]);
     let again = told(&mut rig, 4);
     assert!(again.contains(&number) && again.contains(&next), "{again:?}");
-    // And tries the one that is left.
+    // And it tries the remaining one.
     rig.out.clear();
     pass(&mut rig, SILENCE_MAX);
     assert!(!rig.out.is_empty() && rig.out.iter().all(|(to, _)| *to == addr(9002)));
 }
 
-/// The engine never rested while it had spares: one was to be opened where none was free, and closed again.
+/// Regression: the engine was never idle while it had spares: one was opened without a free proxy, and closed again.
 #[test]
-fn of_proxies_with_one_address_one_is_told_and_nothing_is_due_all_the_time() {
+fn proxies_with_the_same_address_count_as_one_and_leave_the_client_idle() {
     let stale = Endpoint {
         key: [3; 32],
         ..servers(&[9002])[0].clone()
@@ -326,7 +327,7 @@ fn of_proxies_with_one_address_one_is_told_and_nothing_is_due_all_the_time() {
             pass(&mut rig, 20_000);
             assert!(rig.machine.deadline() > Some(rig.now), "{proxies:?}");
         }
-        assert!(rig.out.is_empty(), "it knocks nowhere else");
+        assert!(rig.out.is_empty(), "it opens no other session");
     }
 }
 
@@ -356,7 +357,7 @@ fn done(number: u64, outcome: Outcome) -> Record<'static> {
     }
 }
 
-/// The commands that a node was told since the last call: their numbers, and outcomes.
+/// The commands that a node got since the last call: their numbers, and outcomes.
 fn of_commands<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Option<Outcome>)> {
     let records = rig.peers[peer].take_records();
     let read = |bytes: &Vec<u8>| match Record::read(bytes) {
@@ -381,8 +382,8 @@ fn proxy() -> (Rig<Proxy>, [usize; 2]) {
     (rig, brokers)
 }
 
-/// The broker that was told a command.
-fn who_was_told(rig: &mut Rig<Proxy>, brokers: [usize; 2]) -> usize {
+/// The broker that got a command.
+fn receiver_of(rig: &mut Rig<Proxy>, brokers: [usize; 2]) -> usize {
     let told = brokers
         .into_iter()
         .filter(|broker| !of_commands(rig, *broker).is_empty());
@@ -392,16 +393,16 @@ fn who_was_told(rig: &mut Rig<Proxy>, brokers: [usize; 2]) -> usize {
 }
 
 #[test]
-fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
+fn a_busy_broker_does_not_refuse_a_command_that_another_may_have() {
     let (mut rig, brokers) = proxy();
     for (number, silent) in [(1, false), (2, true)] {
         rig.tell(0, &go(number));
         rig.turn();
-        let first = who_was_told(&mut rig, brokers);
+        let first = receiver_of(&mut rig, brokers);
         let mut last = first;
         if silent {
             rig.pass(500_000, 20_000);
-            last = who_was_told(&mut rig, brokers);
+            last = receiver_of(&mut rig, brokers);
             assert_ne!(first, last);
         }
         rig.tell(last, &done(number, BUSY));
@@ -415,13 +416,13 @@ fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
     }
 }
 
-/// It is not the awaited gateway, and another waiting command must not be blamed for that each time.
+/// It is not the awaited broker, and another waiting command must not be charged for that each time.
 #[test]
-fn a_broker_that_is_not_ready_is_asked_seldom_where_another_one_has_the_command() {
+fn an_unready_broker_is_rarely_asked_while_another_has_the_command() {
     let (mut rig, brokers) = proxy();
     rig.tell(0, &go(1));
     rig.turn();
-    let first = who_was_told(&mut rig, brokers);
+    let first = receiver_of(&mut rig, brokers);
     let other = brokers.into_iter().find(|broker| *broker != first).unwrap();
     let not_ready = done(1, Outcome::refused(Code::NotReady));
     let mut asked = [0, 0];
@@ -446,9 +447,9 @@ fn a_broker_that_is_not_ready_is_asked_seldom_where_another_one_has_the_command(
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
 }
 
-/// A member may take its time, and a command uses all the time that a link takes.
+/// A member may take its time, and a command may use all the time until a link times out.
 #[test]
-fn a_broker_that_has_a_command_is_told_it_again_on_another_link_only() {
+fn a_broker_gets_a_command_again_only_on_a_new_link() {
     let (mut rig, brokers) = proxy();
     rig.tell(0, &go(1));
     rig.turn();
@@ -481,15 +482,15 @@ fn the_only_broker_left_is_asked_again_when_it_was_busy() {
     let (mut rig, brokers) = proxy();
     rig.tell(0, &go(1));
     rig.turn();
-    let first = who_was_told(&mut rig, brokers);
+    let first = receiver_of(&mut rig, brokers);
     rig.pass(400_000, 20_000);
-    let last = who_was_told(&mut rig, brokers);
+    let last = receiver_of(&mut rig, brokers);
     let left = if last == brokers[0] { BROKER } else { BROKER + 50 };
     let nodes = vec![PlacedNode::new(left, role::BROKER, addr(9000 + left as u16))];
     rig.machine.set_placement(rig.now, room_placement(3, nodes, 1, 1));
     rig.tell(last, &done(1, BUSY));
     rig.pass(RETRY / 2, 20_000);
-    assert_eq!(of_commands(&mut rig, last), [], "it said for how long");
+    assert_eq!(of_commands(&mut rig, last), [], "it announced the wait");
     rig.pass(RETRY, 20_000);
     assert!(!of_commands(&mut rig, last).is_empty());
     rig.tell(last, &done(1, Outcome::of(1)));
@@ -507,7 +508,7 @@ fn broker(proxies: u32) -> (Rig<Broker>, Vec<usize>) {
 }
 
 #[test]
-fn every_proxy_that_brings_a_copy_hears_what_became_of_it() {
+fn every_proxy_that_sent_a_copy_gets_the_outcome() {
     let (mut rig, proxies) = broker(4);
     let (late, first) = proxies.split_last().unwrap();
     for proxy in first {
@@ -528,7 +529,7 @@ fn every_proxy_that_brings_a_copy_hears_what_became_of_it() {
 }
 
 #[test]
-fn what_a_gateway_could_not_tell_all_of_its_members_in_time_has_expired() {
+fn a_command_not_confirmed_by_all_members_in_time_has_expired() {
     for (one, other, both) in [
         (Outcome::expired(0), Outcome::of(0), Outcome::expired(0)),
         (Outcome::expired(1), Outcome::of(2), Outcome::expired(3)),
@@ -547,7 +548,7 @@ fn what_a_gateway_could_not_tell_all_of_its_members_in_time_has_expired() {
 }
 
 #[test]
-fn of_more_proxies_than_there_are_copies_the_latest_hear_it() {
+fn of_too_many_proxies_the_latest_get_the_outcome() {
     let (mut rig, proxies) = broker(COPIES as u32 + 2);
     for proxy in &proxies {
         rig.tell(*proxy, &link_command(1, Ask::tell(b"go")));
@@ -562,7 +563,7 @@ fn of_more_proxies_than_there_are_copies_the_latest_hear_it() {
 }
 
 #[test]
-fn what_no_gateway_has_place_for_is_refused_and_tried_by_the_next_copy() {
+fn a_command_that_all_gateways_are_too_busy_for_is_refused_and_the_next_copy_is_tried() {
     let (mut rig, _) = broker(1);
     for _ in 0..2 {
         rig.tell(0, &link_command(1, Ask::tell(b"go")));
@@ -575,7 +576,7 @@ fn what_no_gateway_has_place_for_is_refused_and_tried_by_the_next_copy() {
 }
 
 #[test]
-fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
+fn a_command_is_retried_at_the_busy_gateway_if_another_delivered_it() {
     let (mut rig, _) = broker(1);
     let other = rig.link(80, role::GATEWAY);
     names_gateway(&mut rig, 2, 80, membership(1, true));
@@ -601,8 +602,8 @@ fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(5)))]);
 }
 
-/// A broker with the gateways 1 and [`OTHER`], which both want the room, a command that the latter has told to two members, and no
-/// link to the first any more.
+/// A broker with the gateways 1 and [`OTHER`], which both want the room; a command that the latter has delivered to
+/// two members; and no link to the first anymore.
 fn cut_off() -> (Rig<Broker>, usize) {
     let (mut rig, _) = broker(1);
     let other = rig.link(OTHER, role::GATEWAY);
@@ -637,9 +638,9 @@ fn ends(rig: &mut Rig<Broker>, time: Micros) -> Vec<(u64, Option<Outcome>)> {
     of_commands(rig, 0)
 }
 
-/// For 30 s after a gateway had died every command to its rooms expired.
+/// Regression: for 30 s after a gateway had died, every command to its rooms expired.
 #[test]
-fn a_gateway_that_no_router_reaches_either_is_soon_waited_for_no_more() {
+fn the_wait_for_a_gateway_ends_soon_if_no_router_reaches_it() {
     let (mut rig, other) = cut_off();
     assert_eq!(ends(&mut rig, 300_000), []);
     seen(&mut rig, false);
@@ -657,9 +658,9 @@ fn a_gateway_that_no_router_reaches_either_is_soon_waited_for_no_more() {
     assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(2)))], "at once");
 }
 
-/// Its members may be there still, or come back elsewhere, and find out later than others that it was gone.
+/// Its members may still be there, or return elsewhere, and may notice its loss later than others.
 #[test]
-fn what_did_not_wait_for_a_gateway_is_told_to_it_and_to_others_that_have_its_members_for_all_of_its_time() {
+fn a_command_that_passed_over_a_gateway_still_reaches_its_returning_members() {
     let (mut rig, other) = cut_off();
     seen(&mut rig, false);
     assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
@@ -672,7 +673,7 @@ fn what_did_not_wait_for_a_gateway_is_told_to_it_and_to_others_that_have_its_mem
         [vec![(1, None)], vec![(1, None)], vec![]]
     );
     rig.tell(back, &done(1, Outcome::of(3)));
-    assert_eq!(ends(&mut rig, LIFETIME), [], "what became of it was said");
+    assert_eq!(ends(&mut rig, LIFETIME), [], "its outcome was reported");
     let late = rig.link(OTHER + 2, role::GATEWAY);
     names_gateway(&mut rig, 2, OTHER + 2, membership(1, true));
     rig.turn();
@@ -680,7 +681,7 @@ fn what_did_not_wait_for_a_gateway_is_told_to_it_and_to_others_that_have_its_mem
 }
 
 #[test]
-fn a_gateway_that_is_cut_off_from_this_broker_alone_is_waited_for() {
+fn a_gateway_cut_off_only_from_this_broker_is_waited_for() {
     let expired = [(1, Some(Outcome::expired(2)))];
     let (mut rig, _) = cut_off();
     assert_eq!(ends(&mut rig, LIFETIME + 2 * GRACE + 200_000), expired);
@@ -696,12 +697,12 @@ fn a_gateway_that_is_cut_off_from_this_broker_alone_is_waited_for() {
     assert_eq!(
         ends(&mut rig, LIFETIME + 2 * GRACE),
         expired,
-        "who said so may have been cut off"
+        "the reporting router may have been cut off"
     );
 }
 
 #[test]
-fn a_gateway_that_the_map_names_no_more_is_soon_waited_for_no_more() {
+fn the_wait_for_an_unplaced_gateway_ends_soon() {
     let (mut rig, _) = cut_off();
     let nodes = [(PROXY, role::PROXY), (BROKER, role::BROKER), (ROUTER, role::ROUTER)];
     let nodes = nodes.map(|(node, role)| PlacedNode::new(node, role, addr(9000 + node as u16)));
@@ -710,9 +711,10 @@ fn a_gateway_that_the_map_names_no_more_is_soon_waited_for_no_more() {
     assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
 }
 
-/// The room's members come back in a moment: a gateway that is up again in less time than theirs was waited for no more.
+/// Regression: the room's members return soon, but a gateway that restarted faster than they return was no longer
+/// waited for.
 #[test]
-fn the_members_of_a_gateway_that_starts_anew_have_the_time_to_come_back_to_it_or_go_elsewhere() {
+fn members_of_a_restarted_gateway_have_time_to_return() {
     let back = || {
         let (mut rig, other) = cut_off();
         assert_eq!(ends(&mut rig, 400_000), []);
@@ -738,13 +740,13 @@ fn the_members_of_a_gateway_that_starts_anew_have_the_time_to_come_back_to_it_or
     assert_eq!(
         [again, third, other].map(|peer| of_commands(&mut rig, peer)),
         [vec![(1, None)], vec![(1, None)], vec![]],
-        "who is late is told as well"
+        "a late member gets it too"
     );
 }
 
-/// The gateway reports its last member's answer, or where that member went, once it knows.
+/// The gateway reports its last member's reply, or where that member went, once it knows.
 #[test]
-fn a_gateway_whose_last_member_of_the_room_went_is_heard_out() {
+fn a_gateway_whose_last_member_left_may_still_reply() {
     let (mut rig, _) = broker(1);
     for number in [1, 2] {
         rig.tell(0, &link_command(number, Ask::tell(b"go")));
@@ -769,16 +771,17 @@ fn a_gateway_whose_last_member_of_the_room_went_is_heard_out() {
     assert_eq!(
         of_commands(&mut rig, back),
         [(2, None)],
-        "its word was lost with the link"
+        "its reply was lost with the link"
     );
     rig.tell(back, &done(2, Outcome::of(1)));
     rig.turn();
     assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(1)))]);
 }
 
-/// The time runs from the first word of the new life: the link to the former one may be there still, or no other one ever come.
+/// The time counts from the first report of the new life: the link to the former life may still be there, or no new
+/// one may ever come.
 #[test]
-fn that_a_gateway_starts_anew_may_be_known_before_its_link_is_another_one() {
+fn a_restart_may_be_known_before_the_new_link() {
     let (mut rig, _) = broker(1);
     rig.tell(0, &link_command(1, Ask::tell(b"go")));
     assert_eq!(ends(&mut rig, AWAY_GRACE + 500_000), []);
@@ -794,7 +797,7 @@ fn that_a_gateway_starts_anew_may_be_known_before_its_link_is_another_one() {
 }
 
 #[test]
-fn who_is_counted_is_who_is_there_and_nobody_is_waited_for_who_may_come_back() {
+fn a_count_covers_present_members_without_waiting_for_returning_ones() {
     let (mut rig, _) = broker(1);
     rig.tell(0, &link_command(1, Ask::Count { from: None }));
     rig.frame(1, FrameKind::CLOSE.code(), &[0]);
@@ -805,7 +808,7 @@ fn who_is_counted_is_who_is_there_and_nobody_is_waited_for_who_may_come_back() {
 }
 
 #[test]
-fn who_comes_back_elsewhere_while_a_command_waits_is_told_there_and_counts() {
+fn a_member_that_returns_at_another_gateway_gets_a_waiting_command_there() {
     let (mut rig, _) = cut_off();
     seen(&mut rig, false);
     let third = rig.link(OTHER + 1, role::GATEWAY);
@@ -820,7 +823,7 @@ fn who_comes_back_elsewhere_while_a_command_waits_is_told_there_and_counts() {
 }
 
 #[test]
-fn a_gateway_that_is_back_while_a_command_waits_is_told_again_though_it_had_counted_as_gone() {
+fn a_returning_gateway_gets_a_waiting_command_again() {
     let (mut rig, other) = cut_off();
     rig.tell(0, &link_command(2, Ask::tell(b"go")));
     seen(&mut rig, false);
@@ -837,7 +840,7 @@ fn a_gateway_that_is_back_while_a_command_waits_is_told_again_though_it_had_coun
     assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(3)))]);
 }
 
-/// A count's answer, with the hops that are in it.
+/// A reply to a count with these hops.
 fn counted(number: u64, hops: &[(u32, u32)]) -> Record<'static> {
     let hops = hops.iter().map(|(node, took_us)| Hop {
         node: *node,
@@ -854,7 +857,7 @@ fn counted(number: u64, hops: &[(u32, u32)]) -> Record<'static> {
     }
 }
 
-/// The hops of each answer that a node got since this was asked last.
+/// The hops of each reply that a node got since the last call.
 fn hops<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<Vec<(u32, u32)>> {
     let records = rig.peers[peer].take_records();
     let page = |bytes: &Vec<u8>| match Record::read(bytes) {
@@ -866,7 +869,7 @@ fn hops<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<Vec<(u32, u32)>> {
 }
 
 #[test]
-fn a_broker_says_how_long_each_gateway_took_the_slowest_first() {
+fn a_broker_reports_each_gateways_time_slowest_first() {
     let (mut rig, _) = broker(1);
     let second = rig.link(80, role::GATEWAY);
     names_gateway(&mut rig, 2, 80, membership(1, true));
@@ -883,7 +886,7 @@ fn a_broker_says_how_long_each_gateway_took_the_slowest_first() {
 }
 
 #[test]
-fn a_proxy_puts_the_broker_before_what_that_says_unless_it_asked_another_one_since() {
+fn a_proxy_prepends_the_broker_to_its_hops_unless_it_asked_another_since() {
     let (mut rig, brokers) = proxy();
     let ask = |number| Record::Command {
         number,
@@ -893,7 +896,7 @@ fn a_proxy_puts_the_broker_before_what_that_says_unless_it_asked_another_one_sin
     };
     rig.tell(0, &ask(1));
     rig.turn();
-    let first = who_was_told(&mut rig, brokers);
+    let first = receiver_of(&mut rig, brokers);
     rig.now += 400;
     rig.tell(first, &counted(1, &[(80, 300)]));
     rig.turn();
@@ -902,15 +905,15 @@ fn a_proxy_puts_the_broker_before_what_that_says_unless_it_asked_another_one_sin
     rig.pass(2_000_000, 100_000);
     rig.tell(0, &ask(2));
     rig.turn();
-    let first = who_was_told(&mut rig, brokers);
+    let first = receiver_of(&mut rig, brokers);
     rig.pass(500_000, 20_000);
-    assert_ne!(first, who_was_told(&mut rig, brokers));
+    assert_ne!(first, receiver_of(&mut rig, brokers));
     rig.tell(first, &counted(2, &[(80, 300)]));
     rig.turn();
     assert_eq!(hops(&mut rig, 0), [[(0, 0); 0]]);
 }
 
-/// A gateway with a member, 0, of the room, 2 and 5: brokers.
+/// A gateway with member 0 of the room; 2 and 5 are brokers.
 fn gateway() -> (Rig<Gateway>, [usize; 2]) {
     let mut rig = Rig::<Gateway>::new();
     rig.peers[0].take_records();
@@ -928,7 +931,7 @@ fn taken(rig: &mut Rig<Gateway>, member: usize, number: u64) {
 }
 
 #[test]
-fn a_member_is_told_once_and_every_broker_that_brings_a_copy_hears_the_same_count() {
+fn a_member_gets_a_command_once_and_every_asking_broker_the_same_count() {
     let (mut rig, [one, other]) = gateway();
     for broker in [one, other, one] {
         rig.tell(broker, &link_command(1, Ask::tell(b"go")));
@@ -942,7 +945,7 @@ fn a_member_is_told_once_and_every_broker_that_brings_a_copy_hears_the_same_coun
 }
 
 #[test]
-fn a_copy_that_comes_after_a_member_came_or_went_is_answered_as_the_first_one_was() {
+fn a_late_copy_gets_the_first_ones_outcome_despite_membership_changes() {
     let (mut rig, [one, other]) = gateway();
     rig.tell(one, &link_command(1, Ask::tell(b"go")));
     rig.turn();
@@ -958,7 +961,7 @@ fn a_copy_that_comes_after_a_member_came_or_went_is_answered_as_the_first_one_wa
     assert_eq!(of_commands(&mut rig, 1), []);
 }
 
-/// Of this many: how many were passed on, and how many were answered with `busy` and nothing else.
+/// Of this many commands: how many were forwarded, and how many got only `busy`.
 fn answered_with_busy<M: Subject>(rig: &mut Rig<M>, peer: usize) -> usize {
     let said = of_commands(rig, peer);
     assert!(said.iter().all(|(_, outcome)| *outcome == Some(BUSY)), "{said:?}");
@@ -968,9 +971,9 @@ fn answered_with_busy<M: Subject>(rig: &mut Rig<M>, peer: usize) -> usize {
 const MORE: u64 = 20;
 
 #[test]
-fn past_its_bound_a_gateway_says_of_each_command_at_once_that_it_is_busy() {
+fn beyond_its_bound_a_gateway_replies_busy_at_once() {
     let (mut rig, [one, other]) = gateway();
-    // A room has no more than its share.
+    // A room may have no more than its share.
     let command = |number| Record::LinkCommand {
         command: CommandId { user: number, number },
         session: 7,
@@ -993,7 +996,7 @@ fn past_its_bound_a_gateway_says_of_each_command_at_once_that_it_is_busy() {
 }
 
 #[test]
-fn past_a_rooms_share_a_broker_says_of_each_command_at_once_that_it_is_busy_and_takes_other_rooms() {
+fn beyond_a_rooms_share_a_broker_replies_busy_and_accepts_other_rooms() {
     let (mut rig, _) = broker(1);
     let other = room_key("sports:other");
     let membership = Membership {
@@ -1026,9 +1029,9 @@ fn past_a_rooms_share_a_broker_says_of_each_command_at_once_that_it_is_busy_and_
     assert_eq!(counter(&rig.machine, "commands_received"), share + 1);
 }
 
-/// Found: outcomes filled the datagram, and those without space were forgotten.
+/// Regression: outcomes filled the datagram, and acknowledgements without space were forgotten.
 #[test]
-fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagram() {
+fn an_acknowledgement_that_does_not_fit_is_sent_in_the_next_datagram() {
     let (mut rig, _) = broker(1);
     for number in 0..60 {
         let nobody = Record::LinkCommand {
@@ -1051,9 +1054,10 @@ fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagr
     assert_eq!(rig.peers[0].frames(kinds::LINK_ACK), before + 1);
 }
 
-/// Found: half of its rooms went to another broker, and their interest with them: the room seemed to have no member.
+/// Regression: half of its rooms went to another broker, and their interest with them, so the room seemed to have no
+/// member.
 #[test]
-fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_others() {
+fn a_broker_that_lost_the_room_leaves_the_outcome_to_others() {
     let (mut rig, _) = broker(1);
     rig.tell(0, &link_command(1, Ask::tell(b"go")));
     rig.turn();
@@ -1073,7 +1077,7 @@ fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_other
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::refused(Code::NotReady)))]);
 }
 
-/// The broker says that its stream has two messages, which members who come back have.
+/// The broker reports that its stream has two messages, which returning members have.
 fn has_two(rig: &mut Rig<Gateway>, broker: usize) {
     let head = LinkHead {
         room: room_id(ROOM),
@@ -1085,7 +1089,7 @@ fn has_two(rig: &mut Rig<Gateway>, broker: usize) {
 }
 
 #[test]
-fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
+fn a_member_that_rejoins_gets_a_command_once_and_counts_once() {
     for leaves in [false, true] {
         let (mut rig, [one, other]) = gateway();
         rig.tell(one, &link_command(1, Ask::tell(b"go")));
@@ -1111,7 +1115,7 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
         assert_eq!(
             of_commands(&mut rig, second),
             [(1, None)],
-            "who comes back by a new session is told"
+            "a member that returns in a new session gets it"
         );
         rig.tell(other, &link_command(1, Ask::tell(b"go")));
         rig.turn();
@@ -1119,19 +1123,19 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
     }
 }
 
-/// What becomes of a member that waits to come back.
+/// What happens to a member that waits to return.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Return {
-    /// The broker says what it has of the room.
+    /// The broker reports what it has of the room.
     Comes,
-    /// The broker does not, so it comes with a gap in the end.
+    /// The broker does not report, so the member finally returns with a gap.
     ComesLate,
     /// It closes its session.
     Closes,
 }
 
 #[test]
-fn a_command_waits_for_a_member_that_waits_to_come_back_from_another_gateway() {
+fn a_command_waits_for_a_member_that_is_returning_from_another_gateway() {
     for (end, members) in [(Return::Comes, 2), (Return::ComesLate, 2), (Return::Closes, 1)] {
         let (mut rig, [one, _]) = gateway();
         rig.session(7);
@@ -1150,7 +1154,7 @@ fn a_command_waits_for_a_member_that_waits_to_come_back_from_another_gateway() {
             Return::Closes => rig.frame(second, FrameKind::CLOSE.code(), &[0]),
         }
         for _ in 0..5 {
-            rig.say(one, &[]); // or its link would be lost
+            rig.say(one, &[]); // otherwise its link would be lost
             rig.pass(500_000, 10_000);
         }
         if end != Return::Closes {
@@ -1163,7 +1167,7 @@ fn a_command_waits_for_a_member_that_waits_to_come_back_from_another_gateway() {
 }
 
 #[test]
-fn a_command_waits_for_nobody_who_began_to_come_back_after_it() {
+fn a_command_does_not_wait_for_members_that_return_after_it() {
     let (mut rig, [one, _]) = gateway();
     rig.tell(one, &link_command(1, Ask::tell(b"go")));
     rig.turn();
@@ -1175,9 +1179,9 @@ fn a_command_waits_for_nobody_who_began_to_come_back_after_it() {
     assert_eq!(of_commands(&mut rig, one), [(1, Some(Outcome::of(1)))]);
 }
 
-/// Two sessions of a user at a proxy that allows it one command a second, and the outcomes that they get.
+/// Two sessions of a user at a proxy that allows it one command per second, and the outcomes that they get.
 #[test]
-fn a_user_has_one_command_a_second_by_whatever_session_and_a_copy_takes_nothing() {
+fn a_users_command_rate_covers_all_sessions_and_copies_are_free() {
     let (mut rig, brokers) = proxy();
     rig.machine.set_command_limit(1, 1);
     let second = rig.session(2);
@@ -1203,22 +1207,23 @@ fn a_user_has_one_command_a_second_by_whatever_session_and_a_copy_takes_nothing(
         })
     };
     send(&mut rig, 0, 1);
-    let broker = who_was_told(&mut rig, brokers);
+    let broker = receiver_of(&mut rig, brokers);
     rig.tell(broker, &done(1, Outcome::of(1)));
     rig.turn();
     send(&mut rig, second, 1);
-    assert_eq!(retry_ms(&mut rig, second), None, "the same command by another session");
+    assert_eq!(retry_ms(&mut rig, second), None, "the same command in another session");
     send(&mut rig, second, 2);
     let wait = retry_ms(&mut rig, second).expect("the second of a user");
     assert!((1..=1_001).contains(&wait), "{wait}");
     rig.pass(u64::from(wait) * 1_000, u64::from(wait) * 1_000);
     send(&mut rig, second, 2);
-    assert_eq!(retry_ms(&mut rig, second), None, "what was told is true");
+    assert_eq!(retry_ms(&mut rig, second), None, "the announced wait is right");
 }
 
-/// A session may send only a number of records a second, so there are many sessions, and no broker takes any command.
+/// A session may send only a limited number of records per second, so there are many sessions, and no broker accepts
+/// any command.
 #[test]
-fn past_a_users_share_a_proxy_says_of_each_command_at_once_that_it_is_busy() {
+fn beyond_a_users_share_a_proxy_replies_busy_at_once() {
     let (users, share) = (600, COMMANDS_MAX / 2);
     let mut rig = Rig::<Proxy>::bare();
     rig.machine.set_command_limit(u32::MAX, u32::MAX);

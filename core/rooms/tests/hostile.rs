@@ -1,5 +1,5 @@
-//! Strangers, forgers and misbehaving members against the real machines: only counters change, nothing panics, nothing
-//! grows without bound, and one peer's actions have no visible cost for others.
+//! Strangers, forgers and misbehaving members against the real machines: only counters change, nothing panics,
+//! nothing grows without bound, and one peer's actions have no visible cost for others.
 //!
 //! `HOSTILE_SEED` chooses the dice, `HOSTILE_SECONDS` the duration of the random part per target (default 5).
 
@@ -42,7 +42,7 @@ fn clear(kind: DatagramKind, connection: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Delivers a datagram without any right and checks its effect.
+/// Delivers an unauthorised datagram and checks its effect.
 fn refuse<M: Subject>(rig: &mut Rig<M>, socket: SocketId, from: u32, bytes: &[u8], what: &str) {
     let before = (rig.machine.digest(), refused(&rig.machine));
     rig.give(socket, stranger(from), bytes);
@@ -147,7 +147,7 @@ fn strangers_change_nothing_at_a_client() {
     strangers_change_nothing::<Client>();
 }
 
-/// Frames that a peer may send to a role, beside those that every connection understands.
+/// Frames that a peer may send to a role, besides those that every connection understands.
 fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
     use kinds::*;
     match (at, from) {
@@ -200,7 +200,7 @@ fn a_seal_gives_no_more_rights_than_the_role_has<M: Subject>() {
 }
 
 #[test]
-fn a_seal_gives_no_more_rights_than_the_role_has_anywhere() {
+fn valid_keys_give_no_more_rights_than_the_role_has() {
     a_seal_gives_no_more_rights_than_the_role_has::<Gateway>();
     a_seal_gives_no_more_rights_than_the_role_has::<Proxy>();
     a_seal_gives_no_more_rights_than_the_role_has::<Broker>();
@@ -208,7 +208,7 @@ fn a_seal_gives_no_more_rights_than_the_role_has_anywhere() {
     a_seal_gives_no_more_rights_than_the_role_has::<Client>();
 }
 
-/// Every sample with every aligned number made extreme, from every peer, with time in between.
+/// Every sample with every aligned number made extreme, from every peer, with pauses in between.
 fn no_number_panics<M: Subject>() {
     let numbers = [
         u64::MAX,
@@ -230,7 +230,7 @@ fn no_number_panics<M: Subject>() {
         for (frame, sample) in samples {
             let start = if frame { 4 } else { 1 };
             for at in start..sample.len() {
-                // A number that is believed spoils the place for the next one: a new machine, and another order each time.
+                // An accepted number spoils the state for the next one: a new machine, and another order each time.
                 if rig.machine.digest() != settled {
                     rig = Rig::new();
                 }
@@ -279,10 +279,10 @@ fn no_number_panics_a_client() {
     no_number_panics::<Client>();
 }
 
-// ---- strangers at the door
+// ---- strangers before a connection
 
 #[test]
-fn a_flood_of_spoofed_hellos_keeps_nobody_out_and_is_not_amplified() {
+fn a_flood_of_spoofed_hellos_blocks_nobody_and_is_not_amplified() {
     let mut rig = Rig::<Gateway>::new();
     for number in 0..20_000 {
         let mut hello = clear(DatagramKind::Hello, u64::from(number), 1_200);
@@ -310,14 +310,14 @@ fn a_flood_of_spoofed_hellos_keeps_nobody_out_and_is_not_amplified() {
         epoch: 0,
     };
     let honest = rig.connect(PUBLIC_SOCKET, stranger(1 << 20), me);
-    assert!(honest.is_some(), "an honest client is let in during the flood");
+    assert!(honest.is_some(), "an honest client is admitted during the flood");
 }
 
 fn sessions(rig: &Rig<Gateway>) -> usize {
     rig.machine.sessions().table.len()
 }
 
-/// A session that acknowledges nothing and asks for rooms with long names, as many as its log takes.
+/// A session that acknowledges nothing and asks for rooms with long names, as many as its log holds.
 fn join_without_end(rig: &mut Rig<Gateway>, at: usize) {
     let name = "x".repeat(160);
     rig.peers[at].polite = false;
@@ -352,7 +352,7 @@ fn sessions_without_a_credential_hold_little() {
     }
     assert!(kept > 200, "{kept} were let in");
     let held = |rig: &Rig<Gateway>| rig.machine.sessions().waiting_bytes();
-    assert_eq!(held(&rig), 0, "who has shown none asks for nothing");
+    assert_eq!(held(&rig), 0, "sessions without a credential get nothing");
     let mut most = 0;
     for number in 0..300 {
         let Some(at) = rig.connect(PUBLIC_SOCKET, stranger(500 + number), me) else {
@@ -368,10 +368,10 @@ fn sessions_without_a_credential_hold_little() {
     assert!(most > 40_000, "the test holds something: {most} B");
     assert!(most <= muster_transport::WAITING_BYTES_MAX, "{most} B");
     rig.pass(7_000_000, 500_000);
-    assert_eq!(held(&rig), 0, "and it is given back");
+    assert_eq!(held(&rig), 0, "and it is released");
 }
 
-/// Sends a session's log without its first record, as long as the session takes it.
+/// Sends a session's log without its first record, as long as the session accepts it.
 fn log_without_its_first_record(rig: &mut Rig<Gateway>, at: usize) {
     rig.peers[at].conn.log.push(b"never sent").expect("there is room");
     join_without_end(rig, at);
@@ -405,12 +405,13 @@ fn records_that_came_too_early_hold_little() {
         "{held} B of 300 members"
     );
     rig.pass(40_000_000, 500_000);
-    assert_eq!(rig.machine.sessions().early_bytes(), 0, "and it is given back");
+    assert_eq!(rig.machine.sessions().early_bytes(), 0, "and it is released");
 }
 
-/// A client far off repeats its hello before the answer can be there; each one was a handshake, and one of those that its network may have.
+/// A far client repeats its hello before the reply can arrive; each repeat used to cost a handshake, and one of its
+/// network's allowance.
 #[test]
-fn a_hello_that_is_repeated_while_it_waits_is_one_hello() {
+fn a_repeated_waiting_hello_counts_once() {
     let mut rig = Rig::<Gateway>::new();
     let (from, hello) = rig.at_the_door(7);
     let door = &rig.machine.sessions().door.counters;
@@ -433,7 +434,7 @@ fn a_hello_that_is_repeated_while_it_waits_is_one_hello() {
 }
 
 #[test]
-fn the_link_door_does_not_tell_the_token_of_a_session() {
+fn the_link_door_does_not_reveal_a_sessions_token() {
     let mut rig = Rig::<Gateway>::new();
     let ready = rig.peers[0].take_records();
     let token = ready.iter().find_map(|bytes| match Record::read(bytes) {
@@ -468,7 +469,7 @@ fn an_address_that_a_member_does_not_own_gets_one_challenge_a_second() {
     );
 }
 
-// ---- members without manners
+// ---- misbehaving members
 
 /// Whether a member still gets a message of the room within 300 ms.
 fn serves(rig: &mut Rig<Gateway>, member: usize, offset: u64) -> bool {
@@ -479,7 +480,7 @@ fn serves(rig: &mut Rig<Gateway>, member: usize, offset: u64) -> bool {
 }
 
 #[test]
-fn a_message_that_no_member_can_be_sent_stops_nobody() {
+fn a_message_too_long_for_members_stops_nobody() {
     let mut rig = Rig::<Gateway>::new();
     rig.say(2, &link_room(1, 3, &[&[b'x'; 1_090]]));
     rig.pass(300_000, 5_000);
@@ -500,7 +501,7 @@ fn a_message_that_no_member_can_be_sent_stops_nobody() {
     assert_eq!(
         Ack::read(ack).map(|ack| ack.code),
         Some(Code::Malformed),
-        "whose proxy lets longer ones pass"
+        "although its proxy forwards longer ones"
     );
 
     let mut rig = Rig::<Proxy>::new();
@@ -509,12 +510,12 @@ fn a_message_that_no_member_can_be_sent_stops_nobody() {
     assert_eq!(
         counter(&rig.machine, "messages_forwarded"),
         forwarded,
-        "nor does a proxy pass it on"
+        "nor does a proxy forward it"
     );
 }
 
 #[test]
-fn a_member_behind_five_streams_goes_on() {
+fn a_member_behind_five_streams_continues() {
     let mut rig = Rig::<Gateway>::new();
     rig.peers[0].polite = false;
     // The member's window closes, the room's owner forgets the room again and again.
@@ -536,7 +537,7 @@ fn a_member_behind_five_streams_goes_on() {
 }
 
 #[test]
-fn joins_without_end_do_not_pile_up() {
+fn endless_joins_do_not_pile_up() {
     let mut rig = Rig::<Gateway>::new();
     let younger = StreamId {
         generation: 1_000_000,
@@ -565,7 +566,7 @@ fn joins_without_end_do_not_pile_up() {
         rig.frame(at, FrameKind::PING.code(), &[]);
     }
     let waiting: usize = rig.machine.rooms().map(|room| room.waiting.len()).sum();
-    assert_eq!(waiting, 0, "a join is answered in the end");
+    assert_eq!(waiting, 0, "a join is answered finally");
 }
 
 /// User and system time of this thread: fields 14 and 15 of its `stat`, in ticks of 10 ms.
@@ -606,7 +607,7 @@ fn gap_requests_in_a_loop_are_cheap() {
 }
 
 #[test]
-fn what_is_resent_to_a_session_stays_within_what_it_may_have_resent_however_many_ranges_it_asks_for_at_once() {
+fn repairs_stay_within_a_sessions_allowance() {
     let mut rig = Rig::<Gateway>::new();
     for offset in 3..700 {
         rig.say(2, &link_room(1, offset, &[&[b'x'; 1_000]]));
@@ -639,7 +640,7 @@ fn what_is_resent_to_a_session_stays_within_what_it_may_have_resent_however_many
 fn a_greedy_session_does_not_keep_the_slices_from_the_rooms() {
     let mut rig = Rig::<Gateway>::new();
     rig.join(1, 2, ROOM, Positions::default());
-    // Session 1 says that everything arrived and that it can take all there is.
+    // Session 1 reports that everything arrived and that its window is unlimited.
     for offset in 3..3_000 {
         rig.say(2, &link_room(1, offset, &[&[b'x'; 30]]));
         rig.turn();
@@ -654,7 +655,7 @@ fn a_greedy_session_does_not_keep_the_slices_from_the_rooms() {
 }
 
 #[test]
-fn a_publisher_that_lies_stops_only_itself() {
+fn a_lying_publisher_harms_only_itself() {
     let mut rig = Rig::<Broker>::new();
     for (low, first) in [
         (u64::MAX, u64::MAX),
@@ -674,7 +675,7 @@ fn a_publisher_that_lies_stops_only_itself() {
 }
 
 #[test]
-fn a_flooding_publisher_leaves_the_others_their_part_of_the_way() {
+fn a_flooding_publisher_leaves_the_others_their_share() {
     let mut rig = Rig::<Proxy>::new();
     rig.tell(
         1,
@@ -698,7 +699,7 @@ fn a_flooding_publisher_leaves_the_others_their_part_of_the_way() {
     assert_eq!(
         counter(&rig.machine, "dropped_queue_full"),
         dropped,
-        "who sends little is served"
+        "a modest publisher is served"
     );
 }
 
@@ -712,7 +713,7 @@ fn one_user_cannot_take_every_place_of_a_broker() {
     assert!(counter(&rig.machine, "dropped_full") >= 1_000);
 }
 
-/// Each publisher may have 64 KiB held, but there may be a million of them.
+/// Each publisher may have 64 KiB held, but there may be a million publishers.
 #[test]
 fn holes_of_many_publishers_do_not_fill_a_broker() {
     let mut rig = Rig::<Broker>::new();
@@ -736,10 +737,14 @@ fn holes_of_many_publishers_do_not_fill_a_broker() {
         "another's are held"
     );
     rig.pass(70_000_000, 1_000_000);
-    assert_eq!(rig.machine.held_bytes(), 0, "who does not come back leaves nothing");
+    assert_eq!(
+        rig.machine.held_bytes(),
+        0,
+        "a publisher that does not return leaves nothing"
+    );
 }
 
-/// Found: acknowledgements for a proxy that never came back kept its publishers forever.
+/// Regression: acknowledgements for a proxy that never returned kept its publishers forever.
 #[test]
 fn publishers_of_a_proxy_that_is_gone_are_forgotten() {
     let mut rig = Rig::<Broker>::new();
@@ -753,7 +758,7 @@ fn publishers_of_a_proxy_that_is_gone_are_forgotten() {
 }
 
 #[test]
-fn gaps_without_end_do_not_fill_a_client() {
+fn endless_gaps_do_not_fill_a_client() {
     let mut rig = Rig::<Client>::new();
     let place = muster_rooms::FIRST_PLACE;
     for at in 0..20_000 {
@@ -880,7 +885,7 @@ fn write_seeds() {
 }
 
 #[test]
-fn a_gateway_that_names_nonsense_keeps_no_client_from_the_one_that_it_was_given() {
+fn a_gateway_that_announces_bad_servers_keeps_no_client_from_its_given_one() {
     let mut rig = Rig::<Client>::learning();
     let (role, mut dice) = (role::GATEWAY, dice());
     let server = |ip: [u8; 4], port, key| Server {
@@ -896,7 +901,7 @@ fn a_gateway_that_names_nonsense_keeps_no_client_from_the_one_that_it_was_given(
     ];
     let servers = nowhere.to_vec();
     rig.tell(0, &Record::Control(ControlRecord::Servers { role, servers }));
-    // Hundreds of strangers; the right address with a wrong key; malformed ones.
+    // Hundreds of strangers; the right address with a wrong key; malformed servers.
     for _ in 0..40 {
         let mut nobody = |at: usize| server([192, 0, 2, at as u8], dice.roll() as u16 | 1, [at as u8; 32]);
         let servers: Vec<Server> = (0..SERVERS_MAX).map(&mut nobody).collect();
@@ -926,7 +931,7 @@ fn a_gateway_that_names_nonsense_keeps_no_client_from_the_one_that_it_was_given(
         }
         assert!(
             rig.now < began + 6_000_000,
-            "not tried: the one that was given, but {tried:?}"
+            "the given server was not tried, but {tried:?}"
         );
     }
     assert!(nowhere.iter().all(|server| !tried.contains(&server.addr)), "{tried:?}");

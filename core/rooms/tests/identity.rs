@@ -1,5 +1,5 @@
-//! Real machines where every node must prove its identity. A node that may not take part is ignored from the moment on
-//! at which it may not, and the others notice nothing.
+//! Real machines where every node must prove its identity. A node that loses the right to take part is ignored at
+//! once, and the others notice nothing.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn door<M: Subject>(rig: &Rig<M>) -> &DoorCounters {
     &rig.machine.links_of().door.counters
 }
 
-/// Each of these for every role that has links.
+/// Runs each of these tests for every role that has links.
 macro_rules! everywhere {
     ($($(#[$about:meta])* $name:ident;)*) => {$(
         #[test]
@@ -40,7 +40,7 @@ macro_rules! everywhere {
 }
 
 everywhere! {
-    who_is_taken_from_the_list_is_not_heard_any_more_from_that_moment_on;
+    a_node_removed_from_the_list_is_ignored_at_once;
     who_has_not_the_key_of_a_listed_node_is_let_in_nowhere_and_named;
     what_strangers_without_the_secret_say_accuses_no_node;
     a_hello_that_lost_its_identity_on_the_way_opens_nothing;
@@ -49,7 +49,7 @@ everywhere! {
 mod of {
     use super::*;
 
-    pub fn who_is_taken_from_the_list_is_not_heard_any_more_from_that_moment_on<M: Subject>() {
+    pub fn a_node_removed_from_the_list_is_ignored_at_once<M: Subject>() {
         let count = linked(&Rig::<M>::identified()).len();
         assert!(count > 0, "{:?} has no peers", M::ROLE);
         for at in 0..count {
@@ -66,16 +66,21 @@ mod of {
 
             let kept: Vec<_> = NODES.into_iter().filter(|(node, _)| *node != out).collect();
             rig.know(&kept);
-            // Before the next turn: its datagrams may be in the socket.
+            // Before the next turn: its datagrams may be in the socket already.
             for (told, bytes) in sealed.iter().enumerate() {
                 rig.give(LINK_SOCKET, place(out), bytes);
                 let dropped = counter(&rig.machine, "link_dropped_unknown");
-                assert_eq!(dropped, told as u64 + 1, "{:?}: node {out} is heard", M::ROLE);
+                assert_eq!(
+                    dropped,
+                    told as u64 + 1,
+                    "{:?}: datagrams of node {out} are accepted",
+                    M::ROLE
+                );
             }
             rig.turn();
             assert_eq!(counter(&rig.machine, "links_shut_out"), 1);
             let closed = rig.peers[peer].frames(FrameKind::CLOSE);
-            assert_eq!(closed, 1, "{:?}: node {out} is told that it is out", M::ROLE);
+            assert_eq!(closed, 1, "{:?}: node {out} was not told that it is out", M::ROLE);
             let others: Vec<_> = before.iter().copied().filter(|(node, _)| *node != out).collect();
             assert_eq!(linked(&rig), others, "{:?}: the others notice nothing", M::ROLE);
             let role = rig.peers[peer].role;
@@ -83,7 +88,7 @@ mod of {
 
             rig.know(&NODES);
             rig.link(out, role);
-            assert_eq!(linked(&rig).len(), before.len(), "who is listed again is in again");
+            assert_eq!(linked(&rig).len(), before.len(), "a relisted node is admitted again");
         }
     }
 

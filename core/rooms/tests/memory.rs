@@ -1,7 +1,8 @@
-//! The memory of an idle session at a gateway, by counted allocations: what the machine asked for, without the rounding of an
-//! allocator and the pages of a kernel.
+//! The memory of an idle session at a gateway, by counted allocations: what the machine requested, without an
+//! allocator's rounding or the kernel's pages.
 //!
-//! `cargo test --release -p muster-rooms --test memory -- --nocapture` prints the parts. `SESSIONS=10000` counts as many.
+//! `cargo test --release -p muster-rooms --test memory -- --nocapture` prints the parts. `SESSIONS=10000` counts that
+//! many sessions.
 
 mod common;
 
@@ -15,19 +16,20 @@ use muster_rooms::{role, Gateway, GatewayEvent};
 use muster_transport::{ClusterKeys, FrameKind, Inbox, Machine, Micros, Outbox, Role};
 
 const SECOND: Micros = 1_000_000;
-/// Tables that double have as much room to spare as with 10,000: 1.64 times what they need.
+/// With this number, tables that double have as much spare capacity as with 10,000 sessions: 1.64 times what they
+/// need.
 const SESSIONS: u32 = 2_500;
-/// With so many the process has what it has once.
+/// With this many sessions the process has made its one-time allocations.
 const BASE: u32 = 1_100;
-/// PF-12.
+/// The limit of PF-12.
 const BYTES_MAX: f64 = 1_024.0;
 /// Two sweeps of keys, one every 3 s, and a second. A session ends after 10 s.
 const SILENT: Micros = 7 * SECOND;
 
-/// The system's allocator, which counts while the machine works.
+/// The system's allocator, with counting while the machine works.
 struct Counting;
 
-/// Blocks that the machine has, by their size in steps of 16 B.
+/// Blocks that the machine has allocated, by size in steps of 16 B.
 static BLOCKS: [AtomicIsize; 1 << 15] = [const { AtomicIsize::new(0) }; 1 << 15];
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
@@ -42,7 +44,7 @@ fn count(size: usize, by: isize) {
     }
 }
 
-// Safety: every call goes to the system's allocator as it came.
+// SAFETY: every call goes unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
@@ -64,7 +66,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A gateway whose allocations are counted, and nobody else's.
+/// A gateway whose allocations alone are counted.
 struct Counted(Gateway);
 
 impl Counted {
@@ -146,18 +148,18 @@ fn ask(rig: &mut Rig<Counted>) {
     }
 }
 
-/// Sessions of these users, each a member of the room.
+/// Adds sessions of these users, each a member of the room.
 fn come(rig: &mut Rig<Counted>, users: std::ops::Range<u32>) {
     for user in users {
         let peer = rig.session_of(user, format!("user {user}").as_bytes());
         rig.join(peer, 1, ROOM, Positions::default());
         if user % 1_000 == 0 {
-            ask(rig); // else the first ones would have been silent for too long
+            ask(rig); // otherwise the first ones would have been silent for too long
         }
     }
 }
 
-/// Every session keeps itself alive, then says nothing until no key is held.
+/// Every session sends keepalives, then is silent until no key is held.
 fn settle(rig: &mut Rig<Counted>) {
     for _ in 0..3 {
         ask(rig);

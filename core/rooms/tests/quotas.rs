@@ -1,4 +1,4 @@
-//! One user among others: what it may have and do, and how little the others notice.
+//! One user among others: what it may use, and how little the others notice.
 
 mod common;
 
@@ -37,9 +37,9 @@ fn told(rig: &mut Rig<Gateway>, room: &str) -> Vec<Consumed> {
     told.filter(|consumed| consumed.room == room_id(room)).collect()
 }
 
-/// The owner's messages, 200 a second for this long, all of which the gateway's memory holds. Returns their number, and by how
-/// many the gateway's reports on its members' progress were behind at most, once a second had passed. `seldom`: members that say
-/// what they have every 100 ms.
+/// The owner's messages, 200 a second for this long, all of which the gateway's memory holds. Returns their number,
+/// and the greatest lag of the gateway's reports on its members' progress after the first second. `seldom`: members
+/// that acknowledge every 100 ms.
 fn carried(rig: &mut Rig<Gateway>, room: &str, seldom: &[usize], seconds: u64) -> (u64, u64) {
     let (mut next, mut behind) = (1, 0);
     for step in 0..200 * seconds {
@@ -59,7 +59,7 @@ fn carried(rig: &mut Rig<Gateway>, room: &str, seldom: &[usize], seconds: u64) -
 }
 
 #[test]
-fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or_they_say_nothing() {
+fn forty_slow_or_silent_sessions_of_one_user_slow_no_live_room() {
     for silent in [false, true] {
         let mut rig = linked_gateway();
         let slow: Vec<usize> = (0..40).map(|number| session(&mut rig, 1 + number, 7)).collect();
@@ -83,13 +83,13 @@ fn forty_sessions_of_one_user_slow_no_live_room_whether_their_window_is_small_or
     }
 }
 
-/// The session tells a window of one datagram.
+/// The session announces a window of one datagram.
 fn shut(rig: &mut Rig<Gateway>, peer: usize) {
     rig.peers[peer].conn.receive_window = 1;
     rig.peers[peer].conn.tell_status();
 }
 
-/// A room that has begun, with a member of each of thirty users.
+/// A room with messages, and with one member of each of thirty users.
 fn thirty_users() -> (Rig<Gateway>, Vec<usize>) {
     let mut rig = linked_gateway();
     let members: Vec<usize> = (0..30)
@@ -102,9 +102,9 @@ fn thirty_users() -> (Rig<Gateway>, Vec<usize>) {
     (rig, members)
 }
 
-/// Two users of three are slow, as where the gateway's way out is: publishers are to wait.
+/// Two thirds of the users are slow, as if the gateway's uplink were: publishers must wait.
 #[test]
-fn a_gateway_that_is_behind_with_most_users_says_so() {
+fn a_gateway_that_lags_for_most_users_reports_it() {
     let (mut rig, members) = thirty_users();
     members[..20].iter().for_each(|peer| rig.peers[*peer].polite = false);
     let (_, behind) = carried(&mut rig, ROOM, &[], 3);
@@ -113,7 +113,7 @@ fn a_gateway_that_is_behind_with_most_users_says_so() {
 
 /// The same, but their own windows stop them: they are slow, not the gateway.
 #[test]
-fn members_that_tell_small_windows_slow_no_live_room_however_many_users_they_are() {
+fn members_with_small_windows_slow_no_live_room() {
     let (mut rig, members) = thirty_users();
     members[..20].iter().for_each(|peer| shut(&mut rig, *peer));
     let (next, behind) = carried(&mut rig, ROOM, &members[..20], 3);
@@ -122,10 +122,10 @@ fn members_that_tell_small_windows_slow_no_live_room_however_many_users_they_are
     assert!(had > next * 9 / 10, "{had} of {next}");
 }
 
-/// It takes a datagram when it likes, and says so: seldom enough to hold the room at a crawl, and often enough not to stand
-/// still.
+/// It acknowledges a datagram when it likes: rarely enough to slow the room to a crawl, and often enough not to count
+/// as stopped.
 #[test]
-fn a_paced_room_waits_for_a_member_that_goes_on_and_six_seconds_for_one_that_takes_a_trickle() {
+fn a_paced_room_waits_for_a_slow_member_and_six_seconds_for_a_trickle() {
     let mut rig = linked_gateway();
     let slow: Vec<usize> = (0..3).map(|number| session(&mut rig, 1 + number, 7)).collect();
     let quick = session(&mut rig, 9, 9);
@@ -168,7 +168,7 @@ fn acknowledged(rig: &Rig<Proxy>, peer: usize) -> Option<Ack> {
 }
 
 #[test]
-fn a_users_flood_stays_at_the_proxy_whatever_session_it_comes_by_and_others_publish_on() {
+fn a_users_flood_over_any_sessions_stops_at_the_proxy() {
     for (messages, bytes, data, least) in [(100, 0, 20, 295), (0, 100_000, 1_000, 285)] {
         let mut rig = Rig::<Proxy>::bare();
         rig.machine.set_bounds(Bounds {
@@ -199,7 +199,7 @@ fn a_users_flood_stays_at_the_proxy_whatever_session_it_comes_by_and_others_publ
         let passed = forwarded(&rig);
         assert!(
             (least..=310).contains(&passed),
-            "a second's saved, and two that come: {passed}"
+            "one second's burst, and two seconds at the rate: {passed}"
         );
         assert_eq!(passed + counter(&rig.machine, "dropped_rate"), 2_000);
         let ack = acknowledged(&rig, flood[0]).expect("it is told");
@@ -222,10 +222,10 @@ fn slow_linked_gateway() -> Rig<Broker> {
     rig
 }
 
-/// The gateway says that it has passed nothing on, for less than the half second after which a live room goes on. The
-/// publisher sends what it likes: 100 messages in 10 ms.
+/// The gateway reports that it has passed nothing on, for less than the half second after which a live room
+/// continues. The publisher ignores that: 100 messages in 10 ms.
 #[test]
-fn a_publisher_that_ignores_its_credit_is_refused_what_is_beyond_it() {
+fn messages_beyond_a_publishers_credit_are_refused() {
     let mut rig = slow_linked_gateway();
     let published = |rig: &Rig<Broker>| counter(&rig.machine, "messages_published");
     let data = [b'x'; 100];
@@ -260,7 +260,7 @@ fn a_publisher_that_ignores_its_credit_is_refused_what_is_beyond_it() {
     assert_eq!(numbered + counter(&rig.machine, "dropped_credit"), 4_500);
 }
 
-/// What a session heard of its joins: how many it was refused, and with which code.
+/// The refusals of a session's joins, as codes.
 fn refusals(rig: &mut Rig<Gateway>, peer: usize) -> Vec<Code> {
     let records = rig.peers[peer].take_records();
     let refused = records.iter().filter_map(|bytes| match Record::read(bytes) {
@@ -271,7 +271,7 @@ fn refusals(rig: &mut Rig<Gateway>, peer: usize) -> Vec<Code> {
 }
 
 #[test]
-fn a_user_that_joins_ten_thousand_rooms_is_in_a_thousand_and_others_are_not_hindered() {
+fn a_user_joins_a_thousand_of_ten_thousand_rooms_and_others_are_unaffected() {
     let mut rig = linked_gateway();
     rig.machine.set_bounds(Bounds::default());
     let sessions: Vec<usize> = (0..40).map(|number| session(&mut rig, 1 + number, 7)).collect();
@@ -290,7 +290,7 @@ fn a_user_that_joins_ten_thousand_rooms_is_in_a_thousand_and_others_are_not_hind
     assert_eq!(counter(&rig.machine, "joins_refused_user"), refused as u64);
     rig.join(other, 1, "sports:other", Positions::default());
     assert_eq!(rig.machine.rooms_len(), most + 1);
-    // What it leaves, and what its sessions that end had, it may have again.
+    // Memberships that it leaves, or that its sessions had when they ended, are available to it again.
     rig.frame(sessions[0], FrameKind::CLOSE.code(), &[0]);
     rig.turn();
     for number in 0..2 {
@@ -307,7 +307,7 @@ fn a_user_that_joins_ten_thousand_rooms_is_in_a_thousand_and_others_are_not_hind
 }
 
 #[test]
-fn of_a_gateway_with_few_rooms_one_user_gets_half_and_the_next_has_place() {
+fn one_user_gets_half_of_a_small_gateways_rooms() {
     let mut rig = linked_gateway();
     rig.machine.set_rooms_max(60);
     let peers: Vec<usize> = (0..2)
@@ -328,7 +328,7 @@ fn of_a_gateway_with_few_rooms_one_user_gets_half_and_the_next_has_place() {
 }
 
 #[test]
-fn a_user_has_so_many_sessions_at_a_server_and_a_further_one_is_told_to_come_later() {
+fn a_session_beyond_a_users_limit_is_refused_for_now() {
     let mut rig = linked_gateway();
     rig.machine.set_bounds(Bounds::default());
     let peers: Vec<usize> = (0..=USER_SESSIONS_MAX)

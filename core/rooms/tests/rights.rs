@@ -1,4 +1,4 @@
-//! Rights per room: the refusals of a gateway and of a proxy, and what another token of the same user changes.
+//! Rights per room: the refusals of a gateway and of a proxy, and the effect of another token of the same user.
 
 mod common;
 
@@ -8,7 +8,7 @@ use muster_rooms::wire::{Positions, Record};
 use muster_rooms::{Client, Proxy};
 use muster_transport::{Code, ControlRecord};
 
-/// Of another namespace than [`ROOM`].
+/// In another namespace than [`ROOM`].
 const PRIVATE: &str = "chat:7";
 
 /// The refusals that a session got, by request.
@@ -21,9 +21,9 @@ fn refusals<M: Subject>(rig: &mut Rig<M>, at: usize) -> Vec<(u32, Code)> {
     records.iter().filter_map(refused).collect()
 }
 
-/// Found: a token with the right to read joined another user's private room.
+/// Regression: a token with the right to read joined another user's private room.
 #[test]
-fn a_gateway_admits_to_a_room_who_may_read_it_and_gives_history_to_who_may_have_it() {
+fn a_gateway_admits_readers_and_gives_history_by_right() {
     for (words, history, refused) in [
         ("read", 0, None),
         ("read", 5, Some(Code::NotAllowed)),
@@ -58,7 +58,7 @@ fn a_gateway_admits_to_a_room_who_may_read_it_and_gives_history_to_who_may_have_
 }
 
 #[test]
-fn a_proxy_opens_a_room_to_who_may_publish_in_it() {
+fn a_proxy_opens_a_room_by_right_to_publish() {
     for (words, refused) in [
         ("publish", None),
         ("read,command,members,history", Some(Code::NotAllowed)),
@@ -87,7 +87,7 @@ fn a_proxy_opens_a_room_to_who_may_publish_in_it() {
 }
 
 #[test]
-fn a_proxy_takes_commands_and_questions_of_who_may_ask_them() {
+fn a_proxy_accepts_commands_and_queries_by_right() {
     for (words, command, count) in [
         ("command", true, false),
         ("members", false, true),
@@ -130,7 +130,7 @@ fn a_proxy_takes_commands_and_questions_of_who_may_ask_them() {
 }
 
 #[test]
-fn another_token_of_the_same_rights_changes_nothing_and_one_of_others_opens_another_session() {
+fn a_token_with_other_rights_opens_another_session() {
     let mut rig = linked_gateway();
     let at = rig.session_of(1, b"sports:*=read");
     rig.join(at, 1, ROOM, Positions::default());
@@ -159,7 +159,7 @@ fn shown(rig: &mut Rig<Client>, at: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_client_shows_its_next_token_where_the_former_one_ends_and_nowhere_else() {
+fn a_client_shows_its_next_token_only_where_the_old_one_ends() {
     let mut rig = Rig::<Client>::new();
     shown(&mut rig, 0);
     shown(&mut rig, 1);

@@ -1,4 +1,4 @@
-//! One real machine among peers that keep to the protocol: its answers, their times and their receivers.
+//! One real machine among peers that follow the protocol: its replies, their times and their receivers.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn gateway() -> Rig<Gateway> {
     gateway_since(1_000_000)
 }
 
-/// The same with a clock that begins at `now`.
+/// As [`gateway`], with a clock that begins at `now`.
 fn gateway_since(now: u64) -> Rig<Gateway> {
     let mut rig = Rig::<Gateway>::bare();
     rig.now = now;
@@ -40,7 +40,7 @@ fn gateway_since(now: u64) -> Rig<Gateway> {
     rig
 }
 
-/// A gateway's answer to a join of a room in which nothing was said.
+/// A gateway's reply to a join of a room without messages.
 fn joined(request: u32, handle: u32) -> Record<'static> {
     Record::Joined {
         request,
@@ -54,7 +54,7 @@ fn joined(request: u32, handle: u32) -> Record<'static> {
     }
 }
 
-/// The result of a join: joined, or refused with a code.
+/// The results of joins: joined, or refused with a code.
 fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)> {
     let records = rig.peers[member].take_records();
     let answers = records.iter().filter_map(|bytes| match Record::read(bytes) {
@@ -65,7 +65,7 @@ fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)
     answers.collect()
 }
 
-/// The gaps of a gateway's answer to a join, if it has come.
+/// The gaps of a gateway's reply to a join, if it has come.
 fn gaps_told(rig: &mut Rig<Gateway>, member: usize) -> Option<Vec<StreamGap>> {
     let records = rig.peers[member].take_records();
     records.iter().find_map(|bytes| match Record::read(bytes) {
@@ -106,7 +106,7 @@ fn pass<M: Subject>(rig: &mut Rig<M>, time: u64) {
 }
 
 #[test]
-fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
+fn a_join_is_answered_once_the_owner_has_sent_the_rooms_head() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
@@ -119,7 +119,7 @@ fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
     assert!(rig.peers[2].frames(kinds::LINK_REPAIR) >= 2, "it is asked");
     head(&mut rig, 1, 4);
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
-    // Messages that die with that broker from here on are announced.
+    // From here on, messages lost with that broker are announced.
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
     assert_eq!(rig.peers[0].frames(kinds::GAP), 1);
@@ -141,14 +141,14 @@ fn gateway_of_two_clusters() -> Rig<Gateway> {
 /// The broker of the second cluster.
 const OTHER: u32 = 8;
 
-/// A member has asked to join, and all routers' reports are out.
+/// A member has asked to join, and all routers have confirmed the interest.
 fn joining(rig: &mut Rig<Gateway>) {
     rig.join(0, 7, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
 }
 
 #[test]
-fn a_join_is_answered_once_an_owner_of_each_cluster_has_said_where_the_room_stands() {
+fn a_join_is_answered_once_each_cluster_has_sent_the_rooms_head() {
     let mut rig = gateway_of_two_clusters();
     let other = rig.link(OTHER, role::BROKER);
     joining(&mut rig);
@@ -164,7 +164,7 @@ fn a_join_is_answered_once_an_owner_of_each_cluster_has_said_where_the_room_stan
 }
 
 #[test]
-fn a_cluster_that_is_away_or_says_nothing_keeps_a_join_waiting_for_a_while_only() {
+fn an_absent_or_silent_cluster_delays_a_join_only_for_a_while() {
     for (linked, longest) in [(false, 400_000), (true, 1_600_000)] {
         let mut rig = gateway_of_two_clusters();
         if linked {
@@ -179,7 +179,7 @@ fn a_cluster_that_is_away_or_says_nothing_keeps_a_join_waiting_for_a_while_only(
 }
 
 #[test]
-fn a_cluster_without_a_broker_of_the_rooms_partition_keeps_nobody_waiting() {
+fn a_cluster_without_a_broker_of_the_partition_delays_no_join() {
     let mut rig = gateway_of_two_clusters();
     let none = placement().beside(role::BROKER, [], 1);
     rig.machine.set_placement(rig.now, none);
@@ -189,7 +189,7 @@ fn a_cluster_without_a_broker_of_the_rooms_partition_keeps_nobody_waiting() {
 }
 
 #[test]
-fn who_is_in_as_many_rooms_as_may_be_is_refused_another_and_answered_for_one_of_them() {
+fn a_member_at_its_room_limit_is_refused_another_but_may_rejoin_one() {
     let mut rig = gateway();
     let name = |at: u32| format!("sports:{at}");
     for at in 0..SESSION_ROOMS as u32 {
@@ -209,7 +209,7 @@ fn who_is_in_as_many_rooms_as_may_be_is_refused_another_and_answered_for_one_of_
 }
 
 #[test]
-fn a_join_with_a_position_that_no_owner_can_have_given_is_answered_in_numbers() {
+fn a_join_with_an_impossible_position_gets_valid_numbers() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::at([(stream(1), NUMBER_MAX)]));
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
@@ -219,7 +219,7 @@ fn a_join_with_a_position_that_no_owner_can_have_given_is_answered_in_numbers() 
 }
 
 #[test]
-fn a_join_whose_owner_is_gone_is_refused_and_may_be_asked_again() {
+fn a_join_without_an_owner_is_refused_and_may_be_retried() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
@@ -227,7 +227,7 @@ fn a_join_whose_owner_is_gone_is_refused_and_may_be_asked_again() {
     rig.join(1, 8, ROOM, Positions::default());
     pass(&mut rig, ANSWER_WAIT / 2 + 100_000);
     assert_eq!(answers(&mut rig, 0), [(7, Err(Code::NotReady))]);
-    assert_eq!(answers(&mut rig, 1), [], "who came later waits as long");
+    assert_eq!(answers(&mut rig, 1), [], "a later join waits as long");
     rig.join(0, 7, ROOM, Positions::default());
     head(&mut rig, 1, 1);
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
@@ -246,7 +246,7 @@ fn a_join_without_a_router_is_refused_and_leaves_no_room_behind() {
     assert_eq!(rig.machine.rooms().count(), 0);
 }
 
-/// 0: the gateway; 1: a router that has named it and told everything.
+/// 0: the gateway; 1: a router that has reported it completely.
 fn broker() -> Rig<Broker> {
     let mut rig = Rig::<Broker>::bare();
     rig.link(GATEWAY, role::GATEWAY);
@@ -258,7 +258,7 @@ fn broker() -> Rig<Broker> {
 }
 
 #[test]
-fn a_broker_accounts_for_what_it_held_and_never_numbered() {
+fn a_broker_accounts_for_held_messages_that_it_never_numbered() {
     let mut rig = Rig::<Broker>::new();
     let counts = |rig: &Rig<Broker>| {
         let names = [
@@ -286,13 +286,13 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
     assert_eq!(since(&rig), ([4, 2, 1, 1], 0));
     rig.say(proxy, &link_publish(77, 6, 8, &[b"eight"]));
     assert_eq!(since(&rig), ([5, 2, 1, 1], 1));
-    // A gateway that stays away is forgotten with it.
+    // If a gateway stays away, its data is forgotten too.
     rig.pass(130_000_000, 50_000);
     assert_eq!(since(&rig), ([5, 2, 1, 2], 0));
 }
 
-/// The publisher did not get the acknowledgement of the second message before its room moved, so it sends it once more.
-/// Members drop what they have: `repeats` (`member.rs`).
+/// The publisher did not get the acknowledgement of the second message before its room moved, so it sends the message
+/// again. Members drop what they have: `repeats` (`member.rs`).
 #[test]
 fn a_message_without_its_acknowledgement_is_numbered_once_by_each_of_two_owners() {
     let published = |rig: &Rig<Broker>| {
@@ -309,9 +309,10 @@ fn a_message_without_its_acknowledgement_is_numbered_once_by_each_of_two_owners(
     assert_eq!(published(&next), (2, 1), "the second sequence once more");
 }
 
-/// Found: messages held behind a hole counted against the credit: at 1 % loss a publisher reached a third of its rate.
+/// Regression: messages held behind a hole counted against the credit: at 1 % loss a publisher reached a third of its
+/// rate.
 #[test]
-fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {
+fn held_messages_do_not_count_as_in_flight() {
     let mut rig = broker();
     let proxy = rig.link(PROXY, role::PROXY);
     let credit = |rig: &mut Rig<Broker>, first, messages: &[&[u8]]| {
@@ -330,10 +331,10 @@ fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {
     assert_eq!(credit(&mut rig, 5, &[b"five"]), (6, 256, 256 << 10));
 }
 
-/// Found: it stood still, and members joined without it: they never heard of the first messages that it numbered
-/// afterwards.
+/// Regression: the broker stood still, and members joined without it: they never got the first messages that it
+/// numbered afterwards.
 #[test]
-fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is_new() {
+fn a_broker_that_was_cut_off_numbers_nothing_before_a_routers_report() {
     let cut_off = || {
         let mut rig = broker();
         for peer in [0, 1] {
@@ -355,7 +356,7 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
     rig.tell(router, &Record::Complete { scope: Scope::ALL });
     assert_eq!(publishes(&mut rig, proxy), (1, 2));
 
-    // If there is no router it goes on with its knowledge.
+    // If there is no router, it continues with its knowledge.
     let (mut rig, proxy) = cut_off();
     pass(&mut rig, MISSING_WAIT + 10_000);
     assert_eq!(publishes(&mut rig, proxy), (1, 0));
@@ -368,7 +369,7 @@ fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is
 }
 
 #[test]
-fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
+fn a_gateway_that_a_new_router_never_sees_is_forgotten() {
     let wanted = |rig: &Rig<Broker>| rig.machine.interest().len();
     let mut rig = broker();
     rig.frame(0, FrameKind::CLOSE.code(), &[0]);
@@ -376,7 +377,7 @@ fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     assert_eq!(wanted(&rig), 1, "a router that named it speaks for it");
     let router = rig.link(ROUTER, role::ROUTER);
     pass(&mut rig, 2 * GATEWAY_LEASE);
-    assert_eq!(wanted(&rig), 1, "a router that still loads says nothing");
+    assert_eq!(wanted(&rig), 1, "a router that is still loading reports nothing");
     rig.tell(router, &Record::Complete { scope: Scope::ALL });
     pass(&mut rig, GATEWAY_LEASE - 2_000_000);
     assert_eq!(wanted(&rig), 1, "the gateway has its lease to come back");
@@ -394,9 +395,9 @@ fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     assert_eq!(wanted(&rig), 1, "it came back in time");
 }
 
-/// Its link to the routers may be dead alone: its members would get nothing though it is there.
+/// Only its link to the routers may be dead: its members would get nothing though it is alive.
 #[test]
-fn a_gateway_that_is_linked_is_kept_also_where_routers_have_forgotten_it() {
+fn a_linked_gateway_is_kept_though_routers_forgot_it() {
     let mut rig = broker();
     let (node, epoch, scope) = (GATEWAY, EPOCH, Scope::ALL);
     rig.tell(1, &Record::GatewayGone { node, epoch, scope });
@@ -447,7 +448,7 @@ fn router() -> Rig<Router> {
 /// A new peer's reports of a router's gateway and broker.
 const INTRODUCTION: [&str; 5] = ["1: +1", "1: all up to 1", "1: seen", "3 told", "complete"];
 
-/// A peer tells of another gateway's only room.
+/// A peer reports another gateway's only room.
 fn peer_names(rig: &mut Rig<Router>, peer: usize) {
     peer_names_life(rig, peer, EPOCH);
 }
@@ -479,7 +480,7 @@ fn peer_names_life(rig: &mut Rig<Router>, peer: usize, epoch: u32) {
 }
 
 #[test]
-fn what_a_router_hears_of_a_gateway_goes_to_brokers_and_peers_and_what_it_hears_of_a_peer_to_brokers_only() {
+fn reports_of_gateways_go_to_brokers_and_peers_and_those_of_peers_to_brokers_only() {
     let mut rig = router();
     rig.tell(0, &Record::Membership(membership(2, false)));
     for peer in [1, 3, 4] {
@@ -489,16 +490,16 @@ fn what_a_router_hears_of_a_gateway_goes_to_brokers_and_peers_and_what_it_hears_
     assert_eq!(told(&mut rig, 1), ["77: away", "77: +5", "77: all up to 5"]);
     assert_eq!(told(&mut rig, 3), ["covered"]);
     assert_eq!(told(&mut rig, 4), [""; 0]);
-    // The same from another peer is no news.
+    // The same from another peer adds nothing.
     peer_names(&mut rig, 4);
     assert_eq!(told(&mut rig, 1), [""; 0]);
     assert_eq!(told(&mut rig, 4), ["covered"]);
 }
 
-/// Otherwise its reports of its part raise the version of all that was requested, and the other part's reports are no
-/// news.
+/// Otherwise its reports of its share would raise the version of everything requested, and the other share's reports
+/// would add nothing.
 #[test]
-fn a_router_that_knows_a_part_only_from_now_on_says_so_before_anything_else() {
+fn a_router_that_narrows_its_share_reports_that_first() {
     let mut rig = router();
     let partition = (room_id(ROOM) % 2) as u16;
     let router = PlacedNode {
@@ -532,7 +533,7 @@ fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it()
     assert_eq!(told(&mut rig, 0), ["covered"]);
 }
 
-/// The map of all tests, and a node more.
+/// The placement of all tests, with one more node.
 fn placement_with(node: u32, role: Role) -> Placement {
     placement_with_all(&[node], role)
 }
@@ -548,9 +549,10 @@ fn placement_with_all(more: &[u32], role: Role) -> Placement {
     room_placement(2, nodes, 1, 1)
 }
 
-/// A join was answered, and a broker that had not heard of it owned the room next: it told the members nothing.
+/// Regression: a join was answered, and a broker that did not know of it owned the room next: it sent the members
+/// nothing.
 #[test]
-fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_while() {
+fn an_unserved_broker_delays_the_coverage_of_reports_for_a_while() {
     const OTHER: u32 = 9;
     let mut rig = Rig::<Router>::new();
     assert_eq!(told(&mut rig, 0), ["covered"]);
@@ -579,7 +581,7 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     let scope = Scope::ALL;
     rig.tell(other, &Record::Subscribe { scope });
     assert_eq!(told(&mut rig, 0), ["covered"], "it has been told here");
-    // It may have been away for as long as we have not heard of it, and hear that it was later than we.
+    // It may have been away for as long as its link here was silent, and may notice that later.
     rig.frame(other, FrameKind::CLOSE.code(), &[0]);
     assert_eq!(says(&mut rig), [""; 0]);
     rig.tell(peer, &Record::Covered { offset: 1 << 22 });
@@ -588,11 +590,11 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     assert_eq!(told(&mut rig, 0), ["covered"]);
 }
 
-/// Found: two routers heard nothing of each other, and a broker moved from one to the other, whose report did not
-/// arrive. A join was answered 2 s later, before they heard of each other again, and the broker did not count the
+/// Regression: two routers got nothing from each other, and a broker moved from one to the other, whose report did
+/// not arrive. A join was answered 2 s later, before the routers were linked again, and the broker did not count the
 /// member.
 #[test]
-fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
+fn a_broker_served_by_a_silent_peer_is_waited_for() {
     const OTHER: u32 = 9;
     for linked in [true, false] {
         let mut rig = Rig::<Router>::new();
@@ -628,9 +630,9 @@ fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
     }
 }
 
-/// Found: a router without that one's brokers in its placement answered a join that they had not heard of.
+/// Regression: a router without that cluster's brokers in its placement answered a join that they did not know of.
 #[test]
-fn a_broker_of_another_cluster_that_nobody_tells_is_waited_for_too() {
+fn an_unserved_broker_of_another_cluster_is_waited_for_too() {
     let mut rig = Rig::<Router>::new();
     assert_eq!(told(&mut rig, 0), ["covered"]);
     let other = PlacedNode::new(9, role::BROKER, addr(9009));
@@ -644,9 +646,10 @@ fn a_broker_of_another_cluster_that_nobody_tells_is_waited_for_too() {
     assert_eq!(told(&mut rig, 0), ["covered"]);
 }
 
-/// It told a broker nothing of the gateways that only its peer knew, and the broker began to number messages for the others.
+/// Regression: it reported nothing to a broker about gateways that only its peer knew, and the broker began to number
+/// messages for the others.
 #[test]
-fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_they_know() {
+fn no_broker_is_complete_before_the_routers_peers_have_reported() {
     let subscribes = |rig: &mut Rig<Router>, node| {
         let broker = rig.link(node, role::BROKER);
         rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
@@ -673,9 +676,9 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
     assert_eq!(told(&mut rig, broker), ["complete"], "it does not come back");
 }
 
-/// A number belongs to a name: the map may name it while the link of its former role still exists.
+/// A number belongs to a name: the placement may name it while the link of its former role still exists.
 #[test]
-fn a_node_that_comes_back_as_a_router_is_told_on_the_link_of_the_router() {
+fn a_node_that_returns_as_a_router_gets_reports_on_its_new_link() {
     let mut rig = Rig::<Gateway>::bare();
     let nodes = |router| {
         let nodes = [(BROKER, role::BROKER), (70, role::BROKER), (router, role::ROUTER)];
@@ -703,9 +706,10 @@ fn a_node_that_comes_back_as_a_router_is_told_on_the_link_of_the_router() {
     assert_eq!(begins(&mut rig, back), 1);
 }
 
-/// A peer has a link to the gateway and place for its rooms; this router has neither. Silence would look like a quiet room.
+/// A peer has a link to the gateway and space for its rooms; this router has neither. Silence would look like a quiet
+/// room.
 #[test]
-fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one() {
+fn a_gateway_learns_of_a_full_routers_refusals_once_linked() {
     for early in [false, true] {
         refused_without_a_link(early);
     }
@@ -728,7 +732,7 @@ fn refused_without_a_link(early: bool) {
     rig.machine.set_placement(rig.now, placement());
     rig.link(78, role::ROUTER);
     if early {
-        rig.link(77, role::GATEWAY); // of its former life, and not found lost
+        rig.link(77, role::GATEWAY); // of its former life, whose loss was not noticed
     }
     let epoch = EPOCH + 1;
     peer_names_life(&mut rig, 0, epoch);
@@ -790,7 +794,7 @@ fn a_router_forgets_a_gateway_that_neither_it_nor_a_peer_has_a_link_to() {
 }
 
 #[test]
-fn brokers_hear_that_a_gateway_is_nowhere_once_all_routers_that_the_map_names_say_so() {
+fn brokers_learn_that_a_gateway_is_away_once_all_placed_routers_report_it() {
     let mut rig = Rig::<Router>::new();
     let broker = rig.link(9, role::BROKER);
     rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
@@ -823,12 +827,12 @@ fn brokers_hear_that_a_gateway_is_nowhere_once_all_routers_that_the_map_names_sa
     assert_eq!(
         told(&mut rig, broker),
         ["1: away", "1: seen"],
-        "or may have been, as nobody knows now"
+        "or may have been, which is unknown now"
     );
 }
 
 #[test]
-fn what_a_peer_began_to_tell_of_a_gateway_that_is_nowhere_is_forgotten_too() {
+fn a_peers_incomplete_report_of_an_absent_gateway_is_forgotten_too() {
     let mut rig = router();
     let (node, epoch, scope, version) = (77, EPOCH, Scope::ALL, 5);
     rig.tell(
@@ -857,7 +861,7 @@ fn what_a_peer_began_to_tell_of_a_gateway_that_is_nowhere_is_forgotten_too() {
 }
 
 #[test]
-fn a_gateway_tells_another_router_all_when_its_home_is_lost() {
+fn a_gateway_reports_everything_to_another_router_when_its_home_is_lost() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
     assert_eq!(told(&mut rig, 3), ["begins at 0", "ends", "+1"]);
@@ -871,7 +875,7 @@ fn a_gateway_tells_another_router_all_when_its_home_is_lost() {
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
 }
 
-/// The next membership that leaves to the router, lost or not: whether of one that is wanted, after how many milliseconds the
+/// The next membership report to the router, lost or not: whether the room is wanted, after how many milliseconds the
 /// router has it, and how often it was sent within 100 more.
 fn tells_its_router(rig: &mut Rig<Gateway>, lost: bool) -> (bool, u64, usize) {
     let sent = |rig: &Rig<Gateway>| {
@@ -904,7 +908,7 @@ fn tells_its_router(rig: &mut Rig<Gateway>, lost: bool) -> (bool, u64, usize) {
 }
 
 #[test]
-fn who_is_the_first_in_a_room_or_leaves_it_as_the_last_is_told_again_after_ten_milliseconds_where_that_was_lost() {
+fn a_lost_report_of_a_first_join_or_last_leave_is_repeated_after_ten_milliseconds() {
     let mut rig = Rig::<Gateway>::new();
     pass(&mut rig, 1_000_000);
     for (request, lost, after) in [(1, true, 10), (2, false, 0)] {
@@ -934,7 +938,7 @@ fn who_is_the_first_in_a_room_or_leaves_it_as_the_last_is_told_again_after_ten_m
 }
 
 #[test]
-fn strangers_who_ask_for_much_keep_nobody_from_joining() {
+fn greedy_strangers_keep_nobody_from_joining() {
     let mut rig = gateway();
     let join = |name| Record::Join {
         request: 1,
@@ -983,11 +987,11 @@ fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     rig.peers[0].polite = false;
     rig.pass(1_000_000 + SILENCE_MAX + 500_000, 10_000);
     assert!(rig.peers[0].frames(kinds::REPAIR) > 3, "it asks");
-    assert!(!rig.machine.is_ready(Side::Gateway), "and draws its conclusion");
+    assert!(!rig.machine.is_ready(Side::Gateway), "and opens another session");
 }
 
 #[test]
-fn a_client_that_stood_still_takes_its_servers_for_no_further_away() {
+fn a_stall_of_the_client_does_not_lengthen_its_round_trips() {
     let mut rig = Rig::<Client>::new();
     rig.pass(1_000_000, 10_000);
     rig.machine
@@ -1008,7 +1012,7 @@ fn a_client_that_stood_still_takes_its_servers_for_no_further_away() {
     assert!(rtt.is_some_and(|rtt| rtt < 100_000), "{rtt:?}");
 }
 
-/// The gateway's next place of a room, with a thousand bytes.
+/// The gateway's next message of a room, with a thousand bytes.
 fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
     let frame = body(|writer| {
         let mut block = RoomBlock::begin(writer, handle, FIRST_PLACE + at - 1, stream(1), at, None);
@@ -1018,12 +1022,12 @@ fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
     rig.frame(0, kinds::ROOM.code(), &frame);
 }
 
-/// One message, or a chunk of one, from a publisher of its own.
+/// One message, or a chunk of one, from a separate publisher.
 fn piece(rig: &mut Rig<Client>, at: u64, publisher: (u64, u64), flags: u8) {
     piece_from(rig, 0, at, publisher, flags);
 }
 
-/// The same, by one of several gateways.
+/// As [`piece`], from one of several gateways.
 fn piece_from(rig: &mut Rig<Client>, peer: usize, at: u64, (user, sequence): (u64, u64), flags: u8) {
     let frame = body(|writer| {
         let mut block = RoomBlock::begin(writer, 3, FIRST_PLACE + at - 1, stream(1), at, None);
@@ -1057,7 +1061,7 @@ fn member_with(policy: Policy) -> (Rig<Client>, u32) {
     (rig, room)
 }
 
-/// The items that a program reads after a join with a policy and this event.
+/// The items that a program reads after a join with this policy and these events.
 fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec<Item> {
     let (mut rig, room) = member_with(policy);
     before(&mut rig, room);
@@ -1066,7 +1070,7 @@ fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec
 }
 
 #[test]
-fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
+fn a_message_dropped_for_a_slow_reader_is_a_gap_from_its_first_chunk() {
     let dropped = |read: &[Item]| {
         let gaps = read.iter().filter_map(|item| match item {
             Item::Gap(gap) if gap.reason == GapReason::Reader => Some((gap.first, gap.last)),
@@ -1092,7 +1096,7 @@ fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
         (4..=63).for_each(|at| piece(rig, at, (1, at), WHOLE));
     });
     assert_eq!(dropped(&oldest), [(1, 3)]);
-    // A message read between the chunks is no part of it.
+    // A message read between the chunks does not belong to it.
     let oldest = read_after(Policy::DropOldest, |rig, room| {
         piece(rig, 1, (1, 1), FIRST);
         piece(rig, 2, (2, 1), WHOLE);
@@ -1110,9 +1114,9 @@ fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
     assert_eq!(dropped(&newest), [(63, 63)]);
 }
 
-/// Nothing else came in that room, so its reader waited on beside a gap.
+/// Regression: nothing else came in that room, so its reader kept waiting beside a gap.
 #[test]
-fn who_reads_hears_at_once_that_a_message_was_never_finished() {
+fn a_reader_learns_at_once_of_an_unfinished_message() {
     let (mut rig, room) = member_with(Policy::DropOldest);
     piece(&mut rig, 1, (1, 1), FIRST);
     let mut data = Vec::new();
@@ -1131,10 +1135,10 @@ fn who_reads_hears_at_once_that_a_message_was_never_finished() {
     assert!(matches!(item, Some(Item::Gap(_))));
 }
 
-/// The gateway is away for eight seconds in the middle of a message. The received part is kept, as the rest comes
+/// The gateway is away for eight seconds in the middle of a message. The received chunks are kept, and the rest comes
 /// afterwards; if it does not, the message is given up in its time.
 #[test]
-fn a_message_that_had_begun_to_come_before_an_outage_is_whole_after_it() {
+fn a_partly_received_message_is_completed_after_an_outage() {
     for comes in [true, false] {
         let (mut rig, room) = member_with(Policy::DropOldest);
         piece(&mut rig, 1, (1, 1), WHOLE);
@@ -1198,9 +1202,9 @@ fn a_message_that_had_begun_to_come_before_an_outage_is_whole_after_it() {
     }
 }
 
-/// Its chunks took place of the rooms that it is still in.
+/// Regression: its chunks took memory from the rooms that the client is still in.
 #[test]
-fn of_a_message_that_had_begun_to_come_nothing_is_kept_where_there_is_no_way_back() {
+fn a_partly_received_message_is_dropped_if_its_room_cannot_return() {
     let (mut rig, room) = member_with(Policy::DropOldest);
     piece(&mut rig, 1, (1, 1), WHOLE);
     piece(&mut rig, 2, (2, 1), FIRST);
@@ -1236,9 +1240,9 @@ fn of_a_message_that_had_begun_to_come_nothing_is_kept_where_there_is_no_way_bac
     assert!(gone);
 }
 
-/// A session that comes back joins all its rooms at once: their answers may be lost, while later frames come.
+/// A returning session joins all its rooms at once: the replies may be lost, while later frames arrive.
 #[test]
-fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
+fn messages_before_the_reply_to_a_join_are_requested_in_every_room() {
     let mut rig = Rig::<Client>::new();
     let requests = 3..3 + 255;
     for request in requests.clone() {
@@ -1259,7 +1263,7 @@ fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
 }
 
 #[test]
-fn what_a_room_that_was_left_still_sends_is_not_asked_of_the_next_one_with_its_handle() {
+fn late_data_of_a_left_room_is_not_requested_from_the_next_room_with_its_handle() {
     let mut rig = Rig::<Client>::new();
     let join = |rig: &mut Rig<Client>, name: &str| {
         rig.machine
@@ -1281,7 +1285,7 @@ fn what_a_room_that_was_left_still_sends_is_not_asked_of_the_next_one_with_its_h
 }
 
 #[test]
-fn the_window_is_shut_while_any_room_blocks_and_no_longer() {
+fn the_window_is_closed_exactly_while_a_room_blocks() {
     let mut rig = Rig::<Client>::new();
     let rooms = [(3, "sports:one"), (4, "sports:two")].map(|(request, name)| {
         let room = rig.machine.join(rig.now, name, Positions::default(), Policy::Block);
@@ -1302,7 +1306,7 @@ fn the_window_is_shut_while_any_room_blocks_and_no_longer() {
 }
 
 #[test]
-fn a_gateway_that_answers_nothing_is_asked_again_and_again_before_it_is_given_up() {
+fn a_silent_gateway_is_asked_repeatedly_before_it_is_given_up() {
     let mut rig = Rig::<Client>::new();
     rig.pass(3_000_000, 10_000);
     rig.peers[0].polite = false;
@@ -1315,7 +1319,8 @@ fn a_gateway_that_answers_nothing_is_asked_again_and_again_before_it_is_given_up
         }
     }
     let pause = asked.windows(2).map(|two| two[1] - two[0]).max();
-    // Shortly before it is given up it is asked twenty times more: a burst of losses is cheaper to sit out than a handshake.
+    // Shortly before it is given up, it is asked twenty times more: waiting out a burst of losses is cheaper than a
+    // handshake.
     let last_from = (rig.now - start) / 1_000 - 500;
     let last = asked.iter().filter(|at| **at > last_from).count();
     assert!(pause <= Some(620) && asked.len() - last <= 20, "{asked:?}");
@@ -1340,7 +1345,7 @@ fn hellos<M: Subject>(rig: &mut Rig<M>, to: Addr, time: u64) -> Vec<(u64, u64)> 
     seen
 }
 
-/// The answer to a hello without a cookie.
+/// The reply to a hello without a cookie.
 fn cookie(connection: u64) -> Vec<u8> {
     let mut bytes = vec![7; HEADER + 16];
     Header::clear(DatagramKind::Cookie, connection).write(&mut bytes);
@@ -1364,7 +1369,7 @@ fn a_lost_hello_is_soon_repeated_and_a_far_server_has_time_to_answer() {
 }
 
 #[test]
-fn a_link_that_was_answered_once_is_not_dialled_at_the_pace_of_the_dead() {
+fn a_node_that_answered_once_is_dialled_faster_than_a_dead_one() {
     let mut rig = Rig::<Proxy>::bare();
     let broker = addr(9000 + BROKER as u16);
     let dead = hellos(&mut rig, broker, 3_000_000);
@@ -1402,7 +1407,7 @@ fn acknowledgements(rig: &Rig<Proxy>) -> Vec<(u32, Code, u64)> {
 }
 
 #[test]
-fn a_proxy_says_that_an_owner_is_not_there() {
+fn a_proxy_reports_an_absent_owner() {
     let mut rig = publishing();
     rig.say(0, &publish(0, 3, 4, &[b"four"]));
     rig.say(0, &publish(0, 3, 5, &[b"five"]));
@@ -1414,7 +1419,7 @@ fn a_proxy_says_that_an_owner_is_not_there() {
 #[test]
 fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
     let longest = PAYLOAD - 113;
-    let alone = message_max(PAYLOAD) + 1; // members could be sent none of it
+    let alone = message_max(PAYLOAD) + 1; // members could get none of it
     let largest = PAYLOAD - HEADER - 16 - 29; // the space in a client's own datagram
     let refused = |len| (len, Code::Malformed, 1);
     for (len, code, dropped) in [
@@ -1431,9 +1436,9 @@ fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
     }
 }
 
-/// The owner dropped them in silence, so the publisher repeated them for ever.
+/// Regression: the owner dropped them silently, so the publisher repeated them forever.
 #[test]
-fn a_proxy_refuses_sequences_that_no_publisher_may_use() {
+fn a_proxy_refuses_invalid_sequences() {
     for (low, first, code) in [
         (1, 1 << 61, Code::NotReady),
         (0, 1, Code::Malformed),
@@ -1449,7 +1454,7 @@ fn a_proxy_refuses_sequences_that_no_publisher_may_use() {
     }
 }
 
-/// The numbers of the commands that a broker is told.
+/// The numbers of the commands that a broker got.
 fn told_commands(rig: &mut Rig<Proxy>, broker: usize) -> Vec<u64> {
     let records = rig.peers[broker].take_records();
     let number = |bytes: &Vec<u8>| match Record::read(bytes) {
@@ -1460,7 +1465,7 @@ fn told_commands(rig: &mut Rig<Proxy>, broker: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_command_goes_to_the_other_broker_where_one_is_not_ready() {
+fn a_command_goes_to_another_broker_if_one_is_not_ready() {
     let mut rig = Rig::<Proxy>::bare();
     let nodes = [BROKER, BROKER + 50].map(|node| PlacedNode::new(node, role::BROKER, addr(9000 + node as u16)));
     rig.machine
@@ -1518,7 +1523,7 @@ fn open(rig: &mut Rig<Proxy>, request: u32) -> Record<'static> {
 }
 
 #[test]
-fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before() {
+fn a_closed_slot_is_reused_and_gets_no_data_of_its_former_room() {
     let mut rig = Rig::<Proxy>::new();
     let (code, retry_ms) = (Code::TooManyRooms, 0);
     // The first is open already.
@@ -1562,7 +1567,7 @@ fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before(
         "asked twice"
     );
     assert_eq!(rig.machine.counters.rooms_closed, 1);
-    // Late data for the eighth room goes nowhere, data for its successor goes there.
+    // Late data for the eighth room is dropped, data for its successor arrives.
     rig.peers[2].got.clear();
     rig.say(0, &publish(7, 1, 1, &[b"late"]));
     rig.pass(10_000, 1_000);
@@ -1579,7 +1584,7 @@ fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before(
     assert_eq!(counts(&rig), [before[0] + 3, before[1] + 2, before[2] + 1]);
 }
 
-/// A client with all places taken: 256 rooms are open, and the first has unacknowledged messages.
+/// A client with all slots taken: 256 rooms are open, and the first has unacknowledged messages.
 fn full_of_rooms() -> Rig<Client> {
     let mut rig = Rig::<Client>::new();
     for at in 1..256 {
@@ -1658,7 +1663,7 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
         matches!(events[..], [ClientEvent::Published(done)] if done.ticket == 9),
         "{events:?}"
     );
-    // It comes back as another life.
+    // It returns in a new life.
     let again = rig.machine.publication(rig.now, "sports:2").expect("a place");
     assert_eq!(again.closed, Some(1));
     rig.pass(10_000, 1_000);
@@ -1668,7 +1673,8 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
         .any(|bytes| matches!(Record::read(bytes), Some(Record::Open { name: b"sports:2", .. }))));
 }
 
-/// The client's longest pause within two minutes in which no server admits it, with or without a cookie.
+/// The client's longest pause between hellos within two minutes in which no server admits it, with or without a
+/// cookie.
 fn longest_pause(mut rig: Rig<Client>, cookies: bool) -> u64 {
     let (mut last, mut longest) = (rig.now, 0);
     for _ in 0..12_000 {
@@ -1686,7 +1692,7 @@ fn longest_pause(mut rig: Rig<Client>, cookies: bool) -> u64 {
 }
 
 #[test]
-fn a_client_knocks_within_a_second_of_its_servers_return_but_leaves_one_that_is_busy_alone() {
+fn a_client_reconnects_within_a_second_but_spares_a_busy_server() {
     let longest_pause = |cookies| longest_pause(Rig::bare(), cookies);
     let (nobody, busy) = (longest_pause(false), longest_pause(true));
     assert!((200_000..1_000_000).contains(&nobody), "{nobody} us without a hello");
@@ -1705,7 +1711,7 @@ fn joins_and_leaves(rig: &mut Rig<Client>) -> Vec<Result<String, u32>> {
 }
 
 #[test]
-fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
+fn more_joins_and_leaves_than_a_log_holds_are_sent_in_order() {
     let mut rig = Rig::<Client>::new();
     joins_and_leaves(&mut rig);
     let positions = Positions::at((1..=4).map(|epoch| (stream(epoch), 7)));
@@ -1732,9 +1738,9 @@ fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
     assert!(left.is_some() && left < again, "left {left:?}, joined again {again:?}");
 }
 
-/// Found: the join that was taken back had made it a member, and no report ended that.
+/// Regression: the cancelled join had made it a member, and no report ended that.
 #[test]
-fn a_join_taken_back_before_one_that_is_refused_leaves_no_member_behind() {
+fn a_cancelled_join_before_a_refused_one_leaves_no_member() {
     let mut rig = Rig::<Client>::new();
     let join = |rig: &mut Rig<Client>| {
         rig.machine
@@ -1777,7 +1783,7 @@ fn servers(ports: &[u16]) -> Vec<Endpoint> {
 }
 
 #[test]
-fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session_that_is_good() {
+fn a_client_given_other_servers_moves_at_once_but_keeps_a_working_session() {
     let mut rig = Rig::<Client>::new();
     rig.frame(0, FrameKind::CLOSE.code(), &[0]);
     for _ in 0..300 {
@@ -1796,10 +1802,10 @@ fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session
     assert!(knocks(&mut rig).contains(&addr(9006)));
 }
 
-/// Found: after each change of the list of servers, all waiting clients came within 100 ms, whatever pace they had been
-/// told.
+/// Regression: after each change of the list of servers, all waiting clients came within 100 ms, whatever pace had
+/// been announced to them.
 #[test]
-fn who_waits_for_a_server_waits_on_where_another_one_is_added() {
+fn a_waiting_client_keeps_its_pace_when_a_server_is_added() {
     let next_hello = |gateways: &[u16]| {
         let mut rig = Rig::<Client>::new();
         let pace = Record::Control(ControlRecord::Pace {
@@ -1833,7 +1839,7 @@ fn who_waits_for_a_server_waits_on_where_another_one_is_added() {
     assert_eq!(next_hello(&[9005, 9001]), alone);
 }
 
-/// A server says that it cannot now, and when to ask again.
+/// A server is busy, and announces when to ask again.
 fn busy(request: u32, code: Code, retry_ms: u32) -> Record<'static> {
     Record::Control(ControlRecord::Refused {
         request,
@@ -1843,7 +1849,7 @@ fn busy(request: u32, code: Code, retry_ms: u32) -> Record<'static> {
 }
 
 #[test]
-fn who_is_told_by_the_only_server_that_it_is_busy_waits_for_as_long_as_that_says() {
+fn a_client_waits_as_long_as_its_only_server_announces() {
     let until_hello = |mut rig: Rig<Client>, port: u16| {
         let start = rig.now;
         rig.tell(0, &busy(0, Code::Busy, 1_000));
@@ -1869,10 +1875,10 @@ fn who_is_told_by_the_only_server_that_it_is_busy_waits_for_as_long_as_that_says
     assert!(took < 150_000, "another one is tried soon: {took}");
 }
 
-/// Found: all that had waited for a room were refused at once, and came back at once.
+/// Regression: all that had waited for a room were refused at once, and returned at once.
 #[test]
-fn joins_and_opens_that_are_refused_for_now_come_back_each_in_its_time() {
-    /// After how many times 10 ms a client asks again, each time that it is refused.
+fn temporarily_refused_joins_and_opens_return_at_spread_times() {
+    /// The waits, in steps of 10 ms, before a client asks again after each refusal.
     fn waits(seed: u64, side: Side, times: usize) -> Vec<u64> {
         let mut rig = Rig::<Client>::bare();
         rig.machine = Client::build(seed);
@@ -1918,7 +1924,7 @@ fn joins_and_opens_that_are_refused_for_now_come_back_each_in_its_time() {
 }
 
 #[test]
-fn a_session_that_is_wanted_is_opened_once_a_server_is_given() {
+fn a_wanted_session_opens_once_a_server_is_given() {
     let mut rig = Rig::<Client>::learning_from(&[]);
     rig.machine
         .join(rig.now, ROOM, Positions::default(), Policy::DropOldest);
@@ -1930,9 +1936,9 @@ fn a_session_that_is_wanted_is_opened_once_a_server_is_given() {
     assert_eq!(knocks(&mut rig), [addr(9001)]);
 }
 
-/// It went on to be asked for with each session, and half lived again where a later one was let in.
+/// Regression: it was requested again in each session, and came half alive again where a later request was accepted.
 #[test]
-fn a_room_that_was_refused_for_good_is_asked_for_no_more() {
+fn a_finally_refused_room_is_not_requested_again() {
     let mut rig = Rig::<Client>::new();
     let joins_of_the_next_session = |rig: &mut Rig<Client>| {
         rig.frame(rig.peers.len() - 1, FrameKind::CLOSE.code(), &[0]);
@@ -1961,7 +1967,7 @@ fn a_room_that_was_refused_for_good_is_asked_for_no_more() {
 }
 
 #[test]
-fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is_reset_comes_back() {
+fn a_client_leaves_a_silent_or_closing_server_and_returns_after_a_reset() {
     for seed in 0..8 {
         let lost = |lose: &dyn Fn(&mut Rig<Client>)| {
             let mut rig = Rig::<Client>::new();
@@ -1990,7 +1996,7 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
 
 /// Otherwise commands to its rooms would wait for it there, as long as a server keeps a silent client.
 #[test]
-fn a_gateway_that_a_client_gave_up_as_silent_hears_so_when_the_client_has_another() {
+fn a_gateway_given_up_as_silent_is_told_once_the_client_has_another() {
     let mut rig = Rig::<Client>::new();
     let closed = |rig: &Rig<Client>| rig.peers[0].frames(FrameKind::CLOSE);
     rig.peers[0].polite = false;
@@ -2007,7 +2013,7 @@ fn a_gateway_that_a_client_gave_up_as_silent_hears_so_when_the_client_has_anothe
 }
 
 #[test]
-fn a_client_comes_back_at_the_pace_that_it_was_told() {
+fn a_client_reconnects_at_the_announced_pace() {
     let told = |backoff_ms, backoff_max_ms| {
         let mut rig = Rig::<Client>::new();
         let pace = Record::Control(ControlRecord::Pace {
@@ -2023,13 +2029,13 @@ fn a_client_comes_back_at_the_pace_that_it_was_told() {
         usual < 1_000_000 && (2_000_000..5_000_000).contains(&slow),
         "{usual} {slow}"
     );
-    // Neither nonsense nor too much.
+    // Neither a malformed pace nor an extreme one.
     assert_eq!(told(0, 0), usual);
     assert!(told(u32::MAX, 1) <= 61_000_000);
 }
 
 #[test]
-fn a_proxy_tells_its_pace_to_who_comes_unless_it_is_the_usual_one_and_sends_all_away_where_it_ends() {
+fn a_proxy_announces_an_unusual_pace_and_sends_all_clients_away_when_it_drains() {
     let told = |rig: &mut Rig<Proxy>, at: usize| -> Vec<Option<(u32, u32)>> {
         rig.session(at as u32);
         let records = rig.peers[at].take_records();
@@ -2071,9 +2077,10 @@ fn a_proxy_tells_its_pace_to_who_comes_unless_it_is_the_usual_one_and_sends_all_
     assert!(rig.machine.sessions().is_drained());
 }
 
-/// The session ended before its log repeated the refusal: the client met with silence, and waited for the end of that.
+/// Regression: the session ended before its log repeated the refusal: the client got no reply, and waited for a
+/// timeout.
 #[test]
-fn who_is_sent_away_hears_of_it_though_nothing_reached_it_at_first() {
+fn a_client_learns_that_it_is_sent_away_despite_early_losses() {
     let mut rig = gateway();
     rig.machine.drain();
     rig.peers[0].deaf = true;
@@ -2083,9 +2090,10 @@ fn who_is_sent_away_hears_of_it_though_nothing_reached_it_at_first() {
     assert_eq!(answers(&mut rig, 0), [(0, Err(Code::Draining))]);
 }
 
-/// Clients of one that no broker of a partition is linked to stayed there for ever, though others reached it.
+/// Regression: clients of a gateway without a link to any broker of a partition stayed there forever, though others
+/// reached it.
 #[test]
-fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
+fn gateways_and_proxies_know_partitions_that_only_others_reach() {
     const OTHER: u32 = 9;
     let two_partitions = |state| {
         let before = placement_with(OTHER, role::BROKER);
@@ -2118,7 +2126,7 @@ fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
         .machine
         .set_placement(unserved.now, two_partitions(NodeState::Init));
     assert_eq!(unserved.machine.cut_off(), None, "no other one reaches it either");
-    // A client that comes while others are sent away is refused, and again later.
+    // A client that comes while others are sent away is refused, to return later.
     gateway.machine.drain();
     gateway.pass(1_100_000, 10_000);
     assert_eq!(gateway.machine.sessions().table.len(), 0);
@@ -2128,7 +2136,7 @@ fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
 }
 
 #[test]
-fn a_client_that_is_sent_away_says_goodbye_and_goes_to_another() {
+fn a_client_that_is_sent_away_closes_its_session_and_moves() {
     let mut rig = Rig::<Client>::new();
     rig.machine
         .redirect(rig.now, servers(&[9001, 9005]), servers(&[9002]), b"token".to_vec());
@@ -2143,7 +2151,7 @@ fn a_client_that_is_sent_away_says_goodbye_and_goes_to_another() {
     assert_eq!(knocks(&mut rig)[0], addr(9005));
 }
 
-/// Servers as others name them.
+/// Servers as announced by others.
 fn named(ports: &[(u16, u16)]) -> Vec<Server> {
     let server = |(port, weight): &(u16, u16)| Server {
         addr: addr(*port),
@@ -2153,7 +2161,7 @@ fn named(ports: &[(u16, u16)]) -> Vec<Server> {
     ports.iter().map(server).collect()
 }
 
-/// The addresses that a client tries if it has lost its gateway for long, and hears only from its proxy.
+/// The addresses that a client tries if it has lost its gateway for long, and still has its proxy.
 fn tried(rig: &mut Rig<Client>, rounds: usize) -> Vec<Addr> {
     knocks(rig);
     rig.frame(0, FrameKind::CLOSE.code(), &[0]);
@@ -2168,7 +2176,7 @@ fn tried(rig: &mut Rig<Client>, rounds: usize) -> Vec<Addr> {
 }
 
 #[test]
-fn a_client_goes_to_the_servers_that_its_own_one_names_and_back_to_that() {
+fn a_client_tries_announced_servers_and_returns_to_its_given_one() {
     let mut rig = Rig::<Client>::learning();
     let role = role::GATEWAY;
     rig.tell(
@@ -2223,14 +2231,14 @@ fn spread(ports: &[(u16, u16)]) -> Vec<Addr> {
 }
 
 #[test]
-fn a_client_goes_at_once_to_the_server_that_is_drawn_and_back_where_nobody_is() {
+fn a_client_moves_to_the_drawn_server_and_back_if_it_is_absent() {
     assert_eq!(spread(&[(9001, 1)]), []);
     let tried = spread(&[(9005, 1)]);
     assert_eq!(tried[..2], [addr(9005), addr(9001)]);
 }
 
 #[test]
-fn a_client_that_is_not_to_learn_stays_with_the_servers_that_it_was_given() {
+fn a_client_that_must_not_learn_keeps_its_given_servers() {
     let mut rig = Rig::<Client>::new();
     let servers = named(&[(9005, 1)]);
     rig.tell(
@@ -2244,7 +2252,7 @@ fn a_client_that_is_not_to_learn_stays_with_the_servers_that_it_was_given() {
 }
 
 #[test]
-fn who_has_another_token_keeps_the_servers_that_it_learned_of() {
+fn a_client_keeps_learned_servers_with_a_new_token() {
     let mut rig = Rig::<Client>::learning();
     let without_proxies = |rig: &mut Rig<Client>, token: &str| {
         rig.machine
@@ -2271,7 +2279,7 @@ fn who_has_another_token_keeps_the_servers_that_it_learned_of() {
 }
 
 #[test]
-fn a_client_without_proxies_publishes_by_those_that_its_gateway_names() {
+fn a_client_without_proxies_uses_those_that_its_gateway_announces() {
     let mut rig = Rig::<Client>::learning();
     rig.machine
         .redirect(rig.now, servers(&[9001]), vec![], b"token".to_vec());
@@ -2291,7 +2299,7 @@ fn a_client_without_proxies_publishes_by_those_that_its_gateway_names() {
 }
 
 #[test]
-fn a_client_that_only_publishes_and_was_given_a_gateway_opens_a_session_there_to_learn_of_proxies() {
+fn a_publishing_client_learns_proxies_from_its_gateway() {
     let mut rig = Rig::<Client>::learning_from(&servers(&[9001]));
     rig.machine.publication(rig.now, ROOM);
     rig.pass(200_000, 20_000);
@@ -2299,7 +2307,7 @@ fn a_client_that_only_publishes_and_was_given_a_gateway_opens_a_session_there_to
 }
 
 #[test]
-fn a_session_goes_on_with_a_server_that_is_named_no_more_and_does_not_come_back_to_it() {
+fn a_session_stays_with_a_delisted_server_but_does_not_return_to_it() {
     let mut rig = Rig::<Client>::learning();
     let role = role::GATEWAY;
     let naming = |ports: &[(u16, u16)]| {
@@ -2332,7 +2340,7 @@ fn a_session_goes_on_with_a_server_that_is_named_no_more_and_does_not_come_back_
 }
 
 #[test]
-fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers() {
+fn a_server_announces_others_to_clients_but_not_to_strangers() {
     let told = |rig: &mut Rig<Proxy>, at: usize| -> Vec<(Role, Vec<Server>)> {
         let records = rig.peers[at].take_records();
         let named = |record: &Vec<u8>| match Record::read(record) {
@@ -2354,7 +2362,7 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
     assert_eq!(told(&mut rig, stranger), []);
     let late = rig.session(2);
     assert_eq!(told(&mut rig, late), all);
-    // The same again is no news; and an empty list is never sent.
+    // The same list again is not sent; and an empty list is never sent.
     rig.machine.set_servers(
         rig.now,
         [(role::GATEWAY, named(&[(9001, 1)])), (role::PROXY, named(&[(9002, 3)]))],
@@ -2367,7 +2375,7 @@ fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers(
 }
 
 #[test]
-fn a_client_without_a_place_for_another_room_says_when_there_is_one() {
+fn a_full_client_reports_when_a_slot_is_free() {
     let mut rig = full_of_rooms();
     (1..256).for_each(|at| assert_eq!(rig.machine.publish(at, b"used", 0), Ok(())));
     assert_eq!(rig.machine.publication(rig.now, "sports:new"), None);
@@ -2378,14 +2386,14 @@ fn a_client_without_a_place_for_another_room_says_when_there_is_one() {
     assert_eq!(acknowledge(&mut rig, 6, 1), [], "once");
     let opened = rig.machine.publication(rig.now, "sports:new").expect("a place");
     assert_eq!(opened.closed, Some(5));
-    // An unanswered question cannot be attributed, so another one is sent.
+    // An unanswered request cannot be attributed, so another one is sent.
     let opened = rig.machine.publication(rig.now, "sports:newer").expect("a place");
     assert_eq!(opened.closed, Some(6));
     assert_eq!(rig.machine.publication(rig.now, "sports:newest"), None);
 }
 
 #[test]
-fn a_reader_that_goes_on_asks_for_what_was_missing_when_it_blocked() {
+fn a_resumed_reader_requests_messages_missed_while_blocked() {
     let (mut rig, room) = member_with(Policy::Block);
     (1..=70).for_each(|at| fill(&mut rig, 3, at));
     fill(&mut rig, 3, 90);
@@ -2428,7 +2436,7 @@ fn acks(rig: &Rig<Broker>) -> usize {
 }
 
 #[test]
-fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
+fn an_acknowledgement_is_combined_unless_a_publisher_waits_for_it() {
     let mut rig = Rig::<Broker>::new();
     let publish = |rig: &mut Rig<Broker>, first: u64, count: u32, flags: u8| {
         let mut bytes = link_publish(77, 1, first, &vec![&b"x"[..]; count as usize]);
@@ -2439,7 +2447,7 @@ fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
     };
     let before = acks(&rig);
     publish(&mut rig, 1, 1, 0);
-    assert_eq!(acks(&rig), before + 1, "a seldom one has waited already");
+    assert_eq!(acks(&rig), before + 1, "a rare one has waited already");
     let before = acks(&rig);
     publish(&mut rig, 2, 1, 0);
     publish(&mut rig, 3, 1, 0);
@@ -2449,26 +2457,30 @@ fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
     publish(&mut rig, 4, 1, PROMPT);
     assert_eq!(acks(&rig), before + 2, "somebody waits");
     publish(&mut rig, 4, 1, 0);
-    assert_eq!(acks(&rig), before + 3, "who repeats has missed the answer");
+    assert_eq!(
+        acks(&rig),
+        before + 3,
+        "a repeat shows that the acknowledgement was lost"
+    );
     publish(&mut rig, 6, 1, 0);
     assert_eq!(acks(&rig), before + 4, "5 is missing");
     publish(&mut rig, 5, 1, 0);
     rig.pass(PUBLISH_ACK_DELAY_MAX, 1_000);
     let before = acks(&rig);
     publish(&mut rig, 7, PUBLISH_ACK_MESSAGES, 0);
-    assert_eq!(acks(&rig), before + 1, "so many do not wait");
+    assert_eq!(acks(&rig), before + 1, "this many do not wait");
     rig.pass(PUBLISH_ACK_DELAY_MAX, 1_000);
     assert_eq!(acks(&rig), before + 1, "once is enough");
 }
 
 #[test]
-fn a_publisher_that_comes_by_another_proxy_is_acknowledged_there() {
+fn a_publisher_is_acknowledged_through_its_latest_proxy() {
     let mut rig = broker();
     let proxies = [PROXY, PROXY + 50].map(|node| rig.link(node, role::PROXY));
     let told = |rig: &Rig<Broker>| proxies.map(|proxy| rig.peers[proxy].frames(kinds::LINK_ACK));
     let publish = link_publish(77, 1, 1, &[b"one"]);
     rig.say(proxies[0], &publish);
-    rig.say(proxies[1], &publish); // before anything left to the first
+    rig.say(proxies[1], &publish); // before anything left to the first proxy
     rig.pass(100_000, 5_000);
     assert_eq!(told(&rig), [0, 1]);
     rig.say(proxies[0], &link_publish(77, 2, 2, &[b"two"]));
@@ -2476,10 +2488,10 @@ fn a_publisher_that_comes_by_another_proxy_is_acknowledged_there() {
     assert_eq!(told(&rig), [1, 1]);
 }
 
-/// A gateway's request to a broker: room, whether as history, and ranges.
-type Asked = (u64, bool, Vec<(u64, u64)>);
+/// A gateway's request to a broker: room, whether it is for history, and ranges.
+type RepairRequest = (u64, bool, Vec<(u64, u64)>);
 
-fn asked(rig: &mut Rig<Gateway>) -> Vec<Asked> {
+fn asked(rig: &mut Rig<Gateway>) -> Vec<RepairRequest> {
     let got = rig.peers[2].got.drain(..);
     let asked = got.filter(|(kind, _)| *kind == kinds::LINK_REPAIR);
     let read = |body: &[u8]| read_link_repair(body).map(|(room, _, history, ranges)| (room, history, ranges.collect()));
@@ -2487,7 +2499,7 @@ fn asked(rig: &mut Rig<Gateway>) -> Vec<Asked> {
 }
 
 #[test]
-fn history_is_fetched_in_steps_and_no_session_has_more_of_it_fetched_than_its_share() {
+fn history_is_fetched_in_steps_within_each_sessions_share() {
     let mut rig = gateway();
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
     let had = |generation| Positions::at([(stream(generation), 10)]);
@@ -2524,13 +2536,13 @@ fn history_is_fetched_in_steps_and_no_session_has_more_of_it_fetched_than_its_sh
     assert_eq!(
         answers(&mut rig, 0),
         [(5, Ok(()))],
-        "who gets no history is told of the gap at once"
+        "a member without history gets the gap at once"
     );
     assert_eq!(counter(&rig.machine, "dropped_history_limit"), 1);
 }
 
 #[test]
-fn history_of_one_member_keeps_nobodys_hole_open() {
+fn one_members_history_delays_no_repair() {
     let mut rig = Rig::<Broker>::new();
     for first in 4..80 {
         rig.say(0, &link_publish(5, 1, first, &[&[7; 1_000]]));
@@ -2542,7 +2554,7 @@ fn history_of_one_member_keeps_nobodys_hole_open() {
             &body(|writer| write_link_repair(writer, room_id(ROOM), 1, history, &[(first, last)])),
         );
     };
-    // One after the other, so that all are served, until no more is.
+    // One after the other, so that all are served, until no more is allowed.
     let mut asked = 0;
     while counter(&rig.machine, "dropped_repair_limit") == 0 {
         ask(&mut rig, true, 1 + asked % 3, 75 + asked % 5);
@@ -2566,7 +2578,7 @@ fn history_of_one_member_keeps_nobodys_hole_open() {
     assert_eq!(first, Some(50));
 }
 
-/// A proxy's frame for a room of another name that has the same number.
+/// A proxy's frame for a room of another name with the same number.
 fn collides(first: u64) -> Vec<u8> {
     let mut bytes = link_publish(77, 1, first, &[b"for another room"]);
     bytes[12] ^= 1;
@@ -2583,7 +2595,7 @@ fn refusals<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Code)> {
 }
 
 #[test]
-fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgotten() {
+fn a_refused_publisher_is_admitted_once_others_are_forgotten() {
     let mut rig = Rig::<Broker>::new();
     let said = |rig: &mut Rig<Broker>, incarnation: u64| {
         rig.peers[0].got.clear();
@@ -2602,14 +2614,18 @@ fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgo
     let refused = counter(&rig.machine, "dropped_full");
     assert_eq!(said(&mut rig, 1), [(7, 0, Code::Busy, 0)]);
     assert_eq!(counter(&rig.machine, "dropped_full"), refused + 1);
-    assert_eq!(said(&mut rig, 1_000), [(7, 0, Code::Ok, 1)], "who has a place keeps it");
+    assert_eq!(
+        said(&mut rig, 1_000),
+        [(7, 0, Code::Ok, 1)],
+        "an admitted publisher keeps its entry"
+    );
     pass(&mut rig, 125_000_000);
     assert_eq!(said(&mut rig, 1), [(7, 0, Code::Ok, 1)]);
 }
 
-/// A broker knows rooms by number alone: proxies tell it their namespaces.
+/// A broker knows rooms by number only: proxies send it their namespaces.
 #[test]
-fn a_broker_keeps_a_room_as_its_namespace_says() {
+fn a_broker_keeps_a_room_by_its_namespaces_settings() {
     let mut rig = Rig::<Broker>::new();
     rig.tell(0, &Record::Namespace { number: 9, name: KEPT });
     rig.tell(
@@ -2665,7 +2681,7 @@ fn two_names_with_one_number_are_never_one_room() {
     rig.turn();
     let refused = (room_id(ROOM), Code::NameCollision);
     assert_eq!(refusals(&mut rig, other), [refused]);
-    // It hears so again on another link, and never of the other room.
+    // It learns so again on another link, and never of the other room.
     let other = rig.link(77, role::GATEWAY);
     rig.say(0, &link_publish(5, 1, 4, &[b"four"]));
     rig.pass(100_000, 5_000);
@@ -2682,7 +2698,7 @@ fn two_names_with_one_number_are_never_one_room() {
 }
 
 #[test]
-fn who_came_to_a_refused_room_is_told_why() {
+fn members_of_a_refused_room_learn_why() {
     for (from, code) in [(2, Code::NameCollision), (3, Code::Busy)] {
         let mut rig = gateway();
         rig.join(0, 7, ROOM, Positions::default());
@@ -2712,7 +2728,7 @@ fn who_came_to_a_refused_room_is_told_why() {
 }
 
 #[test]
-fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
+fn a_publisher_of_a_refused_room_learns_once_and_stops() {
     let mut rig = Rig::<Client>::new();
     let ack = Ack {
         handle: 0,
@@ -2744,7 +2760,8 @@ fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
     assert_eq!(rig.peers[1].frames(kinds::PUBLISH), sent);
 }
 
-/// Its joins were answered in one turn, and that was more than its log holds: it was thrown out, came back, and so on.
+/// Regression: its joins were answered in one turn, which overflowed its log: its session ended, it returned, and so
+/// on.
 #[test]
 fn a_member_of_many_rooms_with_many_streams_is_answered_for_all_of_them_at_once() {
     let mut rig = gateway();
@@ -2782,7 +2799,7 @@ fn a_member_of_many_rooms_with_many_streams_is_answered_for_all_of_them_at_once(
 }
 
 #[test]
-fn who_never_acknowledges_its_answers_is_let_go() {
+fn a_session_that_never_acknowledges_replies_ends() {
     let mut rig = gateway();
     rig.join(1, 1, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
@@ -2841,7 +2858,7 @@ fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
 }
 
 #[test]
-fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_lost() {
+fn messages_from_an_earlier_gateway_neither_repeat_nor_count_as_lost() {
     let mut rig = Rig::<Client>::new();
     let stream = stream(1);
     let mut at = FIRST_PLACE;
@@ -2879,11 +2896,11 @@ fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_
         }
     }
     assert_eq!(offsets, [1, 2, 3, 4, 5]);
-    assert_eq!(gaps, [gap(6, StreamGap::OPEN)], "6 and 7, and what nobody knows of");
+    assert_eq!(gaps, [gap(6, StreamGap::OPEN)], "6 and 7, and an unknown rest");
 }
 
 #[test]
-fn gaps_that_follow_each_other_are_read_as_one() {
+fn adjacent_gaps_are_read_as_one() {
     let mut rig = Rig::<Client>::new();
     let gap = |first, last, reason| StreamGap {
         stream: stream(1),
@@ -2937,7 +2954,7 @@ fn given(rig: &Rig<Gateway>) -> (Vec<(u64, u64, GapReason)>, Vec<u64>) {
     )
 }
 
-/// An owner's block of messages that are this old.
+/// An owner's block of messages of this age.
 fn aged_link_room(offset: u64, age: u32, data: &[&[u8]]) -> Vec<u8> {
     body(|writer| {
         append(writer, kinds::AGED_ROOM, 0, |writer| {
@@ -2964,7 +2981,7 @@ fn told_ages(rig: &mut Rig<Gateway>, peer: usize) -> Vec<(u64, usize, Option<u32
 }
 
 #[test]
-fn a_member_that_asks_is_told_the_ages_that_are_known_and_others_are_not() {
+fn known_ages_are_sent_only_to_members_that_ask() {
     let mut rig = live_room();
     rig.tell(0, &Record::Ages);
     rig.join(1, 8, ROOM, Positions::default());
@@ -2989,7 +3006,7 @@ fn a_member_that_asks_is_told_the_ages_that_are_known_and_others_are_not() {
     let others = told_ages(&mut rig, 1);
     assert_eq!(others.iter().map(|(_, count, _)| count).sum::<usize>(), 4);
     assert!(others.iter().all(|(.., age)| age.is_none()), "{others:?}");
-    // A repeated message is older by then. A time of birth from long ago is not to be trusted.
+    // A repeated message is older by then. An old time of birth is not trusted.
     for (wait, known) in [(1, true), (60, false)] {
         pass(&mut rig, wait * 1_000_000);
         told_ages(&mut rig, 0);
@@ -3009,7 +3026,7 @@ fn a_member_that_asks_is_told_the_ages_that_are_known_and_others_are_not() {
 }
 
 #[test]
-fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
+fn messages_delayed_too_long_are_a_gap_in_a_live_room() {
     let mut rig = live_room();
     let mut old = link_room(1, 1, &[b"one", b"two"]);
     old[1] |= OLD;
@@ -3020,7 +3037,7 @@ fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
 }
 
 #[test]
-fn what_waited_behind_a_hole_that_is_given_up_is_not_too_old() {
+fn messages_behind_an_abandoned_hole_are_not_too_old() {
     let mut rig = live_room();
     rig.say(2, &link_room(1, 2, &[b"two", b"three"]));
     rig.turn();
@@ -3029,7 +3046,7 @@ fn what_waited_behind_a_hole_that_is_given_up_is_not_too_old() {
 }
 
 #[test]
-fn an_owner_that_is_named_no_more_is_told_as_lost_and_not_as_slow() {
+fn an_unplaced_owner_is_reported_as_lost_not_slow() {
     let mut rig = live_room();
     rig.say(2, &link_room(1, 1, &[b"one"]));
     rig.turn();
@@ -3049,7 +3066,7 @@ fn an_owner_that_is_named_no_more_is_told_as_lost_and_not_as_slow() {
 fn a_gateway_accounts_for_every_message_of_its_owners() {
     let mut rig = gateway();
     let mut known = [0; 11];
-    // The changes of a step, by name.
+    // The counters that a step changes, by name.
     let mut changed = |rig: &Rig<Gateway>| {
         let names = [
             "messages_received",
@@ -3112,7 +3129,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
             ("held", -2)
         ]
     );
-    // History that comes in part, for a join that stops waiting.
+    // Incomplete history, for a join that stops waiting.
     rig.join(1, 8, ROOM, Positions::at([(stream(1), 1)]));
     said(&mut rig, &link_room(1, 2, &[b"two"]));
     said(&mut rig, &link_room(1, 4, &[b"four"]));
@@ -3122,7 +3139,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
     );
     pass(&mut rig, BACKFILL_WAIT + 100_000);
     assert_eq!(changed(&rig), [("dropped_held", 1), ("held", -1)]);
-    // A wrong count, and messages that members could not be sent.
+    // A wrong count, and messages too long for members.
     let mut short = link_room(1, 9, &[b"nine"]);
     short[LINK_BLOCK - 1] += 3;
     said(&mut rig, &short);
@@ -3176,7 +3193,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
 }
 
 #[test]
-fn a_broker_says_what_waited_too_long() {
+fn a_broker_flags_messages_that_waited_too_long() {
     let mut rig = Rig::<Broker>::new();
     rig.peers[1].polite = false; // it stands still, and the window fills
     for sequence in 4..64 {
@@ -3212,7 +3229,7 @@ fn member_of(mut rig: Rig<Gateway>, count: u64) -> Rig<Gateway> {
 }
 
 #[test]
-fn a_room_with_news_waits_for_one_slice_of_a_large_room_and_not_for_all_of_it() {
+fn a_room_waits_for_one_slice_of_a_large_room_not_for_all() {
     const QUIET: &str = "sports:quiet";
     let mut rig = gateway();
     for number in 3..=2 * SLICE_DATAGRAMS as u32 {
@@ -3239,9 +3256,9 @@ fn a_room_with_news_waits_for_one_slice_of_a_large_room_and_not_for_all_of_it() 
     assert!(second.len() > 1, "the large room has the rest");
 }
 
-/// They fall silent one after the other, and end in one turn in which others take their places.
+/// They fall silent one after the other, and end in one turn in which others take their slots.
 #[test]
-fn members_that_end_together_leave_the_room_though_others_take_their_slots_at_once() {
+fn members_that_end_together_leave_though_their_slots_are_reused_at_once() {
     let mut rig = member_of(gateway(), 1);
     rig.join(1, 2, ROOM, Positions::default());
     for silent in [1, 0] {
@@ -3272,7 +3289,7 @@ fn members_that_end_together_leave_the_room_though_others_take_their_slots_at_on
 }
 
 #[test]
-fn what_a_member_asked_for_again_is_not_sent_once_it_has_left() {
+fn repairs_stop_once_a_member_has_left() {
     let mut rig = member_that_had(5);
     let repair = body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE + 4)]));
     let sent = |rig: &Rig<Gateway>| rig.peers[0].frames(kinds::ROOM);
@@ -3312,9 +3329,10 @@ fn progress(rig: &mut Rig<Gateway>) -> Option<(u64, u64)> {
     told.map(|consumed| (consumed.next, consumed.kept))
 }
 
-/// It was sent the whole room through a narrow window, had no place for it, and got most of it again at the rate of repairs.
+/// Regression: it was sent the whole room through a narrow window, had no space for it, and got most of it again at
+/// the rate of repairs.
 #[test]
-fn a_member_that_can_hold_no_more_behind_a_hole_gets_what_it_lacks_and_then_the_room() {
+fn a_crowded_member_gets_missing_messages_first() {
     for (name, falls_silent) in [(ROOM, false), (PACED, false), (ROOM, true), (PACED, true)] {
         let mut rig = gateway();
         rig.join(0, 1, name, Positions::default());
@@ -3328,7 +3346,7 @@ fn a_member_that_can_hold_no_more_behind_a_hole_gets_what_it_lacks_and_then_the_
         };
         tells_window(&mut rig, CROWDED_WINDOW);
         let most = CROWDED_MESSAGES as u64;
-        let late = FIRST_PLACE + most - 10; // the first is not remembered for so long
+        let late = FIRST_PLACE + most - 10; // the first is not remembered that long
         let lacks = body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(late, late)]));
         let mut next = 1;
         while next < most + 1_000 {
@@ -3355,7 +3373,7 @@ fn a_member_that_can_hold_no_more_behind_a_hole_gets_what_it_lacks_and_then_the_
 }
 
 #[test]
-fn a_member_of_a_paced_room_that_lacks_what_it_lacked_has_the_owner_told_nothing() {
+fn an_unchanged_gap_in_a_paced_room_causes_no_report() {
     let mut rig = paced_room();
     let nothing = body(|writer| write_repair(writer, 0, FIRST_PLACE + 3, &[]));
     for _ in 0..50 {
@@ -3375,7 +3393,7 @@ fn a_member_of_a_paced_room_that_lacks_what_it_lacked_has_the_owner_told_nothing
 }
 
 #[test]
-fn who_publishes_in_a_paced_room_waits_for_its_slowest_member_until_that_has_gone_on_or_left() {
+fn a_paced_rooms_publisher_waits_for_the_slowest_member_until_it_continues_or_leaves() {
     for leaves in [false, true] {
         let mut rig = paced_room();
         rig.peers[1].polite = false;
@@ -3403,7 +3421,7 @@ fn who_publishes_in_a_paced_room_waits_for_its_slowest_member_until_that_has_gon
 }
 
 #[test]
-fn a_room_that_was_left_and_joined_again_wakes_nobody() {
+fn leaving_and_rejoining_a_room_causes_no_wake_ups() {
     let mut rig = member_that_had(1);
     rig.tell(0, &Record::Leave { handle: 0 });
     pass(&mut rig, 500_000);
@@ -3418,7 +3436,7 @@ fn a_room_that_was_left_and_joined_again_wakes_nobody() {
     assert!(wakes < 400, "{wakes} turns in 4 s");
 }
 
-/// Session 0, which has stood still for longer than a live room waits, speaks again; then comes the room's 60th message.
+/// Session 0, which has stood still for longer than a live room waits, resumes; then comes the room's 60th message.
 fn stood_still(rig: &mut Rig<Gateway>) {
     rig.peers[0].polite = false;
     for offset in 2..60 {
@@ -3436,7 +3454,7 @@ fn stood_still(rig: &mut Rig<Gateway>) {
     rig.turn();
 }
 
-/// How many room frames, and how many skips, session 0 gets until the 60th message is there.
+/// The number of room frames and of skips that session 0 gets until the 60th message arrives.
 fn until_young(rig: &mut Rig<Gateway>) -> (usize, usize) {
     let frames = |rig: &Rig<Gateway>| [kinds::ROOM, kinds::SKIP].map(|kind| rig.peers[0].frames(kind));
     let [rooms, skips] = frames(rig);
@@ -3452,7 +3470,7 @@ fn until_young(rig: &mut Rig<Gateway>) -> (usize, usize) {
 }
 
 #[test]
-fn a_member_that_stood_still_gets_nothing_old_whatever_its_gateway_s_clock_says() {
+fn a_member_that_stood_still_gets_no_old_messages_at_any_gateway_clock() {
     let wrap = (1 << 32) * 1_000;
     for clock in [1_000_000, wrap - 500_000, wrap - 3_000_000, wrap - 7_000_000] {
         let mut rig = member_of(gateway_since(clock), 1);
@@ -3466,7 +3484,7 @@ fn a_member_that_stood_still_gets_nothing_old_whatever_its_gateway_s_clock_says(
 }
 
 #[test]
-fn a_member_that_is_heard_all_along_but_has_no_window_gets_nothing_old_either() {
+fn a_live_member_without_a_window_gets_no_old_messages_either() {
     for returns in [false, true] {
         let mut rig = gateway();
         rig.join(0, 1, ROOM, Positions::default());
@@ -3497,14 +3515,15 @@ fn a_member_that_is_heard_all_along_but_has_no_window_gets_nothing_old_either() 
         let young = (MESSAGE_AGE_MAX / 200_000) as usize;
         assert!(
             rooms > 10 && rooms <= young + 3 && skips == 1,
-            "{rooms} messages and {skips} skips where somebody comes back: {returns}"
+            "{rooms} messages and {skips} skips where a member returns: {returns}"
         );
     }
 }
 
-/// The skip went alone, as nothing young was left. It was lost, and the next message, minutes later, was the first to tell.
+/// Regression: the skip was sent alone, since nothing young was left. It was lost, and the member learned of it only
+/// with the next message, minutes later.
 #[test]
-fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
+fn a_lost_skip_is_repeated_even_if_nothing_follows() {
     let mut rig = gateway();
     rig.join(0, 1, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
@@ -3549,9 +3568,9 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
     assert_eq!(told, young);
 }
 
-/// A stream that had ended before this gateway heard of it, and an earlier member whose next places are gone.
+/// A stream that had ended before this gateway knew it, and an earlier member whose next places are gone.
 #[test]
-fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still_has_to_hear_of() {
+fn history_for_a_returning_member_takes_no_place_that_another_still_needs() {
     let mut rig = gateway();
     rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
     let other = rig.link(OTHER, role::BROKER);
@@ -3592,7 +3611,7 @@ fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still
     assert_eq!(
         gaps_told(&mut rig, 1),
         Some(vec![gap]),
-        "who came back is told what it does not get"
+        "the returning member learns what it does not get"
     );
     rig.peers[0].got.clear();
     rig.peers[0].conn.receive_window = window;
@@ -3608,7 +3627,7 @@ fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still
 }
 
 #[test]
-fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
+fn a_member_that_stood_still_and_rejoins_gets_its_history() {
     let mut rig = member_that_had(1);
     stood_still(&mut rig);
     rig.peers[0].got.clear();
@@ -3618,9 +3637,9 @@ fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
     assert!(rooms > 20 && skips == 0, "{rooms} messages and {skips} skips");
 }
 
-/// The rest of a lost stream is reported at its place, so messages that are here come before that.
+/// The rest of a lost stream is reported in its order, so messages present here come before it.
 #[test]
-fn who_comes_back_to_a_stream_whose_rest_is_lost_is_not_said_to_have_missed_nothing() {
+fn a_member_that_returns_to_a_lost_stream_has_not_recovered() {
     let whole = |rig: &mut Rig<Gateway>, request, positions| {
         rig.join(0, request, ROOM, positions);
         pass(rig, 20_000);
@@ -3661,10 +3680,10 @@ fn a_join_whose_history_went_with_its_owner_is_answered() {
     assert_eq!(answers(&mut rig, 0), [(1, Ok(()))]);
 }
 
-/// Found: a gateway died, and a room of another one had been owned by a broker that had died before. While the map
-/// named that broker, a join waited 2 s for it, and then got no message of the next owner.
+/// Regression: a gateway died, and a room of another one had been owned by a broker that had died before. While the
+/// placement named that broker, a join waited 2 s for it, and then got no message of the next owner.
 #[test]
-fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_owner_has() {
+fn a_member_returning_from_an_unlinked_brokers_stream_gets_the_next_owners_messages() {
     for away in [2_000_000, 100_000] {
         let mut rig = gateway();
         rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
@@ -3702,10 +3721,10 @@ fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_ow
     }
 }
 
-/// Found: a gateway that had just started took longer than 300 ms for the link to a broker. A member who came back was told
-/// that the rest of that broker's stream was lost, and then got it.
+/// Regression: a gateway that had just started took longer than 300 ms for the link to a broker. A returning member
+/// was told that the rest of that broker's stream was lost, and then got it.
 #[test]
-fn who_comes_back_to_a_gateway_that_is_slow_to_link_a_living_broker_is_told_of_no_loss() {
+fn a_gateway_slow_to_link_a_living_broker_reports_no_loss() {
     let mut rig = gateway();
     rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
     let theirs = StreamId {
@@ -3722,12 +3741,12 @@ fn who_comes_back_to_a_gateway_that_is_slow_to_link_a_living_broker_is_told_of_n
     pass(&mut rig, 20_000);
     assert_eq!(gaps_told(&mut rig, 0), Some(vec![]), "it is, and nothing was missed");
     rig.say(other, &link_room(1, 51, &[b"next"]));
-    pass(&mut rig, 500_000); // it may stand behind one of the other broker
+    pass(&mut rig, 500_000); // it may be queued behind one of the other broker
     assert_eq!(given(&rig), (vec![], vec![51]));
 }
 
 #[test]
-fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
+fn losses_of_an_earlier_stream_are_no_gap_in_the_next() {
     let mut rig = member_that_had(3);
     rig.say(2, &link_room(2, 1, &[b"anew"]));
     let lost = |generation| LinkLost {
@@ -3745,10 +3764,10 @@ fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
     assert_eq!(counter(&rig.machine, "gaps_unrepaired"), before + 1);
 }
 
-/// Found: it ended only rooms that it had owned by the map. A room that it had for an owner without a link went with its life:
-/// members were told that its rest was lost, at a planned restart.
+/// Regression: it ended only rooms that it owned by the placement. A room that it had for an unlinked owner went with
+/// its life: at a planned restart, members were told that the rest was lost.
 #[test]
-fn a_broker_that_drains_ends_also_the_rooms_that_it_had_for_others_and_begins_none() {
+fn a_draining_broker_ends_rooms_it_had_for_others_too_and_begins_none() {
     let mut rig = broker();
     let proxy = rig.link(PROXY, role::PROXY);
     let room = room_id(ROOM);
@@ -3793,7 +3812,7 @@ fn a_broker_that_drains_ends_also_the_rooms_that_it_had_for_others_and_begins_no
 }
 
 #[test]
-fn who_asks_for_another_stream_is_told_where_the_room_stands() {
+fn a_request_for_another_stream_gets_the_rooms_head() {
     let mut rig = Rig::<Broker>::new();
     let got = |rig: &Rig<Broker>| [kinds::LINK_ROOM, kinds::LINK_HEADS].map(|kind| rig.peers[1].frames(kind));
     let [rooms, heads] = got(&rig);
@@ -3806,10 +3825,10 @@ fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     assert_eq!(got(&rig), [rooms + 1, heads + 1]);
 }
 
-/// It wanted the room, then not, and wants it again for a returning member: messages that it would take as new come
-/// after others.
+/// The gateway wanted the room, then not, and wants it again for a returning member: messages that it would take as
+/// new come after others.
 #[test]
-fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_nothing_anew() {
+fn an_ended_stream_owes_a_gateway_only_what_it_has_not_passed_on() {
     let head = |consumed: Option<u64>| {
         let mut rig = Rig::<Broker>::new();
         let room = room_id(ROOM);
@@ -3853,7 +3872,7 @@ fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_no
 
 /// A room without publishers ends soon at a stand-in for its owner: a later member would wait for the owner.
 #[test]
-fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_ended() {
+fn a_request_for_an_ended_rooms_head_gets_the_end() {
     let mut rig = broker();
     let room = room_id(ROOM);
     let owner = (10..).find(|node| weight(room, *node) > weight(room, BROKER)).unwrap();
@@ -3874,14 +3893,14 @@ fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_en
     pass(&mut rig, 10_000);
     assert_eq!((heads(&rig), ended(&rig)), (1, before), "it begins a stream or goes on");
     pass(&mut rig, 2 * DETOUR_IDLE);
-    assert_eq!(ended(&rig), before + 1, "which ends, for nobody publishes");
+    assert_eq!(ended(&rig), before + 1, "which ends, since nobody publishes");
     let told = heads(&rig);
     rig.say(0, &ask);
     pass(&mut rig, 10_000);
     assert_eq!(
         (heads(&rig), ended(&rig)),
         (told + 1, before + 1),
-        "and goes on, for somebody waits"
+        "and continues, since a member waits"
     );
 
     pass(&mut rig, 2 * DETOUR_IDLE);
@@ -3890,11 +3909,15 @@ fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_en
     rig.machine.set_placement(rig.now, room_placement(3, nodes, 1, 1));
     rig.say(0, &ask);
     pass(&mut rig, 10_000);
-    assert_eq!(ended(&rig), over + 1, "who is no owner to be begins nothing again");
+    assert_eq!(
+        ended(&rig),
+        over + 1,
+        "a broker that may not own it does not begin it again"
+    );
 }
 
 #[test]
-fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle_one_asks_seldom() {
+fn a_busy_session_leaves_a_silent_server_soon_and_an_idle_one_asks_rarely() {
     let ask_all = |rig: &mut Rig<Client>| rig.peers[0].frames(FrameKind::PING);
     let redirected = |ports: &[u16]| {
         let mut rig = Rig::<Client>::new();
@@ -3936,7 +3959,7 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     assert!(asked <= 2, "{asked}");
 }
 
-/// A server says that a session is open.
+/// A server confirms that a session is open.
 fn ready(keepalive_ms: u32) -> Record<'static> {
     Record::Control(ControlRecord::Ready {
         user: 42,
@@ -3956,7 +3979,7 @@ fn between_two_each(keepalive_ms: u32) -> Rig<Client> {
     rig
 }
 
-/// Such a client, with traffic that teaches it how often servers send. Returns the time from a server's last datagram
+/// Such a client, with traffic that shows it how often servers send. Returns the time from a server's last datagram
 /// until it is given up.
 fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, usize)) -> Micros {
     let mut rig = between_two_each(keepalive_ms);
@@ -3979,13 +4002,14 @@ fn beats(every: Micros, count: u32) -> impl Fn(&mut Rig<Client>, usize) {
     }
 }
 
-/// The longest wait, with a bit for the steps of the clock: until it asks, then for an answer.
+/// The longest time until a silent server is given up: until the client asks, then for a reply, plus a margin for the
+/// clock's steps.
 fn found_within(asks_after: Micros) -> Micros {
     asks_after + 750_000 + 30_000
 }
 
 #[test]
-fn a_silent_server_is_found_within_a_keepalive_and_what_an_answer_may_take() {
+fn a_silent_server_is_found_within_a_keepalive_and_the_longest_reply_time() {
     for side in [Side::Gateway, Side::Proxy] {
         for (every, count) in [(1_000_000, 2), (1_000_000, 20), (5_000_000, 1), (10_000, 0)] {
             let took = found_silent(side, 400, beats(every, count));
@@ -3997,9 +4021,9 @@ fn a_silent_server_is_found_within_a_keepalive_and_what_an_answer_may_take() {
     }
 }
 
-/// Found: it took minutes to come down from a keepalive of 15 s, a 32nd of the excess with each message.
+/// Regression: it took minutes to adapt from a keepalive of 15 s: each message removed a 32nd of the excess.
 #[test]
-fn who_hears_often_knows_so_after_a_few_messages_and_asks_soon() {
+fn a_client_adapts_to_frequent_data_after_a_few_messages() {
     for (every, count, asks_after) in [
         (100_000, 10, 250_000),
         (20_000, 30, 250_000),
@@ -4020,9 +4044,10 @@ fn who_hears_often_knows_so_after_a_few_messages_and_asks_soon() {
     );
 }
 
-/// A program that reads more slowly than it is sent to found its server silent: the answers lay in its own socket.
+/// Regression: a program that reads more slowly than data arrives took its server for silent, while the replies lay
+/// in its own socket.
 #[test]
-fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has_heard_all() {
+fn a_client_behind_with_reading_finds_silence_only_once_it_has_read_everything() {
     let mut rig = between_two_each(15_000);
     beats(100_000, 20)(&mut rig, 0);
     rig.peers[0].polite = false;
@@ -4042,9 +4067,9 @@ fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has
     assert!(rig.now - start < found_within(0), "{}", rig.now - start);
 }
 
-/// One look of fifty that found more in the socket than could be heard kept a dead server for ever.
+/// Regression: one check of fifty that found unread datagrams kept a dead server forever.
 #[test]
-fn who_is_behind_now_and_then_finds_silence_all_the_same() {
+fn a_client_sometimes_behind_still_finds_silence() {
     for looks in [1, 25] {
         let mut rig = between_two_each(15_000);
         beats(100_000, 20)(&mut rig, 1);
@@ -4066,9 +4091,9 @@ fn who_is_behind_now_and_then_finds_silence_all_the_same() {
     }
 }
 
-/// However it comes, it costs no more than four questions in three seconds, and one for four datagrams that were heard.
+/// With any traffic, it costs at most four requests in three seconds, and one per four received datagrams.
 #[test]
-fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {
+fn liveness_requests_are_rare_with_any_traffic() {
     let mut dice = Dice::new(5);
     let mut bursts = vec![
         (1, 0, 300_000),
@@ -4102,7 +4127,7 @@ fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {
     }
 }
 
-/// The window that a peer was told last.
+/// The last window announced to a peer.
 fn told_window<M: Subject>(rig: &Rig<M>, peer: usize) -> Option<u32> {
     let statuses = rig.peers[peer]
         .got
@@ -4114,7 +4139,7 @@ fn told_window<M: Subject>(rig: &Rig<M>, peer: usize) -> Option<u32> {
         .next()
 }
 
-/// A proxy whose broker takes nothing, and a publisher that uses its window until that is small. Returns the first
+/// A proxy whose broker takes nothing, and a publisher that fills its window until it is small. Returns the first
 /// window.
 fn filled_proxy() -> (Rig<Proxy>, u32) {
     let mut rig = Rig::<Proxy>::new();
@@ -4137,7 +4162,7 @@ fn filled_proxy() -> (Rig<Proxy>, u32) {
 }
 
 #[test]
-fn a_publisher_is_told_to_send_less_while_what_it_sent_waits() {
+fn a_publishers_window_shrinks_while_its_data_waits() {
     let (mut rig, all) = filled_proxy();
     rig.peers[2].polite = true;
     rig.pass(500_000, 10_000);
@@ -4145,7 +4170,7 @@ fn a_publisher_is_told_to_send_less_while_what_it_sent_waits() {
 }
 
 #[test]
-fn what_waits_for_a_broker_that_is_gone_is_not_kept() {
+fn frames_for_a_lost_broker_are_dropped() {
     let (mut rig, all) = filled_proxy();
     assert!(!rig.machine.is_idle());
     rig.pass(2_000_000, 10_000);
@@ -4153,10 +4178,10 @@ fn what_waits_for_a_broker_that_is_gone_is_not_kept() {
     assert_eq!(told_window(&rig, 0), Some(all), "its publishers may send again");
 }
 
-/// A large room's members get a message slice by slice: members that come and go between two slices take no turn from
-/// others.
+/// A large room's members get a message slice by slice: members that come and go between two slices must not cost
+/// others their turn.
 #[test]
-fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn() {
+fn joins_and_leaves_during_fan_out_skip_no_other_member() {
     for joins in [false, true] {
         let mut rig = gateway();
         for number in 3..=2 * SLICE_DATAGRAMS as u32 + 3 {
@@ -4193,7 +4218,7 @@ fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn
 }
 
 #[test]
-fn what_an_owner_has_lost_cuts_nobody_short_who_waits_for_another_broker() {
+fn one_owners_loss_does_not_end_the_wait_for_another_broker() {
     let mut rig = gateway();
     rig.machine.set_placement(rig.now, placement_with(OTHER, role::BROKER));
     let other = rig.link(OTHER, role::BROKER);
@@ -4218,7 +4243,7 @@ fn what_an_owner_has_lost_cuts_nobody_short_who_waits_for_another_broker() {
 }
 
 #[test]
-fn who_is_a_member_hears_at_once_that_a_stream_has_made_way_for_another() {
+fn members_learn_at_once_that_another_stream_replaces_theirs() {
     let nodes: Vec<u32> = (100..108).collect();
     let mut rig = gateway();
     rig.machine
@@ -4286,9 +4311,9 @@ fn heard_of_quiet(rig: &Rig<Broker>) -> (Vec<u64>, Option<u64>) {
     (offsets, told)
 }
 
-/// A room that is numbered faster than its gateway's link takes it kept all others of that gateway waiting.
+/// Regression: a room numbered faster than its gateway's link takes it kept all others of that gateway waiting.
 #[test]
-fn a_room_that_outruns_a_link_leaves_the_others_their_turn() {
+fn a_room_that_outruns_a_link_does_not_starve_others() {
     let mut rig = broker_of_two();
     rig.peers[1].conn.receive_window = 4 << 10;
     rig.peers[1].conn.ask_status();
@@ -4313,10 +4338,10 @@ fn a_room_that_outruns_a_link_leaves_the_others_their_turn() {
     panic!("nothing of the quiet room");
 }
 
-/// While a link took nothing others filled the place where a quiet room's message lay: it was passed over without a word. And the
-/// word of that was lost.
+/// Regression: while a link took nothing, other rooms evicted a quiet room's message: it was skipped without a
+/// report. And the report was lost.
 #[test]
-fn a_message_that_is_gone_before_it_could_leave_is_told_as_lost_until_that_is_heard() {
+fn a_message_evicted_before_sending_is_reported_lost_until_confirmed() {
     for deaf in [false, true] {
         let mut rig = broker_of_two();
         rig.peers[1].polite = false;
@@ -4325,7 +4350,7 @@ fn a_message_that_is_gone_before_it_could_leave_is_told_as_lost_until_that_is_he
         }
         rig.turn();
         rig.say(0, &link_publish_in(QUIET, QUIETS, 1, 1, &[b"one"]));
-        // One room, or one user, would push out its own messages only.
+        // A single room, or user, would evict only its own messages.
         for number in 0..1_500 {
             let (user, sequence) = (1_000 + number % 300, 1 + number / 300);
             let publisher = PublisherId { user, incarnation: 1 };
@@ -4339,8 +4364,7 @@ fn a_message_that_is_gone_before_it_could_leave_is_told_as_lost_until_that_is_he
         rig.peers[1].polite = true;
         rig.peers[1].conn.ask_status();
         if deaf {
-            // The gateway receives a window's worth again and reports it, but receives nothing of the broker's further
-            // data.
+            // The gateway again receives a window of data and reports it, but gets none of the broker's further data.
             rig.turn();
             rig.peers[1].deaf = true;
             rig.turn();

@@ -1,5 +1,5 @@
-//! The golden vectors of the wire, `tests/vectors/wire.json`: every one is read to its fields and written to its bytes.
-//! `tests/reference/wire.py` reads the same file by the tables of `docs/protocol.md`.
+//! The golden vectors of the wire, `tests/vectors/wire.json`: each is parsed to its fields and written back to its
+//! bytes. `tests/reference/wire.py` parses the same file by the tables of `docs/protocol.md`.
 
 use muster_rooms::command::{Ask, Outcome, Page, Verdict};
 use muster_rooms::role;
@@ -39,7 +39,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Numbers as the vectors write them.
+/// Numbers as strings, as the vectors write them.
 fn strings(value: Value) -> Value {
     match value {
         Value::Number(number) => Value::String(number.to_string()),
@@ -83,7 +83,7 @@ fn ranges(ranges: &[(u64, u64)]) -> Value {
     ranges.iter().map(entry).collect()
 }
 
-/// The messages of a block as read from it and as in the vector, distinguished by their named publisher.
+/// The messages of a parsed block next to the vector's, with publishers by name.
 fn messages(expected: &Value, found: &[Message<'_>]) -> Value {
     let listed = expected["messages"].as_array().expect("a list of messages");
     assert_eq!(listed.len(), found.len());
@@ -139,7 +139,7 @@ fn block(mut writer: BlockWriter, into: &mut Writer<'_>, messages: &[Message<'_>
     messages.iter().all(|message| writer.push(into, message)) && writer.finish(into) == messages.len()
 }
 
-/// A frame's fields, after it was written again to `out`.
+/// A frame's fields; also writes the frame again to `out`.
 fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
     let (kind, body) = (frame.kind, frame.body);
     let mut plain = |fill: &dyn Fn(&mut Writer<'_>)| {
@@ -348,7 +348,7 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
     }
 }
 
-/// A record's fields with those of its scope.
+/// A record's fields together with those of its scope.
 fn scoped(scope: Scope, mut fields: Value) -> Value {
     let (count, index) = scope.part();
     fields["count"] = json!(count);
@@ -530,7 +530,7 @@ fn record(record: &Record<'_>) -> Value {
 }
 
 #[test]
-fn every_frame_is_read_to_its_fields_and_written_to_its_bytes() {
+fn every_frame_parses_to_its_fields_and_encodes_to_its_bytes() {
     let mut seen = Vec::new();
     for case in cases("frames") {
         let (bytes, name) = (bytes(&case), text(&case, "name"));
@@ -553,7 +553,7 @@ fn every_frame_is_read_to_its_fields_and_written_to_its_bytes() {
 }
 
 #[test]
-fn every_record_is_read_to_its_fields_and_written_to_its_bytes() {
+fn every_record_parses_to_its_fields_and_encodes_to_its_bytes() {
     for case in cases("records") {
         let (bytes, name) = (bytes(&case), text(&case, "name"));
         let read = Record::read(&bytes).expect("a good record");
@@ -563,7 +563,7 @@ fn every_record_is_read_to_its_fields_and_written_to_its_bytes() {
 }
 
 #[test]
-fn every_header_is_read_to_its_fields_and_written_to_its_bytes() {
+fn every_header_parses_to_its_fields_and_encodes_to_its_bytes() {
     for case in cases("datagrams") {
         let (bytes, name) = (bytes(&case), text(&case, "name"));
         let header = Header::read(&bytes).expect("a good header");
@@ -592,7 +592,7 @@ impl Entropy for Nought {
 }
 
 #[test]
-fn what_stands_in_the_clear_is_where_the_vectors_have_it() {
+fn clear_fields_are_where_the_vectors_have_them() {
     let cases = cases("datagrams");
     let find = |name: &str| cases.iter().find(|case| case["name"] == name).expect("a case");
     let (hello, cookie) = (bytes(find("hello")), bytes(find("cookie")));
@@ -640,9 +640,9 @@ fn every_kind() -> impl Iterator<Item = FrameKind> {
     (0..=255).filter_map(|code| kinds::ALL.find(code))
 }
 
-/// The page's column "wants" against the code.
+/// The page's column "wants" compared with the code.
 #[test]
-fn the_page_says_which_frames_want_a_status() {
+fn the_page_lists_which_frames_elicit_a_status() {
     let page = repository("docs/protocol.md");
     let table = page.split("| kind | frame |").nth(1).expect("the table of frames");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
@@ -656,9 +656,9 @@ fn the_page_says_which_frames_want_a_status() {
     assert_eq!(said, wanted.collect::<Vec<_>>());
 }
 
-/// What a client of version 1 sent, with fixed keys: frozen, so that a later release that reads it differently is found out.
+/// Datagrams of a client of version 1 with fixed keys: frozen, to catch a later release that reads them differently.
 #[test]
-fn every_datagram_of_the_first_release_is_still_read_as_it_was_meant() {
+fn datagrams_of_the_first_release_still_parse() {
     let recorded: Value = serde_json::from_str(&repository("tests/vectors/version-1.json")).expect("vectors are JSON");
     let unhex = |of: &Value, name: &str| bytes(&json!({ "bytes": of[name] }));
     let datagrams = &recorded["datagrams"];

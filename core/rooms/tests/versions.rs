@@ -1,4 +1,5 @@
-//! Two releases beside each other, at the doors of real machines: what is chosen, and that nobody on the path lowers it.
+//! Two releases against each other, before a connection exists: which version they choose, and that nobody on the
+//! path lowers it.
 
 use std::cell::Cell;
 
@@ -20,7 +21,7 @@ const MESSAGE1: usize = 32 + 2 + 16;
 const BEFORE: usize = HEADER + 18;
 
 thread_local! {
-    /// The byte of a hello that is changed on its way.
+    /// The index of the hello's byte that is changed in transit.
     static AT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -32,7 +33,7 @@ fn next_gateway() -> Rig<Gateway> {
 }
 
 #[test]
-fn whoever_changes_a_byte_of_the_offer_on_its_way_gets_no_session_of_a_lower_version() {
+fn changing_the_offer_in_transit_gives_no_session_of_a_lower_version() {
     let mut rig = next_gateway();
     assert!(rig.connect(PUBLIC_SOCKET, stranger(1), CLIENT).is_some(), "unchanged");
     let before = rig.machine.sessions().door.counters.handshakes_accepted;
@@ -45,7 +46,7 @@ fn whoever_changes_a_byte_of_the_offer_on_its_way_gets_no_session_of_a_lower_ver
 }
 
 #[test]
-fn whoever_cuts_the_offer_off_gets_no_session_either() {
+fn cutting_off_the_offer_gives_no_session() {
     let mut rig = next_gateway();
     rig.touch = |hello| {
         hello[HEADER + 16] -= 2;
@@ -56,7 +57,7 @@ fn whoever_cuts_the_offer_off_gets_no_session_either() {
 }
 
 #[test]
-fn a_node_of_another_version_gets_no_link_whatever_is_done_to_its_hello() {
+fn a_node_of_another_version_gets_no_link_with_any_hello() {
     let mut rig = Rig::<Broker>::bare();
     rig.machine.set_versions(Versions::new(2, 3));
     let me = identity(GATEWAY, role::GATEWAY);
@@ -69,7 +70,7 @@ fn a_node_of_another_version_gets_no_link_whatever_is_done_to_its_hello() {
     assert_eq!(rig.machine.links().door.counters.refused_version, 1);
 }
 
-/// A client of the next release at servers that answer like this, and what it uses.
+/// The version that a client of the next release uses with servers that reply like this.
 fn used(says: fn(&[u8]) -> Vec<u8>) -> Option<u8> {
     let mut rig = Rig::<Client>::bare();
     rig.machine.set_versions(NEXT);
@@ -79,14 +80,14 @@ fn used(says: fn(&[u8]) -> Vec<u8>) -> Option<u8> {
 }
 
 #[test]
-fn a_client_of_the_next_release_goes_on_with_a_server_that_says_nothing_as_with_one_of_the_first_version() {
+fn a_client_treats_a_server_without_versions_as_the_first_version() {
     assert_eq!(used(|_| Vec::new()), Some(1));
     assert_eq!(used(|offer| Versions::new(1, 3).answer(offer)), Some(2));
 }
 
-/// It proves its key, and is no server of ours: it answers an offer with less than both speak.
+/// The server proves its key but is dishonest: it answers an offer with a lower version than both support.
 #[test]
-fn a_lower_version_than_both_speak_is_not_taken_from_a_server() {
+fn a_lower_version_than_both_support_is_refused() {
     let mut rig = Rig::<Client>::bare();
     rig.machine.set_versions(NEXT);
     rig.says = |_| vec![1, 1, 2];
@@ -95,7 +96,7 @@ fn a_lower_version_than_both_speak_is_not_taken_from_a_server() {
 }
 
 #[test]
-fn the_last_server_without_a_version_in_common_ends_the_tries() {
+fn the_last_server_without_a_common_version_ends_the_attempts() {
     let mut rig = Rig::<Client>::bare();
     rig.says = |offer| Versions::new(4, 5).answer(offer);
     rig.serve(9001);

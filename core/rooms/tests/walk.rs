@@ -261,7 +261,7 @@ fn a_message_walks_through_all_five_machines() {
         (0..1000).map(|n| format!("message {n}")).collect::<Vec<_>>(),
         "after {now} us, {sent} sent"
     );
-    // Every second frame has ages, each of several messages.
+    // Every second frame has ages, each for several messages.
     assert!((100..900).contains(&ages.len()), "{}", ages.len());
     assert!(ages.iter().all(|age| *age < now), "{ages:?}");
     assert_eq!(published.len(), 1000);

@@ -1,5 +1,5 @@
-//! Judgements of commands: each ends once and in time, no member gets one twice, and each member present all along gets
-//! every delivered one. Questions: each member present all along is counted and, if nothing failed, no other.
+//! Checks of commands: each ends once and in time, no member gets one twice, and each member present all along gets
+//! every delivered one. Checks of queries: each member present all along is counted and, if nothing failed, no other.
 //!
 //! Knows no machine. A command's content is its index among all commands.
 
@@ -11,15 +11,15 @@ use muster_transport::{Code, Micros};
 
 use crate::plan::{MS, SECOND};
 
-/// A member whose session ended this soon after may have been lost to its gateway before it knew.
+/// If a member's session ends within this time, its gateway may have lost it before the member noticed.
 const UNNOTICED: Micros = 5 * SECOND;
 
-/// A leave that was sent is counted no more after this, whatever is lost on its way.
+/// After this time a sent leave has taken effect, whatever was lost on the way.
 const LEFT: Micros = 3 * SECOND;
 
 struct Command {
     client: usize,
-    /// A question: it tells members nothing, and counts them.
+    /// A query: it delivers nothing to members, and counts them.
     counts: bool,
     page: Option<Page>,
     room: usize,
@@ -42,7 +42,7 @@ struct Stay {
 }
 
 impl Stay {
-    /// Whether it was in force all the time, with no chance to miss that.
+    /// Whether it was certainly in force all the time.
     fn lasts(&self, since: Micros, until: Micros) -> bool {
         let from = self.from.iter().rev().find(|from| **from <= since);
         from.is_some_and(|from| {
@@ -51,7 +51,7 @@ impl Stay {
         })
     }
 
-    /// Whether a gateway may have known of it at some time.
+    /// Whether a gateway may have known it at some time.
     fn touches(&self, since: Micros, until: Micros) -> bool {
         let ended = self.ended.last().filter(|end| self.from.iter().all(|from| from <= end));
         let left = ended.is_some_and(|end| end + LEFT <= since);
@@ -63,19 +63,20 @@ impl Stay {
 pub struct Commands {
     all: Vec<Command>,
     stays: BTreeMap<usize, Stay>,
-    /// Times in which a gateway stood still, or was cut off, for so long that its members do not count, or that a
+    /// Periods in which a gateway stood still, or was cut off, for so long that its members do not count, or that a
     /// router or broker started meanwhile does not know them.
     blind: Vec<(Micros, Micros)>,
     pub delivered: u64,
     pub expired: u64,
-    /// Questions that all gateways have answered.
+    /// Number of queries that all gateways have answered.
     pub counted: u64,
-    /// The longest that one took until its sender heard that it was delivered.
+    /// The longest time until a sender learned that its command was delivered.
     pub slowest: Micros,
 }
 
 impl Commands {
-    /// A gateway stands still, or is cut off from a broker and from all routers that tell that one of some rooms.
+    /// Notes that a gateway stands still, or is cut off from a broker and from all routers that report some of its
+    /// rooms to that broker.
     pub fn note_out(&mut self, now: Micros, pause: Micros) {
         if pause >= SETTLE {
             self.blind.push((now, now + pause + SETTLE));
@@ -130,7 +131,7 @@ impl Commands {
         }
     }
 
-    /// A client's session with its gateway is lost.
+    /// A client loses its session with its gateway.
     pub fn lost(&mut self, now: Micros, client: usize) {
         let stays = self.stays.values_mut().filter(|stay| stay.client == client);
         stays.for_each(|stay| stay.ended.push(now));
@@ -179,10 +180,12 @@ impl Commands {
             .iter_mut()
             .find(|command| (command.client, command.number) == (client, number))
         else {
-            return Err(format!("client {client} hears of a command that it did not send"));
+            return Err(format!(
+                "client {client} got an outcome of a command that it did not send"
+            ));
         };
         if command.ended.replace((now, outcome)).is_some() {
-            return Err(format!("client {client} hears twice what became of a command"));
+            return Err(format!("client {client} got an outcome of a command twice"));
         }
         command.page = page;
         let whole = matches!(outcome.verdict, Verdict::Delivered | Verdict::NoMember);
@@ -201,8 +204,8 @@ impl Commands {
         Ok(())
     }
 
-    /// `mild`: no event that may let a command expire. `prompt`: the time within which each ends that goes by several
-    /// proxies. `reads`: whether a client reads at once.
+    /// `mild`: no event may let a command expire. `prompt`: the time within which each command through several
+    /// proxies ends. `reads`: whether a client reads at once.
     pub fn judge(&self, mild: bool, prompt: Option<Micros>, reads: impl Fn(usize) -> bool) -> Result<(), String> {
         for (place, command) in self.all.iter().enumerate().filter(|(_, command)| !command.forgotten) {
             let Some((ended_at, outcome)) = command.ended else {
@@ -215,7 +218,7 @@ impl Commands {
             match outcome.verdict {
                 Verdict::Refused(Code::RateLimited) => continue,
                 Verdict::Refused(code) => return Err(format!("command {place} was refused: {code:?}")),
-                Verdict::Expired if mild => return Err(format!("command {place} expired for nothing")),
+                Verdict::Expired if mild => return Err(format!("command {place} expired without a reason")),
                 Verdict::Expired => continue,
                 Verdict::Delivered | Verdict::NoMember => {}
             }
@@ -241,8 +244,8 @@ impl Commands {
                     ));
                 }
             }
-            // A member that returns while it lives gets it as well. Another broker may be asked after some had been
-            // told and had left.
+            // A member that returns during the command's life gets it as well. Another broker may be asked after some
+            // members got it and left.
             let stays = |membership: &usize| {
                 let stay = self.stays.get(membership);
                 stay.is_some_and(|stay| stay.lasts(command.sent_at, ended_at))
@@ -262,7 +265,8 @@ impl Commands {
         Ok(())
     }
 
-    /// The count is between the members present all along and those possibly present at some time; users likewise.
+    /// The count is between the members present all along and those possibly present at some time; the same for
+    /// users.
     fn judge_count(&self, mild: bool, command: &Command, ended_at: Micros, outcome: Outcome) -> Result<(), String> {
         let Some(page) = &command.page else {
             return Err(format!("a count of room {} came without users", command.room));

@@ -1,18 +1,18 @@
-//! Whether nodes must prove their identities in a run, and which one is shut out meanwhile.
+//! Whether nodes must prove their identities in a run, and which one is shut out for a while.
 //!
-//! Owns the list at each step of replacing the cluster's secret. Knows no link.
+//! Owns the list of nodes at each step of replacing the cluster's secret. Knows no link.
 
 use muster_transport::{AllowList, Demand, Listed, Role, ServerKey};
 
-/// The step at which one is shut out; with the next one it is listed again.
+/// The step at which a process is shut out; with the next one it is listed again.
 const OUT: usize = 2;
 
 /// The way in which nodes prove their identities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identities {
-    /// This comes in with the steps.
+    /// Proof is introduced with the steps.
     Come,
-    /// All have to from the beginning, and this process is shut out for a step. It knows nothing of it.
+    /// All must prove their identity from the start, and this process is shut out for a step, without knowing it.
     Out(usize),
 }
 
@@ -22,7 +22,7 @@ impl Identities {
         self == Identities::Out(process) && step == OUT
     }
 
-    /// A process's list after this many steps; `roles`: of all servers.
+    /// A process's list after this many steps; `roles`: the roles of all servers.
     pub fn list(self, step: usize, of: usize, roles: impl Iterator<Item = Role>) -> AllowList {
         let listed = roles
             .enumerate()

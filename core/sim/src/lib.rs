@@ -1,7 +1,7 @@
 //! The simulator of rooms: one process, virtual time, one seed.
 //!
 //! Plugs the five real role machines and the programs of their clients into `muster-simkit`, which supplies time,
-//! network and faults. Heals everything, and then applies the judgements of `oracle`, `commands` and `rooms`.
+//! network and faults. Ends all faults, and then applies the checks of `oracle`, `commands` and `rooms`.
 
 mod commands;
 mod fault;

@@ -1,11 +1,19 @@
-//! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many; with `--kills` seeds of the plans that kill each
-//! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open, with
-//! `--holes` of those in which gateways hold all that they may, with `--moves` of those in which rooms move between brokers, with
-//! `--grows` of those in which partitions double, with `--clusters` of any of these with a second cluster, with `--commands` of any
-//! with commands, with `--rekeys` of those in which the cluster's secret is replaced, with `--apart` of those in which routers hear
-//! nothing of each other, with `--cut-off` of those in which brokers hear nothing of a gateway that lives, with `--lossy` of six
-//! minutes in which only datagrams are lost. `--matrix` runs each seed for each combination of layer, role, fault and step of a
-//! doubling, or for those that the options leave. Exit code 1 if one fails.
+//! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many. Options choose the kind of plan:
+//!
+//! - `--kills`: each role is killed, and the time until members receive again is checked;
+//! - `--rooms`: more rooms than a session may have open;
+//! - `--holes`: gateways hold as much as they may;
+//! - `--moves`: rooms move between brokers;
+//! - `--grows`: partitions double;
+//! - `--clusters`: any of these with a second cluster;
+//! - `--commands`: any of these with commands;
+//! - `--rekeys`: the cluster's secret is replaced;
+//! - `--apart`: routers are cut off from each other;
+//! - `--cut-off`: brokers are cut off from a gateway that is alive;
+//! - `--lossy`: six minutes in which datagrams are lost and nothing else happens.
+//!
+//! `--matrix` runs each seed for each combination of layer, role, fault and step of a doubling, or for those that the
+//! options select. Exit code 1 if a run fails.
 
 use std::process::ExitCode;
 
@@ -15,7 +23,7 @@ use muster_sim::{run, Plan, Summary};
 use muster_simkit::{same_twice, Seeds, Sweep};
 use muster_transport::Micros;
 
-/// The package in the line that replays a seed.
+/// The package name in the line that replays a seed.
 const PACKAGE: &str = "muster-sim";
 
 const USAGE: &str =
@@ -28,7 +36,7 @@ struct Arguments {
     seeds: Seeds,
     draw: fn(u64) -> Plan,
     option: &'static str,
-    /// Those of the matrix, and the options that choose them.
+    /// The matrix, and the options that select its cells.
     matrix: Option<Vec<String>>,
 }
 
@@ -107,7 +115,7 @@ fn run_seeds(arguments: &Arguments) -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// One run, with its plan and its figures where all is to be told.
+/// One run, with its plan and its figures if `verbose`.
 fn told(seed: u64, draw: impl Fn(u64) -> Plan, verbose: bool) -> (Summary, Result<(), String>) {
     if verbose {
         println!("{:#?}", draw(seed));
@@ -119,7 +127,7 @@ fn told(seed: u64, draw: impl Fn(u64) -> Plan, verbose: bool) -> (Summary, Resul
     (summary, result)
 }
 
-/// Runs each seed for each cell of the matrix that has all of the chosen options.
+/// Runs each seed for each selected cell of the matrix.
 fn run_matrix(seeds: &Seeds, chosen: &[String]) -> ExitCode {
     let is_chosen = |cell: &Cell| {
         let options = format!("{cell} ");
@@ -153,7 +161,7 @@ fn run_matrix(seeds: &Seeds, chosen: &[String]) -> ExitCode {
     ExitCode::from(u8::from(sweep.failed > 0))
 }
 
-/// In how many seeds each cell held: the fault fell into its step, and all was well afterwards.
+/// In how many seeds each cell passed: the fault happened during its step, and everything was correct afterwards.
 fn print_matrix(cells: &[Cell], held: &[u32]) {
     print!("{:<8}{:<12}{:<10}", "layer", "role", "fault");
     STEPS.iter().for_each(|step| print!("{:>9}", step.to_string()));
@@ -175,7 +183,7 @@ fn print_matrix(cells: &[Cell], held: &[u32]) {
     }
 }
 
-/// How long it took until every member received again, by the role that had been killed.
+/// The time until every member received again, by the role that had been killed.
 fn print_returns(returns: &[(Kind, Micros)]) {
     for kind in [Kind::Router, Kind::Broker, Kind::Gateway, Kind::Proxy] {
         let mut times: Vec<_> = returns

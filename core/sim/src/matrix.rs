@@ -1,6 +1,6 @@
 //! The doubling matrix: each fault on each role at each step of a doubling, one at a time.
 //!
-//! Owns the cells. `plan/struck` draws a run for one of them; `rooms` finds when a step is reached. Knows no plan.
+//! Owns the cells. `plan/struck` draws a run for one of them; `rooms` detects when a step is reached. Knows no plan.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use muster_transport::Micros;
 
 use crate::fault::{Fault, Kind};
 
-/// The step of a doubling. The first of all nodes to hear of a step and the last one to finish it are up to a second
-/// apart.
+/// The step of a doubling. The first node to learn of a step and the last one to finish it are up to a second apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Step {
-    /// The registry announces twice as many: some have not heard of it, or some new replicas have not begun.
+    /// The registry announces twice as many partitions: some nodes have not learned of it, or some new replicas have
+    /// not started.
     Prepare,
-    /// All have heard, and the new replicas are there; some are not settled.
+    /// All have learned of it, and the new replicas run; some are not settled.
     Running,
-    /// The rooms are dealt to twice as many: some go by it, some by the map before.
+    /// The rooms are divided among twice as many partitions: some nodes use the new division, some the old one.
     Switch,
-    /// All go by it; some are not settled.
+    /// All use the new division; some are not settled.
     Acks,
-    /// All are settled; old and new partitions are both told of rooms, for data still under way.
+    /// All are settled; both old and new partitions learn of rooms, for data still in transit.
     Grace,
-    /// The growth is over: some still tell both, some only the room's own partition.
+    /// The growth is over: some nodes still report to both partitions, some only to the room's own.
     Final,
-    /// All have heard of it; former rooms are forgotten, and the rest is asked for anew.
+    /// All have learned of it; former rooms are forgotten, and the rest is subscribed to again.
     Clean,
 }
 
-/// The victim of a blow. Without "new", one of the old partitions of its layer.
+/// The victim of a fault. Without "new", one of the old partitions of its layer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Victim {
     Broker,
@@ -43,7 +43,7 @@ pub enum Victim {
 pub enum Blow {
     Kill,
     Pause,
-    /// Nothing gets to it or away from it, or to and from some; and it may hear nothing from the registry either.
+    /// Nothing reaches it or leaves it, or nothing to and from some nodes; it may also be cut off from the registry.
     Partition,
 }
 
@@ -75,17 +75,17 @@ pub struct Cell {
     pub step: Step,
 }
 
-/// A blow that falls once, during one step.
+/// A fault that happens once, during one step.
 #[derive(Clone, Debug)]
 pub struct Strike {
     pub cell: Cell,
     pub process: usize,
     pub faults: Vec<Fault>,
-    /// The process is cut off from the registry as well, for this long.
+    /// How long the process is cut off from the registry as well, if at all.
     pub registry: Option<Micros>,
 }
 
-/// All cells; brokers and routers have new replicas where it is they that double.
+/// All cells; new replicas are victims only of the layer that doubles.
 pub fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     for layer in [Kind::Broker, Kind::Router] {
@@ -114,7 +114,7 @@ impl Victim {
 }
 
 impl Cell {
-    /// Whether the victim has nothing that a member waits for.
+    /// Whether no member waits for anything of the victim.
     pub fn spares_members(self) -> bool {
         match self.victim {
             Victim::Proxy | Victim::Router | Victim::NewRouter => true,
@@ -167,7 +167,7 @@ impl fmt::Display for Blow {
     }
 }
 
-/// The options that choose it.
+/// The options that select it.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layer = layer_name(self.layer);

@@ -1,4 +1,4 @@
-//! Expected results as plain maps and sets: published and acknowledged messages, and those of each member.
+//! Expected results as plain maps and sets: published and acknowledged messages, and the messages of each member.
 //!
 //! Knows no machine. (sender, room, number) identifies a message and determines its content.
 
@@ -22,7 +22,7 @@ pub struct Published {
     pub forgotten: bool,
 }
 
-/// A gap as a member heard of it, and the stream of the same owner that followed it.
+/// A gap as reported to a member, and the stream of the same owner that followed it.
 #[derive(Debug)]
 struct Announced {
     gap: StreamGap,
@@ -35,25 +35,25 @@ pub struct Membership {
     pub client: usize,
     pub room: usize,
     pub joined_at: Option<Micros>,
-    /// From when on every acknowledged message must be had or announced as lost.
+    /// From this time on every acknowledged message must be received or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
     /// Messages published and acknowledged while its member was away.
     missed: Vec<usize>,
     /// The publishing time of its newest message.
     pub newest: Micros,
-    /// Last number received of each life of each sender: an earlier life's messages may still be on their way.
+    /// Last number received of each life of each sender: an earlier life's messages may still be in transit.
     last: Lasts,
     /// The same for each stream.
     last_of: Few<(u64, u64, StreamKey), u64>,
-    /// The same at the begin of each stream: messages of that stream up to there are repeats.
+    /// The same at the start of each stream: messages of that stream up to these are repeats.
     began: Vec<(StreamKey, Lasts)>,
     /// A bit per message.
     had: Vec<u64>,
-    /// Per stream the last offset had, and the last announced as lost.
+    /// For each stream the last offset received, and the last announced as lost.
     offsets: Few<StreamKey, (u64, u64)>,
     gaps: Vec<Announced>,
-    /// Gaps without an end that no stream of the same owner has followed yet.
+    /// Number of gaps without an end that no stream of the same owner has followed yet.
     unfollowed: usize,
 }
 
@@ -64,14 +64,15 @@ impl Membership {
             .is_some_and(|bits| bits >> (message % 64) & 1 == 1)
     }
 
-    /// Whether later messages of its sender had been had when the stream began.
+    /// Whether later messages of its sender were received before the stream began.
     fn repeats(&self, stream: StreamId, message: &Published) -> bool {
         let life = (message.sender, message.number >> LIFE_BITS);
         let mut began = self.began.iter().filter(|(known, _)| *known == key(stream));
         began.any(|(_, last)| last.get(&life).is_some_and(|last| message.number <= last))
     }
 
-    /// Whether something was announced as lost in a stream that later messages of the sender came by, before the last one there.
+    /// Whether something was announced as lost in a stream that carried later messages of the sender, before the last
+    /// one there.
     fn lacked(&self, sender: u64, number: u64) -> bool {
         let (life, mut lasts) = (number >> LIFE_BITS, self.last_of.0.iter());
         lasts.any(|((of, its_life, stream), last)| {
@@ -119,10 +120,10 @@ impl<K: PartialEq, V: Copy + Default> Few<K, V> {
 /// A message acknowledged this long before a join is known to its gateway, whatever was lost on the way.
 const SETTLED: Micros = 1_000_000;
 
-/// Shorter messages are never cut.
+/// Shorter messages are never split.
 const CHUNK_MIN: usize = 1_000;
 
-/// Numbers below this are those of a sender's first life.
+/// Numbers below this belong to a sender's first life.
 const LIFE_BITS: u32 = 20;
 
 type StreamKey = (u32, u32, u32);
@@ -139,7 +140,8 @@ impl Announced {
         if gap.stream == stream {
             return gap.first <= offset && offset <= gap.last;
         }
-        // A stream that ended without a word may have had successors that ended before anyone here heard of them.
+        // A stream that ended without a report may have had successors that ended before any node here learned of
+        // them.
         gap.last == StreamGap::OPEN
             && gap.stream.node == stream.node
             && key(gap.stream) < key(stream)
@@ -157,7 +159,8 @@ pub struct Oracle {
     pub delivered: u64,
     pub delivered_datagrams: u64,
     pub gaps: u64,
-    /// When a publisher's message may come after later ones, where a room changes its owner, and how often that was.
+    /// When a publisher's message may come after later ones because a room changed its owner, and how often that
+    /// happened.
     late: Late,
     pub reordered: u64,
 }
@@ -168,7 +171,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The content of a message after its number: words that follow from all three, each by itself.
+/// A part of a message's content after its number: derived from all three, independently for each position.
 fn word(sender: u64, room: usize, number: u64, at: usize) -> [u8; 8] {
     let seed = sender << 40 ^ (room as u64) << 32 ^ number;
     mix(seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
@@ -210,13 +213,14 @@ impl Oracle {
         }
     }
 
-    /// The number that the next message of `sender` in `room` has. Each life of a sender counts anew, above the one before.
+    /// The next number of `sender` in `room`. Each life of a sender counts from its own start, above the previous
+    /// one.
     pub fn next_number(&self, sender: u64, room: usize, life: u64) -> u64 {
         let count = self.published.get(&(sender, room, life)).map_or(0, Vec::len);
         (life << LIFE_BITS) + count as u64 + 1
     }
 
-    /// Notes a message that was taken for publishing; its place in `messages`, plus one, is its ticket.
+    /// Notes a message accepted for publishing; its index in `messages`, plus one, is its ticket.
     pub fn note_published(&mut self, now: Micros, sender: u64, room: usize, number: u64, len: usize) {
         let all = self.published.entry((sender, room, number >> LIFE_BITS)).or_default();
         all.push(self.messages.len());
@@ -232,7 +236,7 @@ impl Oracle {
         });
     }
 
-    /// The sender died: its acknowledgements are not awaited any more.
+    /// The sender died: its acknowledgements are no longer expected.
     pub fn forget(&mut self, sender: u64) {
         let lost = self
             .messages
@@ -249,7 +253,7 @@ impl Oracle {
             return Err(format!("an acknowledgement for ticket {ticket}, which nobody has"));
         };
         if offset == 0 {
-            return Err(format!("nobody says where message {} stands", message.number));
+            return Err(format!("message {} was acknowledged without an offset", message.number));
         }
         if message.acked.replace((stream, offset)).is_some() {
             return Err(format!("message {} was acknowledged twice", message.number));
@@ -283,13 +287,13 @@ impl Oracle {
         self.memberships.len() - 1
     }
 
-    /// A member that came back was told that it has missed nothing.
+    /// A returning member was told that it missed nothing.
     pub fn recovered(&self, at: usize) -> Result<(), String> {
         let membership = &self.memberships[at];
         match membership.missed.iter().find(|message| !membership.has(**message)) {
             None => Ok(()),
             Some(message) => Err(format!(
-                "client {} came back to room {} and is said to have missed nothing, but number {} of {}, {:?}",
+                "client {} returned to room {} and was told that it missed nothing, but number {} of {}, {:?}",
                 membership.client,
                 membership.room,
                 self.messages[*message].number,
@@ -318,7 +322,7 @@ impl Oracle {
                 let followed_by = None;
                 membership.unfollowed += usize::from(gap.last == StreamGap::OPEN);
                 let (last, lost) = membership.offsets.entry(key(gap.stream));
-                // A chunk may be given up after later messages were had; all else is told in its turn.
+                // A chunk may be given up after later messages were received; all else is reported in order.
                 if gap.first <= *last && gap.reason != GapReason::Unrepaired {
                     return Err(format!("{}: had up to {last}, and then {gap:?}", who()));
                 }
@@ -329,7 +333,7 @@ impl Oracle {
             Item::Message {
                 stream, offset, sender, ..
             } => (stream, offset, sender),
-            Item::Command { .. } => return Ok(()), // `commands` judges these
+            Item::Command { .. } => return Ok(()), // `commands` checks these
         };
         if membership.unfollowed > 0 {
             for announced in membership
@@ -351,7 +355,7 @@ impl Oracle {
             return Err(format!("{}: offset {offset} of {stream:?} after {last}", who()));
         }
         *last = offset;
-        // A gap may cover later messages only if its stream's end was unknown, or if its owner lives after all.
+        // A gap may cover later messages only if its stream's end was unknown, or if its owner is alive after all.
         let lives = |known: &&Announced| known.gap.last == StreamGap::OPEN && known.gap.reason == GapReason::OwnerLost;
         let mut gaps = membership.gaps.iter().filter(|known| offset <= *lost && !lives(known));
         if let Some(gap) = gaps.find(|known| known.gap.stream == stream && known.covers(stream, offset)) {
@@ -412,8 +416,9 @@ impl Oracle {
         Ok(())
     }
 
-    /// Each acknowledged message was received or announced as lost; without faults it was received. Call when all has
-    /// settled. `is_over`: whether, for a member and a stream with an unknown end, the owner's life is over.
+    /// Checks that each acknowledged message was received or announced as lost; without faults it must be received.
+    /// Call when everything has settled. `is_over`: for a member and a stream with an unknown end, whether the
+    /// owner's life is over.
     pub fn complete(
         &self,
         may_lose: impl Fn(&Membership) -> bool,
@@ -429,7 +434,10 @@ impl Oracle {
             };
             if !may_lose(membership) {
                 if let Some(gap) = membership.gaps.first() {
-                    return Err(format!("{who}: a gap though nothing was beyond repair: {:?}", gap.gap));
+                    return Err(format!(
+                        "{who}: a gap though everything could be repaired: {:?}",
+                        gap.gap
+                    ));
                 }
             }
             for (at, message) in self.of_room(membership.room) {
@@ -440,12 +448,12 @@ impl Oracle {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
-                // An owner may have taken the room over, for the first time or again, and died with its messages before
-                // the member, whose gateway died, came back.
+                // An owner may have taken the room over, for the first time or again, and died with its messages
+                // before a member of a dead gateway returned.
                 let announced = announced || is_over(number, stream);
-                // An earlier owner's copy is in a gap, and this one is a repeat. This is certain if later ones were
-                // received before the stream began, or some chunks of the first copy. A reader does not know messages
-                // that its own policy dropped.
+                // An earlier owner's copy is in a gap, and this one is a repeat. That is certain if later ones were
+                // received before the stream began, or some chunks of the first copy. A reader does not know which
+                // messages its own policy dropped.
                 let repeats = membership.repeats(stream, message) || message.len > CHUNK_MIN;
                 let unknown = membership.gaps.iter().any(|known| {
                     let whole = known.gap.last != StreamGap::OPEN && repeats;
@@ -473,7 +481,7 @@ impl Oracle {
         all.map(|at| (*at, &self.messages[*at]))
     }
 
-    /// The messages published to a member's room at `from` or later: received ones, and all.
+    /// The messages published to a member's room at `from` or later: how many it received, and how many there are.
     pub fn had_since(&self, membership: &Membership, from: Micros) -> (usize, usize) {
         let since = || {
             self.of_room(membership.room)
@@ -489,7 +497,7 @@ impl Oracle {
             .count()
     }
 
-    /// Gaps by their reason, over all memberships.
+    /// Number of gaps by reason, over all memberships.
     pub fn gap_reasons(&self) -> BTreeMap<String, u64> {
         let mut reasons = BTreeMap::new();
         for gap in self.memberships.iter().flat_map(|membership| &membership.gaps) {

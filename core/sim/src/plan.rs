@@ -1,6 +1,6 @@
 //! The plan of one run: topology, load, network and faults, all drawn from the seed.
 //!
-//! Owns the form of a plan. The draws are below it, each by the subject of its runs.
+//! Owns the structure of a plan. The draws are in the modules below, by the subject of their runs.
 
 use muster_rooms::Policy;
 use muster_transport::Micros;
@@ -22,13 +22,13 @@ mod steady;
 mod struck;
 mod topology;
 
-/// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
-/// (2 s), a client's longest wait between attempts (5 s), and three repair intervals.
+/// How long after the last fault everything must be normal again: sessions idle out (3 s), a leave is held (2 s), a
+/// client's longest wait between attempts (5 s), and three repair intervals.
 pub const SETTLE: Micros = 13 * SECOND;
-/// The same for views, once no member joins or leaves: three repair intervals, each as long as the timeout of a silent
-/// link.
+/// The same for views, once members neither join nor leave: three repair intervals, each as long as the timeout of a
+/// silent link.
 pub const CONVERGED: Micros = 3 * SECOND;
-/// The extra time until a gateway that never came back is forgotten: its lease, and the time of a router started
+/// The extra time until a gateway that never returned is forgotten: its lease, and the time of a router started
 /// meanwhile to report everything.
 pub const FORGET: Micros = 34 * SECOND;
 
@@ -46,15 +46,15 @@ pub struct ClientPlan {
     pub publishing: Vec<Publishing>,
     pub policy: Policy,
     pub inbox_bytes: usize,
-    /// A slow reader: takes one item this often.
+    /// A slow reader takes one item this often.
     pub read_every: Option<Micros>,
-    /// Leaves a room and comes back, this often.
+    /// How often it leaves a room or returns.
     pub toggle_every: Option<Micros>,
-    /// Comes back with the positions it had.
+    /// Whether it returns with its earlier positions.
     pub resumes: bool,
 }
 
-/// A client that does nothing, and would read at once.
+/// A client without load that reads at once.
 impl Default for ClientPlan {
     fn default() -> Self {
         ClientPlan {
@@ -77,7 +77,7 @@ pub struct Plan {
     pub proxies: usize,
     pub brokers: usize,
     pub routers: usize,
-    /// In how many partitions brokers and routers stand.
+    /// Number of partitions of brokers and of routers.
     pub partitions: (usize, usize),
     pub rooms: Vec<String>,
     pub clients: Vec<ClientPlan>,
@@ -90,38 +90,39 @@ pub struct Plan {
     pub auth_delay: Micros,
     pub turn: Micros,
     pub bundle: bool,
-    /// Everyone leaves and is silent for longer than a room is kept, then comes back.
+    /// All leave and are silent for longer than a room is kept, then return.
     pub evicts: bool,
-    /// How long after healing at most all views are to be those of the gateways.
+    /// How long after the end of faults, at most, all views must equal those of the gateways.
     pub converges: Option<Micros>,
-    /// How long after the return of a killed process every member must have received something new at the latest.
+    /// How long after the return of a killed process, at most, every member must have received a new message.
     pub back_max: Option<Micros>,
     /// How often each client sends a command.
     pub command_every: Option<Micros>,
-    /// The time within which each command has its outcome, whatever happens to one proxy.
+    /// The time within which each command ends, whatever happens to one proxy.
     pub prompt: Option<Micros>,
-    /// The times at which the partitions of brokers, or of routers, double, each once; `partitions` is the result.
+    /// The times at which the partitions of brokers, or of routers, double, each once; `partitions` is the final
+    /// number.
     pub grows: Vec<(Micros, Kind)>,
     pub growing: Growing,
-    /// A fault that falls into a step of the doubling.
+    /// A fault during a step of the doubling.
     pub strike: Option<Strike>,
     pub second: Option<SecondCluster>,
-    /// The replacement of the cluster's secret: its begin, the time within which all servers take a step, and the pause
-    /// before the next step.
+    /// The replacement of the cluster's secret: its start, the time within which all servers take a step, and the
+    /// pause before the next step.
     pub rekeys: Option<(Micros, Micros, Micros)>,
-    /// Whether nodes must prove their identities, as the run goes on.
+    /// Whether nodes must prove their identities, during the run.
     pub identities: Option<Identities>,
-    /// Each client is given one gateway and no proxy; servers name the others.
+    /// Each client is given one gateway and no proxy; servers announce the others.
     pub learns: bool,
 }
 
 /// How the control plane doubles partitions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing {
-    /// Within it all hear of a step.
+    /// Time within which all nodes learn of a step.
     pub spread: Micros,
     /// The time from the end of a step, when all have finished it, to the next one.
     pub grace: Micros,
-    /// A process that stands still is not waited for: its session with the registry is over.
+    /// A process that stands still is not waited for: its session with the registry has expired.
     pub forgets_paused: bool,
 }

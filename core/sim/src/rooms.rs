@@ -1,7 +1,7 @@
-//! The system of rooms as the simulator runs it: the five machines, the programs of the clients, and the judgements.
+//! The system of rooms in the simulator: the five machines, the programs of the clients, and the checks.
 //!
-//! Owns a run's state beside the kit's world, and the system's verbs. `plan` holds the draws, `oracle` the judgements
-//! of messages, `commands` those of commands.
+//! Owns a run's state besides the kit's world, and the system's verbs. `plan` has the draws, `oracle` the checks of
+//! messages, `commands` those of commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,15 +35,16 @@ pub use summary::{Accounts, Summary};
 
 type Sim = World<Rooms>;
 
-/// A process that stands still gets the placement again after this time; at the healing, all within it.
+/// A process that stands still gets the placement again after this time; when faults end, all processes get it within
+/// this time.
 const PLACED_AGAIN: Micros = muster_simkit::TOLD_AGAIN;
-/// The time after healing at which all publish once more; this must reach every member.
+/// The time after the end of faults at which all publish once more; this message must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
-/// The time for which all are away so that rooms are forgotten (60 s, after a held leave), plus the work of that.
+/// How long all stay away so that rooms are forgotten (60 s, after a held leave), plus a margin.
 const AWAY: Micros = 66 * SECOND;
 const EVICTION: Micros = AWAY + 6 * SECOND;
 
-/// An event planned for a time. Small, as waiting ones are moved about.
+/// An event planned for a time. Small, since waiting events are moved about.
 pub enum Event {
     Answer(Box<Answer>),
     Publish {
@@ -59,7 +60,7 @@ pub enum Event {
     Command {
         client: u32,
     },
-    /// A process that was told to end may have done so, and ends at this time in any case.
+    /// A process that must end may have finished, and ends at this time in any case.
     Ended {
         process: u32,
         by: Micros,
@@ -73,17 +74,17 @@ pub enum Event {
     Grow {
         group: Group,
     },
-    /// The coordinator of a doubling looks whether the next step may begin.
+    /// The coordinator of a doubling checks whether the next step may begin.
     Coordinate {
         group: Group,
     },
-    /// The second cluster is started.
+    /// The second cluster starts.
     Begin,
-    /// The fault that falls into a step of a doubling.
+    /// The fault that belongs into a step of a doubling.
     Strike,
     /// All servers begin to take the next step of replacing the secret.
     Rekey,
-    /// Notes the gateways' interest, or judges the others' views of it.
+    /// Notes the gateways' interest, or checks the others' views of it.
     Views {
         judged: bool,
     },
@@ -110,29 +111,30 @@ pub struct Rooms {
     keys: Vec<ServerKey>,
     oracle: Oracle,
     commands: Commands,
-    /// Joins with positions that missed nothing, and messages of history that came first after joins for the last ones.
+    /// Joins with positions that missed nothing, and messages of history delivered after joins.
     recovered: u64,
     asked: u64,
     programs: Vec<Program>,
-    /// The gateways' interest a second before views are judged.
+    /// The gateways' interest a second before views are checked.
     wanted_before: BTreeSet<(u32, u64)>,
     placement_epoch: u32,
     draining: BTreeSet<usize>,
     growths: BTreeMap<Group, Doubling>,
-    /// The second cluster has been started.
+    /// The second cluster has started.
     begun: bool,
     /// The placement epoch that each process has.
     placed: Vec<u32>,
-    /// By server, how many steps of replacing the cluster's secret it has taken, and how many all are asked to take.
+    /// For each server, how many steps of replacing the cluster's secret it has taken; and how many all should have
+    /// taken.
     rekeyed: Vec<usize>,
     rekeying: usize,
     struck: Struck,
     last_word_at: Micros,
-    /// For a broker that is not ready and has a turn: the messages that it has numbered.
+    /// For a broker that is not ready and has a turn: the number of messages that it has numbered.
     unready: Option<u64>,
     accounts: Accounts,
     ages: BTreeMap<Kind, (u64, u32, u32)>,
-    /// The returned process, and the time, while not every member has received a message published since.
+    /// The returned process, and the time, while some member has not received a message published since.
     back: Option<(Kind, Micros)>,
     returns: Vec<(Kind, Micros)>,
 }
@@ -142,7 +144,7 @@ pub fn run(seed: u64, draw: impl Fn(u64) -> Plan, verbose: bool) -> (Summary, Re
     guarded(|| play(seed, draw(seed), verbose))
 }
 
-/// Runs a plan. A seed gives the dice of the network, of programs and of machines.
+/// Runs a plan. The seed determines the dice of the network, of programs and of machines.
 pub fn play(seed: u64, plan: Plan, verbose: bool) -> (Summary, Result<(), String>) {
     let ran = muster_simkit::run(seed, setup(&plan), Rooms::new(plan), verbose);
     (ran.system.summary(&ran.world, ran.virtual_us), ran.result)
@@ -154,7 +156,7 @@ fn setup(plan: &Plan) -> Setup<Upkeep> {
     let forgets = if plan.removes() { FORGET } else { 0 };
     Setup {
         clock: plan.clock,
-        // A server has one for links and one for sessions.
+        // A server has one socket for links and one for sessions.
         sockets: [vec![2; servers], vec![1; clients]].concat(),
         near: servers,
         links: plan.links,
@@ -307,7 +309,7 @@ impl System for Rooms {
         let numbered = world.processes[process].node.numbered_unready();
         if self.unready.is_some() && numbered.is_some() && numbered != self.unready {
             return Err(format!(
-                "broker {process} numbers messages before it knows who wants them"
+                "broker {process} numbers messages before it knows the interest in them"
             ));
         }
         self.drain(world, process)?;
@@ -349,7 +351,7 @@ impl System for Rooms {
             *placed = self.placement_epoch;
         }
         if self.plan.back_max.is_some() && self.back.is_none() {
-            self.back = Some((self.plan.kind(process), world.now)); // and of processes that died with it
+            self.back = Some((self.plan.kind(process), world.now)); // also of processes that died with it
         }
         if let Some(client) = process.checked_sub(self.plan.servers()) {
             self.program_returned(world, client);

@@ -1,7 +1,7 @@
-//! A second cluster: brokers and proxies of its own beside the first one's, at the same routers and gateways.
+//! A second cluster: separate brokers and proxies beside the first ones, with the same routers and gateways.
 //!
-//! Owns its draw and its faults. Its processes come behind the routers, so that no other process's number changes. Knows
-//! no plan: `plan/clusters` adds it to one.
+//! Owns its draw and its faults. Its processes come after the routers, so that no other process's number changes.
+//! Knows no plan: `plan/clusters` adds it to one.
 
 use muster_simkit::{Draw, MS, SECOND};
 use muster_transport::Micros;
@@ -13,9 +13,9 @@ use crate::fault::{Fault, Upkeep};
 pub struct SecondCluster {
     pub proxies: usize,
     pub brokers: usize,
-    /// In how many partitions its brokers stand, in the end.
+    /// Final number of partitions of its brokers.
     pub partitions: usize,
-    /// When it is started, if it is not there from the beginning.
+    /// When it starts, if it does not exist from the beginning.
     pub begins: Option<Micros>,
     /// When its partitions double, once.
     pub grows: Option<Micros>,
@@ -42,12 +42,12 @@ impl SecondCluster {
         self.proxies + self.brokers
     }
 
-    /// In how many partitions its brokers stand at the start.
+    /// Initial number of partitions of its brokers.
     pub fn partitions_before(&self) -> usize {
         self.partitions >> usize::from(self.grows.is_some())
     }
 
-    /// Its faults: none, or all of it dies at once, or some of its processes fail as others do.
+    /// Its faults: none, or all of it dies at once, or some of its processes fail like others.
     pub fn faults(&self, draw: &mut Draw, first: usize, heal: Micros) -> Vec<(Micros, Fault)> {
         let at = draw.within(self.begins.unwrap_or(0) + 300 * MS, heal - 500 * MS);
         let all = first..first + self.servers();

@@ -1,5 +1,5 @@
-//! Known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
-//! the part itself, which passes without the bug.
+//! Known bugs, planted one at a time: each is found (`docs/testing.md`). Bugs that seeds can't show are found by a
+//! small test of the part itself, which passes without the bug.
 
 use muster_rooms::planted::Bug;
 use muster_rooms::role;
@@ -14,7 +14,7 @@ use muster_transport::{
     Secret, Stamp, Writer, HEADER, TAIL_PROBES,
 };
 
-/// Seeds that a bug has until it must have been found.
+/// Number of seeds within which a bug must be found.
 const SEEDS: u64 = 400;
 
 /// A bug of either crate.
@@ -64,7 +64,7 @@ fn seeds_find(bug: impl Into<Planted>, draw: fn(u64) -> Plan) {
     }
 }
 
-/// `holds` is true of the real code and not of the planted.
+/// `holds` must be true for the real code and false with the bug.
 fn part_finds(bug: impl Into<Planted>, holds: impl Fn() -> bool + std::panic::UnwindSafe + std::panic::RefUnwindSafe) {
     let bug = bug.into();
     set(None);
@@ -94,7 +94,7 @@ fn pair() -> Pair {
     (conn(1, 2, true), conn(2, 1, false))
 }
 
-/// A datagram of a connection that wants a status.
+/// A datagram of a connection that elicits a status.
 fn sealed(conn: &mut Conn<16>, now: u64) -> Vec<u8> {
     let (mut keys, mut outbox) = (KeyCache::default(), Outbox::new(false));
     conn.send(now, &mut keys, Stamp::default(), &mut outbox, 1_200, |writer, _| {

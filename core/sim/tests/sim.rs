@@ -1,4 +1,4 @@
-//! A handful of seeds, those that found something, and that a seed is a run.
+//! A few seeds, those that once found a bug, and the check that a seed determines a run.
 
 use muster_sim::matrix::{self, Blow, Cell, Step, Victim};
 use muster_sim::plan::{ClientPlan, Fault, Kind, Late, Publishing, Upkeep, Weather, MS, SECOND};
@@ -34,13 +34,13 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
-fn members_have_the_messages_of_two_clusters_whatever_becomes_of_one() {
+fn members_get_the_messages_of_two_clusters_with_faults_in_one() {
     for seed in 0..12 {
         holds_as(seed, Plan::clusters, " --clusters");
     }
 }
 
-/// A slow member, while a room of two clusters moves in both: eight streams, and none makes way.
+/// A slow member, while a room of two clusters moves in both: eight streams, and none is forgotten.
 #[test]
 fn a_room_that_moves_in_two_clusters_keeps_all_of_its_streams() {
     for seed in [73, 1246] {
@@ -48,50 +48,50 @@ fn a_room_that_moves_in_two_clusters_keeps_all_of_its_streams() {
     }
 }
 
-/// A command found no member: its broker had not heard of a join that was answered.
+/// Regression: a command found no member: its broker did not know of an answered join.
 #[test]
-fn members_are_known_to_every_broker_also_where_routers_hear_nothing_of_each_other() {
+fn members_are_known_to_every_broker_even_if_routers_are_cut_off() {
     for seed in (0..12).chain([137, 368]) {
         holds_as(seed, Plan::apart, " --apart");
     }
 }
 
 #[test]
-fn a_broker_that_narrows_serves_on_who_lacks_something() {
+fn a_broker_that_narrows_still_serves_gateways_that_lack_messages() {
     for seed in [26, 51, 165] {
         holds_as(seed, Plan::grows, " --grows");
     }
 }
 
 #[test]
-fn a_router_passes_on_that_it_hears_of_a_part_only() {
+fn a_router_passes_on_that_it_gets_only_a_share() {
     holds_as(2048, Plan::grows, " --grows");
 }
 
 #[test]
-fn who_comes_back_hears_of_streams_whose_heads_are_still_on_their_way() {
+fn a_returning_member_learns_of_streams_with_late_heads() {
     holds_as(462, Plan::commands, " --commands");
 }
 
-/// The stream of its first owner had ended, and had gone on when it came back.
+/// The stream of its first owner had ended, and had continued when the member returned.
 #[test]
-fn who_comes_back_to_a_stream_that_goes_on_again_has_recovered_once_it_has_the_rest() {
+fn a_member_of_a_continued_stream_has_recovered_once_it_has_the_rest() {
     holds_as(921, Plan::moves, " --moves");
 }
 
 #[test]
-fn a_member_takes_what_a_slower_owner_numbered_before_the_first_that_it_had() {
+fn a_member_accepts_messages_that_a_slower_owner_numbered_before_its_first() {
     holds_as(1034, Plan::moves, " --moves");
 }
 
-/// One owner has the first chunk, another the rest and then all of them.
+/// One owner has the first chunk, another the rest and later all of them.
 #[test]
-fn chunks_that_came_of_no_use_are_taken_when_another_owner_brings_the_whole_message() {
+fn dropped_chunks_are_accepted_again_from_another_owner() {
     holds_as(902, Plan::moves, " --moves");
 }
 
 #[test]
-fn who_came_back_before_a_broker_had_a_link_has_what_that_numbered_meanwhile() {
+fn a_member_that_returned_before_a_brokers_link_gets_its_messages() {
     for seed in [1617, 2800, 3359, 3887, 3985] {
         holds_as(seed, Plan::moves, " --moves");
     }
@@ -103,16 +103,16 @@ fn the_history_of_two_owners_comes_in_each_publishers_order() {
 }
 
 #[test]
-fn what_was_acknowledged_just_before_its_owner_died_is_announced_to_who_had_recovered() {
+fn losses_of_a_dead_owner_are_announced_to_recovered_members() {
     holds_as(1110, Plan::holes, " --holes");
 }
 
 #[test]
-fn a_member_that_went_on_takes_what_an_owner_numbered_late() {
+fn a_continuing_member_accepts_late_numbered_messages() {
     holds_as(717, Plan::commands, " --commands");
 }
 
-/// Each seed of each cell that is chosen: the fault falls into its step, and all is well afterwards.
+/// For each seed of each chosen cell: the fault happens during its step, and everything is correct afterwards.
 fn cells_hold(chosen: &[(Cell, u64)]) {
     for (cell, seed) in chosen {
         let (summary, result) = run(*seed, |seed| cell.plan(seed), false);
@@ -145,12 +145,12 @@ fn the_matrix_has_seven_steps_for_five_roles_and_three_faults_of_each_layer() {
 }
 
 #[test]
-fn who_comes_back_to_a_stream_that_has_ended_is_not_said_to_have_missed_nothing_by_a_gateway_that_was_away() {
+fn a_gateway_that_was_away_does_not_report_recovery_of_an_ended_stream() {
     cells_hold(&[(cell(Kind::Broker, Step::Clean, Victim::NewBroker, Blow::Kill), 5)]);
 }
 
 #[test]
-fn who_comes_back_while_an_owner_is_not_heard_is_not_said_to_have_missed_nothing() {
+fn a_member_that_returns_without_its_owner_is_not_reported_as_recovered() {
     let cut = |layer, step| cell(layer, step, Victim::Broker, Blow::Partition);
     cells_hold(&[
         (cut(Kind::Broker, Step::Final), 10),
@@ -160,7 +160,7 @@ fn who_comes_back_while_an_owner_is_not_heard_is_not_said_to_have_missed_nothing
     ]);
 }
 
-/// Each of these named a fault when it was drawn. Plans change with the simulator, so a seed may draw another run today.
+/// Each name was a fault that the seed found. Plans change with the simulator, so a seed may draw another run today.
 macro_rules! found {
     ($($name:ident: $($seed:literal),+;)+) => {
         $(#[test]
@@ -188,15 +188,16 @@ found! {
 }
 
 #[test]
-fn the_cluster_s_secret_is_replaced_in_any_weather_and_nothing_is_lost() {
+fn the_clusters_secret_is_replaced_under_any_faults_without_loss() {
     for seed in 0..15 {
         holds_as(seed, Plan::rekeys, " --rekeys");
     }
 }
 
-/// The last four took 2.1 to 2.9 s: a publisher that had grown patient lost one datagram, and so did the log of a link.
+/// Regression: the last four took 2.1 to 2.9 s: a publisher that had backed off lost one datagram, and so did the log
+/// of a link.
 #[test]
-fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return() {
+fn members_receive_again_soon_after_a_killed_role_returns() {
     for seed in (0..6).chain([143, 177, 489, 934]) {
         holds_as(seed, Plan::kills, " --kills");
     }
@@ -209,9 +210,9 @@ fn a_client_publishes_to_more_rooms_than_a_session_may_have_open() {
     }
 }
 
-/// Every run's accounts are judged; here, that there was something to account for.
+/// Every run's accounts are checked; here, that there was something to account for.
 #[test]
-fn what_gateways_hold_behind_holes_and_drop_is_accounted_for() {
+fn messages_held_or_dropped_behind_holes_are_accounted_for() {
     let mut reached = Accounts::new();
     for seed in 0..20 {
         let summary = holds_as(seed, Plan::holes, " --holes");
@@ -226,7 +227,7 @@ fn what_gateways_hold_behind_holes_and_drop_is_accounted_for() {
     assert_eq!(reached[&(Kind::Gateway, "dropped_held")], 0);
 }
 
-/// One of each role, one publisher and one reader of one room, and a calm network: a test adds its subject.
+/// One of each role, one publisher and one reader of one room, and a fault-free network: each test adds its subject.
 fn quiet() -> Plan {
     let publishing = Publishing {
         room: 0,
@@ -281,7 +282,7 @@ fn quiet() -> Plan {
 
 /// Its members, which only the brokers' router knows, would miss a command reported as delivered.
 #[test]
-fn a_gateway_that_only_brokers_hear_nothing_of_is_waited_for_by_commands() {
+fn a_gateway_cut_off_only_from_brokers_is_waited_for_by_commands() {
     for seed in 0..6 {
         let summary = holds_as(seed, Plan::cut_off, " --cut-off");
         let (delivered, expired, _) = summary.commands;
@@ -329,7 +330,7 @@ fn plays(plan: Plan) -> Summary {
 }
 
 #[test]
-fn what_a_broker_numbered_and_no_gateway_heard_of_is_no_silent_loss() {
+fn messages_numbered_without_a_gateway_are_no_silent_loss() {
     let cut = Fault::Cut {
         from: BROKER,
         to: GATEWAY,
@@ -339,12 +340,12 @@ fn what_a_broker_numbered_and_no_gateway_heard_of_is_no_silent_loss() {
         process: BROKER,
         down: 20 * MS,
     };
-    // The gateway and the broker never meet; the interest gets there by the router.
+    // The gateway and the broker are never linked; the router reports the interest.
     plays(Plan {
         faults: vec![(0, cut), (1_500 * MS, kill)],
         ..quiet()
     });
-    // They have met, and the room is new.
+    // They have been linked, and the room is new.
     let mut plan = quiet();
     plan.clients[1].toggle_every = Some(20 * MS);
     plays(Plan {
@@ -354,9 +355,9 @@ fn what_a_broker_numbered_and_no_gateway_heard_of_is_no_silent_loss() {
 }
 
 /// Owners die with holes that they would have repaired some milliseconds later, and with acknowledgements of the last
-/// messages. `Late::OnceLost` allows what comes of that, and nothing else.
+/// messages. `Late::OnceLost` allows the consequences, and nothing else.
 #[test]
-fn a_message_that_died_with_its_owner_comes_after_later_ones_once_it_was_announced_as_lost() {
+fn a_message_of_a_dead_owner_comes_late_only_after_its_announced_loss() {
     let mut plan = quiet();
     plan.clients[0].publishing[0].every = MS;
     plan.links.loss = 200_000;
@@ -378,9 +379,9 @@ fn a_message_that_died_with_its_owner_comes_after_later_ones_once_it_was_announc
 }
 
 #[test]
-fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_router_that_died() {
+fn a_removed_gateway_is_forgotten_even_by_listeners_of_a_dead_router() {
     let removed = (SECOND, Fault::Remove { process: GATEWAY });
-    // Its members go to the other one. The last server is the router.
+    // Its members move to the other one. The last server is the router.
     let mut plan = quiet();
     plan.gateways = 2;
     plan.clients[1].rooms.push(1);
@@ -396,7 +397,7 @@ fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_r
     plays(plan);
 }
 
-/// Six publishers at two proxies; the first proxy suffers this fault in their sight. Returns the number of published
+/// Six publishers at two proxies; the first proxy suffers this fault on their paths. Returns the number of published
 /// messages, and of lost sessions.
 fn proxy_is_hit(hit: impl Fn(usize) -> Option<Fault>) -> (u64, u64) {
     let mut plan = quiet();
@@ -418,7 +419,7 @@ fn publishers_leave_a_proxy_that_is_far_for_one_that_is_near_and_lose_nothing() 
         Some(Fault::Delay { from, to, by, pause })
     });
     assert!(published > 6 * 1_500, "{published}");
-    // Each that was there leaves once, and none goes back.
+    // Each publisher of that proxy leaves once, and none returns.
     assert!((1..=5).contains(&lost), "{lost}");
 }
 
@@ -433,7 +434,7 @@ fn publishers_leave_a_proxy_that_is_gone_and_stay_away() {
 }
 
 #[test]
-fn a_gateway_or_proxy_that_ends_sends_its_clients_to_others_without_a_gap_or_an_upset_order() {
+fn an_ending_gateway_or_proxy_moves_its_clients_without_gaps_or_reordering() {
     let mut plan = quiet();
     (plan.gateways, plan.proxies, plan.brokers, plan.partitions) = (2, 2, 2, (2, 1));
     plan.heal = 12 * SECOND;
@@ -472,7 +473,7 @@ fn a_gateway_or_proxy_that_ends_sends_its_clients_to_others_without_a_gap_or_an_
 }
 
 #[test]
-fn a_command_has_its_outcome_within_a_second_though_one_of_the_proxies_dies() {
+fn a_command_has_its_outcome_within_a_second_despite_a_dead_proxy() {
     let mut slowest = 0;
     for seed in (7..200).step_by(8) {
         let summary = holds_as(seed, Plan::commands, " --commands");
@@ -483,7 +484,7 @@ fn a_command_has_its_outcome_within_a_second_though_one_of_the_proxies_dies() {
 }
 
 #[test]
-fn a_broker_that_is_far_is_left_out_of_commands_and_taken_back() {
+fn a_far_broker_is_left_out_of_commands_and_taken_back() {
     let far = |from, to| Fault::Delay {
         from,
         to,
@@ -502,7 +503,7 @@ fn a_broker_that_stands_still_is_left_out_of_commands_and_taken_back() {
     };
     let summary = plays(two_brokers(stands));
     assert_eq!(left_out(&summary), [1, 0, 0, 0, 1]);
-    // Asked of a process that stands still, and then of the other one.
+    // The client asks a process that stands still, and then the other one.
     assert!(summary.slowest < 500 * MS, "{}", summary.slowest);
 }
 
@@ -517,8 +518,8 @@ fn two_brokers(fault: Fault) -> Plan {
     }
 }
 
-/// How often a proxy left a broker out because it was away, lost, was far or did not answer, and how often that ended. All commands
-/// are delivered.
+/// How often a proxy excluded a broker because it was away, lost datagrams, was far or did not answer, and how often
+/// that ended. Checks that all commands are delivered.
 fn left_out(summary: &Summary) -> [u64; 5] {
     assert!(
         summary.commands.0 > 20 && summary.commands.1 == 0,
@@ -529,9 +530,10 @@ fn left_out(summary: &Summary) -> [u64; 5] {
     names.map(|name| summary.accounts[&(Kind::Proxy, &*format!("ejections_{name}"))])
 }
 
-/// With this seed all frames of the proxy tell it. A message goes 3 ms to the proxy, and 7 ms each to broker and gateway.
+/// With this seed all frames of the proxy carry the age. A message takes 3 ms to the proxy, and 7 ms each to broker
+/// and gateway.
 #[test]
-fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {
+fn the_age_of_a_message_is_the_time_on_the_network() {
     let steady = |latency| Weather {
         latency,
         ..Weather::default()
@@ -549,10 +551,10 @@ fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {
     ] {
         let (count, least, most) = summary.ages[&kind];
         assert_eq!(count, of(&summary, kind, counter), "{kind:?}");
-        // The first ones come on connections without a known round trip.
+        // The first ones arrive on connections without a known round trip.
         assert!(way - 3_000 <= least && most <= way + 1_000, "{kind:?} {least} {most}");
     }
-    // Lost and repaired messages, and those held behind them, took longer; no repeat is counted again.
+    // Lost and repaired messages, and those held behind them, took longer; repeats are not counted again.
     let lossy = Plan {
         links: Weather {
             loss: 30_000,
@@ -566,7 +568,7 @@ fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {
     assert!(14_000 <= least && (30_000..2_000_000).contains(&most), "{least} {most}");
 }
 
-/// Found: a publisher that repeated too much, too late or beyond the owner's bound reached a tenth of this.
+/// Regression: a publisher that repeated too much, too late or beyond the owner's bound reached a tenth of this.
 #[test]
 fn bulk_publishing_under_loss_keeps_its_pace() {
     let faulty = Weather {
@@ -581,7 +583,7 @@ fn bulk_publishing_under_loss_keeps_its_pace() {
         heal: 5 * SECOND,
         ..quiet()
     };
-    // Whatever it has credit for.
+    // As fast as its credit allows.
     plan.clients[0].publishing[0].every = MS;
     plan.clients[0].publishing[0].burst = 256;
     let summary = plays(plan);

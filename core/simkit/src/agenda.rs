@@ -1,15 +1,14 @@
-//! The agenda of a run: events and the processes' turns in the order of their times; at the same time, in the order of
-//! planning.
+//! The agenda of a run: events and the processes' turns, ordered by time and then by planning.
 //!
-//! Knows no content of events or processes. Turns are most frequent and are replanned all the time, so each process has
-//! a place for its next one instead of outdated events.
+//! Does not interpret events. Turns are most frequent and are replanned all the time, so each process has a single
+//! entry for its next one, and outdated events never pile up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::Micros;
 
-/// When something happens, and the number of its planning.
+/// When something happens, and the number under which it was planned.
 type Time = (Micros, u64);
 
 const NEVER: Time = (Micros::MAX, u64::MAX);
@@ -21,7 +20,7 @@ pub enum Next<E> {
 
 pub struct Agenda<E> {
     events: BinaryHeap<Reverse<Timed<E>>>,
-    /// The next turn by process, and the earliest.
+    /// The next turn of each process, and the earliest.
     turns: Vec<Time>,
     next_turn: usize,
     number: u64,
@@ -69,7 +68,7 @@ impl<E> Agenda<E> {
         self.events.push(Reverse(Timed { time, event }));
     }
 
-    /// A process has a turn then at the latest.
+    /// Schedules a turn of a process at this time at the latest.
     pub fn turn_at(&mut self, process: usize, at: Micros) {
         if at >= self.turns[process].0 {
             return;
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_planned_first_for_a_time_happens_first() {
+    fn events_at_one_time_happen_in_the_order_of_planning() {
         let mut agenda = Agenda::new(3);
         agenda.push(5, "a");
         agenda.turn_at(2, 5);
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_its_next_turn_and_no_other() {
+    fn a_process_has_only_one_next_turn() {
         let mut agenda = Agenda::new(2);
         agenda.turn_at(0, 9);
         agenda.turn_at(1, 8);

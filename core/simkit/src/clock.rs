@@ -1,12 +1,12 @@
-//! The clock of a process: how far it is from the true time, and how fast it goes.
+//! The clock of a process: its offset from the true time, and its rate.
 //!
-//! Owns the reckoning between the two times. Knows no process.
+//! Owns the conversion between the two times. Knows no process.
 
 use crate::Micros;
 
 const MILLION: i64 = 1_000_000;
 
-/// It shows `shown` at the true time `since`, and gains `ppm` microseconds a second from then on.
+/// A clock that shows `shown` at the true time `since`, and gains `ppm` microseconds a second from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
     since: Micros,
@@ -34,7 +34,7 @@ impl Clock {
         time.saturating_add(u64::from(self.at(time) < shown))
     }
 
-    /// It is set forward, or back to zero at most.
+    /// Sets it forward or back, at most to zero.
     pub fn step(&mut self, now: Micros, by: i64) {
         *self = Clock {
             since: now,
@@ -43,7 +43,7 @@ impl Clock {
         };
     }
 
-    /// It gains this many microseconds a second from now on. Half speed is the slowest.
+    /// Makes it gain this many microseconds a second from now on. Half speed is the slowest.
     pub fn drift(&mut self, now: Micros, ppm: i64) {
         *self = Clock {
             since: now,
@@ -53,7 +53,7 @@ impl Clock {
     }
 }
 
-/// `time * by / of`, and the largest time where that is more.
+/// `time * by / of`, saturated at the largest time.
 fn scaled(time: Micros, by: i64, of: i64) -> Micros {
     let scaled = u128::from(time) * by.unsigned_abs() as u128 / of.unsigned_abs() as u128;
     Micros::try_from(scaled).unwrap_or(Micros::MAX)
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_drifting_clock_shows_is_due_neither_early_nor_two_microseconds_late() {
+    fn a_drifting_clocks_reading_is_due_neither_early_nor_two_microseconds_late() {
         for ppm in [-300_000, -17, 17, 90_000] {
             let mut clock = Clock::default();
             clock.drift(1_000, ppm);

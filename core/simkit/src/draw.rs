@@ -1,7 +1,7 @@
 //! Draws of a plan from a seed, and seeded bytes for keys.
 //!
-//! Knows no plan. Each kind of fault is there or not, and weak or strong, by itself (swarm testing), so that a run is not
-//! always the average of everything.
+//! Knows no plan. Each kind of fault is present or absent, and weak or strong, independently (swarm testing), so that
+//! runs differ more than averages would.
 
 use crate::{Dice, Entropy, Micros, Weather};
 
@@ -13,7 +13,7 @@ impl Draw {
         Draw(Dice::new(seed))
     }
 
-    /// A number below `bound`, or 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.below(bound)
     }
@@ -27,13 +27,13 @@ impl Draw {
         self.0.below(100) < percent
     }
 
-    /// Mostly small numbers, seldom large ones up to `high`.
+    /// Mostly small numbers, rarely large ones up to `high`.
     pub fn skewed(&mut self, high: u64) -> u64 {
         let shift = self.below(6);
         self.below((high >> shift).max(1))
     }
 
-    /// The weather of a near network, or of a far one.
+    /// The properties of a near network, or of a far one.
     pub fn weather(&mut self, near: bool) -> Weather {
         let mut weather = Weather {
             latency: if near {
@@ -84,7 +84,7 @@ impl Entropy for Seeded {
     }
 }
 
-/// The first reading of clocks: in two seeds of three they soon pass a number at which 32 bits of microseconds, or of
+/// The first reading of clocks: in two of three seeds they soon pass a value at which 32 bits of microseconds, or of
 /// milliseconds, wrap.
 pub fn clock(seed: u64) -> Micros {
     match seed % 3 {

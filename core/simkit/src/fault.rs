@@ -1,6 +1,6 @@
-//! Faults of a process or a path, and those of a system's own.
+//! Faults of a process or a path, and those specific to a system.
 //!
-//! Owns the words of a plan of strikes. `World::strike` carries them out.
+//! Owns the vocabulary of a plan of faults. `World::strike` applies them.
 
 use crate::Micros;
 
@@ -13,7 +13,7 @@ pub enum Fault<O> {
     Remove { process: usize },
     /// The process stands still.
     Pause { process: usize, pause: Micros },
-    /// Nothing gets from one to the other; the way back stays open.
+    /// Datagrams from one to the other are lost; the other direction stays open.
     Cut { from: usize, to: usize, pause: Micros },
     /// Datagrams from one to the other take this much longer.
     Delay {
@@ -22,17 +22,17 @@ pub enum Fault<O> {
         by: Micros,
         pause: Micros,
     },
-    /// The process hears nothing from the control plane.
+    /// The process gets nothing from the control plane.
     Deaf { process: usize, pause: Micros },
     /// The process's clock is set forward or back.
     Step { process: usize, by: i64 },
-    /// The process's clock gains this many microseconds a second, until all is healed.
+    /// The process's clock gains this many microseconds a second, until faults end.
     Drift { process: usize, ppm: i64 },
-    /// A fault of the system's own.
+    /// A fault specific to the system.
     Own(O),
 }
 
-/// Nothing gets from one side to the other, nor back.
+/// Datagrams between the two sides are lost in both directions.
 pub fn partition<O>(one: &[usize], other: &[usize], pause: Micros) -> Vec<Fault<O>> {
     let pairs = one.iter().flat_map(|from| other.iter().map(move |to| (*from, *to)));
     let both = pairs.flat_map(|(from, to)| [(from, to), (to, from)]);

@@ -1,6 +1,6 @@
-//! Datagrams on their way.
+//! Datagrams in transit.
 //!
-//! They wait here, so that events of the agenda stay small and cheap to move.
+//! They are stored here, so that events of the agenda stay small and cheap to move.
 
 use crate::{Addr, SocketId};
 
@@ -18,7 +18,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// Keeps a datagram until it arrives; gives its place.
+    /// Stores a datagram until it arrives; returns its slot.
     pub fn put(&mut self, datagram: Datagram) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -28,7 +28,7 @@ impl Flight {
         place
     }
 
-    /// Takes the datagram at a place; each arrives once.
+    /// Takes the datagram in a slot; each arrives once.
     pub fn take(&mut self, place: u32) -> Datagram {
         let datagram = self.places[place as usize].take();
         self.free.push(place);

@@ -1,9 +1,10 @@
 //! A simulator for any system of machines: one thread, virtual time, one seed.
 //!
-//! A [`System`] supplies the nodes of its processes, its load and its judgements. The kit supplies time, the network
+//! A [`System`] supplies the nodes of its processes, its load and its checks. The kit supplies time and the network
 //! with loss, bursts, duplicates, reordering, jitter, corruption, delays and cuts. It also supplies the faults of
-//! processes: kill, pause, restart with the next epoch, clocks that step or drift, an unheard control plane. A run is a
-//! function of its seed, so a failing one is replayed by its number. Start with [`System`], [`Setup`] and [`run`].
+//! processes: kill, pause, restart with the next epoch, clocks that step or drift, an unreachable control plane. A
+//! run is a function of its seed, so a failing one is replayed by its number. Start with [`System`], [`Setup`] and
+//! [`run`].
 //!
 //! Knows no role and no system.
 #![forbid(unsafe_code)]

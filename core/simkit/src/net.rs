@@ -1,18 +1,19 @@
-//! The network between processes: losses, delays, duplicates, disorder and corruption.
+//! The network between processes: losses, delays, duplicates, reordering and corruption.
 //!
-//! Owns the fate of each datagram and the directions that are cut. Knows addresses as process numbers only, no role.
+//! Owns the fate of each datagram and the directions that are cut. Knows addresses only as process numbers, and no
+//! role.
 
 use crate::{Dice, Micros};
 
 const MILLION: u64 = 1_000_000;
 
-/// Probabilities per million, and times, of one direction of a path.
+/// Probabilities per million, and delays, of one direction of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
     pub latency: Micros,
     pub jitter: Micros,
     pub loss: u64,
-    /// Gilbert-Elliott: chance to enter and to leave the bad state, per datagram; in it half is lost.
+    /// Gilbert-Elliott: probability per datagram to enter and to leave the bad state, in which half is lost.
     pub burst_in: u64,
     pub burst_out: u64,
     pub duplicate: u64,
@@ -21,7 +22,7 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// The same without any trouble.
+    /// The same delays without faults.
     pub fn calm(self) -> Weather {
         Weather {
             latency: self.latency,
@@ -42,25 +43,25 @@ struct Path {
 pub struct Net {
     dice: Dice,
     count: usize,
-    /// The first of all processes stand near each other.
+    /// The first processes, this many, are near each other.
     near: usize,
     paths: Vec<Path>,
     among: Weather,
     beyond: Weather,
     pub sent: u64,
     pub lost: u64,
-    /// Sent before the last second of the run.
+    /// Datagrams sent before the last second of the run.
     before_last: u64,
 }
 
-/// The fate of one datagram: it arrives at each of these times, spoiled or not.
+/// The fate of one datagram: it arrives at each of these times, corrupted or not.
 pub(crate) struct Fate {
     pub arrivals: [Option<Micros>; 2],
     pub spoiled: bool,
 }
 
 impl Net {
-    /// `among`: the weather between the first `near` of `count` processes; `beyond`: of all other paths.
+    /// `among`: the network between the first `near` of `count` processes; `beyond`: all other paths.
     pub(crate) fn new(seed: u64, near: usize, count: usize, among: Weather, beyond: Weather) -> Self {
         Net {
             dice: Dice::new(seed ^ 0x0e7),
@@ -99,7 +100,7 @@ impl Net {
         self.before_last = self.sent;
     }
 
-    /// Datagrams that were sent in the last second of the run.
+    /// Number of datagrams sent in the last second of the run.
     pub fn sent_in_last_second(&self) -> u64 {
         self.sent - self.before_last
     }
@@ -136,7 +137,7 @@ impl Net {
         if self.chance(weather.reorder) {
             arrival += self.dice.below(4 * (weather.latency + weather.jitter) + 1_000);
         } else {
-            // A path keeps order, but for those that it lets be overtaken.
+            // A path keeps order, except for datagrams that it lets others overtake.
             arrival = arrival.max(self.paths[at].last_at);
             self.paths[at].last_at = arrival;
         }
@@ -148,7 +149,7 @@ impl Net {
         fate
     }
 
-    /// Spoils a datagram: a bit or a piece of it, or its length.
+    /// Corrupts a datagram: flips a bit, changes a piece of it, or its length.
     pub(crate) fn spoil(&mut self, bytes: &mut Vec<u8>) {
         match self.dice.below(4) {
             0 => bytes.truncate(self.dice.below(bytes.len() as u64) as usize),

@@ -1,4 +1,4 @@
-//! The node of a process, and one turn of it, as the driver turns a machine.
+//! The node of a process, and one turn of it, like the driver's turn of a machine.
 //!
 //! Owns the batches in and out, and the state that a turn leaves for the next. Knows no network.
 
@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 
 use crate::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
 
-/// Datagrams that a turn takes in one batch.
+/// Maximum number of datagrams that a turn takes in one batch.
 const BATCH: usize = 64;
-/// Slices that a turn sends.
+/// Maximum number of slices that a turn sends.
 const SLICES: usize = 8;
 
-/// The node of a process. Every [`Machine`] is one; a system of several kinds has an enum, whose turn calls
-/// [`Turn::of`]. A node that is no machine takes and sends by itself.
+/// The node of a process. Every [`Machine`] is one; a system with several kinds uses an enum whose turn calls
+/// [`Turn::of`]. A node that is no machine takes and sends datagrams by itself.
 pub trait Node {
     fn turn(&mut self, turn: &mut Turn<'_>) -> Turned;
 }
@@ -26,7 +26,7 @@ impl<M: Machine> Node for M {
 /// When a node wants its next turn, by its own clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turned {
-    /// More waits that could leave at once.
+    /// More datagrams could leave at once.
     pub more: bool,
     pub deadline: Option<Micros>,
 }
@@ -38,14 +38,14 @@ pub struct Queued {
     pub bytes: Vec<u8>,
 }
 
-/// A datagram on its way out.
+/// A sent datagram.
 pub struct Sent {
     pub socket: SocketId,
     pub to: Addr,
     pub bytes: Vec<u8>,
 }
 
-/// The buffers of turns, which use them one after the other instead of new ones.
+/// The buffers of turns, reused by one turn after the other.
 pub struct Bench {
     outbox: Outbox,
     /// The datagrams that the turn sent.
@@ -115,7 +115,7 @@ impl Turn<'_> {
         self.bench.sent.push(Sent { socket, to, bytes });
     }
 
-    /// A machine's turn: received datagrams, due timers, and sent datagrams.
+    /// A machine's turn: passes in received datagrams, runs due timers, and sends.
     pub fn of<M: Machine>(&mut self, machine: &mut M) -> Turned {
         if self.stalled {
             if M::DISCARDS_STALE {
@@ -170,7 +170,7 @@ impl Turn<'_> {
                     sent.push(Sent { socket, to, bytes });
                 }
             }
-            // A machine that says "more" and gives nothing would be asked for ever.
+            // A machine that promises more and gives nothing would be asked forever.
             if !more || outbox.is_empty() {
                 return false;
             }

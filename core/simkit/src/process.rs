@@ -1,6 +1,6 @@
 //! One process: a node behind its sockets.
 //!
-//! Owns the queue in front of the node (a socket buffer with its bound), its clock, its next turn, and the watch that its
+//! Owns the queue before the node (a bounded socket buffer), its clock, its next turn, and the check that its
 //! deadlines do not spin. Knows no network and no system.
 
 use std::collections::VecDeque;
@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 use crate::node::{Bench, Node, Queued, Turn, Turned};
 use crate::{charge, Addr, Clock, Micros, MS, SECOND};
 
-/// A socket's receive buffer, as Linux gives it by default.
+/// A socket's default receive buffer on Linux.
 const BUFFER_BYTES: u64 = 212_992;
-/// A turn that comes this late has stood still (`muster-driver`).
+/// A turn that comes this late counts as a standstill (`muster-driver`).
 const STALL: Micros = 500 * MS;
-/// When a turn comes that was asked for at once.
+/// Delay of a turn that was requested at once.
 const AT_ONCE: Micros = 100;
-/// Turns in a row that neither took nor gave anything while the node's deadline stood in the past.
+/// Maximum number of turns in a row without input or output while the node's deadline is in the past.
 const SPIN_MAX: u32 = 50;
-/// Turns of one second that neither took nor gave anything.
+/// Maximum number of turns within one second without input or output.
 const IDLE_TURNS_MAX: u32 = 2_500;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub enum State {
     Up,
     Paused,
     Down,
-    /// It never comes back.
+    /// It never returns.
     Removed,
 }
 
@@ -37,7 +37,7 @@ pub struct Process<N> {
     pub clock: Clock,
     /// Since when it has stood still, if it does.
     pub paused_at: Micros,
-    /// Datagrams that found no space in its sockets.
+    /// Number of datagrams that found no space in its sockets.
     pub overflowed: u64,
     queue: VecDeque<Queued>,
     queued: u64,
@@ -66,12 +66,12 @@ impl<N: Node> Process<N> {
         }
     }
 
-    /// Whether there is a process, be it one that stands still.
+    /// Whether the process exists, even if it stands still.
     pub fn is_alive(&self) -> bool {
         matches!(self.state, State::Up | State::Paused)
     }
 
-    /// Puts a datagram into the socket's buffer, if there is one and it has space.
+    /// Puts a datagram into the socket's buffer, if the process exists and there is space.
     pub(crate) fn deliver(&mut self, datagram: Queued) {
         let cost = charge(datagram.bytes.len());
         if !self.is_alive() {
@@ -91,7 +91,7 @@ impl<N: Node> Process<N> {
         self.queued = 0;
     }
 
-    /// One turn. Its datagrams go to the end of the bench's `sent`; the result is the true time of the next turn.
+    /// One turn. Appends its datagrams to the bench's `sent`; returns the true time of the next turn.
     pub(crate) fn turn(&mut self, now: Micros, bench: &mut Bench) -> Result<Option<Micros>, String> {
         let late = self.expected.map_or(0, |at| now.saturating_sub(at));
         let before = (self.queue.len(), bench.sent.len());
@@ -120,7 +120,7 @@ impl<N: Node> Process<N> {
         let woke = self.expected.is_some_and(|at| at <= now);
         self.idle_turns += u32::from(idle && woke);
         if self.idle_turns > IDLE_TURNS_MAX {
-            return Err(format!("turns {} times within a second for nothing", self.idle_turns));
+            return Err(format!("turns {} times within a second without work", self.idle_turns));
         }
         let next = if more {
             Some(now + AT_ONCE)

@@ -1,17 +1,17 @@
-//! One run of a system, from the start to its judgement.
+//! One run of a system, from the start to its checks.
 
 use crate::{Micros, Setup, System, World};
 
-/// A run that has ended: its world and its system, to be asked for figures.
+/// A finished run: its world and its system, to read statistics from.
 pub struct Ran<S: System> {
     pub world: World<S>,
     pub system: S,
-    /// How long it took in virtual time.
+    /// Its duration in virtual time.
     pub virtual_us: Micros,
     pub result: Result<(), String>,
 }
 
-/// Runs a system to the end of its plan, or to the first finding, and judges.
+/// Runs a system to the end of its plan, or to the first failure, and checks the result.
 pub fn run<S: System>(seed: u64, setup: Setup<S::Fault>, mut system: S, verbose: bool) -> Ran<S> {
     let clock = setup.clock;
     let end = clock + setup.heal + setup.settle;

@@ -1,4 +1,4 @@
-//! Many seeds one after the other: the failing ones, and the line that replays one.
+//! Runs many seeds one after the other; reports the failing ones, and the line that replays one.
 //!
 //! Owns the options that choose seeds, the progress, and the report of a failing seed. Knows no plan.
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Instant;
 
-/// One of this many seeds runs twice.
+/// One seed in this many runs twice.
 const TWICE_EVERY: u64 = 50;
 
 /// The options that choose seeds: `--seed N [--verbose] | --seeds A..B [--keep-going]`.
@@ -19,7 +19,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// Takes an argument with its value, if it is one of these. `None`: its value is missing or wrong.
+    /// Takes an argument with its value, if it is one of these. `None`: its value is missing or invalid.
     pub fn take(&mut self, argument: &str, rest: &mut impl Iterator<Item = String>) -> Option<bool> {
         match argument {
             "--seed" => {
@@ -43,7 +43,7 @@ impl Seeds {
     }
 }
 
-/// Returns a run's result, or its panic as a finding.
+/// Returns a run's result, or its panic as a failure.
 pub fn guarded<R: Default>(run: impl FnOnce() -> (R, Result<(), String>)) -> (R, Result<(), String>) {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -52,20 +52,20 @@ pub fn guarded<R: Default>(run: impl FnOnce() -> (R, Result<(), String>)) -> (R,
     })
 }
 
-/// Now and then a seed runs twice: the same seed must give the same run. `again` runs the second one.
+/// Runs some seeds twice: the same seed must give the same run. `again` is the second run.
 pub fn same_twice<R: PartialEq>(seed: u64, alone: bool, first: &R, again: impl FnOnce() -> R) -> Result<(), String> {
     if (seed % TWICE_EVERY == 0 || alone) && again() != *first {
-        return Err("a second run of the same seed went otherwise".into());
+        return Err("a second run of the same seed differed".into());
     }
     Ok(())
 }
 
-/// The line that replays a seed. `options`: the system's own, those that chose its plan, each behind a space.
+/// The line that replays a seed. `options`: the system's own, which chose its plan, each after a space.
 pub fn replay(package: &str, options: &str, seed: u64) -> String {
     format!("cargo run -p {package} --release --{options} --seed {seed} --verbose")
 }
 
-/// The count of a number of runs, on which one looks.
+/// The progress of a number of runs.
 pub struct Sweep {
     package: &'static str,
     what: &'static str,
@@ -76,7 +76,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// `what`: the plural noun of the counted runs.
+    /// `what`: the plural noun for the counted runs.
     pub fn new(package: &'static str, what: &'static str, total: u64) -> Self {
         Sweep {
             package,
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_panics_fails_by_its_text() {
+    fn a_panic_is_reported_as_a_failure_with_its_text() {
         let (_, result) = guarded::<u8>(|| panic!("at seed {}", 3));
         assert_eq!(result, Err("panic: at seed 3".into()));
         assert_eq!(guarded(|| (5, Ok(()))), (5, Ok(())));
     }
 
     #[test]
-    fn a_seed_that_goes_otherwise_the_second_time_is_found() {
+    fn a_seed_whose_second_run_differs_is_found() {
         assert!(same_twice(100, false, &1, || 2).is_err());
         assert!(same_twice(101, true, &1, || 2).is_err());
         assert_eq!(same_twice(101, false, &1, || 2), Ok(()));

@@ -1,6 +1,7 @@
 //! The world of one run: time, processes, the network between them, and the plan.
 //!
-//! Owns the effects of the kit's own events and faults; `agenda` holds their order. Knows of a system only its verbs.
+//! Owns the effects of the kit's own events and faults; `agenda` holds their order. Knows a system only by its
+//! methods.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,9 @@ use crate::{Addr, Dice, Fault, Micros, Net, Outbox, Process, SocketId, State, Sy
 pub const EPOCH: u32 = 1_000;
 /// A process that could not take a snapshot gets it again after this time.
 pub const TOLD_AGAIN: Micros = 300 * MS;
-/// Processes start one after the other within this, as a supervisor starts them.
+/// Processes start one after the other within this time, as a supervisor would start them.
 const STARTED: Micros = 50 * MS;
-/// Sockets that a process may have.
+/// Maximum number of sockets of a process.
 const SOCKETS_MAX: usize = 2;
 /// The lowest port.
 const PORT: usize = 100;
@@ -27,21 +28,21 @@ pub struct Setup<O> {
     pub clock: Micros,
     /// The number of sockets of each process: one or two.
     pub sockets: Vec<usize>,
-    /// The first processes, this many, are near each other: `links` is the weather among them, `sessions` everywhere
+    /// The first processes, this many, are near each other: `links` is the network among them, `sessions` everywhere
     /// else.
     pub near: usize,
     pub links: Weather,
     pub sessions: Weather,
-    /// How long a datagram lies in a socket before its process turns.
+    /// How long a datagram waits in a socket before its process has a turn.
     pub turn: Micros,
     /// The faults, and their times after the start.
     pub faults: Vec<(Micros, Fault<O>)>,
-    /// How long after the start all faults end, and how long after that the run does.
+    /// When all faults end, after the start; and how long after that the run ends.
     pub heal: Micros,
     pub settle: Micros,
 }
 
-/// Small, as they are moved about while they wait.
+/// Small, since events are moved about while they wait.
 enum Event<S: System> {
     /// A datagram, which waits in `flight`.
     Arrive {
@@ -60,12 +61,12 @@ enum Event<S: System> {
         from: u32,
         to: u32,
     },
-    /// A path is as fast as ever.
+    /// A path has its normal delay again.
     Hurry {
         from: u32,
         to: u32,
     },
-    /// A process hears from the control plane.
+    /// A process gets a message of the control plane.
     Tell {
         process: u32,
         snapshot: S::Snapshot,
@@ -90,7 +91,7 @@ pub struct World<S: System> {
     flight: Flight,
     bench: Bench,
     turn: Micros,
-    /// Processes without a control plane: start and end of that.
+    /// Processes cut off from the control plane: start and end of that.
     deaf: BTreeMap<usize, (Micros, Micros)>,
     trace: u64,
     verbose: bool,
@@ -133,7 +134,7 @@ impl<S: System> World<S> {
                 .processes
                 .push(Process::new(node, EPOCH, addrs, Default::default()));
             if !system.is_there(process) {
-                world.processes[process].die(State::Down); // and starts when it is its turn
+                world.processes[process].die(State::Down); // it starts when it is its turn
             }
             let after = world.dice.below(STARTED);
             world.agenda.turn_at(process, world.now + after);
@@ -151,13 +152,13 @@ impl<S: System> World<S> {
         addr(process, socket)
     }
 
-    /// The reading of a process's clock, also before its first start.
+    /// The reading of a process's clock, even before its first start.
     pub fn clock(&self, process: usize) -> Micros {
         let known = self.processes.get(process);
         known.map_or(self.now, |known| known.clock.at(self.now))
     }
 
-    /// A digest of all datagrams that arrived so far: two runs with the same one went the same way.
+    /// A digest of all datagrams that arrived so far: equal digests mean equal runs.
     pub fn trace(&self) -> u64 {
         self.trace
     }
@@ -178,12 +179,12 @@ impl<S: System> World<S> {
         self.agenda.push(at, Event::Own(event));
     }
 
-    /// A process has a turn then at the latest.
+    /// Schedules a turn of a process at this time at the latest.
     pub fn turn_at(&mut self, process: usize, at: Micros) {
         self.agenda.turn_at(process, at);
     }
 
-    /// A process gets a snapshot after this time; later if it stands still or is deaf.
+    /// A process gets a snapshot after this time; later if it stands still or is cut off from the control plane.
     pub fn tell(&mut self, process: usize, after: Micros, snapshot: S::Snapshot) {
         let process = process as u32;
         self.agenda.push(self.now + after, Event::Tell { process, snapshot });
@@ -199,13 +200,13 @@ impl<S: System> World<S> {
         self.processes[process].state == State::Up
     }
 
-    /// Whether a process hears nothing from the control plane.
+    /// Whether a process is cut off from the control plane.
     pub fn is_deaf(&self, process: usize) -> bool {
         self.deaf.get(&process).is_some_and(|(_, until)| self.now < *until)
     }
 
-    /// Whether the control plane takes a process for dead: it has stood still, or was deaf, for longer than its session
-    /// lasts.
+    /// Whether the control plane takes a process for dead: it has stood still, or was cut off, for longer than its
+    /// session lasts.
     pub fn is_expired(&self, process: usize, session: Micros) -> bool {
         let known = &self.processes[process];
         let since = match known.state {
@@ -215,7 +216,7 @@ impl<S: System> World<S> {
         since.is_some_and(|since| self.now >= since + session)
     }
 
-    /// Runs until `end`, or until the first finding.
+    /// Runs until `end`, or until the first failure.
     pub(crate) fn run(&mut self, system: &mut S, end: Micros) -> Result<(), String> {
         let last_second = end.saturating_sub(SECOND);
         let mut is_last = false;
@@ -323,7 +324,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Applies a fault of the plan to a process or a path, if it is there.
+    /// Applies a fault of the plan to a process or a path, if that exists.
     pub fn strike(&mut self, system: &mut S, fault: Fault<S::Fault>) -> Result<(), String> {
         self.say(|| format!("fault: {fault:?}"));
         match fault {
@@ -395,14 +396,15 @@ impl<S: System> World<S> {
     }
 
     fn heal(&mut self, system: &mut S) {
-        self.say(|| "everything is well from here on".into());
+        self.say(|| "no faults from here on".into());
         self.healed = true;
         self.deaf.clear();
         self.net.heal();
         system.heal(self);
     }
 
-    /// Starts all that are down, but for those that were removed, and has all that stand still go on, by clocks that keep time.
+    /// Starts all dead processes except removed ones, resumes all that stand still, and sets all clocks to the true
+    /// rate.
     pub fn raise(&mut self, system: &mut S) {
         for process in 0..self.processes.len() {
             self.processes[process].clock.drift(self.now, 0);

@@ -1,6 +1,6 @@
-//! A toy system, to show that the kit knows none: replicas of a log, clients that add to it, and an oracle.
+//! A toy system, to show that the kit knows none: replicas of a log, clients that add entries, and an oracle.
 //!
-//! The planted bugs are such as only faults show: of the network, of processes, of clocks.
+//! Each planted bug only shows under a fault: of the network, of processes, or of clocks.
 
 use std::convert::Infallible;
 
@@ -16,18 +16,19 @@ use machines::{Client, Entry, Replica};
 
 const REPLICAS: usize = 3;
 const CLIENTS: usize = 2;
-/// Seeds that a bug has until it must have been found.
+/// Number of seeds within which a bug must be found.
 const SEEDS: u64 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bug {
-    /// A repeated add counts again: duplicates and losses show it.
+    /// A repeated add counts again: duplicates and losses reveal it.
     CountsTwice,
-    /// An add is acknowledged before it is kept: a kill shows it.
+    /// An add is acknowledged before it is stored: a kill reveals it.
     AnswersBeforeKept,
-    /// A client takes the time for the number of an add: a clock that is set back shows it, or two adds within its tick.
+    /// A client uses the time as the number of an add: a clock that is set back reveals it, or two adds within a
+    /// tick.
     NumbersByClock,
-    /// A replica does not look at the sum: spoiled bytes show it.
+    /// A replica does not check the checksum: corrupted bytes reveal it.
     TrustsBytes,
 }
 
@@ -56,11 +57,11 @@ enum Event {
     Add {
         client: usize,
     },
-    /// Late disks take the state of replicas.
+    /// Slow disks store the state of replicas.
     Write,
 }
 
-/// The system: the disks' copies of replicas, and the starts of each process.
+/// The system: the disks' copies of replicas, and the number of starts of each process.
 struct Register {
     bug: Option<Bug>,
     disks: Vec<Vec<Entry>>,
@@ -100,7 +101,7 @@ impl System for Register {
         assert_eq!(epoch, EPOCH + self.starts[process], "each life has the next epoch");
         self.starts[process] += 1;
         match process.checked_sub(REPLICAS) {
-            // Others are told of by the control plane.
+            // The control plane tells it of the others.
             None => Toy::Replica(Replica::new(
                 self.bug,
                 world.clock(process),
@@ -166,7 +167,7 @@ impl System for Register {
         }
     }
 
-    /// All replicas have the same, and each add once.
+    /// All replicas have the same entries, and each add once.
     fn judge(&mut self, world: &mut World<Self>) -> Result<(), String> {
         let mut begun = Vec::new();
         for process in &world.processes {
@@ -195,7 +196,7 @@ impl System for Register {
     }
 }
 
-/// A run in which everything may happen to replicas, and to the clocks of all.
+/// A run with any faults of replicas, and of all clocks.
 fn plan(seed: u64) -> Setup<Infallible> {
     let mut draw = Draw::new(seed);
     let heal = draw.within(2 * SECOND, 4 * SECOND);
@@ -243,7 +244,7 @@ fn result(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     guarded(|| ((), ran(seed, bug).result)).1
 }
 
-/// One in quiet weather, that a test adds to.
+/// A run without other faults, to which a test adds some.
 fn quiet(faults: Vec<(Micros, Fault<Infallible>)>) -> Ran<Register> {
     let calm = Weather {
         latency: MS,
@@ -262,7 +263,7 @@ fn quiet(faults: Vec<(Micros, Fault<Infallible>)>) -> Ran<Register> {
 }
 
 #[test]
-fn the_register_holds_whatever_happens() {
+fn the_register_is_correct_under_any_faults() {
     let (mut sent, mut lost) = (0, 0);
     for seed in 0..2 * SEEDS {
         let ran = ran(seed, None);
@@ -287,7 +288,7 @@ fn each_planted_bug_is_found_by_a_seed_that_holds_without_it() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn a_seed_determines_a_run() {
     for seed in [0, 7, 11] {
         let [one, other] = [ran(seed, None), ran(seed, None)];
         assert_eq!(one.world.trace(), other.world.trace(), "seed {seed}");
@@ -317,7 +318,7 @@ fn a_killed_process_starts_with_the_next_epoch_and_a_removed_one_never() {
 }
 
 #[test]
-fn who_is_deaf_or_stands_still_hears_from_the_control_plane_later() {
+fn a_deaf_or_stalled_process_gets_messages_of_the_control_plane_later() {
     let pause = SECOND;
     let start = quiet(vec![]).system.told;
     for fault in [Fault::Deaf { process: 1, pause }, Fault::Pause { process: 1, pause }] {
@@ -329,7 +330,7 @@ fn who_is_deaf_or_stands_still_hears_from_the_control_plane_later() {
 }
 
 #[test]
-fn a_path_that_is_cut_carries_nothing_until_it_is_mended() {
+fn a_cut_path_carries_nothing_until_it_is_restored() {
     let lost = |faults| quiet(faults).world.net.lost;
     let cut = |from, to| Fault::Cut {
         from,
@@ -338,7 +339,7 @@ fn a_path_that_is_cut_carries_nothing_until_it_is_mended() {
     };
     assert_eq!(lost(vec![]), 0);
     let one_way = lost(vec![(SECOND, cut(0, 1))]);
-    // A replica tells each other one about seven times a second.
+    // A replica sends to each other one about seven times a second.
     assert!((5..=8).contains(&one_way), "{one_way}");
     let apart = partition(&[0], &[1, 2], SECOND);
     let both = lost(apart.into_iter().map(|fault| (SECOND, fault)).collect());
@@ -346,7 +347,7 @@ fn a_path_that_is_cut_carries_nothing_until_it_is_mended() {
 }
 
 #[test]
-fn a_clock_that_is_set_or_drifts_is_the_one_that_its_process_goes_by() {
+fn a_process_uses_its_own_clock_even_if_it_is_set_or_drifts() {
     let faults = [
         Fault::Step {
             process: 0,
@@ -357,11 +358,11 @@ fn a_clock_that_is_set_or_drifts_is_the_one_that_its_process_goes_by() {
     ];
     let world = quiet(faults.map(|fault| (SECOND, fault)).to_vec()).world;
     let ahead = |process| world.clock(process) as i64 - world.now as i64;
-    // It drifts for two seconds, until all is healed.
+    // It drifts for two seconds, until faults end.
     assert_eq!([0, 1, 2, 3].map(ahead), [-400_000, 7, 2_000, 0]);
 }
 
-/// A node that is due again and again.
+/// A node that is always due.
 struct Restless;
 
 impl Node for Restless {

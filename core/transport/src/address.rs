@@ -1,4 +1,4 @@
-//! Bounded accounts: bytes that may be sent to an unproven address, handshakes of a network, and actions of a key.
+//! Bounded accounts: bytes that may be sent to an unproven address, handshakes per network, and actions per key.
 //!
 //! Owns: [`Unproven`], [`PrefixBuckets`], [`Buckets`], [`Bucket`]. Must not know: the meaning of the bytes, sessions,
 //! cipher keys, sockets.
@@ -8,20 +8,20 @@ use std::hash::{BuildHasher, Hash};
 use crate::hash::KeyedState;
 use crate::machine::{Addr, Micros};
 
-/// Unproven addresses at once: 4,096 x 56 B = 224 KiB per process.
+/// Maximum number of unproven addresses held at once: 4,096 x 56 B = 224 KiB per process.
 pub const UNPROVEN_MAX: usize = 4_096;
 
 /// Lifetime of an unproven address's account: twice the longest handshake.
 pub const UNPROVEN_LIFE: Micros = 10_000_000;
 
-/// Bytes that may go to an unproven address for each one that came from it (RFC 9000, 8.1).
+/// Bytes that may be sent to an unproven address for each byte received from it (RFC 9000, 8.1).
 pub const AMPLIFICATION_MAX: u64 = 3;
 
-/// Prefixes with a bucket at once: 4,096 x 32 B = 128 KiB per process.
+/// Maximum number of prefixes with a bucket at once: 4,096 x 32 B = 128 KiB per process.
 pub const PREFIXES_MAX: usize = 4_096;
 
-/// Bytes received from and sent to each address that has not shown that it receives. Handshake replies, cookies, resets
-/// and path checks share this table, so their allowances do not add up.
+/// Bytes received from and sent to each address that has not yet proven that it receives. Handshake replies, cookies,
+/// resets and path checks share this table, so their allowances do not add up.
 pub struct Unproven {
     accounts: Ways<Addr, Account>,
 }
@@ -34,8 +34,8 @@ impl Unproven {
         }
     }
 
-    /// Notes `n` bytes from `addr`. `false` when they found no room in the table: then no [`Unproven::may_send`] will
-    /// be granted for them.
+    /// Notes `n` bytes from `addr`. `false`: the table is full, and [`Unproven::may_send`] will grant nothing for
+    /// these bytes.
     pub fn received(&mut self, now: Micros, addr: Addr, n: usize) -> bool {
         let fresh = Account {
             opened: now,
@@ -48,12 +48,12 @@ impl Unproven {
             .is_some()
     }
 
-    /// The address has answered from where it says it is: its account is closed, and its place free for a stranger.
+    /// Closes the account of an address that has proven that it receives, and frees its entry.
     pub fn proven(&mut self, addr: Addr) {
         self.accounts.remove(&addr);
     }
 
-    /// Whether `n` bytes may go to `addr`, and notes them if so. An address without an account gets nothing.
+    /// Whether `n` bytes may be sent to `addr`; if so, charges them. An address without an account gets nothing.
     pub fn may_send(&mut self, now: Micros, addr: Addr, n: usize) -> bool {
         let Some(account) = self.accounts.get(&addr).filter(|account| !account.is_stale(now)) else {
             return false;
@@ -66,9 +66,9 @@ impl Unproven {
         granted
     }
 
-    /// As [`Unproven::may_send`] for an answer of `n` bytes to `received` bytes that were noted already. It still works
-    /// when spoofed addresses have filled the table: without an account, an answer may be sent if it is no longer than
-    /// the question. Otherwise 400 spoofed datagrams a second would keep cookies from all clients.
+    /// As [`Unproven::may_send`], for a reply of `n` bytes to `received` bytes that were noted already. It still
+    /// works when spoofed addresses have filled the table: without an account, a reply may be sent if it is no longer
+    /// than the request. Otherwise 400 spoofed datagrams a second would keep cookies from all clients.
     pub fn may_reply(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
         match self.accounts.get(&addr).is_some_and(|account| !account.is_stale(now)) {
             true => self.may_send(now, addr, n),
@@ -76,14 +76,14 @@ impl Unproven {
         }
     }
 
-    /// Notes `received` bytes and answers them at once.
+    /// Notes `received` bytes and charges the reply of `n` bytes to them.
     pub fn may_answer(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
         self.received(now, addr, received);
         self.may_reply(now, addr, received, n)
     }
 }
 
-/// A token bucket for each network: /24 of IPv4, /56 of IPv6, the usual size for one customer.
+/// A token bucket for each network: a /24 of IPv4 or a /56 of IPv6, the usual size for one customer.
 pub struct PrefixBuckets {
     buckets: Buckets<u64>,
 }
@@ -96,13 +96,13 @@ impl PrefixBuckets {
         }
     }
 
-    /// Sets each network's tokens a second; its debt stays.
+    /// Sets each network's tokens per second; existing debts stay.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
         self.buckets.set_rate(rate, burst);
     }
 
-    /// Takes one token of the address's network. `false` too when the table is full of networks that are still
-    /// paying off.
+    /// Takes one token of the address's network. Also returns `false` when the table is full of networks that still
+    /// have debts.
     pub fn take(&mut self, now: Micros, addr: Addr) -> bool {
         self.buckets.take(now, prefix(addr)) == Taken::Yes
     }
@@ -112,14 +112,13 @@ impl PrefixBuckets {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     Yes,
-    /// A token will be there after this time.
+    /// A token will be available after this time.
     Wait(Micros),
-    /// The table is full of others that are still paying off.
+    /// The table is full of other keys that still have debts.
     Full,
 }
 
-/// A token bucket for each key, in a table of fixed size: a bucket that is full again says no more than none at all and
-/// gives its place away.
+/// A token bucket for each key, in a table of fixed size. A full bucket equals a new one, so its entry may be reused.
 pub struct Buckets<K> {
     buckets: Ways<K, Bucket>,
     full: Bucket,
@@ -134,7 +133,7 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
         }
     }
 
-    /// Sets each key's tokens a second; its debt stays.
+    /// Sets each key's tokens per second; existing debts stay.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
         self.full = Bucket::new(rate, burst);
     }
@@ -152,7 +151,7 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
     }
 }
 
-/// Tokens a second, and how many are saved. A rate of nought gives nothing.
+/// Tokens per second, and the largest burst. A rate of 0 gives nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
     pub a_second: u32,
@@ -160,23 +159,23 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// How long `n` tokens take to come, rounded down so that a whole burst fits however it is split.
+    /// Time in which `n` tokens accrue, rounded down so that a whole burst fits however it is split.
     fn nanos(&self, n: u32) -> Option<u64> {
         (u64::from(n) * 1_000_000_000).checked_div(self.a_second.into())
     }
 }
 
-/// One holder's debt to a [`Rate`], in 8 bytes: many holders have the same rate. A new one owes nothing.
+/// One holder's debt to a [`Rate`], in 8 bytes; many holders share a rate. A new holder owes nothing.
 ///
-/// It stores the time at which nothing is owed any more (GCRA) rather than tokens and a time. Exact to a nanosecond per
-/// call: at a million calls a second it may give up to 0.1 % more than its rate.
+/// Stores the time at which the debt is paid off (GCRA) instead of a token count and a time. Exact to a nanosecond
+/// per call: at a million calls a second it may give up to 0.1 % more than its rate.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Debt {
     paid_at_ns: u64,
 }
 
 impl Debt {
-    /// Takes `n` tokens, all or none. A clock that steps back makes it refuse until it has caught up.
+    /// Takes `n` tokens, all or none. After the clock steps back, it refuses until the clock has caught up.
     pub fn take(&mut self, now: Micros, rate: Rate, n: u32) -> bool {
         if n == 0 {
             return true;
@@ -196,7 +195,7 @@ impl Debt {
     }
 }
 
-/// A token bucket in 16 bytes: a rate of its own. Starts full.
+/// A token bucket with a rate of its own, in 16 bytes. Starts full.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     debt: Debt,
@@ -216,12 +215,12 @@ impl Bucket {
         self.debt.take(now, self.rate, n)
     }
 
-    /// Sets the tokens a second, and how many are saved; the debt stays.
+    /// Sets the tokens per second and the largest burst; the debt stays.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
         self.rate = Rate { a_second: rate, burst };
     }
 
-    /// Takes `n` tokens, also those that are not there yet: they are owed. For a caller that waits until there is one.
+    /// Takes `n` tokens even if they are not available yet, as a debt. For a caller that then waits until it is paid.
     pub fn owe(&mut self, now: Micros, n: u32) {
         if n > 0 {
             let from_ns = self.debt.paid_at_ns.max(now.saturating_mul(1_000));
@@ -229,7 +228,7 @@ impl Bucket {
         }
     }
 
-    /// The time until one token can be taken, if no other is taken meanwhile; the end of time if the rate is 0.
+    /// The time until one token is available, if no other is taken meanwhile; [`Micros::MAX`] if the rate is 0.
     pub fn wait(&self, now: Micros) -> Micros {
         let (Some(cost), Some(burst)) = (self.rate.nanos(1), self.rate.nanos(self.rate.burst)) else {
             return Micros::MAX;
@@ -238,7 +237,7 @@ impl Bucket {
         from_ns.div_ceil(1_000).saturating_sub(now)
     }
 
-    /// Whether nothing is owed, so that a new bucket would serve as well.
+    /// Whether the bucket has no debt, so that it equals a new one.
     pub fn is_full(&self, now: Micros) -> bool {
         self.debt.paid_at_ns <= now.saturating_mul(1_000)
     }
@@ -252,13 +251,13 @@ struct Account {
 }
 
 impl Account {
-    /// Life counts from the first datagram and not the last, so that steady noise cannot hold a place for ever.
+    /// Life counts from the first datagram and not the last, so that steady noise cannot keep an entry forever.
     fn is_stale(&self, now: Micros) -> bool {
         now.saturating_sub(self.opened) >= UNPROVEN_LIFE
     }
 }
 
-/// The network of an address, with its family so that no IPv4 prefix is an IPv6 one.
+/// The network of an address. It includes the address family, so an IPv4 prefix never equals an IPv6 one.
 fn prefix(addr: Addr) -> u64 {
     const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     let (family, prefix) = match addr.ip.strip_prefix(&V4_MAPPED) {
@@ -268,14 +267,14 @@ fn prefix(addr: Addr) -> u64 {
     prefix.iter().fold(family, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-/// A table of fixed size in sets of [`WAYS`]. A look-up touches one set, and nothing is ever moved. A stranger without
-/// the hash key cannot choose the set that it fills.
+/// A hash table of fixed size in sets of [`WAYS`] entries. A look-up touches one set, and entries never move. A
+/// stranger without the hash key cannot choose which set it fills.
 struct Ways<K, V> {
     entries: Vec<Option<(K, V)>>,
     hash: KeyedState,
 }
 
-/// Wide enough that a table in random use is two thirds full before a set overflows.
+/// Chosen so that a table in random use is two thirds full before a set overflows.
 const WAYS: usize = 16;
 
 impl<K: Copy + Eq + Hash, V: Copy> Ways<K, V> {
@@ -311,7 +310,8 @@ impl<K: Copy + Eq + Hash, V: Copy> Ways<K, V> {
         }
     }
 
-    /// The key's value, or `fresh` in its own stale place, a free one or another's stale one; `None` if there is none.
+    /// The key's value; or `fresh` in its own stale entry, a free one or another key's stale one; `None` if the set
+    /// is full.
     fn entry(&mut self, key: K, stale: impl Fn(&V) -> bool, fresh: V) -> Option<&mut V> {
         let set = self.set(&key);
         let own = set
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_gets_three_times_what_came_and_not_a_byte_more() {
+    fn an_unproven_address_gets_three_times_the_bytes_it_sent() {
         let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
         assert!(!unproven.may_send(0, v4(1), 1), "nothing came yet");
         assert!(unproven.received(0, v4(1), 100));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn another_rate_is_in_force_for_a_network_that_is_known_too() {
+    fn a_new_rate_applies_to_networks_with_a_bucket() {
         let mut prefixes = PrefixBuckets::new(PREFIXES_MAX, 1, 2, hash());
         let taken = |prefixes: &mut PrefixBuckets, now| (0..10).filter(|_| prefixes.take(now, v4(1))).count();
         assert_eq!(taken(&mut prefixes, 0), 2);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_prove_themselves_make_room_for_any_number_of_others() {
+    fn proven_addresses_free_their_entries() {
         let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
         for host in 0..10 * UNPROVEN_MAX as u32 {
             assert!(unproven.received(0, v4(host), 1));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_ends_with_its_life_and_starts_anew() {
+    fn an_account_expires_and_restarts() {
         let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
         assert!(unproven.received(5, v4(1), 100));
         assert!(unproven.may_send(4 + UNPROVEN_LIFE, v4(1), 10));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_accounts_but_not_answers_shorter_than_what_they_answer() {
+    fn a_full_table_still_allows_replies_shorter_than_their_requests() {
         let mut unproven = Unproven::new(64, hash());
         let taken = (0..1_000).filter(|&host| unproven.received(0, v4(host), 1_200)).count();
         assert!((32..=64).contains(&taken), "{taken} accounts");
@@ -413,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn a_table_in_random_use_takes_half_its_size_without_refusing() {
+    fn a_half_full_table_refuses_nothing() {
         let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
         assert!((0..UNPROVEN_MAX as u32 / 2).all(|host| unproven.received(0, v4(host), 1)));
     }
 
     proptest! {
         #[test]
-        fn no_order_of_events_gets_more_than_three_times_what_came(
+        fn no_order_of_events_exceeds_the_amplification_limit(
             max in 1usize..40,
             steps in prop::collection::vec((0u32..60, 0u8..3, 0usize..1_500, 0u64..2 * SECOND), 1..400),
         ) {
@@ -476,7 +476,7 @@ mod tests {
         }
 
         #[test]
-        fn after_the_wait_that_a_bucket_tells_there_is_a_token_and_not_sooner(
+        fn a_token_is_available_exactly_after_the_announced_wait(
             rate in 1u32..100_000,
             burst in 1u32..1_000,
             taken in 1u32..2_000,
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_have_the_sizes_that_the_limits_reckon_with() {
+    fn entries_have_the_sizes_that_the_limits_assume() {
         assert_eq!(std::mem::size_of::<Option<(Addr, Account)>>(), 56);
         assert_eq!(std::mem::size_of::<Option<(u64, Bucket)>>(), 32);
     }
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_table_stays_bounded_and_gives_the_places_of_full_buckets_away() {
+    fn prefix_table_stays_bounded_and_reuses_entries_of_full_buckets() {
         let mut buckets = PrefixBuckets::new(64, 1, 1, hash());
         let admitted = (0..10_000u32).filter(|&net| buckets.take(0, v4(net << 8))).count();
         assert!((32..=64).contains(&admitted), "{admitted} networks");

@@ -1,7 +1,7 @@
-//! The list of nodes and their keys that an operator maintains, and this node's own key.
+//! The operator's list of nodes and their keys, and this node's own key.
 //!
-//! Owns the decision whether a link may be made, accepted and kept, beyond the cluster's secret. Knows no datagram and
-//! no link. The control plane supplies the list, never from the registry.
+//! Owns the decision whether a link may be made, accepted and kept, beyond the cluster's secret. Knows no datagram
+//! and no link. The control plane supplies the list, never the registry.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,15 @@ use crate::keys::{PublicKey, ServerKey};
 use crate::node::Identity;
 use crate::wire::Role;
 
-/// How far a node goes in having identities proven. A cluster that runs goes from one to the next without losing a link.
+/// How strictly a node requires proof of identity. A running cluster moves from one level to the next without losing
+/// a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Demand {
-    /// Links are made without proof, and accepted with one and without.
+    /// Dials without proof; accepts links with and without proof.
     Accepted,
-    /// Links are made with proof, and accepted with one and without.
+    /// Dials with proof; accepts links with and without proof.
     Offered,
-    /// A link without proof is neither made nor accepted nor kept.
+    /// Links without proof are not made, accepted or kept.
     Required,
 }
 
@@ -27,14 +28,14 @@ pub struct Listed {
     pub key: PublicKey,
 }
 
-/// The reason why a node that says hello is refused.
+/// Why a hello of a node is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stranger {
-    /// It proves no identity, and has to.
+    /// It proves no identity, though proof is required.
     Unproven,
     /// The list has no such node.
     Unlisted,
-    /// It has not the key that the list has for this node, or not the cluster's secret.
+    /// It lacks the key that the list has for this node, or the cluster's secret.
     Impostor,
 }
 
@@ -48,13 +49,13 @@ impl Stranger {
     }
 }
 
-/// The fate of a link when the list changes.
+/// What happens to a link when the list changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     Keep,
-    /// It is to be made anew with proof, and ends after a while where it is not.
+    /// It must be renewed with proof, or it ends after a grace period.
     Renew,
-    /// Its key is not that node's any more.
+    /// Its key no longer belongs to that node.
     End,
 }
 
@@ -67,7 +68,7 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    /// With which key the node has to prove itself that a link is made to. `Ok(None)`: links are made without.
+    /// The list's entry whose key a dialled node must prove. `Ok(None)`: dial without proof.
     pub fn dials(&self, node: u32, role: Role) -> Result<Option<&Listed>, Stranger> {
         if self.demand == Demand::Accepted {
             return Ok(None);
@@ -76,8 +77,8 @@ impl AllowList {
         listed.map(Some).ok_or(Stranger::Unlisted)
     }
 
-    /// The entry whose key a node must prove when it says hello as `node`; 0: it names no number. `Ok(None)`: no proof
-    /// is required.
+    /// The entry whose key a node must prove when its hello names `node`; 0: it names none. `Ok(None)`: no proof is
+    /// required.
     pub fn admits(&self, node: u32) -> Result<Option<&Listed>, Stranger> {
         match (node, self.demand) {
             (0, Demand::Required) => Err(Stranger::Unproven),
@@ -86,7 +87,7 @@ impl AllowList {
         }
     }
 
-    /// The fate of a link to `peer` that was made with this key, or without one.
+    /// The fate of an existing link to `peer` that was made with this key, or without one.
     pub fn judge(&self, peer: Identity, key: Option<PublicKey>) -> Standing {
         let listed = self.nodes.get(&peer.node).filter(|listed| listed.role == peer.role);
         match key {
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_made_to_a_listed_node_of_the_role_it_is_listed_for() {
+    fn only_a_listed_node_in_its_listed_role_is_dialled() {
         let required = list(Demand::Required);
         assert_eq!(
             required.dials(1, STORE).map(|listed| listed.map(|of| of.key)),
@@ -130,12 +131,12 @@ mod tests {
         assert_eq!(
             list(Demand::Offered).dials(3, STORE),
             Err(Stranger::Unlisted),
-            "what is offered falls back to nothing"
+            "no proof is offered"
         );
     }
 
     #[test]
-    fn who_proves_nothing_is_let_in_until_it_is_required_and_who_is_not_listed_never() {
+    fn unproven_nodes_are_admitted_until_proof_is_required_and_unlisted_ones_never() {
         for demand in [Demand::Accepted, Demand::Offered, Demand::Required] {
             assert!(list(demand)
                 .admits(2)

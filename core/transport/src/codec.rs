@@ -2,7 +2,7 @@
 //!
 //! Nothing here panics on foreign bytes: a short slice gives `None`.
 
-/// The largest offset, place, sequence or version that is believed: at a million a second, 146,000 years.
+/// The largest offset, place, sequence or version that is accepted: at a million a second, 146,000 years.
 pub const NUMBER_MAX: u64 = 1 << 62;
 
 /// A cursor over received bytes.
@@ -59,8 +59,8 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// An offset, place, sequence or version. Honest nodes never count to [`NUMBER_MAX`]. Higher numbers are refused:
-    /// they would overflow arithmetic.
+    /// An offset, place, sequence or version. Honest nodes never count to [`NUMBER_MAX`]; higher numbers are refused,
+    /// since they would overflow arithmetic.
     #[inline]
     pub fn number(&mut self) -> Option<u64> {
         self.u64().filter(|number| *number <= NUMBER_MAX)
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         self.u64().filter(|number| *number <= NUMBER_MAX || *number == u64::MAX)
     }
 
-    /// A byte string with a 16-bit length in front.
+    /// A byte string with a 16-bit length prefix.
     #[inline]
     pub fn bytes16(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()? as usize;
@@ -80,8 +80,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends fields to a fixed slice. A field that does not fit is refused whole: check [`Writer::room`] first or read
-/// [`Writer::full`] afterwards.
+/// Appends fields to a fixed slice. A field that does not fit is not written at all: check [`Writer::room`] first or
+/// read [`Writer::full`] afterwards.
 pub struct Writer<'a> {
     bytes: &'a mut [u8],
     len: usize,
@@ -109,18 +109,19 @@ impl<'a> Writer<'a> {
         self.bytes.len() - self.len
     }
 
-    /// Whether something did not fit since the last [`Writer::truncate`].
+    /// Whether a field did not fit since the last [`Writer::truncate`].
     pub fn full(&self) -> bool {
         self.full
     }
 
-    /// Goes back to an earlier length and forgets that something did not fit.
+    /// Goes back to an earlier length and clears [`Writer::full`].
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.full = false;
     }
 
-    /// The unwritten rest, for a callee that fills it; tell how much with [`Writer::advance`].
+    /// The unwritten rest, for a callee that fills it; then call [`Writer::advance`] with the number of bytes
+    /// written.
     pub fn spare(&mut self) -> &mut [u8] {
         &mut self.bytes[self.len..]
     }
@@ -165,7 +166,7 @@ impl<'a> Writer<'a> {
         self.put(&value.to_le_bytes())
     }
 
-    /// A byte string of at most 65,535 bytes with its length in front.
+    /// A byte string of at most 65,535 bytes with a 16-bit length prefix.
     pub fn bytes16(&mut self, bytes: &[u8]) -> &mut Self {
         match u16::try_from(bytes.len()) {
             Ok(len) => self.u16(len).put(bytes),
@@ -176,7 +177,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Overwrites two bytes at `at`, already written.
+    /// Overwrites two bytes at `at`, which must be written already.
     pub fn patch_u16(&mut self, at: usize, value: u16) {
         self.bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }

@@ -16,14 +16,14 @@ use crate::wire::header::{DatagramKind, Header, HEADER, STATUS_WANTED};
 use crate::wire::record::Encode;
 use crate::wire::{Code, Frame, FrameKind};
 
-/// A status leaves after this many datagrams that want one, or [`STATUS_DELAY`] after the first of them.
+/// A status leaves after this many datagrams that elicit one, or [`STATUS_DELAY`] after the first of them.
 pub const STATUS_DATAGRAMS: u16 = 32;
-/// A status rides on data that leaves anyway once this many datagrams wait for one.
+/// Once this many datagrams wait for a status, it is added to the next data datagram.
 const STATUS_RIDES: u16 = 8;
-/// The earliest probes of an unacknowledged tail: after its sending, then from probe to probe.
+/// Earliest times to probe an unacknowledged tail: the first after it was sent, the others after the previous probe.
 pub const TAIL_PROBES: [Micros; 3] = [20_000, 60_000, 180_000];
-/// Nor before one and a half round trips, or the longest of late, as its status may be on the way; the longest is doubled from
-/// probe to probe. But no round trip puts one off further than this.
+/// A probe also waits for 1.5 round trips and for the longest recent round trip, doubled with each probe, since a
+/// status may be on the way. This is the longest such delay.
 const PROBE_PUT_OFF_MAX: Micros = 2_000_000;
 const PROBES: u8 = TAIL_PROBES.len() as u8;
 /// Control records that a session may have unacknowledged.
@@ -45,30 +45,30 @@ pub enum Reject {
     Forged,
 }
 
-/// A status, and the result for the datagrams that this side sent.
+/// A parsed status, and what it means for the datagrams that this side sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heard {
-    /// Some of it is missing at the peer, or may be, or the tail is not covered yet.
+    /// Datagrams are missing at the peer, may be missing, or the tail is not covered yet.
     pub missing: bool,
     pub status: Status,
     /// Sequences between these two, exclusive, are covered by no status: they may be missing.
     untold: (u64, u64),
 }
 
-/// The sum of all statuses so far.
+/// All statuses so far, combined.
 #[derive(Default)]
 struct Reports {
     highest: u64,
     received: u32,
-    /// Until this sequence is the highest, late datagrams may still be counted as received.
+    /// Until the highest sequence reaches this one, late datagrams may still be counted as received.
     late_until: u64,
 }
 
 impl Reports {
-    /// Takes a status of a peer that takes nothing which is `reach` behind the highest.
+    /// Takes a status of a peer that drops datagrams more than `reach` below the highest.
     fn hear(&mut self, status: Status, reach: u64) -> Heard {
         let judged = self.highest;
-        // As many came as were sent, and none of them was an earlier one: nothing was lost since.
+        // The peer received as many as were sent, and none of them was an earlier one: nothing was lost since.
         let clean = judged >= self.late_until
             && u64::from(status.received.wrapping_sub(self.received)) == status.highest.saturating_sub(judged);
         let told_from = match status.missing() {
@@ -90,7 +90,7 @@ impl Reports {
 }
 
 impl Heard {
-    /// Whether `sequence` is missing at the peer, or may be. It is judged by the first status that goes so far.
+    /// Whether `sequence` is missing at the peer, or may be. The first status that reaches it decides.
     pub fn lost(&self, sequence: u64) -> bool {
         let (judged, told_from) = self.untold;
         sequence <= self.status.highest && (!self.status.covers(sequence) || judged < sequence && sequence < told_from)
@@ -100,31 +100,31 @@ impl Heard {
 /// The connection's verdict on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
-    /// Nothing for the role in it, or only records.
+    /// Handled: the frame held nothing for the role, or only records.
     Done,
     Heard(Heard),
     /// Our log is acknowledged up to this offset.
     Acknowledged(u64),
     Closed(Code),
-    /// The role's to understand.
+    /// The role must interpret it.
     Other,
     /// Malformed.
     Bad,
 }
 
-/// The answer that a datagram asks for.
+/// Which response a datagram needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Wants {
-    /// No status: its arrival need not be confirmed.
+    /// No status: its arrival needs no confirmation.
     Nothing,
-    /// A status. Its content is requested or repeated elsewhere, by a clock of its own.
+    /// A status, but no probe: the content is requested or repeated by another timer.
     Status,
-    /// A status, and to be probed for where none comes.
+    /// A status, and probes if none comes.
     Probes,
 }
 
 /// One connection. `BLOCKS` x 64 is the replay window in datagrams.
-#[repr(C)] // what every datagram that comes needs stands together, from `tail_at` on
+#[repr(C)] // fields that each received datagram needs are adjacent, from `tail_at` on
 pub struct Conn<const BLOCKS: usize> {
     pub flow: Flow,
     log_in: LogReceiver,
@@ -132,20 +132,20 @@ pub struct Conn<const BLOCKS: usize> {
     tail_sequence: u64,
     status_from: u64,
     pub sent_at: Micros,
-    /// Theirs: the id that we put into datagrams to them.
+    /// The connection id that the peer chose; it goes into datagrams to the peer.
     pub peer: u64,
     pub socket: SocketId,
     /// Bytes that the peer may have in our socket buffer.
     pub receive_window: u32,
-    /// Its tag also says of an `Option<Conn>` which it is.
+    /// Its niche also holds the tag of `Option<Conn>`.
     tail_at: Option<Micros>,
-    /// Ours: the id that stands in datagrams to us.
+    /// The connection id that we chose; it stands in datagrams to us.
     pub id: u64,
     secret: Secret,
     keys: KeySlots,
     pub heard_at: Micros,
     highest_at: Micros,
-    /// The datagram that was opened last; `status_from` is the one that the status in force came with.
+    /// The sequence opened last; `status_from` is the one that carried the status in force.
     opened: u64,
     pending_since: Micros,
     received: u32,
@@ -162,7 +162,7 @@ pub struct Conn<const BLOCKS: usize> {
 }
 
 impl<const BLOCKS: usize> Conn<BLOCKS> {
-    /// From where on a datagram that comes needs it.
+    /// Offset of the first field that a received datagram needs.
     pub const HOT: usize = std::mem::offset_of!(Self, tail_at);
 
     #[allow(clippy::too_many_arguments)]
@@ -214,7 +214,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         &self.secret
     }
 
-    /// By which secret it was made.
+    /// The key id of the secret that the connection was made with.
     pub fn key_id(&self) -> u8 {
         self.key_id
     }
@@ -227,13 +227,13 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
     }
 
-    /// Fetches the key that [`Conn::open`] will need.
+    /// Prefetches the key that [`Conn::open`] will need.
     #[inline]
     pub fn fetch_key(&self, keys: &KeyCache) {
         keys.fetch(&self.keys);
     }
 
-    /// Opens a data datagram in place. Gives the length of the frames behind the header.
+    /// Opens a data datagram in place. Returns the length of the frames behind the header.
     #[inline]
     pub fn open(
         &mut self,
@@ -275,16 +275,16 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     fn is_heard(&mut self, now: Micros) {
         self.heard_at = now;
         if self.tail_at.is_none() {
-            self.tail_step = 0; // the next one is probed for as often as ever
+            self.tail_step = 0; // the next tail gets the full number of probes
         }
     }
 
-    /// Whether `sequence` is the highest that ever came: a new address is only believed from it.
+    /// Whether `sequence` is the highest received so far: an address change is only accepted from such a datagram.
     pub fn is_newest(&self, sequence: u64) -> bool {
         sequence == self.window.highest()
     }
 
-    /// The last opened datagram held something that wants a status.
+    /// The datagram opened last elicits a status.
     #[inline]
     pub fn elicited(&mut self, now: Micros) {
         if self.pending == 0 {
@@ -293,11 +293,11 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.pending = self.pending.saturating_add(1);
     }
 
-    /// Takes a status frame. `None`: malformed, or about datagrams that were never sent.
+    /// Takes a status frame. `None`: malformed, or it covers datagrams that were never sent.
     pub fn status(&mut self, now: Micros, body: &[u8]) -> Option<Heard> {
         let status = Status::read(body)?;
         if self.opened < self.status_from {
-            // Overtaken on the way: its window may be one that has opened or closed since.
+            // Overtaken by a newer status: its window is outdated.
             return Some(Heard::default());
         }
         self.status_from = self.opened;
@@ -330,7 +330,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         Some(self.log.acknowledged())
     }
 
-    /// Takes a frame that every connection understands. Records of the control log go to the end of `records`.
+    /// Takes a frame that every connection understands. Appends records of the control log to `records`.
     pub fn control_frame(&mut self, now: Micros, frame: &Frame<'_>, records: &mut Records) -> Control {
         match frame.kind {
             FrameKind::STATUS => self.status(now, frame.body).map_or(Control::Bad, Control::Heard),
@@ -354,12 +354,12 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
     }
 
-    /// Bytes of the peer's records that came before their predecessors.
+    /// Bytes of the peer's records that arrived before their predecessors.
     pub fn early_bytes(&self) -> usize {
         self.log_in.held_bytes()
     }
 
-    /// Sets the limit of bytes held out of order; records beyond it are dropped and come again.
+    /// Sets the limit of bytes held out of order; the peer repeats records that are dropped for it.
     pub fn hold_at_most(&mut self, bytes: usize) {
         self.log_in.hold_at_most(bytes);
     }
@@ -377,7 +377,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         (3 * self.flow.rtt()).clamp(30_000, 500_000)
     }
 
-    /// Whether a datagram must leave for control alone.
+    /// Whether a datagram must leave just to carry control frames.
     pub fn control_due(&self, now: Micros) -> bool {
         self.wanted
             || self.log_ack
@@ -387,17 +387,18 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             || self.log_due(now)
     }
 
-    /// Asks the peer for a status with the next datagram, which will leave soon.
+    /// Asks the peer for a status with the next datagram, which leaves soon.
     pub fn ask_status(&mut self) {
         self.want_status = true;
     }
 
-    /// A status rides on the next datagram.
+    /// Adds a status to the next datagram.
     pub fn offer_status(&mut self) {
         self.wanted = true;
     }
 
-    /// The window has opened: sends a status and asks for an answer, as the peer may be waiting for nothing else.
+    /// The receive window has opened: sends a status and asks for a reply, since the peer may be waiting for nothing
+    /// else.
     pub fn tell_status(&mut self) {
         self.wanted = true;
         self.want_status = true;
@@ -415,8 +416,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         status
     }
 
-    /// Writes control in front of a datagram: status, log acknowledgement, log records, ping. Returns the answer that
-    /// this alone asks for.
+    /// Writes control frames in front of a datagram: status, log acknowledgement, log records, ping. Returns the
+    /// response that these alone need.
     pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> Wants {
         // A datagram that asks for a status carries one too: a peer without a window learns of a new one this way.
         let due = self.wanted
@@ -493,14 +494,14 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.sent_at = now;
         if wants == Wants::Probes {
             self.tail_sequence = sequence;
-            // A peer that stayed silent after all probes gets only one more.
+            // A peer that ignored all probes gets only one more.
             self.tail_step = if self.tail_step < PROBES { 0 } else { PROBES - 1 };
             self.tail_at = self.probe_at(now, self.tail_step);
         }
         end + TAG
     }
 
-    /// Sends one datagram of control alone into the outbox.
+    /// Puts one datagram with only control frames into the outbox.
     pub fn send_control(
         &mut self,
         now: Micros,
@@ -512,8 +513,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.send(now, keys, stamp, outbox, payload, |_, _| false);
     }
 
-    /// Sends one datagram: control first, then the frames of `fill` (which returns whether they must be probed for).
-    /// Nothing leaves if nothing was written.
+    /// Sends one datagram: control first, then the frames of `fill`, which returns whether they must be probed for.
+    /// Sends nothing if nothing was written.
     pub fn send(
         &mut self,
         now: Micros,
@@ -544,12 +545,13 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         TAIL_PROBES.get(usize::from(step)).map(|wait| now + put_off.max(*wait))
     }
 
-    /// Whether the tail will be probed unless a status comes.
+    /// Whether the tail will be probed if no status comes.
     pub fn probes(&self) -> bool {
         self.tail_at.is_some()
     }
 
-    /// Whether the tail is to be probed now; advances to the next step. The caller sends a probe with the heads of rooms.
+    /// Whether the tail must be probed now; advances to the next step. The caller sends a probe with the heads of
+    /// rooms.
     pub fn tail_due(&mut self, now: Micros) -> bool {
         if self.tail_at.is_none_or(|at| now < at) {
             return false;
@@ -563,13 +565,13 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         true
     }
 
-    /// The time at which a status must leave for received datagrams.
+    /// When a status for received datagrams is due.
     #[inline]
     pub fn status_due(&self) -> Option<Micros> {
         (self.pending > 0).then(|| self.pending_since + STATUS_DELAY)
     }
 
-    /// When this connection next needs time: a status, the log, the tail, giving up.
+    /// When this connection next needs time: for a status, the log, the tail or the timeout.
     pub fn deadline(&self) -> Option<Micros> {
         let sooner = |at: Micros, other: Option<Micros>| other.map_or(at, |other| at.min(other));
         let mut at = sooner(Micros::MAX, self.status_due());
@@ -592,7 +594,7 @@ mod tests {
         Conn::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0)
     }
 
-    /// When the datagram that left at 1 s is probed for, on a path with this round trip.
+    /// Times of the probes for a datagram sent at 1 s, on a path with this round trip.
     fn probes(rtt: Micros) -> Vec<Micros> {
         let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
@@ -625,7 +627,7 @@ mod tests {
         );
     }
 
-    /// Counts probes to a peer that gets a datagram every `every` and reads each after `late`.
+    /// Counts probes to a peer that gets a datagram every `every` and reads each one `late` after it was sent.
     fn probes_of_the_late(every: Micros, late: Micros, datagrams: u64) -> usize {
         let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
@@ -654,17 +656,17 @@ mod tests {
         probes
     }
 
-    /// Found: each datagram was probed for three times before it was read; a peer four times as slow became slower
-    /// still.
+    /// Regression: each datagram was probed for three times before it was read; a peer four times as slow became
+    /// slower still.
     #[test]
-    fn who_answers_late_is_soon_probed_for_as_late() {
+    fn probes_adapt_to_a_peer_that_answers_late() {
         assert_eq!(probes_of_the_late(2 * SECOND, 1_000, 20), 0, "not late");
         assert!(probes_of_the_late(2 * SECOND, 1_200_000, 20) <= 6);
-        // Later than anything is put off.
+        // Later than the longest delay of a probe.
         assert!(probes_of_the_late(2 * SECOND, 5_000_000, 20) <= 24);
     }
 
-    /// Datagrams to a peer that has said nothing since `begin` was sent to it, as its role sends them within a minute.
+    /// Number of datagrams sent within a minute, at its role's pace, to a peer that is silent since `begin` was sent.
     fn sent_to_the_silent(begin: impl Fn(&mut Conn<16>) -> bool) -> usize {
         let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
@@ -688,14 +690,15 @@ mod tests {
         sent
     }
 
-    /// A peer with much to do answers late. It was probed for anew with each probe that asked it for an answer.
+    /// Regression: a busy peer that answered late was probed three times more with each probe that asked it for a
+    /// status.
     #[test]
-    fn who_says_nothing_is_probed_for_three_times_and_then_asked_now_and_then() {
-        let asks = 3 + 60 / 2; // after 250 ms, twice as long each time, up to two seconds
+    fn a_silent_peer_is_probed_three_times_and_then_seldom() {
+        let asks = 3 + 60 / 2; // the first after 250 ms, then the wait doubles, up to two seconds
         let data = sent_to_the_silent(|_| true);
         assert!((30..=4 + asks).contains(&data), "{data}");
         let record = sent_to_the_silent(|conn| conn.log.push(&[200; 5]).is_err());
-        let repeats = 6 + 60; // doubled each time, up to a second
+        let repeats = 6 + 60; // the wait doubles, up to a second
         assert!((60..=4 + asks + repeats).contains(&record), "{record}");
     }
 
@@ -726,8 +729,8 @@ mod tests {
         assert!(heard.missing && heard.lost(905));
     }
 
-    /// A stretch: datagrams; how many are lost; how many come late, and by how many stretches; whether its last status
-    /// arrives.
+    /// A stretch: number of datagrams, number lost, number late, the delay of late ones in stretches, whether its
+    /// last status arrives.
     fn stretch() -> impl Strategy<Value = (u64, u64, u64, usize, bool)> {
         let datagrams = prop_oneof![4 => 1..60u64, 4 => 200..700u64, 1 => 1_000..1_200u64];
         let few = || prop_oneof![6 => Just(0u64), 3 => Just(1), 1 => 2..30u64];
@@ -737,7 +740,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
-        fn what_is_lost_is_told_by_one_status_or_another(
+        fn every_loss_is_reported_by_some_status(
             mut stretches in prop::collection::vec(stretch(), 1..12),
             seed in any::<u64>(),
         ) {
@@ -746,7 +749,7 @@ mod tests {
             stretches.extend([(40, 0, 0, 0, true); 40]);
             stretches.push((700, 0, 0, 0, true));
             let (mut dice, mut window, mut told) = (Dice::new(seed), Window::<16>::default(), Reports::default());
-            // All that was sent, in four sets: judged, arrived, unreported, late.
+            // All sent datagrams, in four sets: judged, arrived, unreported, late.
             let (mut sent, mut judged, mut came, mut late) = (0, 0, BTreeSet::new(), Vec::new());
             let mut untold = BTreeSet::new();
             for (at, (datagrams, lost, tardy, after, heard)) in stretches.into_iter().enumerate() {
@@ -775,7 +778,7 @@ mod tests {
                     for sequence in highest.saturating_sub(4_000)..=sent + 1 {
                         let lost = heard.lost(sequence);
                         any |= lost;
-                        prop_assert!(lost || sequence > highest || !untold.contains(&sequence), "nobody tells of {sequence}");
+                        prop_assert!(lost || sequence > highest || !untold.contains(&sequence), "no status reports {sequence}");
                         let told_of = sequence <= judged || sequence >= told_from;
                         prop_assert!(!lost || !told_of || sequence <= highest && !came.contains(&sequence), "{sequence} came");
                     }

@@ -2,8 +2,8 @@
 //!
 //! Owns: the macro [`counters!`](crate::counters!). Must not know: the counted events, the readers.
 //!
-//! A packet path adds to a plain field; only a reader pays for names. One declaration gives the field, its name for
-//! Prometheus and its help line, so the three cannot differ.
+//! The packet path adds to a plain field; only a reader pays for names. One declaration gives the field, its
+//! Prometheus name and its help line, so the three cannot differ.
 
 /// Declares a struct of `u64` counters, each with its help as a doc line:
 ///
@@ -47,7 +47,7 @@ macro_rules! counters {
 #[cfg(test)]
 mod tests {
     crate::counters! {
-        /// For the test.
+        /// Used by the test.
         pub struct Counters {
             /// Datagrams taken.
             received,

@@ -1,8 +1,8 @@
-//! Chance for jitter and choice, from a seed that comes in from outside.
+//! Random numbers for jitter and choice, from a seed passed in.
 //!
 //! Owns the generator and weighted draws. Must not be used for keys.
 
-/// A small generator for jitter and choice (SplitMix64). Never for keys.
+/// A small random generator (SplitMix64). Never for keys.
 #[derive(Clone)]
 pub struct Dice(u64);
 
@@ -19,7 +19,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, or 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 {
             0
@@ -33,7 +33,7 @@ impl Dice {
         self.better_by(from, |_| 1, worse)
     }
 
-    /// The same, where some are drawn more often than others.
+    /// As [`Dice::better`], with a weight for each item.
     pub fn better_by<T: Copy>(
         &mut self,
         mut from: Vec<T>,
@@ -49,7 +49,7 @@ impl Dice {
         Some(if worse(one, other) { other } else { one })
     }
 
-    /// A place in a list, by weight.
+    /// A random index in a list, by weight.
     fn weighted<T: Copy>(&mut self, from: &[T], weight: impl Fn(T) -> u64) -> usize {
         let mut left = self.below(from.iter().map(|one| weight(*one)).sum());
         let at = from.iter().position(|one| match left.checked_sub(weight(*one)) {

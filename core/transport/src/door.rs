@@ -1,7 +1,8 @@
-//! The way in: cookies, handshakes, resets, and the bytes that an unproven address may be sent.
+//! What happens before a connection exists: cookies, handshakes, resets, and the byte allowance of unproven
+//! addresses.
 //!
-//! One door stands before a role's sessions and one before its links. It owns everything that happens before a
-//! connection exists, and keeps only bounded accounts of strangers. Knows no session, no link and no role.
+//! A role has one door before its sessions and one before its links. The door keeps only bounded accounts of
+//! strangers. Knows no session, no link and no role.
 
 use std::collections::VecDeque;
 
@@ -18,27 +19,27 @@ use crate::machine::{Addr, Arrival, Entropy, Micros, Outbox, SocketId};
 use crate::seal::Secret;
 use crate::wire::header::{DatagramKind, Header, HEADER, VERSION};
 
-/// Handshakes answered per look at the sockets; half as many for nodes that prove an identity, as these multiply twice
-/// as often. Later ones wait half a millisecond.
+/// Handshakes answered per look at the sockets; half as many for nodes that prove an identity, which cost twice the
+/// multiplications. Later ones wait half a millisecond.
 pub const HANDSHAKES_A_LOOK: usize = 4;
 /// The cost of a handshake with an identity, in plain handshakes.
 const NODE_HANDSHAKE: usize = 2;
-/// Hellos with a valid cookie that wait for their turn.
+/// Maximum number of hellos with a valid cookie that wait to be answered.
 pub const WAITING_MAX: usize = 256;
-/// Handshakes a second from one /24 or /56 unless the configuration says otherwise; twice as many at once.
+/// Handshakes per second from one /24 or /56 unless configured otherwise; the burst is twice this.
 pub const PREFIX_RATE: u32 = 1_000;
 /// Resets a second from this process.
 pub const RESETS_A_SECOND: u32 = 1_000;
-/// A hello is at least this long: it proves the path and bounds amplification.
+/// Shortest hello: its length proves the path's size and bounds amplification.
 pub const HELLO_MIN: usize = 1_200;
-/// Answers waiting to leave.
+/// Maximum number of replies that wait to leave.
 const REPLIES_MAX: usize = 1_024;
-/// The longest handshake message that is looked at.
+/// The longest handshake message that is parsed.
 const NOISE_MAX: usize = 320;
 const PURPOSE_CLIENT: &[u8] = b"client";
 const PURPOSE_LINK: &[u8] = b"link";
 
-/// The key that a responder is known by.
+/// The key by which a responder is known.
 pub enum DoorKey {
     /// Sessions: open to any client that knows our public key.
     Server(Box<ServerKey>),
@@ -52,7 +53,7 @@ struct Waiting {
     from: Addr,
     initiator: u64,
     key_id: u8,
-    /// The node number that the sender names and must prove; 0: it names none.
+    /// The node number that the sender claims and must prove; 0: none.
     node: u32,
     /// Proof that the sender has the cluster's secret.
     proof: [u8; 16],
@@ -63,8 +64,8 @@ struct Waiting {
 type Answer<'a> = (ResponderKey<'a>, Option<Listed>);
 
 impl Waiting {
-    /// The answer for a hello on a link. `Err(None)`: the sender lacks the cluster's secret. This is checked first,
-    /// without a multiplication, so a stranger cannot make a listed node look like an impostor.
+    /// The keys for a reply to a hello on a link. `Err(None)`: the sender lacks the cluster's secret. This is checked
+    /// first, without a multiplication, so a stranger cannot make a listed node look like an impostor.
     fn answered<'a>(&self, allow: Option<&'a AllowList>, secret: &'a [u8; 32]) -> Result<Answer<'a>, Option<Stranger>> {
         let Some(allow) = allow else {
             return Ok((ResponderKey::Link(secret), None));
@@ -100,24 +101,24 @@ struct Reply {
     bytes: Vec<u8>,
 }
 
-/// A handshake that the door answered; the connection is to be made before the answer leaves.
+/// A handshake that the door accepted; the connection must be made before the reply leaves.
 pub struct Accepted {
     pub socket: SocketId,
     pub from: Addr,
-    /// The initiator's id of the connection.
+    /// The connection id that the initiator chose.
     pub initiator: u64,
     pub key_id: u8,
     pub secret: Secret,
     /// The identity that the initiator proved: its number and its entry in the list.
     pub proved: Option<(u32, Listed)>,
-    /// The initiator's statement about itself; act on it only after a sealed datagram came.
+    /// The initiator's statement about itself. Act on it only after a sealed datagram from it.
     pub payload: Vec<u8>,
     message: Vec<u8>,
 }
 
 #[cfg(test)]
 impl Accepted {
-    /// An attempt that no datagram asked for.
+    /// An accepted handshake without a datagram behind it.
     pub fn of(initiator: u64) -> Self {
         Accepted {
             socket: 0,
@@ -139,11 +140,11 @@ crate::counters! {
         cookies_sent,
         /// Handshakes answered.
         handshakes_accepted,
-        /// Datagrams dropped: a hello shorter than the path must carry.
+        /// Datagrams dropped: a hello shorter than the minimum.
         dropped_hello_short,
-        /// Datagrams dropped: a handshake message that is none of ours.
+        /// Datagrams dropped: not a valid handshake message.
         dropped_hello_malformed,
-        /// Datagrams dropped: a hello that waits already, once more.
+        /// Datagrams dropped: a repeat of a hello that waits already.
         dropped_hello_repeated,
         /// Datagrams dropped: too many hellos from one address prefix.
         dropped_hello_rate,
@@ -155,14 +156,14 @@ crate::counters! {
         dropped_identity,
         /// Handshakes refused: no version of the protocol in common.
         refused_version,
-        /// Answers withheld: the address has proven nothing and its allowance is used up.
+        /// Replies withheld: the address is unproven and its byte allowance is used up.
         withheld_unproven,
         /// Resets sent for connections of an earlier life.
         resets_sent,
     }
 }
 
-/// The state before any connection.
+/// The way in for connections of one socket.
 pub struct Door {
     key: DoorKey,
     cookies: CookieJar,
@@ -172,7 +173,7 @@ pub struct Door {
     resets: Bucket,
     waiting: VecDeque<Waiting>,
     replies: VecDeque<Reply>,
-    /// The last node that was refused for its identity: the number it named (0: none), and why.
+    /// The last node refused for its identity: the number that it claimed (0: none), and why.
     stranger: Option<(u32, Stranger)>,
     looked_at: Micros,
     left: usize,
@@ -210,17 +211,17 @@ impl Door {
         }
     }
 
-    /// Takes other secrets, where links come in.
+    /// Replaces the cluster's secrets, on a door for links.
     pub fn set_cluster(&mut self, cluster: ClusterKeys) {
         self.key = DoorKey::Cluster(Box::new(cluster));
     }
 
-    /// Derives tokens from another secret from now on; earlier ones are no longer valid.
+    /// Derives reset tokens from another secret from now on; earlier tokens become invalid.
     pub fn set_reset(&mut self, reset: ResetSecret) {
         self.reset = reset;
     }
 
-    /// Sets the handshakes a second taken from one network; twice as many at once.
+    /// Sets the handshakes per second accepted from one network; the burst is twice this.
     pub fn set_prefix_rate(&mut self, rate: u32) {
         self.prefixes.set_rate(rate, rate.saturating_mul(2));
     }
@@ -230,7 +231,7 @@ impl Door {
         self.reset.token(self.purpose(), id)
     }
 
-    /// Answers a datagram of `received` bytes, which were noted when it came.
+    /// Replies to a datagram of `received` bytes, which were noted when it came.
     fn reply(&mut self, now: Micros, socket: SocketId, to: Addr, received: usize, bytes: Vec<u8>) -> bool {
         if self.replies.len() >= REPLIES_MAX || !self.unproven.may_reply(now, to, received, bytes.len()) {
             self.counters.withheld_unproven += 1;
@@ -240,7 +241,7 @@ impl Door {
         true
     }
 
-    /// Whether `bytes` more may go to an unproven address (a path check outside a connection's own address).
+    /// Whether `bytes` more may be sent to an unproven address, for a path check of a connection.
     pub fn may_send(&mut self, now: Micros, to: Addr, received: usize, bytes: usize) -> bool {
         self.unproven.may_answer(now, to, received, bytes)
     }
@@ -294,7 +295,7 @@ impl Door {
         }
     }
 
-    /// Whether a hello of this initiator waits: another one says the same.
+    /// Whether a hello of this initiator waits already, so that another one adds nothing.
     fn waits_already(&self, from: Addr, initiator: u64) -> bool {
         let mut waiting = self.waiting.iter();
         waiting.any(|hello| (hello.from, hello.initiator) == (from, initiator))
@@ -305,7 +306,8 @@ impl Door {
         !self.waiting.is_empty()
     }
 
-    /// Answers the next waiting handshake, a few at one time. `payload`: our statement for the initiator, out of its own.
+    /// Answers the next waiting handshake, a few per look. `payload` makes our statement for the initiator out of its
+    /// own.
     pub fn accept(
         &mut self,
         now: Micros,
@@ -368,18 +370,18 @@ impl Door {
         self.stranger = Some((node, stranger));
     }
 
-    /// The last one that was not let in for its identity, once.
+    /// Takes the last node refused for its identity, if it was not taken before.
     pub fn stranger(&mut self) -> Option<(u32, Stranger)> {
         self.stranger.take()
     }
 
-    /// Tells the initiator that no version is in common, as the answer's statement says. No connection is made.
+    /// Tells the initiator, by the statement in the reply, that no version is in common. No connection is made.
     pub fn refuse_version(&mut self, now: Micros, accepted: &Accepted) {
         self.counters.refused_version += 1;
         self.answer(now, accepted, 0);
     }
 
-    /// Sends the answer to an accepted handshake: the connection that was made for it is `id`.
+    /// Sends the reply to an accepted handshake, whose connection has the id `id`.
     pub fn answer(&mut self, now: Micros, accepted: &Accepted, id: u64) {
         let mut bytes = clear(DatagramKind::Accept, accepted.initiator);
         bytes.extend_from_slice(&id.to_le_bytes());
@@ -388,8 +390,7 @@ impl Door {
         self.reply(now, accepted.socket, accepted.from, HELLO_MIN, bytes);
     }
 
-    /// Tells the sender of a datagram for an unknown connection that the connection is gone, if the answer is shorter
-    /// than the datagram.
+    /// Replies with a reset to a datagram of an unknown connection, if the reset is shorter than the datagram.
     pub fn unknown(&mut self, now: Micros, arrival: Arrival, header: &Header) {
         let mut bytes = clear(DatagramKind::Reset, header.connection);
         bytes.extend_from_slice(&self.token(header.connection));
@@ -402,12 +403,12 @@ impl Door {
         }
     }
 
-    /// Whether something waits to leave.
+    /// Whether a reply waits to leave.
     pub fn has_replies(&self) -> bool {
         !self.replies.is_empty()
     }
 
-    /// Moves answers into the slice.
+    /// Moves replies into the slice.
     pub fn transmit(&mut self, outbox: &mut Outbox) {
         while outbox.room() > 0 {
             let Some(reply) = self.replies.pop_front() else { return };
@@ -423,9 +424,9 @@ fn clear(kind: DatagramKind, connection: u64) -> Vec<u8> {
     bytes
 }
 
-/// The other side of the door: one attempt to open a connection.
+/// The initiator's side: one attempt to open a connection.
 pub struct Knock {
-    /// Our id of the connection to be.
+    /// The id that we chose for the connection.
     pub id: u64,
     pub key_id: u8,
     /// The list's entry for the node that must answer, where both ends prove identities.
@@ -437,7 +438,7 @@ pub struct Knock {
     cookie: [u8; 16],
 }
 
-/// The result of a knock.
+/// The result of a successful attempt.
 pub struct Opened {
     pub peer: u64,
     pub secret: Secret,
@@ -464,7 +465,7 @@ impl Knock {
         }
     }
 
-    /// Names us as this node, which its key proves, and remembers the list's entry for the node that must answer.
+    /// Claims this node number, which its key proves, and stores the list's entry for the node that must answer.
     pub fn of_node(mut self, node: u32, secret: &[u8; 32], listed: Listed) -> Self {
         (self.node, self.listed) = (node, Some(listed));
         self.proof = hello_proof(secret, self.id, node, &self.noise);
@@ -489,7 +490,7 @@ impl Knock {
         outbox.commit(socket, to, len);
     }
 
-    /// Takes a cookie. True: say hello again at once.
+    /// Takes a cookie. `true`: send the hello again at once.
     pub fn cookie(&mut self, datagram: &[u8]) -> bool {
         match Reader::new(&datagram[HEADER..]).array() {
             Some(cookie) if cookie != self.cookie => {
@@ -500,12 +501,12 @@ impl Knock {
         }
     }
 
-    /// Whether a cookie came, so a responder is there.
+    /// Whether a cookie came, so there is a responder.
     pub fn is_answered(&self) -> bool {
         self.cookie != [0; 16]
     }
 
-    /// Takes an accept. A forged one changes nothing.
+    /// Takes an accept message. A forged one changes nothing.
     pub fn accept(&mut self, datagram: &[u8]) -> Option<Opened> {
         let mut reader = Reader::new(&datagram[HEADER..]);
         let (peer, noise) = (reader.u64()?, reader.bytes16()?);

@@ -5,12 +5,12 @@ use crate::machine::Entropy;
 use crate::node::Identity;
 use crate::wire::Role;
 
-/// Roles of a system that serves clients at its front.
+/// Roles of a system that serves clients.
 pub const STORE: Role = Role::new(3);
 pub const INDEX: Role = Role::new(4);
 pub const FRONT: Role = Role::new(5);
 
-/// Randomness that is none.
+/// Constant zeros in place of randomness.
 pub struct Zeros;
 
 impl Entropy for Zeros {
@@ -19,7 +19,7 @@ impl Entropy for Zeros {
     }
 }
 
-/// Node 1 of its kind, in its first life.
+/// Node 1 of its role, in its first life.
 pub fn me(role: Role) -> Identity {
     Identity {
         node: 1,

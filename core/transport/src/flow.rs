@@ -1,12 +1,12 @@
 //! How much may be in flight on one connection: the receiver's window, the congestion window, round trips and loss.
 //!
-//! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Yardstick: RFC 8085.
+//! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Follows RFC 8085.
 
 use crate::machine::Micros;
 use crate::marks::{Mark, Marks};
 use crate::wire::frame::Status;
 
-/// A receiver tells a status this long after the first datagram that wants one, at the latest.
+/// A receiver sends a status at most this long after the first datagram that elicits one.
 pub const STATUS_DELAY: Micros = 50_000;
 /// Datagrams that may leave before the first status.
 pub const CWND_FIRST: f32 = 10.0;
@@ -14,17 +14,18 @@ pub const CWND_FIRST: f32 = 10.0;
 pub const CWND_FLOOR: f32 = 2.0;
 /// The congestion window never exceeds this: 16,384 x 1,200 B = 19 MiB is above any socket buffer we get.
 pub const CWND_MAX: f32 = 16_384.0;
-/// Factor of one cut.
+/// Factor by which one cut shrinks the window.
 pub const CWND_CUT: f32 = 0.7;
-/// A round is judged only when it saw this many datagrams; fewer tell nothing about a rate of 5 %.
+/// Minimum number of datagrams in a round that is judged; fewer show nothing about a loss of 5 %.
 const ROUND_MIN: u64 = 20;
-/// Queueing beyond the smallest round trip that counts as congestion.
+/// Queueing delay above the smallest round trip that counts as congestion.
 const QUEUE_MAX: u32 = 50_000;
-/// Cuts for a queue after which it must have become shorter by an eighth; otherwise the queue is not ours.
+/// After this many cuts for a queue, it must be an eighth shorter; otherwise other traffic makes the queue.
 const QUEUE_CUTS: u8 = 4;
 /// The smallest round trip is forgotten after this, since paths change.
 const MIN_RTT_AGE: Micros = 10_000_000;
-/// Bursts whose send time is remembered; older ones are merged (64 x 24 B = 1.5 KiB while something is in flight).
+/// Maximum number of bursts whose send time is remembered; older ones are merged (64 x 24 B = 1.5 KiB while something
+/// is in flight).
 const MARKS: usize = 64;
 /// Shortest and longest wait before everything in flight is given up.
 const RTO_MIN: Micros = 250_000;
@@ -36,7 +37,7 @@ pub fn charge(len: usize) -> u64 {
     320 + (len as u64 + 384).next_power_of_two()
 }
 
-/// The state before a window was cut for a queue, and the number of cuts since.
+/// The state before the first window cut for a queue, and the number of cuts since.
 #[derive(Clone, Copy)]
 struct QueueCut {
     excess: u32,
@@ -48,10 +49,11 @@ struct QueueCut {
 pub struct Flow {
     next: u64,
     acked: u64,
-    /// The last sequence that a status will cover, and the highest that one has covered.
+    /// The last sequence that elicits a status, and the highest one that a status has covered.
     asked: u64,
     covered: u64,
-    /// Up to where (sequence, charge) a status was asked for because the window was filling, and when one was asked for or came.
+    /// Up to which (sequence, charge) a status was requested because the window was filling, and the time of the last
+    /// request or status.
     inquired: (u64, u64),
     inquired_at: Micros,
     charged: u64,
@@ -60,14 +62,14 @@ pub struct Flow {
     threshold: f32,
     window: u32,
     rtt: u32,
-    /// The longest of late: each that is shorter takes a quarter of it.
+    /// The longest recent round trip; each shorter sample lowers it by a quarter of the difference.
     longest: u32,
     rtt_min: u32,
     rtt_min_at: Micros,
-    /// The part of the round trip beyond the smallest that our queue does not explain: the path became longer, or
+    /// The part of the round trip that neither the path nor our own queue explains: the path became longer or
     /// varies, or the receiver is busy.
     not_ours: u32,
-    /// The first of the cuts for a queue that has not become shorter since.
+    /// The state before the first cut for a queue that has not become shorter since.
     queue_cut: Option<Box<QueueCut>>,
     round_start: u64,
     round_end: u64,
@@ -76,16 +78,16 @@ pub struct Flow {
     progress_at: Micros,
     cut_at: Micros,
     backoff: u8,
-    /// The windows before the silence after which everything in flight was given up.
+    /// The windows before everything in flight was given up for silence.
     before: (f32, f32),
-    /// The last datagram given up, and its time: its status shows how late a status may come. 0: none.
+    /// The last datagram given up, and its send time: its status shows how late a status may come. 0: none.
     given_up: (u64, Micros),
     limited: bool,
     marks: Marks,
 }
 
 impl Flow {
-    /// `window`: the bytes that the peer takes before its first status says so.
+    /// `window`: bytes that the peer accepts before its first status.
     pub fn new(window: u32) -> Self {
         Flow {
             next: 1,
@@ -133,10 +135,10 @@ impl Flow {
         self.next - 1 - self.acked
     }
 
-    /// Whether the last datagram must ask for a status at once: with every third of either window that fills, and after
-    /// as long without one as the receiver would wait. It asks more than once in a window, since the asking datagram
-    /// may be lost. It asks by bytes too, or a small buffer waits for the receiver's patience; and by time, or a rare
-    /// datagram is probed for before its status comes.
+    /// Whether the last datagram must ask for a status at once: whenever another third of either window is filled,
+    /// and after the receiver's delay has passed without one. It asks more than once per window, since a datagram
+    /// that asks may be lost. It counts bytes too, since a small buffer would otherwise wait for the receiver's
+    /// delay; and time, since a rare datagram would otherwise be probed for before its status comes.
     pub fn inquires(&mut self, now: Micros) -> bool {
         let (sequence, charged) = self.inquired;
         let part = (self.cwnd as u64).div_ceil(3);
@@ -156,12 +158,12 @@ impl Flow {
         self.cwnd
     }
 
-    /// The bytes that the receiver takes, as it said last.
+    /// The receive window of the peer's latest status, in bytes.
     pub fn window(&self) -> u32 {
         self.window
     }
 
-    /// Smoothed round trip; a cautious guess before the first sample.
+    /// Smoothed round trip; a conservative guess before the first sample.
     pub fn rtt(&self) -> Micros {
         if self.rtt == 0 {
             20_000
@@ -170,17 +172,17 @@ impl Flow {
         }
     }
 
-    /// The same, 0 before the first sample.
+    /// Smoothed round trip; 0 before the first sample.
     pub fn measured(&self) -> Micros {
         Micros::from(self.rtt)
     }
 
-    /// The longest round trip of late, 0 before the first sample.
+    /// The longest recent round trip; 0 before the first sample.
     pub fn longest(&self) -> Micros {
         Micros::from(self.longest)
     }
 
-    /// Whether a datagram of `len` bytes waits for the receiver's window alone: the path would take it.
+    /// Whether only the receiver's window holds back a datagram of `len` bytes, and the congestion window does not.
     pub fn is_shut(&self, len: usize) -> bool {
         let left = u64::from(self.window).saturating_sub(self.charged - self.charged_acked);
         left < charge(len) && self.in_flight() < self.cwnd as u64
@@ -192,7 +194,7 @@ impl Flow {
         let left = u64::from(self.window).saturating_sub(self.charged - self.charged_acked);
         let mut by_window = left / charge(len);
         if by_window == 0 && self.in_flight() == 0 && self.window > 0 {
-            by_window = 1; // a window smaller than one datagram must not stop the flow for ever
+            by_window = 1; // a window smaller than one datagram must not stop the flow forever
         }
         if by_cwnd <= by_window {
             self.limited = true;
@@ -200,8 +202,8 @@ impl Flow {
         by_cwnd.min(by_window) as usize
     }
 
-    /// Notes that a datagram of `len` bytes leaves; returns its sequence. One that no status will cover (`elicits` is
-    /// false) and that leaves alone is not in flight.
+    /// Notes that a datagram of `len` bytes leaves; returns its sequence. A datagram that elicits no status and
+    /// leaves alone is not in flight.
     #[inline]
     pub fn sent(&mut self, now: Micros, len: usize, elicits: bool) -> u64 {
         let sequence = self.next;
@@ -249,7 +251,7 @@ impl Flow {
         if (1..=status.highest).contains(&sequence) {
             self.given_up = (0, 0);
             if sequence == status.highest || status.missing_len == 0 {
-                self.lasted(took(now, at, status)); // else it may be the one that was lost
+                self.lasted(took(now, at, status)); // otherwise it may be the lost one
             }
         }
         let newly = status.highest.saturating_sub(self.acked);
@@ -270,7 +272,7 @@ impl Flow {
                     break;
                 }
             } else {
-                // Within a burst: its datagrams are alike, so the share of the count is the share of the charge.
+                // Within a burst datagrams are alike, so the share of the count is the share of the charge.
                 let before = self.charged_acked;
                 let left = mark.sequence - status.highest;
                 let total = left + newly.min(mark.sequence);
@@ -297,7 +299,8 @@ impl Flow {
         true
     }
 
-    /// The process stood still. Datagrams in flight give no round trip, as their status may have come long ago.
+    /// The process stood still. Datagrams in flight give no round-trip sample, since their status may have come long
+    /// ago.
     pub fn stood_still(&mut self) {
         self.marks.forget_times();
         self.given_up = (0, 0);
@@ -336,7 +339,7 @@ impl Flow {
         self.cwnd < CWND_FLOOR + 1.0
     }
 
-    /// A longer round trip is a queue.
+    /// Whether the round trip has grown by a queue.
     fn queue(&self) -> u32 {
         self.rtt_min.saturating_add(self.not_ours).saturating_add(QUEUE_MAX)
     }
@@ -355,8 +358,8 @@ impl Flow {
         self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
-    /// All datagrams given up for silence have arrived: they were only later than the wait. The longer wait stays until
-    /// a round trip fits the usual one.
+    /// All datagrams given up for silence have arrived: they were only late. The longer timeout stays until a round
+    /// trip fits the usual one.
     fn undo(&mut self, now: Micros) {
         let (cwnd, threshold) = std::mem::take(&mut self.before);
         self.cwnd = self.cwnd.max(cwnd);
@@ -394,7 +397,7 @@ impl Flow {
     }
 
     /// Whether the present cut for a queue may help: earlier cuts did, or are too few to tell. Otherwise they are
-    /// undone, and the queue counts as foreign.
+    /// undone, and the queue counts as caused by other traffic.
     fn shortens_queue(&mut self) -> bool {
         let excess = self.rtt - self.rtt_min - self.not_ours;
         let shorter = |first: &QueueCut| excess < first.excess - first.excess / 8;
@@ -421,12 +424,12 @@ impl Flow {
         self.cut_at = now;
     }
 
-    /// When everything in flight is to be given up, if nothing is heard before.
+    /// When everything in flight is given up if no status comes before.
     pub fn timeout_at(&self) -> Option<Micros> {
         (self.in_flight() > 0).then(|| self.progress_at + self.rto())
     }
 
-    /// How long silence lasts at least before everything in flight is given up.
+    /// The shortest silence after which everything in flight is given up.
     fn patience(&self) -> Micros {
         (4 * self.rtt()).max(3 * self.longest() / 2).clamp(RTO_MIN, RTO_MAX)
     }
@@ -435,7 +438,7 @@ impl Flow {
         (self.patience() << self.backoff.min(3)).min(RTO_MAX)
     }
 
-    /// Gives up everything in flight when its time has come. True if it did: the caller asks for a status.
+    /// Gives up everything in flight if its time has come. `true` if it did: the caller then asks for a status.
     pub fn timeout(&mut self, now: Micros) -> bool {
         if self.timeout_at().is_none_or(|at| now < at) {
             return false;
@@ -492,9 +495,9 @@ mod tests {
         assert_eq!(flow.available(1200), 20);
     }
 
-    /// A reader that had stood still for 3 s waited 1.4 s before it asked again for missing messages.
+    /// Regression: a reader that had stood still for 3 s waited 1.4 s before it asked again for missing messages.
     #[test]
-    fn time_in_which_the_process_stood_still_is_no_round_trip() {
+    fn a_stall_of_the_process_is_no_round_trip() {
         let mut flow = Flow::new(1 << 20);
         for at in [0, 500, 1_000] {
             flow.sent(at, 1200, true);
@@ -517,7 +520,8 @@ mod tests {
         assert_eq!(flow.available(1200), 212_992 / charge(1200) as usize);
     }
 
-    /// Found: a window of 27 datagrams waited 50 ms for each status, since 32 draw one. It took 44 s instead of 3.
+    /// Regression: a window of 27 datagrams waited 50 ms for each status, since 32 datagrams elicit one. It took 44 s
+    /// instead of 3.
     #[test]
     fn a_window_that_bytes_fill_asks_more_than_once() {
         let mut flow = Flow::new(64 * 1024);
@@ -546,9 +550,10 @@ mod tests {
         assert_eq!(asks, [10, 20, 30, 40]);
     }
 
-    /// A datagram every 100 ms was probed for after 20 ms and told of after 50: three for one.
+    /// Regression: a datagram every 100 ms was probed for after 20 ms and acknowledged after 50: three datagrams
+    /// instead of one.
     #[test]
-    fn a_seldom_datagram_asks_and_a_frequent_one_does_not() {
+    fn a_rare_datagram_asks_for_a_status_and_a_frequent_one_does_not() {
         let mut flow = Flow::new(1 << 20);
         for sequence in 1..20 {
             let now = sequence * 2 * STATUS_DELAY;
@@ -587,9 +592,9 @@ mod tests {
         assert!(flow.cwnd >= 70.0);
     }
 
-    /// A second late for ever, and given up each time.
+    /// Each status comes a second late, after its datagram was given up.
     #[test]
-    fn what_silence_gave_up_tells_how_long_to_wait() {
+    fn late_statuses_lengthen_the_timeout() {
         let mut flow = Flow::new(1 << 20);
         let mut given_up = Vec::new();
         for sent in 0..10 {
@@ -601,7 +606,7 @@ mod tests {
         }
         assert_eq!(given_up, [0]);
         assert_eq!(flow.longest(), SECOND);
-        // One that was lost is not one that came late.
+        // A lost datagram does not count as a late one.
         let at = 20 * SECOND;
         flow.sent(at, 1200, true);
         assert!(flow.timeout(at + 2 * SECOND));
@@ -613,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_gives_up_what_is_in_flight_with_back_off() {
+    fn silence_gives_up_data_in_flight_with_back_off() {
         let mut flow = Flow::new(1 << 20);
         flow.sent(0, 100, true);
         let at = flow.timeout_at().unwrap();
@@ -624,9 +629,9 @@ mod tests {
         assert!(flow.timeout_at().unwrap() - at > RTO_MIN);
     }
 
-    /// A receiver that was held up reads everything at once and sends one status.
+    /// A stalled receiver reads everything at once and sends one status.
     #[test]
-    fn a_status_of_what_was_sent_later_too_puts_the_window_back() {
+    fn a_status_that_covers_later_datagrams_too_restores_the_window() {
         for (received, window) in [(51, 100), (50, 2)] {
             let mut flow = Flow::new(1 << 20);
             flow.cwnd = 100.0;
@@ -648,10 +653,10 @@ mod tests {
         }
     }
 
-    /// Found by seed 2461 of the simulator: without loss, sessions twice a second gave up datagrams that no status
-    /// would ever cover.
+    /// Regression (seed 2461 of the simulator): without loss, sessions twice a second gave up datagrams that no
+    /// status would ever cover.
     #[test]
-    fn what_wants_no_status_is_not_waited_for() {
+    fn datagrams_that_elicit_no_status_are_not_waited_for() {
         let mut flow = Flow::new(1 << 20);
         flow.sent(0, 100, true);
         flow.sent(0, 100, false);
@@ -698,14 +703,16 @@ mod tests {
         windows
     }
 
-    /// The first statuses came after the silence that gives up, three times: two datagrams a round trip, one more with each.
+    /// Regression: the first statuses came after the timeout, three times: two datagrams per round trip, one more
+    /// with each.
     #[test]
     fn a_round_trip_of_800_ms_opens_the_window_as_a_short_one_does() {
         let windows = sends_for(&mut Flow::new(1 << 20), 0, 6, |_| Some(800_000));
         assert!(windows[5] >= 100, "{windows:?}");
     }
 
-    /// It looked like a queue for the ten seconds in which the short one was remembered, and cost the window for forty more.
+    /// Regression: the longer path looked like a queue while the short round trip was remembered (10 s), and the
+    /// window stayed small for 40 s more.
     #[test]
     fn a_path_that_becomes_longer_is_no_queue() {
         let mut flow = Flow::new(1 << 20);
@@ -715,9 +722,9 @@ mod tests {
         assert!(windows[15] >= 50, "{windows:?}");
     }
 
-    /// A path of 256 kbit/s with a queue of two datagrams: four times its capacity was sent.
+    /// Regression: on a path of 256 kbit/s with a queue of two datagrams, four times its capacity was sent.
     #[test]
-    fn a_path_that_loses_for_want_of_room_is_not_flooded() {
+    fn a_path_with_a_short_queue_is_not_flooded() {
         let (mut free, mut sent, mut lost) = (0, 0u32, 0u32);
         let windows = sends_for(&mut Flow::new(1 << 20), 0, 30, |now| {
             let late = now > 10_000_000;
@@ -733,9 +740,10 @@ mod tests {
         assert!(lost * 3 < sent, "{lost} of {sent} were lost: {windows:?}");
     }
 
-    /// A member's process that others keep from its processor: five seconds behind, though nothing was lost and its buffer was empty.
+    /// A member's process that gets too little processor time: it fell five seconds behind, though nothing was lost
+    /// and its buffer was empty.
     #[test]
-    fn a_receiver_that_is_held_up_again_and_again_keeps_a_window_that_carries_what_it_can_take() {
+    fn an_often_stalled_receiver_keeps_a_sufficient_window() {
         let mut sent = [0; 9];
         sends_for(&mut Flow::new(1 << 20), 0, 9, |now| {
             sent[(now / 1_000_000) as usize] += 1;
@@ -749,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_for_what_was_never_sent_is_refused() {
+    fn a_status_for_unsent_datagrams_is_refused() {
         let mut flow = Flow::new(1 << 20);
         flow.sent(0, 100, true);
         assert!(!flow.status(1, &status(2, 2)));

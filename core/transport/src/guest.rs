@@ -1,8 +1,9 @@
-//! A guest: a system that lives in the machine of another one, because it needs that machine's sessions and links.
+//! A guest: a system that runs inside another system's machine, because it needs that machine's sessions and links.
 //!
-//! Owns the words between the two: [`Guest`] is what the machine calls, [`Host`] is what the guest may do, [`Lodge`] is the guest's
-//! place in a machine. The machine's system knows no guest, and the guest no machine; they are put together above both. A machine
-//! without a guest pays one test for each session that comes or goes, and none for a message of its own.
+//! Owns the interface between the two: [`Guest`] is what the machine calls, [`Host`] is what the guest calls,
+//! [`Lodge`] holds the guest in a machine. The machine's system knows no guest, and the guest no machine; a layer
+//! above joins them. Without a guest, a machine pays one test for each session that comes or goes, and nothing per
+//! message.
 
 use crate::links::Links;
 use crate::machine::Micros;
@@ -15,34 +16,34 @@ use crate::wire::Code;
 
 /// The calls of a machine to its guest.
 pub trait Guest: Send + Sync {
-    /// The kinds of frames on links that are the guest's.
+    /// The kinds of link frames that belong to the guest.
     fn kinds(&self) -> FrameKinds;
 
-    /// A session is open: its user, and what the credential says for the guest, in the guest's own form; empty: nothing.
+    /// A session is open. `said`: the guest's part of the credential, in the guest's own form; may be empty.
     fn opened(&mut self, now: Micros, session: u64, user: u64, said: &[u8]);
 
-    /// An open session goes on with another credential of its user, which says this.
+    /// An open session continues with another credential of its user; `said` is the guest's part of it.
     fn renewed(&mut self, now: Micros, session: u64, said: &[u8]);
 
-    /// A session is over. Called for sessions that were never open as well.
+    /// A session is over. Also called for sessions that never opened.
     fn ended(&mut self, now: Micros, session: u64, end: End);
 
-    /// A session's record of a guest's kind. `false`: malformed, or not a client's to send.
+    /// A session sent a record of a guest's kind. `false`: malformed, or clients may not send it.
     fn record(&mut self, now: Micros, session: u64, record: &[u8]) -> bool;
 
-    /// A link came or went.
+    /// A link came up or was lost.
     fn link(&mut self, now: Micros, peer: Identity, up: bool);
 
-    /// A frame of [`Guest::kinds`]. `false`: malformed, or not this peer's to send.
+    /// A frame of [`Guest::kinds`] came. `false`: malformed, or this peer may not send it.
     fn frame(&mut self, now: Micros, peer: Identity, frame: &Frame<'_>) -> bool;
 
-    /// Does what is due, and says what is to be sent.
+    /// Does the work that is due, and sends its frames and records through `host`.
     fn act(&mut self, now: Micros, host: &mut dyn Host);
 
-    /// When [`Guest::act`] has something to do, also where nothing happens before.
+    /// When [`Guest::act`] is due if nothing happens before.
     fn deadline(&self) -> Option<Micros>;
 
-    /// Whether nothing waits to be said.
+    /// Whether the guest has nothing to send.
     fn is_idle(&self) -> bool;
 
     /// Name, help and value of each counter.
@@ -54,13 +55,13 @@ pub trait Guest: Send + Sync {
 
 /// The calls of a guest to its machine.
 pub trait Host {
-    /// Sends a whole frame to a linked node. `false`: there is no link, or too much waits for it.
+    /// Sends a whole frame to a linked node. `false`: there is no link, or its queue is full.
     fn frame(&mut self, node: u32, frame: &[u8]) -> bool;
 
     /// Puts a record into the log of a session. `false`: the session is gone, or its log is nearly full.
     fn offer(&mut self, session: u64, record: &[u8]) -> bool;
 
-    /// Ends a session, which hears why.
+    /// Ends a session and tells its client why.
     fn end(&mut self, session: u64, code: Code);
 }
 
@@ -90,17 +91,17 @@ impl<T: Default> Host for Hosted<'_, T> {
     }
 }
 
-/// The guest of a machine, if it has one, and its frames that wait for links.
+/// A machine's guest, if it has one, and the guest's frames that wait for links.
 #[derive(Default)]
 pub struct Lodge {
     guest: Option<Box<dyn Guest>>,
     mail: Mail,
-    /// Something happened that the guest has not acted on.
+    /// Something happened since the guest last acted.
     stirred: bool,
 }
 
 impl Lodge {
-    /// Takes a guest in. Returns the kinds of frames on links from now on; `own`: those of the machine.
+    /// Installs a guest. Returns the kinds of link frames from now on; `own`: the machine's kinds.
     pub fn take_in(&mut self, guest: Box<dyn Guest>, own: FrameKinds) -> FrameKinds {
         let kinds = own.or(guest.kinds());
         (self.guest, self.stirred) = (Some(guest), true);
@@ -168,7 +169,7 @@ impl Lodge {
         }
     }
 
-    /// When [`Lodge::act`] has something to do.
+    /// When [`Lodge::act`] is due.
     pub fn deadline(&self) -> Option<Micros> {
         match self.stirred {
             true => Some(0),
@@ -176,12 +177,12 @@ impl Lodge {
         }
     }
 
-    /// Frames for links, written by the machine.
+    /// Queues of frames for links, for the machine to write out.
     pub fn mail(&mut self) -> &mut Mail {
         &mut self.mail
     }
 
-    /// Whether the guest has nothing left to say.
+    /// Whether the guest has nothing to send.
     pub fn is_idle(&self) -> bool {
         self.mail.waiting() == 0 && self.guest.as_ref().is_none_or(|guest| guest.is_idle())
     }
@@ -190,7 +191,7 @@ impl Lodge {
     pub fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         if let Some(guest) = &self.guest {
             guest.each_counter(&mut *each);
-            let help = "Frames of a guest dropped: no link, or too much waits for it";
+            let help = "Guest frames dropped: no link, or its queue is full";
             each(
                 "guest_dropped",
                 help,

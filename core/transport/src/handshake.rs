@@ -22,32 +22,32 @@ pub const PAYLOAD_MAX: usize = 256;
 /// The longest handshake message: an ephemeral key, the payload, its tag.
 pub const MESSAGE_MAX: usize = KEY + PAYLOAD_MAX + crate::seal::TAG;
 
-/// How long cookies are made alike. One is good for this long at least and for twice this long at most.
+/// How often cookies change. A cookie is valid for at least this long and at most twice this long.
 pub const COOKIE_PERIOD: Micros = 120_000_000;
 
-/// Why a handshake message was not taken. All of these are the network's doing: count, drop, stay silent.
+/// Why a handshake message was refused. The network causes all of these: count, drop, stay silent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HandshakeError {
     /// Too short to be a handshake message, or longer than [`MESSAGE_MAX`].
     Length,
     /// The sender lacks the keys of this handshake: forged, damaged, another prologue, or another cluster secret.
     Forged,
-    /// This handshake has its answer already; a repeat of message 2 came.
+    /// The handshake is complete already; message 2 was repeated.
     Finished,
 }
 
 /// The initiator's prior knowledge. It decides the pattern.
 #[derive(Clone, Copy)]
 pub enum InitiatorKey<'a> {
-    /// Both ends know the cluster's secret (of the key id that the datagram's header names): NNpsk0.
+    /// Both ends know the cluster's secret, whose key id the header names: NNpsk0.
     Link(&'a [u8; 32]),
-    /// Beside that secret each end knows the other's public key, and has to have the private one of its own: KKpsk0.
+    /// Besides that secret, each end knows the other's public key and must hold its own private key: KKpsk0.
     Node {
         secret: &'a [u8; 32],
         own: &'a ServerKey,
         peer: &'a PublicKey,
     },
-    /// The server's public key came with its address; the client may be any: NK.
+    /// The client got the server's public key with its address; the server accepts any client: NK.
     Client(&'a [u8; 32]),
 }
 
@@ -63,10 +63,10 @@ pub enum ResponderKey<'a> {
     Client(&'a ServerKey),
 }
 
-/// The header fields that both ends must agree on; if an attacker changes any of them, the handshake fails. Unknown ids
-/// (the responder's, when message 1 leaves) are 0.
+/// The header fields that both ends must agree on; if an attacker changes any of them, the handshake fails. Ids that
+/// are not known yet (the responder's, when message 1 leaves) are 0.
 pub fn prologue(version: u8, initiator: u64, responder: u64, purpose: &[u8]) -> Vec<u8> {
-    // The purpose, of free length, comes last, so that no two inputs look alike.
+    // The purpose has a variable length, so it comes last and no two inputs look alike.
     [
         b"muster".as_slice(),
         &[version],
@@ -79,8 +79,8 @@ pub fn prologue(version: u8, initiator: u64, responder: u64, purpose: &[u8]) -> 
 
 /// A handshake that waits for message 2.
 ///
-/// It holds the ephemeral key, so it is kept only as long as an answer may come. The same message 1 is sent again
-/// when it got lost, or with a cookie beside it.
+/// It holds the ephemeral key, so it is kept only as long as a reply may come. If message 1 was lost, or a cookie
+/// must go with it, the same message 1 is sent again.
 pub struct Initiator {
     state: HandshakeState,
 }
@@ -88,7 +88,7 @@ pub struct Initiator {
 /// The initiator's result of a finished handshake.
 pub struct Established {
     pub secret: Secret,
-    /// From the responder, forward-secret, and fresh: it answers our ephemeral key.
+    /// The responder's statement, forward-secret and fresh: it answers our ephemeral key.
     pub payload2: Vec<u8>,
 }
 
@@ -103,15 +103,15 @@ impl Initiator {
     /// If `payload1` is longer than [`PAYLOAD_MAX`].
     pub fn new(key: InitiatorKey<'_>, prologue: &[u8], payload1: &[u8], entropy: &mut dyn Entropy) -> (Self, Vec<u8>) {
         let (name, known) = match key {
-            InitiatorKey::Link(psk) => (LINK, Known::psk(psk)),
-            InitiatorKey::Node { secret, own, peer } => (NODE, Known::node(secret, own, peer)),
+            InitiatorKey::Link(psk) => (LINK, PriorKeys::psk(psk)),
+            InitiatorKey::Node { secret, own, peer } => (NODE, PriorKeys::node(secret, own, peer)),
             InitiatorKey::Client(server) => {
                 let remote = Some(server);
                 (
                     CLIENT,
-                    Known {
+                    PriorKeys {
                         remote,
-                        ..Known::default()
+                        ..PriorKeys::default()
                     },
                 )
             }
@@ -121,8 +121,8 @@ impl Initiator {
         (Initiator { state }, message1)
     }
 
-    /// Takes message 2. An error leaves the handshake as it was: a stranger's garbage must not spoil it for the
-    /// genuine answer that follows.
+    /// Takes message 2. After an error the handshake is unchanged: a stranger's garbage must not spoil it for the
+    /// genuine reply.
     pub fn finish(&mut self, message2: &[u8]) -> Result<Established, HandshakeError> {
         if self.state.is_handshake_finished() {
             return Err(HandshakeError::Finished);
@@ -138,8 +138,8 @@ impl Initiator {
 /// The responder's result of one message 1.
 pub struct Responded {
     pub message2: Vec<u8>,
-    /// Possibly a repeat of something recorded: nothing may act on it before the initiator has sealed a datagram with
-    /// the secret, which proves that it is there now.
+    /// The initiator's statement, possibly replayed. Do not act on it before the initiator has sealed a datagram with
+    /// the secret, which proves that it is present.
     pub payload1: Vec<u8>,
     pub secret: Secret,
 }
@@ -160,15 +160,15 @@ pub fn respond(
     entropy: &mut dyn Entropy,
 ) -> Result<Responded, HandshakeError> {
     let (name, known) = match key {
-        ResponderKey::Link(psk) => (LINK, Known::psk(psk)),
-        ResponderKey::Node { secret, own, peer } => (NODE, Known::node(secret, own, peer)),
+        ResponderKey::Link(psk) => (LINK, PriorKeys::psk(psk)),
+        ResponderKey::Node { secret, own, peer } => (NODE, PriorKeys::node(secret, own, peer)),
         ResponderKey::Client(server) => {
             let local = Some(server.private());
             (
                 CLIENT,
-                Known {
+                PriorKeys {
                     local,
-                    ..Known::default()
+                    ..PriorKeys::default()
                 },
             )
         }
@@ -183,34 +183,40 @@ pub fn respond(
     })
 }
 
-/// Whether a holder of the secret made message 1 of a link without identity. Multiplies nothing.
+/// Whether a holder of the secret made message 1 of a link without identity. Costs no multiplication.
 pub fn opens(secret: &[u8; 32], prologue: &[u8], message1: &[u8]) -> bool {
-    let mut state = build(LINK, Known::psk(secret), prologue, &mut Still, Builder::build_responder);
+    let mut state = build(
+        LINK,
+        PriorKeys::psk(secret),
+        prologue,
+        &mut Still,
+        Builder::build_responder,
+    );
     read(&mut state, message1).is_ok()
 }
 
-/// Proof that the sender of this hello, who may claim to be `node`, has the cluster's secret. Without it, only two
-/// multiplications would reveal a stranger's message 1.
+/// Proof that the sender of this hello, which may claim to be `node`, has the cluster's secret. Without it, checking
+/// a stranger's message 1 would cost two multiplications.
 pub fn hello_proof(secret: &[u8; 32], initiator: u64, node: u32, message1: &[u8]) -> [u8; 16] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     let (initiator, node) = (initiator.to_be_bytes(), node.to_be_bytes());
     mac(&key, &[b"muster hello", &initiator, &node, message1])
 }
 
-/// The cluster's secrets by key id, for making and accepting links. A replacement has three steps: all nodes learn the
-/// next secret, then use it, then forget the former.
+/// The cluster's secrets by key id, for making and accepting links. A replacement has three steps: all nodes learn
+/// the next secret, then use it, then drop the previous one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
     /// The secret for new links.
     pub current: (u8, [u8; 32]),
-    /// Accepted as well: the next one, later the former.
+    /// Accepted as well: the next secret, later the previous one.
     pub other: Option<(u8, [u8; 32])>,
-    /// The nodes that may link, where they must prove identities.
+    /// The list of nodes and keys, where nodes must prove identities.
     pub allow: Option<AllowList>,
 }
 
 impl ClusterKeys {
-    /// The secret of a key id, if it is accepted. Safe for a stranger's input.
+    /// The secret of a key id, if it is accepted. Safe for untrusted input.
     pub fn find(&self, key_id: u8) -> Option<&[u8; 32]> {
         std::iter::once(&self.current)
             .chain(&self.other)
@@ -218,18 +224,18 @@ impl ClusterKeys {
             .map(|(_, secret)| secret)
     }
 
-    /// The root of this node's [`ResetSecret`] without a file for it: its own key if it has one, so that the cluster's
-    /// secret alone ends no links.
+    /// The root of this node's [`ResetSecret`] if no file gives one: the node's own key if it has one, so that
+    /// knowing the cluster's secret does not suffice to end links.
     pub fn reset_root(&self) -> &[u8; 32] {
         let own = self.allow.as_ref().map(|list| list.own.private());
         own.unwrap_or(&self.current.1)
     }
 }
 
-/// Proof that an address receives datagrams, without a byte of state per address.
+/// Proof that an address receives datagrams, without state per address.
 ///
-/// The period's number goes into the cookie in place of a new secret each period: the same life for a cookie, and
-/// nothing to rotate.
+/// A cookie includes the number of its period instead of a secret that changes each period: cookies live as long, and
+/// nothing must be rotated.
 pub struct CookieJar {
     key: hmac::Key,
 }
@@ -267,7 +273,7 @@ impl CookieJar {
     }
 }
 
-/// Makes the tokens by which a client believes that its session is gone. Kept across restarts.
+/// Makes the tokens that prove to a client that its session is gone. Kept across restarts.
 pub struct ResetSecret([u8; 32]);
 
 impl ResetSecret {
@@ -275,23 +281,23 @@ impl ResetSecret {
         ResetSecret(bytes)
     }
 
-    /// A node's own reset secret, derived from a shared one. It is the same in every life; each node has its own, as an
-    /// unknown connection may be alive at another node.
+    /// A node's own reset secret, derived from a shared one. It is the same in every life of the node, and differs
+    /// between nodes: a connection unknown at one node may be alive at another.
     pub fn of_node(shared: &[u8; 32], node: u32) -> [u8; 32] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, shared);
         let tag = hmac::sign(&key, &[b"muster node reset".as_slice(), &node.to_be_bytes()].concat());
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
     }
 
-    /// The client gets it sealed at join, and in the clear when the session is unknown. `purpose` separates the doors
-    /// of a node: a connection unknown at one may be alive behind the other.
+    /// The client gets the token sealed at join, and in the clear when the session is unknown. `purpose` separates
+    /// the doors of a node: a connection unknown at one may be alive behind the other.
     pub fn token(&self, purpose: &[u8], session_id: u64) -> [u8; 16] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         mac(&key, &[b"muster reset", &session_id.to_be_bytes(), purpose])
     }
 }
 
-/// Whether two cookies or tokens are equal, in a time that does not tell where they differ.
+/// Whether two cookies or tokens are equal, in constant time.
 pub fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
     u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b) == 0
 }
@@ -300,25 +306,25 @@ const LINK: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 const NODE: &str = "Noise_KKpsk0_25519_ChaChaPoly_SHA256";
 const CLIENT: &str = "Noise_NK_25519_ChaChaPoly_SHA256";
 
-/// The keys of an end that a pattern starts from.
+/// The keys from which a pattern starts.
 #[derive(Default)]
-struct Known<'a> {
+struct PriorKeys<'a> {
     psk: Option<&'a [u8; 32]>,
     local: Option<&'a [u8; KEY]>,
     remote: Option<&'a [u8; KEY]>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> PriorKeys<'a> {
     fn psk(psk: &'a [u8; 32]) -> Self {
         let psk = Some(psk);
-        Known {
+        PriorKeys {
             psk,
-            ..Known::default()
+            ..PriorKeys::default()
         }
     }
 
     fn node(secret: &'a [u8; 32], own: &'a ServerKey, peer: &'a PublicKey) -> Self {
-        Known {
+        PriorKeys {
             psk: Some(secret),
             local: Some(own.private()),
             remote: Some(peer),
@@ -335,7 +341,7 @@ impl Entropy for Still {
 
 fn build<'a>(
     name: &str,
-    known: Known<'a>,
+    known: PriorKeys<'a>,
     prologue: &'a [u8],
     entropy: &mut dyn Entropy,
     end: impl FnOnce(Builder<'a>) -> Result<HandshakeState, snow::Error>,
@@ -381,7 +387,7 @@ fn read(state: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, Handshake
     Ok(payload)
 }
 
-/// Noise has no AES-128, so its two keys become one secret of ours, bound to all that was said.
+/// Noise has no AES-128, so its two keys are combined into one secret of ours, bound to the whole transcript.
 fn split(state: &mut HandshakeState) -> Secret {
     let (one, other) = state.dangerously_get_raw_split();
     let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, state.get_handshake_hash());
@@ -395,7 +401,7 @@ fn mac(key: &hmac::Key, parts: &[&[u8]]) -> [u8; 16] {
     context.sign().as_ref()[..16].try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// snow's own primitives with our randomness in front.
+/// snow's own primitives, with our randomness.
 struct Resolver {
     ephemeral: [u8; KEY],
 }
@@ -420,7 +426,7 @@ impl CryptoResolver for Resolver {
     }
 }
 
-/// The bytes of one ephemeral key. A second draw is an error rather than the same key again.
+/// The bytes of one ephemeral key. A second draw is an error; the key is never repeated.
 struct Once {
     bytes: Option<[u8; KEY]>,
 }
@@ -458,7 +464,7 @@ mod tests {
         }
     }
 
-    /// Gives the bytes that a golden vector wants.
+    /// Gives the bytes of a golden vector.
     struct Given(Vec<u8>);
 
     impl Entropy for Given {
@@ -469,12 +475,12 @@ mod tests {
 
     const PSK: [u8; 32] = [9; 32];
 
-    /// The statement of a responder that does not look at the initiator's.
+    /// A responder's statement that ignores the initiator's.
     fn says(payload2: &'static [u8]) -> impl FnOnce(&[u8]) -> Vec<u8> {
         |_| payload2.to_vec()
     }
 
-    /// A visible print of a secret: bytes that it seals.
+    /// A comparable print of a secret: bytes that it seals.
     fn print(secret: &Secret) -> [u8; 16] {
         KeyCache::new(1).seal(secret, &mut KeySlots::default(), Direction::Initiator, 0, b"", &mut [])
     }
@@ -492,7 +498,7 @@ mod tests {
         ServerKey::generate(&mut Seeded(76))
     }
 
-    /// Runs every pattern past a test.
+    /// Runs a test with every pattern.
     fn each_pattern(test: impl Fn(InitiatorKey<'_>, ResponderKey<'_>)) {
         let server = server();
         test(InitiatorKey::Link(&PSK), ResponderKey::Link(&PSK));
@@ -508,7 +514,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn both_ends_share_a_secret_and_hear_each_others_payload(
+        fn both_ends_share_a_secret_and_get_each_others_payload(
             seed: u64,
             prologue in prop::collection::vec(any::<u8>(), 0..64),
             payload1 in prop::collection::vec(any::<u8>(), 0..=PAYLOAD_MAX),
@@ -593,9 +599,10 @@ mod tests {
         });
     }
 
-    /// Statements are part of the transcript: someone on the path who makes a message of its own gets no end to go on with it.
+    /// Statements are part of the transcript: an attacker on the path who substitutes its own message leaves the
+    /// initiator without a session.
     #[test]
-    fn a_statement_that_another_one_put_in_place_of_ours_finishes_no_handshake() {
+    fn a_substituted_statement_finishes_no_handshake() {
         each_pattern(|dial, answer| {
             let (mut initiator, _) = Initiator::new(dial, b"", &[1, 2], &mut Seeded(1));
             let (mut between, bare) = Initiator::new(dial, b"", b"", &mut Seeded(2));
@@ -759,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_with_which_all_agree_proves_nothing() {
+    fn a_public_key_of_small_order_proves_nothing() {
         assert!(ServerKey::proves(&server().public()));
         let one = std::array::from_fn(|at| u8::from(at == 0));
         let order_8 = hex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800");

@@ -29,7 +29,7 @@ impl BuildHasher for KeyedState {
     }
 }
 
-/// Shows nothing of the key, so that owners of a map can derive `Debug`.
+/// Does not print the key, so that owners of a map can derive `Debug`.
 impl std::fmt::Debug for KeyedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyedState(..)")

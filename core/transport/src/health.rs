@@ -1,9 +1,8 @@
-//! Health of peers that can replace each other: their quality, which are left out for a while, and the choice of one
-//! (ROOM-12).
+//! Health of interchangeable peers: measures their quality, excludes bad ones for a while, and chooses one (ROOM-12).
 //!
-//! Judges once a second by what links measure anyway (round trip, loss; pings fill silence), by unanswered questions,
-//! and by lost links. Owns this judgement for any number of groups of peers. Knows no frame, and never decides the way
-//! of data.
+//! Judges once a second from what links measure anyway (round trip, loss; pings fill silence), from unanswered
+//! requests, and from lost links. Owns this judgement for any number of groups of peers. Knows no frame, and never
+//! decides the path of data.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +12,31 @@ use crate::planted::{self, Bug};
 
 /// How often peers are judged.
 pub const TICK: Micros = 1_000_000;
-/// The weight of the past at each new second: loss covers some ten seconds, 50 datagrams where only pings are sent.
+/// The weight of the past in each new second: loss covers some ten seconds, 50 datagrams where only pings are sent.
 const KEPT: f32 = 0.9;
-/// Below these numbers of datagrams and questions (two a second), no share is computed. Questions may be late for
-/// reasons beyond the peer: if one in five of 20 is, 11 are not late at one peer alone.
+/// Minimum number of datagrams and requests (two a second) for which a share is computed. Requests may be late for
+/// reasons beyond the peer: if one in five of 20 is late, it practically never happens that 11 are late at one peer
+/// alone.
 const SENT_MIN: f32 = 25.0;
 const ASKED_MIN: f32 = 20.0;
-/// A peer is beyond the others if it loses twice their loss plus this, or is three times as far plus this, or leaves
-/// this much more unanswered. Of 50 datagrams with a loss of one in 20, 17 lost ones practically never occur.
+/// A peer exceeds the limits if it loses twice the others' loss plus this, or has three times their round trip plus
+/// this, or leaves this much more unanswered. Of 50 datagrams with a loss of one in 20, losing 17 practically never
+/// occurs.
 const LOSS_OVER: f32 = 0.25;
 const DELAY_OVER: f32 = 50_000.0;
 const UNANSWERED_OVER: f32 = 0.5;
-/// A peer is left out after this many bad seconds in a row, or when its link was lost. It is taken back after this many
-/// good ones with a link. Good means within half of the limits.
+/// A peer is excluded after this many bad seconds in a row, or when its link was lost. It is readmitted after this
+/// many good ones with a link. Good means within half of the limits.
 const BAD_MAX: u8 = 3;
 const GOOD_MIN: u8 = 5;
-/// The share of its chances that a peer has when taken back, and its growth per second.
+/// The share of its full weight that a readmitted peer starts with, and the growth per second.
 const BACK: f32 = 0.1;
 /// The least round trip that counts: smaller differences come from turns, not from paths.
 const RTT_MIN: f32 = 1_000.0;
-/// A peer that costs less than this times the other is as good.
+/// Two peers count as equal if one costs less than this times the other.
 const ALIKE: f32 = 2.0;
 
-/// Why a peer is left out: the present reason, or the last one.
+/// Why a peer is excluded: the present reason, or the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// Its link was lost.
@@ -59,11 +60,11 @@ impl Reason {
 /// A link's measurements so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
-    /// When it came up: another one counts anew.
+    /// When the link came up: another link starts new measurements.
     pub since: Micros,
     /// Smoothed; 0 before the first one.
     pub rtt: Micros,
-    /// The highest datagram that the peer has told of, and how many it had then.
+    /// The highest datagram that the peer has reported, and how many it had received by then.
     pub told: (u64, u32),
 }
 
@@ -71,7 +72,7 @@ pub struct Reading {
 struct Peer {
     link: Option<Micros>,
     told: (u64, u32),
-    /// 0: not known.
+    /// 0: unknown.
     rtt: f32,
     sent: f32,
     lost: f32,
@@ -79,10 +80,10 @@ struct Peer {
     unanswered: f32,
     bad: u8,
     good: u8,
-    /// Its link was lost since it was judged.
+    /// Its link was lost since the last judgement.
     away: bool,
     ejected: Option<Reason>,
-    /// The part of its full share that is still missing since it was taken back.
+    /// The part of its full weight that a readmitted peer has not regained yet.
     lacks: f32,
 }
 
@@ -97,7 +98,7 @@ impl Peer {
         }
         if let Some(sent) = highest.checked_sub(known.0).filter(|_| same && known.0 > 0) {
             self.sent += sent as f32;
-            // Datagrams of the time before may have arrived now.
+            // Datagrams sent before may have arrived now.
             let received = received.wrapping_sub(known.1) as i32;
             self.lost = (self.lost + sent as f32 - received as f32).max(0.0);
         }
@@ -118,7 +119,7 @@ impl Peer {
         }
     }
 
-    /// The limit that this peer exceeds compared with the others, if any; `part`: scales the limits.
+    /// The limit that this peer exceeds compared with the others, if any; `part` scales the limits.
     fn beyond(&self, others: &Peer, part: f32) -> Option<Reason> {
         if self.loss() > 2.0 * others.lost + part * LOSS_OVER {
             return Some(Reason::Loss);
@@ -129,13 +130,13 @@ impl Peer {
         (self.silence() > 2.0 * others.unanswered + part * UNANSWERED_OVER).then_some(Reason::Unanswered)
     }
 
-    /// None while its round trip is not known.
+    /// `None` while its round trip is unknown.
     fn cost(&self) -> Option<f32> {
         let cost = (self.rtt + RTT_MIN) * (1.0 + 8.0 * self.loss()) * (1.0 + 4.0 * self.silence()) / (1.0 - self.lacks);
         (self.rtt > 0.0).then_some(cost)
     }
 
-    /// Takes it back, with a part of its share.
+    /// Readmits it with a part of its weight.
     fn readmit(&mut self) {
         (self.ejected, self.bad, self.lacks) = (None, 0, 1.0 - BACK);
     }
@@ -148,7 +149,7 @@ crate::counters! {
         ejections_away,
         /// Peers left out of choices: they lost far more than the others of their partition.
         ejections_loss,
-        /// Peers left out of choices: they were far further than the others of their partition.
+        /// Peers left out of choices: their round trip was far longer than the others' of their partition.
         ejections_delay,
         /// Peers left out of choices: they answered far less than the others of their partition.
         ejections_unanswered,
@@ -175,7 +176,7 @@ impl Health {
         due
     }
 
-    /// Forgets all but these.
+    /// Forgets all peers but these.
     pub fn keep(&mut self, kept: impl Fn(u32) -> bool) {
         self.peers.retain(|node, _| kept(*node));
     }
@@ -205,7 +206,7 @@ impl Health {
         };
         let (mut out, count) = (group.iter().filter(is_out).count(), group.len());
         let too_many = |out: usize| out * 2 > count && !planted::is(Bug::NoneLeft);
-        // If more than half are out, the rest are needed, or this node itself was away.
+        // If more than half are excluded, the rest are needed, or this node itself was away.
         let panics = too_many(out);
         for (node, reading) in group {
             let others = linked.iter().filter(|(other, peer)| other != node && peer.rtt > 0.0);
@@ -229,7 +230,7 @@ impl Health {
                 }
                 (Some(_), Some(_)) => {
                     let found = beyond(peer, 0.5);
-                    // Why it was left out may be over, and something else hold.
+                    // The old reason may be over while another one holds.
                     peer.ejected = found.or(peer.ejected);
                     let good = found.is_none() && !planted::is(Bug::LeftOutForGood);
                     peer.good = if good { peer.good + 1 } else { 0 };
@@ -252,7 +253,7 @@ impl Health {
         }
     }
 
-    /// Notes whether a peer answered a question.
+    /// Notes whether a peer answered a request.
     pub fn asked(&mut self, node: u32, answered: bool) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.asked += 1.0;
@@ -260,17 +261,18 @@ impl Health {
         }
     }
 
-    /// How many are left out.
+    /// Number of excluded peers.
     pub fn ejected_len(&self) -> usize {
         self.peers.values().filter(|peer| peer.ejected.is_some()).count()
     }
 
-    /// Why a peer is left out, if it is.
+    /// Why a peer is excluded, if it is.
     pub fn ejected(&self, node: u32) -> Option<Reason> {
         self.peers.get(&node)?.ejected
     }
 
-    /// One of them: the better of two that are drawn, where one is better. Those left out only where there is no other.
+    /// Draws two candidates and returns the better one, if one is better. Excluded peers are chosen only if there is
+    /// no other.
     pub fn choose(&self, dice: &mut Dice, candidates: &[u32]) -> Option<u32> {
         let usable = |node: &u32| self.ejected(*node).is_none();
         let mut from: Vec<u32> = candidates.iter().copied().filter(usable).collect();
@@ -291,7 +293,7 @@ fn hasty() -> bool {
     planted::is(Bug::JudgedInHaste)
 }
 
-/// The median peer: round trip, and the shares of lost datagrams and unanswered questions.
+/// The median peer: round trip, and the shares of lost datagrams and unanswered requests.
 fn middle<'a>(peers: impl Iterator<Item = &'a Peer>) -> Option<Peer> {
     let peers: Vec<&Peer> = peers.collect();
     let of = |figure: fn(&Peer) -> f32| {
@@ -381,7 +383,7 @@ mod tests {
         }
 
         #[test]
-        fn who_remains_where_others_went_is_not_left_out_by_more_than_half(left in 1usize..4) {
+        fn peers_that_remain_after_others_left_are_at_most_half_excluded(left in 1usize..4) {
             let mut rig = Rig::new(4);
             let mut bad = [(1_000, 0); 4];
             (bad[0], bad[1]) = ((900_000, 0), (900_000, 0));
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_second_leaves_nobody_out_and_a_few_do_until_all_is_well_for_longer() {
+    fn a_peer_is_excluded_after_several_bad_seconds_and_readmitted_after_more_good_ones() {
         let mut rig = Rig::new(3);
         let (well, late) = ([(1_000, 0); 3], [(1_000, 0), (1_000, 0), (200_000, 0)]);
         for round in 0..20 {
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_back_gets_its_share_little_by_little() {
+    fn a_readmitted_peer_regains_its_share_gradually() {
         let mut rig = Rig::new(2);
         (0..5).for_each(|_| drop(rig.second(&[(1_000, 0), (300_000, 0)])));
         assert_eq!(rig.chosen(1_000), [1_000, 0]);
@@ -426,19 +428,19 @@ mod tests {
     }
 
     #[test]
-    fn whose_link_was_lost_is_left_out_until_it_was_there_for_a_while() {
+    fn a_peer_with_a_lost_link_is_excluded_until_the_link_is_stable() {
         let (mut rig, well, away) = (Rig::new(2), [(1_000, 0); 2], [(1_000, 0), (0, 0)]);
         (0..3).for_each(|_| assert_eq!(rig.second(&well), [0; 0]));
         rig.lose(1);
         (0..3).for_each(|_| assert_eq!(rig.second(&away), [1]));
         assert_eq!(rig.health.ejected(1), Some(Reason::Away));
         (0..4).for_each(|_| assert_eq!(rig.second(&well), [1]));
-        rig.lose(1); // and has another one before the next look
+        rig.lose(1); // and has a new link before the next judgement
         (0..5).for_each(|_| assert_eq!(rig.second(&well), [1]));
         assert_eq!(rig.second(&well), [0; 0]);
         let counters = &rig.health.counters;
         assert_eq!((counters.ejections_away, counters.ejections_ended), (1, 1));
-        // If all links are lost, this node was away; and the last one left is needed.
+        // If all links are lost, this node was away; and the last remaining peer is needed.
         (0..2).for_each(|node| rig.lose(node));
         assert_eq!(rig.second(&[(0, 0); 2]), [0; 0]);
         assert_eq!(rig.second(&well), [0; 0]);
@@ -449,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_out_on_is_so_for_what_holds_now() {
+    fn an_excluded_peer_shows_its_present_reason() {
         let mut rig = Rig::new(3);
         let well = [(1_000, 0); 3];
         (0..3).for_each(|_| assert_eq!(rig.second(&well), [0; 0]));
@@ -470,7 +472,7 @@ mod tests {
         );
     }
 
-    /// A link that was lost begins with other numbers.
+    /// A new link starts with new numbers.
     #[test]
     fn another_link_is_not_measured_against_the_one_before() {
         let mut rig = Rig::new(3);
@@ -481,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_measured_yet_has_its_chances_and_no_more() {
+    fn an_unmeasured_peer_has_its_fair_share() {
         let mut rig = Rig::new(2);
         rig.second(&[(20_000, 0), (0, 0)]);
         let [one, other] = rig.chosen(1_000)[..] else { panic!() };
@@ -489,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_half_is_left_out_and_who_answers_nothing_too() {
+    fn a_peer_that_loses_half_or_answers_nothing_is_excluded() {
         let mut rig = Rig::new(4);
         (0..8).for_each(|_| drop(rig.second(&[(1_000, 0), (1_000, 5), (1_000, 0), (1_000, 0)])));
         assert_eq!(rig.out(), [1]);
@@ -516,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_of_two_is_chosen_and_all_of_those_that_are_alike() {
+    fn the_better_of_two_is_chosen_and_equal_peers_share() {
         let mut rig = Rig::new(4);
         rig.second(&[(500, 0), (700, 0), (900, 0), (20_000, 0)]);
         let chosen = rig.chosen(4_000);

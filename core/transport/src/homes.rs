@@ -1,7 +1,7 @@
-//! The home of a node in each partition of a layer: the replica with the highest rendezvous weight, so that all nodes
-//! together spread evenly.
+//! The home of a node in each partition of a layer: the replica with the highest rendezvous weight, so that nodes
+//! spread evenly over replicas.
 //!
-//! Owns the choice and the move from one home to the next: the old one stays until the new one is settled. Knows no
+//! Owns the choice, and the move from one home to the next: the old home stays until the new one is settled. Knows no
 //! record.
 
 use std::collections::BTreeMap;
@@ -10,20 +10,19 @@ use crate::machine::Micros;
 use crate::placement::{weight, NodeState, Placement};
 use crate::wire::Role;
 
-/// A replica that would be the better choice has been linked for this long before it is taken: one that comes and goes is left
-/// alone.
+/// A better replica must be linked for this long before it becomes the home, so that a flapping one is ignored.
 pub const BETTER_AFTER: Micros = 5_000_000;
 
-/// An action for the node.
+/// An instruction for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// Tell this node, or ask it.
+    /// Send this node the state, or ask it for its own.
     Begin { partition: u16, node: u32 },
-    /// It is no home any more.
+    /// This node is no longer a home.
     End { node: u32 },
 }
 
-/// One partition's home, and the one that will be.
+/// One partition's home, and the next one.
 #[derive(Clone, Copy, Default)]
 struct Home {
     current: Option<u32>,
@@ -38,7 +37,7 @@ pub struct Homes {
     due: Option<Micros>,
 }
 
-/// Running is better than starting, and that is better than ending; a node outside the placement is the last choice.
+/// Running ranks above starting, and starting above draining; a node outside the placement ranks last.
 fn rank(placement: &Placement, node: u32) -> u8 {
     match placement.node(node).map(|node| node.state) {
         Some(NodeState::Running) => 3,
@@ -49,7 +48,7 @@ fn rank(placement: &Placement, node: u32) -> u8 {
 }
 
 impl Homes {
-    /// `role`: of the layer that has the homes.
+    /// `role`: the role of the layer that the homes are in.
     pub fn new(me: u32, role: Role) -> Self {
         Homes {
             me,
@@ -59,7 +58,8 @@ impl Homes {
         }
     }
 
-    /// Looks whether other homes are wanted, in the partitions that are `needed`. `since`: from when on a node has been linked.
+    /// Checks whether other homes are wanted in the partitions that are `needed`. `since` returns when a node was
+    /// linked.
     pub fn review(
         &mut self,
         now: Micros,
@@ -117,7 +117,7 @@ impl Homes {
         moves
     }
 
-    /// The nodes that a partition's rooms are told to.
+    /// The nodes that must know a partition's rooms.
     pub fn of(&self, partition: u16) -> impl Iterator<Item = u32> {
         let home = self.homes.get(&partition).copied().unwrap_or_default();
         home.current.into_iter().chain(home.next)
@@ -128,7 +128,7 @@ impl Homes {
         (0..partitions).all(|partition| self.of(partition).next().is_some())
     }
 
-    /// A node knows all that it was to know: if it was the next one, it takes over, and the one that it takes over from ends.
+    /// A node has the full state: if it was the next home, it takes over, and the previous home ends.
     pub fn settled(&mut self, node: u32) -> Option<u32> {
         let home = self.homes.values_mut().find(|home| home.next == Some(node))?;
         home.next = None;
@@ -145,7 +145,7 @@ impl Homes {
         }
     }
 
-    /// When [`Homes::review`] has something to do by itself.
+    /// When [`Homes::review`] is due without another event.
     pub fn due(&self) -> Option<Micros> {
         self.due
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_better_home_is_taken_once_it_has_stayed_and_the_old_one_goes_when_it_is_settled() {
+    fn a_stable_better_home_replaces_the_old_one_once_it_is_settled() {
         let (mut homes, placement) = (homes(), placement(&[]));
         let mut review = |now, one: Option<Micros>| {
             let since = |node| if node == 1 { one } else { Some(0) };
@@ -232,12 +232,12 @@ mod tests {
         assert_eq!(
             review(&mut homes, &[(1, NodeState::Init)], &[1, 3]),
             [(1, 3)],
-            "who runs comes first"
+            "a running node comes first"
         );
     }
 
     #[test]
-    fn who_is_needed_no_more_is_told_so() {
+    fn a_home_that_is_no_longer_needed_is_ended() {
         let mut homes = homes();
         homes.review(0, &placement(&[]), |_| true, |_| Some(0));
         let moves = homes.review(0, &placement(&[]), |partition| partition == 0, |_| Some(0));

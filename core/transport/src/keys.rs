@@ -1,6 +1,6 @@
 //! X25519 keys of servers and nodes.
 //!
-//! Owns key pairs and the judgement of public keys. Knows no handshake and no list.
+//! Owns key pairs and the validation of public keys. Knows no handshake and no list.
 
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -14,8 +14,8 @@ pub(crate) const KEY: usize = 32;
 /// An X25519 public key.
 pub type PublicKey = [u8; KEY];
 
-/// A key pair. A server proves itself by it to clients, which got the public half with its address; a node to other nodes,
-/// which have the public half from a list. Kept across restarts.
+/// A key pair. A server proves its identity with it to clients, which got the public key with its address; a node to
+/// other nodes, which have the public key from a list. Kept across restarts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerKey {
     private: [u8; KEY],
@@ -42,7 +42,8 @@ impl ServerKey {
         self.public
     }
 
-    /// Whether a public key can prove anything. With one of small order, as 0 is, all agree without a private one.
+    /// Whether a public key can prove an identity. Anyone can compute the shared secret of a small-order key such as
+    /// 0.
     pub fn proves(public: &PublicKey) -> bool {
         let mut shared = [0; KEY];
         let mut dh = curve();

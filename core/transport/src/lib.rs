@@ -1,10 +1,10 @@
 //! The transport between nodes, and between a client and a node. It knows no system.
 //!
-//! Start from [`Machine`] (the verbs of every role), [`Links`] (connections among nodes), [`Sessions`] (connections of
-//! clients), [`Conn`] (one sealed connection of either) and [`Placement`] (the nodes' places).
+//! Start from [`Machine`] (the verbs of every role), [`Links`] (connections among nodes), [`Sessions`] (connections
+//! of clients), [`Conn`] (one sealed connection of either kind) and [`Placement`] (where each node is).
 //!
-//! No I/O, no clock, no threads, no random source: `now`, `seed` and (apart, for keys) `entropy` come in from outside.
-//! So a machine is a function of its inputs and a simulator can replay it.
+//! No I/O, no clock, no threads, no random source: the caller passes in `now`, `seed` and (separately, for keys)
+//! `entropy`. So a machine is a function of its inputs and a simulator can replay it.
 #![forbid(unsafe_code)]
 
 mod address;

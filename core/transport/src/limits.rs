@@ -11,26 +11,26 @@ const KIB: usize = 1_024;
 
 /// Missing ranges in a status or an acknowledgement: 4 * 16 B. A fifth is repaired once the first is.
 pub const MISSING_RANGES_MAX: usize = 4;
-/// How far below the highest number a status looks for them: eight times the datagrams that draw one,
-/// so that every loss is named in several.
+/// How far below the highest number a status looks for missing ones: eight times the datagrams that elicit a status,
+/// so that several statuses name every loss.
 pub const STATUS_SPAN: u64 = 256;
 
 // ---- Control records --------------------------------------------------------------------------------------------
 
 /// The longest record: 1,156 of frames less 12 (log body and record length) leaves 1,144; the rest is for frame headers.
 pub const LOG_RECORD_BYTES_MAX: usize = 1_100;
-/// Records sent and not acknowledged, in bytes: 29 datagrams, so a join storm does not flood a path by itself.
+/// Maximum bytes of records sent and not acknowledged: 29 datagrams, so a join storm does not flood a path by itself.
 pub const LOG_FLIGHT_BYTES_MAX: usize = 32 * KIB;
-/// The same in records; each search for due records goes over them (24 B each, 24 KiB).
+/// The same limit in records; each search for due records scans them (24 B each, 24 KiB).
 pub const LOG_FLIGHT_RECORDS_MAX: usize = 1_024;
 /// Records are repeated before they are known to be lost only while at most this many are unacknowledged: a few joins
-/// cost one datagram more, a storm of them nothing.
+/// cost one more datagram, a join storm none.
 pub const LOG_AGAIN_RECORDS_MAX: usize = 16;
-/// Repeats of a record are never further apart, so a healed path is found within a second.
+/// Longest interval between repeats of a record, so a healed path is found within a second.
 pub const LOG_BACKOFF_MAX: Micros = SECOND;
 
 // ---- Nodes ---------------------------------------------------------------------------------------------------------
 
-/// Nodes that a role knows at once, even if strangers have the cluster's secret: that many links and views are some MB.
-/// Nodes that are gone make room.
+/// Maximum number of nodes that a role knows at once, even if strangers have the cluster's secret: links and views
+/// for this many take some MB. Nodes that are gone make room.
 pub const NODES_MAX: usize = 4_096;

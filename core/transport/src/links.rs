@@ -1,7 +1,7 @@
-//! Links with other roles: dialling, accepting, proving, keeping alive, losing.
+//! Links with other nodes: dialling, accepting, proving, keeping alive, losing.
 //!
-//! Owns the table of links, the door before them and the dials. Knows the node at the end of a link, not its traffic:
-//! frames that are not control come back to the role.
+//! Owns the table of links, the door before them and the dials. Knows the node at the other end of a link, not its
+//! traffic: frames that are not control are returned to the role.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,29 +28,29 @@ pub const LINK_BLOCKS: usize = 128;
 /// An otherwise idle link sends a ping after this time, and repeats it at this interval while nothing arrives.
 pub const PING_IDLE: Micros = 200_000;
 pub const PING_AGAIN: Micros = 100_000;
-/// A link on which nothing was heard for this long is dead; eight pings were lost or the peer stands still.
+/// A link on which nothing arrived for this long is dead: eight pings were lost, or the peer stands still.
 pub const DEAD_AFTER: Micros = 1_000_000;
-/// Hellos of one dial follow each other after this, doubled up to the second figure.
+/// First interval between hellos of one dial, and the longest; it doubles each time.
 pub const DIAL_FIRST: Micros = 50_000;
 pub const DIAL_MAX: Micros = 250_000;
-/// Handshakes that wait for their first sealed datagram; older ones make way.
+/// How long a handshake waits for its first sealed datagram.
 pub const UNPROVEN_LIFE: Micros = 5_000_000;
 /// The socket of links, of every machine.
 pub const LINK_SOCKET: SocketId = 0;
-/// A node that dialled us and is gone is reported for this long: it may return, or be gone for good.
+/// How long a lost node that had dialled us is reported: it may return, or be gone for good.
 const LOST_TOLD: Micros = 3_600_000_000;
-/// Unproven links at once.
+/// Maximum number of unproven links at once.
 const UNPROVEN_MAX: usize = 256;
-/// If another node answers a dial, the next try waits twice as long each time, up to this.
+/// If another node answers a dial, the wait before the next try doubles each time, up to this.
 const MISTAKEN_MAX: Micros = 5_000_000;
-/// Links with an outdated key are renewed within this time, not all at once: a node with 2,000 of them then answers two
+/// Links with an outdated key are renewed spread over this time: a node with 2,000 of them then answers two
 /// handshakes a millisecond.
 const RENEW_SPREAD: Micros = 1_000_000;
-/// A link whose key is no longer accepted ends after this, unless renewed: the spread, plus a few lost dials.
+/// How long a link whose key is no longer accepted lives unless renewed: the spread, plus a few lost dials.
 pub const RENEW_GRACE: Micros = 3_000_000;
 /// A node that answers our hellos only with cookies for this long refuses our handshakes.
 pub const REFUSED_AFTER: Micros = 3_000_000;
-/// Least time between two reports of one kind of stranger: strangers choose the numbers that they name.
+/// Shortest interval between two reports of one kind of stranger, since strangers choose the numbers that they claim.
 pub const STRANGER_TOLD: Micros = 10_000_000;
 
 crate::counters! {
@@ -74,7 +74,7 @@ crate::counters! {
         link_dropped_frame,
         /// Handshakes refused: the node's epoch is lower than one seen.
         link_refused_epoch,
-        /// Links that did not come up: the node that we dialled speaks no version of the protocol that we speak.
+        /// Links that did not come up: the dialled node has no protocol version in common with this one.
         links_other_version,
         /// Links refused: too many nodes.
         link_refused_full,
@@ -82,17 +82,17 @@ crate::counters! {
         links_up,
         /// Links that were lost.
         links_down,
-        /// Links given up: more was to be told than their logs hold.
+        /// Links given up: their control log was full.
         links_log_full,
-        /// Links that were made anew with another key, while the former one lived.
+        /// Links renewed with another key while the old link lived.
         links_renewed,
-        /// Links ended: the key that they were made with is not accepted any more.
+        /// Links ended: their key is no longer accepted.
         links_key_dropped,
-        /// Links ended: the peer's key is not on the list of nodes any more, or it did not prove one in time.
+        /// Links ended: the peer's key is no longer in the list of nodes, or the peer did not prove one in time.
         links_shut_out,
-        /// Nodes that are to be linked and are not on the list of nodes, or not with this role.
+        /// Nodes that should be linked but are not in the list of nodes, or have another role there.
         links_unlisted,
-        /// Nodes that answered and took no handshake of ours, again and again: they know another secret or list, or not this one.
+        /// Nodes that answered but kept refusing our handshakes: their secret or list differs, or lacks this node.
         links_refused,
         /// Nodes at whose address another node answers, which is dialled itself or has a link already.
         links_mistaken,
@@ -106,24 +106,24 @@ pub struct Link {
     pub version: u8,
     /// A sealed datagram came from the peer, so its identity is current.
     pub proven: bool,
-    /// The tail is to be probed: the role sends heads with the next datagram.
+    /// The tail must be probed: the role sends heads with the next datagram.
     pub probe: bool,
-    /// The loss of our datagrams.
+    /// The loss of datagrams that we sent.
     pub loss: Loss,
     token: Option<[u8; 16]>,
     made_at: Micros,
     /// The key that the peer proved, if any.
     pub key: Option<PublicKey>,
-    /// When it ends, and why: its key or proof is no longer accepted.
+    /// When the link ends, and why: its key or proof is no longer accepted.
     ends: Option<(Micros, Ends)>,
 }
 
-/// Why a link ends that lives.
+/// Why a living link will end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ends {
-    /// The cluster's secret that it was made with was dropped.
+    /// The cluster's secret that it was made with is no longer accepted.
     KeyDropped,
-    /// The peer has not proven itself, and has to.
+    /// The peer has not proven its identity, though proof is required.
     NoIdentity,
 }
 
@@ -136,7 +136,7 @@ impl Ends {
     }
 }
 
-/// A link came or went, or does not come.
+/// A link came up, was lost, or can't be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
     Up {
@@ -148,18 +148,18 @@ pub enum LinkChange {
         peer: Identity,
         reason: &'static str,
     },
-    /// A node is there but refuses our handshakes.
+    /// A node answers but refuses our handshakes.
     Refused {
         node: u32,
         role: Role,
     },
-    /// At a node's address another one answers, which is dialled itself or has a link already.
+    /// At a node's address another node answers, which is dialled itself or has a link already.
     Mistaken {
         node: u32,
         role: Role,
         found: u32,
     },
-    /// A node is to be linked, and the list of nodes does not have it, or not with this role.
+    /// A node should be linked, but the list of nodes lacks it, or has it in another role.
     Unlisted {
         node: u32,
         role: Role,
@@ -170,7 +170,7 @@ pub enum LinkChange {
         role: Role,
         theirs: Versions,
     },
-    /// A stranger was refused; `node`: the number it named, 0 if none.
+    /// A stranger was refused; `node`: the number that it claimed, 0 if none.
     Stranger {
         node: u32,
         why: Stranger,
@@ -184,17 +184,17 @@ struct Dial {
     at: Micros,
     wait: Micros,
     due: bool,
-    /// Since when it is answered, and no more than that.
+    /// Since when the node has answered with cookies alone.
     answered_at: Option<Micros>,
-    /// How long it waits since another node answered; 0: none has.
+    /// The wait since another node answered; 0: none has.
     mistaken: Micros,
     told: bool,
 }
 
-/// The latest life that a node proved.
+/// The latest life (epoch) that a node proved.
 struct Life {
     epoch: u32,
-    /// It was linked, or its link was lost.
+    /// When it was linked, or when its link was lost.
     at: Micros,
 }
 
@@ -205,33 +205,33 @@ pub struct Links {
     pub counters: LinkCounters,
     cluster: ClusterKeys,
     by_node: BTreeMap<u32, u32>,
-    /// Nodes that were ever linked, at most [`NODES_MAX`]. Nodes that are neither linked nor placed make room, the
-    /// longest gone first.
+    /// Nodes that were ever linked, at most [`NODES_MAX`]. Of the nodes that are neither linked nor placed, the one
+    /// gone for longest makes room.
     lives: BTreeMap<u32, Life>,
-    /// The observed history of some of these nodes.
+    /// The history of links to some of these nodes.
     past: BTreeMap<u32, Past>,
     /// Nodes that the placement names.
     placed: BTreeSet<u32>,
     dials: BTreeMap<u32, Dial>,
     changes: VecDeque<LinkChange>,
-    /// When a stranger of this kind was told of last.
+    /// When a stranger of each kind was last reported.
     strangers: BTreeMap<Stranger, Micros>,
-    /// When a node without a version in common last dialled us and was told of.
+    /// When a dialling node without a version in common was last reported.
     differed_at: Option<Micros>,
     unproven: VecDeque<u32>,
-    /// Links that are to be told that they have ended.
+    /// Ended links whose peers must still be told.
     closing: VecDeque<Conn<LINK_BLOCKS>>,
-    /// Ids of renewed links, and since when: the peer sent datagrams for them before it heard of the renewal, and a
-    /// reset would end the living link.
+    /// Ids of renewed links, and when each was renewed: the peer sent datagrams for them before it learned of the
+    /// renewal, and a reset would end the living link.
     renewed: VecDeque<(u64, Micros)>,
-    /// Bytes that the link socket's receive buffer really holds.
+    /// Actual size of the link socket's receive buffer, in bytes.
     pub buffer: u32,
-    /// Bytes of control records that a link may have unacknowledged.
+    /// Maximum bytes of unacknowledged control records per link.
     log_bytes: usize,
 }
 
 impl Links {
-    /// `log_bytes`: control records that a link may have unacknowledged.
+    /// `log_bytes`: maximum bytes of unacknowledged control records per link.
     pub fn new(door: Door, cluster: ClusterKeys, log_bytes: usize) -> Self {
         Links {
             table: Table::default(),
@@ -254,18 +254,19 @@ impl Links {
         }
     }
 
-    /// The proven link to `node`.
+    /// The slot of the proven link to `node`.
     pub fn to(&self, node: u32) -> Option<u32> {
         self.by_node.get(&node).copied()
     }
 
-    /// Since when there is a proven link to `node` in this role: by its number another one may have been known.
+    /// Since when there is a proven link to `node` in this role; the number may have belonged to a node of another
+    /// role before.
     pub fn since_as(&self, node: u32, role: Role) -> Option<Micros> {
         let link = self.table.get(self.to(node)?)?;
         (link.data.peer.role == role).then_some(link.data.made_at)
     }
 
-    /// The proven link to a node in this life.
+    /// The slot of the proven link to a node in this life.
     pub fn to_life(&self, (node, epoch): (u32, u32)) -> Option<u32> {
         let slot = self.to(node)?;
         self.table
@@ -280,13 +281,13 @@ impl Links {
         Some(link.data.made_at)
     }
 
-    /// When the last link to `node` was lost, where there is none and that is remembered.
+    /// When the last link to `node` was lost, if there is none now and the loss is remembered.
     pub fn lost_at(&self, node: u32) -> Option<Micros> {
         let life = self.lives.get(&node).filter(|_| !self.by_node.contains_key(&node))?;
         Some(life.at)
     }
 
-    /// When something was last heard on the proven link to `node`.
+    /// When something last arrived on the proven link to `node`.
     pub fn heard_at(&self, node: u32) -> Option<Micros> {
         let link = self.table.get(self.to(node)?)?;
         Some(link.conn.heard_at)
@@ -302,7 +303,7 @@ impl Links {
         self.past.get(&node)
     }
 
-    /// Nodes to which there is no link: those that are dialled, and for a while those that dialled us.
+    /// Nodes without a link: dialled ones, and for a while those that dialled us.
     pub fn lost(&self, now: Micros) -> impl Iterator<Item = (u32, Role, Option<&Past>)> + '_ {
         let dialled = self.dials.iter().map(|(node, dial)| (*node, dial.role));
         let fresh = move |past: &Past| now < past.changed_at + LOST_TOLD;
@@ -313,12 +314,12 @@ impl Links {
             .map(|(node, role)| (node, role, self.past.get(&node)))
     }
 
-    /// The highest epoch that `node` proved; of one that is gone and not placed it may have been forgotten.
+    /// The highest epoch that `node` proved; may be forgotten once the node is gone and not placed.
     pub fn epoch_of(&self, node: u32) -> Option<u32> {
         self.lives.get(&node).map(|life| life.epoch)
     }
 
-    /// The nodes that the placement names: none of them is forgotten.
+    /// Sets the nodes that the placement names: none of them is forgotten.
     pub fn place(&mut self, nodes: impl Iterator<Item = u32>) {
         self.placed = nodes.collect();
     }
@@ -352,9 +353,9 @@ impl Links {
         }
     }
 
-    /// Takes other secrets, and another list of nodes. New links use the current secret. Links with another secret, or
-    /// without a now required proof, are renewed by the node that dialled, and live on meanwhile. Links with a key that
-    /// is no longer accepted end within [`RENEW_GRACE`]. Links to nodes that left the list end at once.
+    /// Replaces the secrets and the list of nodes. New links use the current secret. The dialling node renews links
+    /// that have another secret, or that lack a proof which is now required; they live on meanwhile. Links with a key
+    /// that is no longer accepted end within [`RENEW_GRACE`]. Links to nodes that left the list end at once.
     pub fn set_cluster(&mut self, now: Micros, node: &mut Node, cluster: ClusterKeys) {
         if cluster == self.cluster {
             return;
@@ -381,14 +382,14 @@ impl Links {
             let ends = match allow.map_or(Standing::Keep, |allow| allow.judge(peer, proved)) {
                 Standing::End if planted::is(Bug::ShutOutStays) => continue,
                 Standing::End => {
-                    // Now, not at the next timer: its datagrams may be in the socket.
+                    // Now, not at the next timer: its datagrams may be in the socket already.
                     self.counters.links_shut_out += u64::from(link.data.proven);
                     self.end(now, slot, "shut out");
                     continue;
                 }
                 Standing::Renew => (now + RENEW_GRACE, Ends::NoIdentity),
                 Standing::Keep if accepted => {
-                    link.data.ends = link.data.ends.filter(|(_, why)| *why != Ends::NoIdentity); // it is not asked for any more
+                    link.data.ends = link.data.ends.filter(|(_, why)| *why != Ends::NoIdentity); // proof is no longer required
                     continue;
                 }
                 Standing::Keep => (now + RENEW_GRACE, Ends::KeyDropped),
@@ -408,7 +409,7 @@ impl Links {
         self.door.set_reset(ResetSecret::new(own));
     }
 
-    /// Whether a link is to be made to a node that we dial: there is none, or it has not the key of new links.
+    /// Whether a dialled node needs a new link: it has none, or one without the current key.
     fn wanting(&self, node: u32) -> bool {
         self.to(node).and_then(|slot| self.table.get(slot)).is_none_or(|link| {
             let allow = self.cluster.allow.as_ref();
@@ -418,12 +419,13 @@ impl Links {
         })
     }
 
-    /// The next link that came or went.
+    /// The next change of a link.
     pub fn change(&mut self) -> Option<LinkChange> {
         self.changes.pop_front()
     }
 
-    /// Takes a datagram of the link socket. `Some`: sealed frames of a proven link, with their length behind the header.
+    /// Takes a datagram of the link socket. `Some`: the slot of a proven link, and the length of the sealed frames
+    /// behind the header.
     pub fn receive(
         &mut self,
         now: Micros,
@@ -442,7 +444,7 @@ impl Links {
             DatagramKind::Cookie => match self.dial_of(header.connection, arrival.from) {
                 Some((_, dial)) => {
                     if dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)) {
-                        // It is there: whatever is missing from here on was lost on the way.
+                        // The node is reachable: anything missing from here on was lost on the way.
                         (dial.due, dial.at, dial.wait) = (true, now + DIAL_FIRST, 2 * DIAL_FIRST);
                         dial.answered_at.get_or_insert(now);
                     }
@@ -495,7 +497,7 @@ impl Links {
         Some((slot, len))
     }
 
-    /// A sealed datagram came on a link that we accepted: the peer is there and knows the secret.
+    /// A sealed datagram came on a link that we accepted: the peer is present and knows the secret.
     fn prove(&mut self, now: Micros, slot: u32) {
         let Some(link) = self.table.get_mut(slot) else { return };
         link.data.proven = true;
@@ -517,7 +519,7 @@ impl Links {
         if let Some(replaced) = self.by_node.insert(peer.node, slot) {
             if let Some(old) = self.table.remove(replaced) {
                 if old.data.peer.epoch != peer.epoch {
-                    past.fall(old.conn.heard_at); // its former life ended unseen
+                    past.fall(old.conn.heard_at); // its former life ended unnoticed
                 }
                 let other = (old.conn.key_id(), old.data.key) != made_with;
                 renewed = old.data.peer == peer && (old.data.ends.is_some() || other);
@@ -549,12 +551,12 @@ impl Links {
         self.changes.push_back(LinkChange::Up { slot, peer });
     }
 
-    /// Whether a later life of the node was here.
+    /// Whether a later life of the node was seen.
     fn is_over(&self, peer: &Identity) -> bool {
         self.epoch_of(peer.node).is_some_and(|known| known > peer.epoch)
     }
 
-    /// Whether a further node can be remembered; another node may be forgotten for it.
+    /// Whether another node can be remembered; forgets one for it if necessary.
     fn make_place(&mut self, node: u32) -> bool {
         if self.lives.len() < NODES_MAX || self.lives.contains_key(&node) {
             return true;
@@ -588,7 +590,7 @@ impl Links {
             answered => Some((peer, answered)),
         });
         let Some((peer, version)) = said else {
-            // The handshake is over for this knock: the right node may answer another one.
+            // The handshake is over for this attempt; the next one may reach the right node.
             (dial.knock, dial.due, dial.at) = (None, false, now + DIAL_MAX);
             self.table.release(header.connection);
             self.counters.link_dropped_frame += 1;
@@ -647,7 +649,7 @@ impl Links {
         link.is_some_and(|link| link.data.peer.epoch >= peer.epoch)
     }
 
-    /// At the address of a node that we dial another one has answered: its link stands, and the dial waits longer and longer.
+    /// Another node has answered at the address of a node that we dial: its link stays, and the dial backs off.
     fn mistaken(&mut self, now: Micros, target: u32, found: u32) {
         let Some(dial) = self.dials.get_mut(&target) else {
             return;
@@ -662,7 +664,7 @@ impl Links {
         }
     }
 
-    /// A node that we dial speaks no version of ours: one of both is to be upgraded, so the dial waits long.
+    /// A dialled node speaks no version of ours: one of the two must be upgraded, so the dial waits long.
     fn differs(&mut self, now: Micros, target: u32, role: Role, no_version: NoVersion) {
         let (Some(dial), NoVersion::Other { theirs, .. }) = (self.dials.get_mut(&target), no_version) else {
             return;
@@ -676,7 +678,7 @@ impl Links {
     }
 
     fn reset(&mut self, now: Micros, header: &Header, arrival: Arrival, datagram: &[u8]) {
-        // The connection named is the peer's id: the one in our datagrams.
+        // The reset names the peer's connection id, which stands in our datagrams.
         let token = reset_token(datagram);
         let found = self.by_node.values().copied().find(|slot| {
             self.table.get(*slot).is_some_and(|link| {
@@ -695,13 +697,13 @@ impl Links {
         }
     }
 
-    /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given up:
-    /// only the snapshot on the next link can repair a missing record.
+    /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given
+    /// up, since only the snapshot on the next link can repair a missing record.
     pub fn record(&mut self, now: Micros, slot: u32, record: &impl Encode) -> Option<u64> {
         record.encode(|bytes| self.log(now, slot, bytes))
     }
 
-    /// The same with a record's bytes, to tell several links the same.
+    /// As [`Links::record`], with the encoded record, so that several links can share it.
     pub fn log(&mut self, now: Micros, slot: u32, bytes: &[u8]) -> Option<u64> {
         let link = self.table.get_mut(slot)?;
         let offset = link.conn.log.push(bytes).ok();
@@ -714,7 +716,7 @@ impl Links {
         offset
     }
 
-    /// Notes a record that links exchange among themselves; others are the role's.
+    /// Handles a record of the links themselves; `false`: the record is the role's.
     pub fn link_record<'a>(&mut self, slot: u32, record: &impl SystemRecord<'a>) -> bool {
         if let Some(ControlRecord::LinkReady { token }) = record.control() {
             if let Some(link) = self.table.get_mut(slot) {
@@ -740,7 +742,7 @@ impl Links {
         control
     }
 
-    /// After the frames of one datagram: notes that they want a status, and when the link next needs time.
+    /// Called after the frames of one datagram: notes that they elicit a status, and when the link next needs time.
     pub fn after(&mut self, now: Micros, slot: u32, elicits: bool) {
         let Some(link) = self.table.get_mut(slot) else { return };
         if elicits {
@@ -757,7 +759,7 @@ impl Links {
         self.take(now, slot, reason);
     }
 
-    /// Ends a link and tells the peer, which then need not wait for a timeout.
+    /// Ends a link and tells the peer, so that it need not wait for a timeout.
     fn end(&mut self, now: Micros, slot: u32, reason: &'static str) {
         let proven = self.table.get(slot).is_some_and(|link| link.data.proven);
         let ended = self.take(now, slot, reason);
@@ -800,7 +802,7 @@ impl Links {
             Ok(version) => version,
             Err(theirs) => {
                 self.door.refuse_version(now, accepted);
-                // A recorded hello may say it again and again.
+                // A replayed hello may cause this any number of times.
                 if self.differed_at.is_none_or(|at| now >= at + STRANGER_TOLD) {
                     self.differed_at = Some(now);
                     let (node, role) = (peer.node, peer.role);
@@ -863,7 +865,7 @@ impl Links {
         }
     }
 
-    /// When a link next needs time, `now` at the soonest.
+    /// When a link next needs time; `now` at the earliest.
     fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
         let link = self.table.get(slot).filter(|link| link.data.proven)?;
         let at = ping_at(&link.conn).min(link.conn.heard_at + DEAD_AFTER);
@@ -983,7 +985,7 @@ impl Links {
         }
     }
 
-    /// Fills the slice with datagrams outside connections: answers and hellos. True: more waits.
+    /// Fills the slice with datagrams outside connections: replies and hellos. `true`: more waits.
     pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
         self.accept(now, node);
         self.door.transmit(outbox);
@@ -1029,7 +1031,7 @@ impl Links {
         sent
     }
 
-    /// When [`Links::expire`] has something next.
+    /// When [`Links::expire`] is due.
     pub fn deadline(&self) -> Option<Micros> {
         let dial = self
             .dials
@@ -1050,13 +1052,13 @@ impl Links {
     }
 }
 
-/// When a link that has nothing else to send says that it is there.
+/// When an idle link sends its next ping.
 fn ping_at(conn: &Conn<LINK_BLOCKS>) -> Micros {
     let unanswered = conn.sent_at >= conn.heard_at + PING_AGAIN;
     conn.sent_at + if unanswered { PING_AGAIN } else { PING_IDLE }
 }
 
-/// Bytes of frames that a datagram of `payload` bytes has room for.
+/// Bytes that a datagram of `payload` bytes has for frames.
 pub const fn frames_max(payload: usize) -> usize {
     payload - HEADER - crate::seal::TAG
 }
@@ -1081,7 +1083,7 @@ mod tests {
         )
     }
 
-    /// Randomness that begins somewhere and goes on.
+    /// Entropy that counts up from a start value.
     struct Counted(u8);
 
     impl Entropy for Counted {
@@ -1122,7 +1124,7 @@ mod tests {
         (slot, peer)
     }
 
-    /// One of two nodes that have nothing to say to each other.
+    /// One of two nodes without traffic of their own.
     struct End {
         links: Links,
         node: Node,
@@ -1203,9 +1205,9 @@ mod tests {
         now
     }
 
-    /// The handshake was over for the dialling node, which went on with it for ever.
+    /// Regression: the dialling node continued a handshake forever that was over.
     #[test]
-    fn who_is_dialled_is_found_after_another_role_has_answered_at_its_address() {
+    fn a_dialled_node_is_found_after_another_role_answered_at_its_address() {
         let mut ends = [End::new(1, STORE), End::new(6, FRONT)];
         let addr = ends[1].addr;
         ends[0].links.dial(0, std::iter::once((5, INDEX, addr)));
@@ -1233,9 +1235,10 @@ mod tests {
         ends
     }
 
-    /// A broker is gone and another one has its address: each dial of the one replaced the other's link, twenty times a second.
+    /// Regression: a broker is gone and another one has its address. Each dial of one replaced the other's link,
+    /// twenty times a second.
     #[test]
-    fn who_answers_at_anothers_address_keeps_its_link_and_is_told_of_once() {
+    fn a_node_at_anothers_address_keeps_its_link_and_is_reported_once() {
         let mut ends = [End::new(1, STORE), End::new(6, INDEX)];
         let addr = ends[1].addr;
         let dials = [5, 6].map(|node| (node, INDEX, addr));
@@ -1248,7 +1251,7 @@ mod tests {
         let asked = ends[1].links.door.counters.handshakes_accepted;
         assert!((4..=12).contains(&asked), "{asked} handshakes");
         assert!(ends[0].links.to(5).is_none());
-        // The one that is dialled there comes back.
+        // The dialled broker returns to its address.
         ends[1] = End::new(5, INDEX);
         ends[1].addr = addr;
         live(now, 10_000, &mut ends);
@@ -1290,7 +1293,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_a_version_in_common_are_told_of_once_and_link_once_one_is_upgraded() {
+    fn nodes_without_a_common_version_are_reported_once_and_link_after_an_upgrade() {
         for (one, other) in [((1, 1), (2, 3)), ((3, 4), (1, 2)), ((2, 2), (1, 1))] {
             let [dialler, dialled] = dialling();
             let (mut ends, addr) = ([dialler.speaks(one.0, one.1), dialled.speaks(other.0, other.1)], 1);
@@ -1312,9 +1315,9 @@ mod tests {
         }
     }
 
-    /// As each release before there were versions reads it: nine bytes, no more.
+    /// Releases from before there were versions read exactly these nine bytes.
     #[test]
-    fn a_node_of_the_first_version_says_what_the_releases_before_said() {
+    fn a_node_of_the_first_version_sends_the_bytes_of_earlier_releases() {
         let [dialler, dialled] = dialling();
         let me = dialler.node.me;
         assert_eq!(me.with(&dialler.node.versions.offer()), me.to_bytes());
@@ -1340,7 +1343,7 @@ mod tests {
             self.links.table.get(slot).map(|link| link.conn.key_id())
         }
 
-        /// Links that came and went since the last call.
+        /// Changes of links since the last call.
         fn told(&mut self) -> Vec<&'static str> {
             let seen = self.seen.drain(..).map(|change| match change {
                 LinkChange::Up { .. } => "up",
@@ -1356,7 +1359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_replaced_while_links_live_and_who_knows_the_former_alone_is_out() {
+    fn a_secret_is_replaced_while_links_live_and_nodes_with_only_the_old_one_are_refused() {
         let mut ends = dialling();
         let mut now = live(0, 500, &mut ends);
         assert_eq!(ends.each_mut().map(End::told), [["up"], ["up"]]);
@@ -1371,7 +1374,7 @@ mod tests {
             "to accept one more is no reason"
         );
 
-        ends[1].set(now, B, Some(A)); // a dialled node renews nothing
+        ends[1].set(now, B, Some(A)); // a node that was dialled renews nothing
         now = live(now, 1_500, &mut ends);
         assert_eq!(ends[1].key(), Some(1));
         ends[0].set(now, B, Some(A));
@@ -1400,7 +1403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_whose_key_is_dropped_ends_at_both_ends_but_not_before_it_could_be_made_anew() {
+    fn a_link_with_a_dropped_key_ends_at_both_ends_after_the_grace_period() {
         for (drops, other) in [(0, 1), (1, 0)] {
             let mut ends = dialling();
             let now = live(0, 500, &mut ends);
@@ -1435,7 +1438,7 @@ mod tests {
         ServerKey::from_private([node as u8 + 100; 32])
     }
 
-    /// A list of these nodes as the one with this key has it.
+    /// A list of these nodes, as the node with this key holds it.
     fn list(demand: Demand, mine: u32, nodes: &[(u32, Role)]) -> ClusterKeys {
         let listed = |(node, role): &(u32, Role)| {
             let (role, key) = (*role, own(*node).public());
@@ -1460,7 +1463,7 @@ mod tests {
             self.links.set_cluster(now, &mut self.node, keys);
         }
 
-        /// A node with a listed key that belongs to it.
+        /// A node that has its listed key.
         fn listed((node, role): (u32, Role)) -> Self {
             let mut end = End::new(node, role);
             end.know(0, list(Demand::Required, node, &ALL));
@@ -1482,7 +1485,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_taken_from_the_list_is_out_at_once_and_cannot_come_back_and_the_others_notice_nothing() {
+    fn a_node_removed_from_the_list_is_shut_out_at_once_and_others_keep_their_links() {
         let mut ends = [BROKER, ROUTER, GATEWAY, OTHER].map(End::listed);
         let [broker, router, gateway, other] = &mut ends;
         broker.dials(0, router);
@@ -1510,11 +1513,11 @@ mod tests {
 
         ends[1].know(now, list(Demand::Required, 2, &ALL));
         live(now, 500, &mut ends);
-        assert_eq!(ends[1].linked(), [1, 3, 4], "who is put on the list again is in again");
+        assert_eq!(ends[1].linked(), [1, 3, 4], "a relisted node is admitted again");
     }
 
     #[test]
-    fn who_has_the_secret_of_the_cluster_alone_or_the_key_of_another_gets_no_link() {
+    fn the_clusters_secret_alone_or_anothers_key_makes_no_link() {
         let liar = |number, role, mine| {
             let mut end = End::new(number, role);
             end.know(0, list(Demand::Offered, mine, &ALL));
@@ -1546,7 +1549,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_dialled_has_to_have_the_key_that_the_list_has_for_it() {
+    fn a_dialled_node_must_have_its_listed_key() {
         let other_key = |demand, mine| {
             let mut end = End::new(2, INDEX);
             end.know(0, list(demand, mine, &ALL));
@@ -1556,7 +1559,7 @@ mod tests {
         plain.know(0, keys(A, None));
         let mut ahead = End::new(5, INDEX);
         ahead.addr = other_key(Demand::Required, 2).addr;
-        ahead.know(0, list(Demand::Required, 2, &ALL)); // it has the key, and says that it is another node
+        ahead.know(0, list(Demand::Required, 2, &ALL)); // it has a listed key, but claims another node's number
         for dialled in [
             plain,
             other_key(Demand::Required, 3),
@@ -1585,7 +1588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_that_is_recorded_and_said_again_takes_nobodys_place() {
+    fn a_replayed_hello_replaces_no_link() {
         let mut ends = [End::listed(GATEWAY), End::listed(ROUTER)];
         let [gateway, router] = &mut ends;
         gateway.dials(0, router);
@@ -1623,7 +1626,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_come_in_and_go_out_in_steps_and_no_node_is_without_a_link_meanwhile() {
+    fn identities_are_introduced_and_removed_in_steps_without_losing_a_link() {
         let mut ends = dialling();
         let mut now = live(0, 500, &mut ends);
         ends.iter_mut().for_each(|end| drop(end.told()));
@@ -1658,7 +1661,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_identity_is_ended_where_one_is_required_though_its_other_end_asks_for_none() {
+    fn a_link_without_identity_ends_if_one_of_its_ends_requires_proof() {
         let mut ends = dialling();
         let now = live(0, 500, &mut ends);
         ends.iter_mut().for_each(|end| drop(end.told()));
@@ -1675,7 +1678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_that_is_not_asked_for_any_more_costs_nobody_its_link() {
+    fn dropping_the_proof_requirement_keeps_links() {
         let mut ends = dialling();
         let now = live(0, 500, &mut ends);
         ends.iter_mut().for_each(|end| drop(end.told()));
@@ -1687,7 +1690,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_replaced_where_nodes_prove_who_they_are_and_they_go_on_doing_so() {
+    fn the_secret_is_replaced_while_nodes_prove_identities() {
         let mut ends = [BROKER, ROUTER].map(End::listed);
         let [broker, router] = &mut ends;
         broker.dials(0, router);
@@ -1722,7 +1725,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_dial_each_other_at_once_have_one_link_that_stays() {
+    fn nodes_that_dial_each_other_at_once_keep_one_link() {
         let mut ends = [BROKER, ROUTER].map(End::listed);
         for (at, other) in [(0, 1), (1, 0)] {
             let Identity { node, role, .. } = ends[other].node.me;
@@ -1736,9 +1739,9 @@ mod tests {
         assert_eq!(ends.each_ref().map(End::linked), [[2], [1]]);
     }
 
-    /// A node that can cause endless multiplications gets no more answers per look than others that cost less.
+    /// Nodes that prove an identity cost more multiplications, so fewer of their handshakes are answered per look.
     #[test]
-    fn of_handshakes_that_cost_more_fewer_are_answered_at_a_time() {
+    fn fewer_expensive_handshakes_are_answered_per_look() {
         let mut end = End::listed(ROUTER);
         let (secret, owner, addr) = (A.1, own(3), End::new(3, FRONT).addr);
         let payload = Identity {
@@ -1776,7 +1779,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_replaced_goes_down_under_its_own_slot() {
+    fn a_replaced_link_is_reported_lost_with_its_own_slot() {
         let mut links = links();
         let (slot, peer) = linked(&mut links, 5, 1);
         assert_eq!(links.change(), Some(LinkChange::Up { slot, peer }));
@@ -1792,7 +1795,7 @@ mod tests {
         );
     }
 
-    /// As many nodes as are remembered come and go, a second each; returning nodes must match their memory.
+    /// As many nodes as are remembered come and go, one a second; a returning node must match its remembered life.
     fn after_as_many_as_are_remembered(links: &mut Links) -> Micros {
         for node in 100..100 + NODES_MAX as u32 {
             let now = Micros::from(node) * 1_000_000;
@@ -1804,7 +1807,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_takes_the_place_of_the_one_that_is_gone_for_longest() {
+    fn a_new_node_replaces_the_one_gone_for_longest() {
         let mut links = links();
         let now = after_as_many_as_are_remembered(&mut links);
         let (slot, _) = linked_to(&mut links, now, 1, 9, 1);
@@ -1816,7 +1819,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_is_linked_or_placed_makes_way() {
+    fn linked_and_placed_nodes_are_never_forgotten() {
         let mut links = links();
         let now = after_as_many_as_are_remembered(&mut links);
         links.place([100, 102].into_iter());

@@ -1,11 +1,11 @@
 //! Control records over one connection: each is delivered once and in order, whatever the network does.
 //!
 //! Owns: [`LogSender`], [`LogReceiver`], [`Records`] and the body of a log frame. Must not know: a record's meaning,
-//! the carrier of a frame, the measurement of the round-trip time (`rto` comes in).
+//! the carrier of a frame, the measurement of the round-trip time (`rto` is passed in).
 //!
 //! Records are numbered densely from 1 by *log offset*. A frame body is, little endian: first offset (8), count (2),
-//! then for each record length (2) and bytes. The receiver acknowledges cumulatively. Both sides take 24 bytes while
-//! idle: most sessions never have a control record in flight.
+//! then for each record length (2) and bytes. The receiver acknowledges cumulatively. Each side takes 24 bytes while
+//! idle: most sessions have no control record in flight.
 
 use crate::limits::{
     LOG_AGAIN_RECORDS_MAX, LOG_BACKOFF_MAX, LOG_FLIGHT_BYTES_MAX, LOG_FLIGHT_RECORDS_MAX, LOG_RECORD_BYTES_MAX,
@@ -13,25 +13,25 @@ use crate::limits::{
 use crate::machine::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The cost of a queued record beside its bytes when a bound is checked: empty records are not free either.
+/// Bytes that each queued record adds to its length when a bound is checked: empty records are not free either.
 pub const RECORD_COST: usize = 32;
-/// A lost record is repeated at once this many times. A peer that answers but never acknowledges then waits for the
-/// clock.
+/// How often a lost record is repeated at once. After that, a peer that answers but never acknowledges gets repeats
+/// by timeout only.
 const PROMPT_REPEATS: u8 = 8;
 
 const FRAME_HEADER: usize = 10;
 const RECORD_HEADER: usize = 2;
 
-/// Why a record was not taken.
+/// Why a record was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// The records not yet acknowledged already fill the bound. Ours to handle: wait, or give the connection up.
+    /// Unacknowledged records fill the bound. The caller waits, or gives the connection up.
     Full,
     /// Longer than [`LOG_RECORD_BYTES_MAX`].
     TooLong,
 }
 
-/// The frame body breaks its encoding: the peer's fault, nothing of it was delivered.
+/// The frame body is malformed: the peer's fault. Nothing of it was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -42,18 +42,18 @@ pub struct LogSender {
     /// The offset that the next pushed record gets.
     next: u64,
     bytes_max: u32,
-    /// Few records that are not acknowledged after this are sent once more, in µs; 0: none are.
+    /// A few unacknowledged records are sent once more after this, in µs; 0: never.
     again: u32,
 }
 
 struct Queue {
-    /// The records from the first unacknowledged on; the first `sent` of them have been sent at least once.
+    /// The records from the first unacknowledged one on; the first `sent` of them have been sent at least once.
     records: VecDeque<Record>,
     sent: usize,
     flight_bytes: usize,
-    /// The peer has told of all datagrams up to this one; 0 before the first word.
+    /// The highest datagram sequence that a status of the peer covers; 0 before the first status.
     heard: u64,
-    /// Their bytes one after the other, starting at `front`; kept in one piece so that no record is allocated alone.
+    /// The records' bytes back to back, starting at `front`; one buffer, so that no record needs an allocation.
     bytes: Vec<u8>,
     front: usize,
     /// Position (counted from the first byte ever pushed into this queue) of `bytes[0]`.
@@ -67,9 +67,9 @@ struct Record {
     sent: Micros,
     len: u16,
     repeats: u8,
-    /// It was sent once, while there were few.
+    /// The record was sent once more early, while few were unacknowledged.
     again: bool,
-    /// Low half of the sequence of the datagram that it left with last.
+    /// Low half of the sequence of the datagram that last carried the record.
     carrier: u32,
 }
 
@@ -84,7 +84,7 @@ impl LogSender {
         }
     }
 
-    /// A record that is not acknowledged after `wait` is sent once more before its time, if no more than
+    /// Sends an unacknowledged record once more after `wait`, before its timeout, if no more than
     /// [`LOG_AGAIN_RECORDS_MAX`] are unacknowledged; 0: never.
     pub fn send_again_after(&mut self, wait: Micros) {
         self.again = u32::try_from(wait).unwrap_or(u32::MAX);
@@ -93,7 +93,7 @@ impl LogSender {
         }
     }
 
-    /// Takes a record and gives its log offset.
+    /// Queues a record and returns its log offset.
     pub fn push(&mut self, record: &[u8]) -> Result<u64, PushError> {
         if record.len() > LOG_RECORD_BYTES_MAX {
             return Err(PushError::TooLong);
@@ -119,11 +119,10 @@ impl LogSender {
         Ok(offset)
     }
 
-    /// Writes the next frame body of due records into `buf` and returns its length; call until `None`. A record is due
-    /// if it was never sent and fits in flight, if it was lost, or if it was sent longer than `rto` ago (doubled with
-    /// each repeat, up to a second).
-    /// `None` also if the next due record does not fit (never with space for [`LOG_RECORD_BYTES_MAX`] and two headers).
-    /// `carrier`: the sequence of the datagram that carries the frame.
+    /// Writes the next frame body of due records into `buf` and returns its length; call until `None`. A record is
+    /// due if it was never sent and fits in flight, if it was lost, or if it was sent longer than `rto` ago (doubled
+    /// with each repeat, up to a second). Also returns `None` if the next due record does not fit (never with space
+    /// for [`LOG_RECORD_BYTES_MAX`] and two headers). `carrier`: the sequence of the datagram that carries the frame.
     pub fn next_frame(&mut self, now: Micros, rto: Micros, carrier: u64, buf: &mut [u8]) -> Option<usize> {
         let first_offset = self.first_unacknowledged();
         let queue = self.queue.as_deref_mut()?;
@@ -150,8 +149,8 @@ impl LogSender {
         Some(used)
     }
 
-    /// The peer has told of all datagrams up to `sequence`. If the first record left with one of them and stays
-    /// unacknowledged, its frame was lost or the acknowledgement was.
+    /// The peer's statuses cover all datagrams up to `sequence`. If one of these carried the first record and it is
+    /// still unacknowledged, the frame or its acknowledgement was lost.
     pub fn heard(&mut self, sequence: u64) {
         if let Some(queue) = self.queue.as_deref_mut() {
             queue.heard = queue.heard.max(sequence);
@@ -159,7 +158,7 @@ impl LogSender {
     }
 
     /// The peer has everything up to and including `upto`. Records never sent cannot be acknowledged: a higher number
-    /// is taken as the last sent record.
+    /// counts as the last sent record.
     pub fn acknowledge(&mut self, upto: u64) {
         let first = self.first_unacknowledged();
         let Some(queue) = self.queue.as_deref_mut() else { return };
@@ -175,7 +174,7 @@ impl LogSender {
         if queue.records.is_empty() {
             self.queue = None;
         } else if queue.front > queue.bytes.len() / 2 {
-            // Each byte is moved at most once per time that half of the buffer was acknowledged.
+            // Each byte is moved at most once each time that half of the buffer is acknowledged.
             queue.bytes.drain(..queue.front);
             queue.base += queue.front as u64;
             queue.front = 0;
@@ -202,7 +201,7 @@ impl LogSender {
         self.queue.as_ref().map_or(0, |queue| queue.cost)
     }
 
-    /// Whether the next record may find no place.
+    /// Whether there may be no space for the next record.
     pub fn is_crowded(&self) -> bool {
         self.pending_bytes() + LOG_RECORD_BYTES_MAX + RECORD_COST > self.bytes_max as usize
     }
@@ -213,8 +212,8 @@ impl LogSender {
         self.queue.is_none()
     }
 
-    /// When [`LogSender::next_frame`] has something to repeat; 0 (at once) if something waits that was never sent and
-    /// may go, `None` when idle.
+    /// When [`LogSender::next_frame`] has something to repeat; 0 (at once) if an unsent record may leave, `None` when
+    /// idle.
     pub fn deadline(&self, rto: Micros) -> Option<Micros> {
         let queue = self.queue.as_ref()?;
         if queue.may_send_new() || queue.is_lost(0) {
@@ -285,8 +284,8 @@ impl Queue {
         }
     }
 
-    /// Whether a sent record left with the first one, in a datagram that did not arrive. Losses of other records show
-    /// once this one is acknowledged.
+    /// Whether a sent record left with the first one, in a datagram that was lost. Losses of other records show once
+    /// the first one is acknowledged.
     fn is_lost(&self, index: usize) -> bool {
         let (first, record) = (&self.records[0], &self.records[index]);
         let heard = self.heard > 0 && (self.heard as u32).wrapping_sub(record.carrier) as i32 >= 0;
@@ -299,7 +298,7 @@ impl Queue {
         let record = &mut self.records[index];
         record.carrier = carrier as u32;
         if index < self.sent {
-            // A record sent again before its time does not count as a repeat: that comes when it would have come.
+            // An early repeat does not count as the timeout's repeat, which still comes at its time.
             if !std::mem::take(&mut record.again) || lost || record.due(rto) <= now {
                 record.sent = now;
                 record.repeats = record.repeats.saturating_add(1);
@@ -314,7 +313,7 @@ impl Queue {
 
 impl Record {
     fn due(&self, rto: Micros) -> Micros {
-        // 2^20 exceeds the cap for any rto of a microsecond and more; a path slower than the cap keeps its own rto.
+        // 2^20 exceeds the cap for any rto of at least a microsecond; a path slower than the cap keeps its own rto.
         let wait = rto
             .saturating_mul(1 << self.repeats.min(20))
             .min(LOG_BACKOFF_MAX.max(rto));
@@ -324,22 +323,22 @@ impl Record {
 
 /// The receiving side.
 pub struct LogReceiver {
-    /// Records that came before their predecessors; `None` whenever there is none.
-    held: Option<Box<Held>>,
+    /// Records that came before their predecessors; `None` if there are none.
+    held: Option<Box<EarlyRecords>>,
     next: u64,
     bytes_max: u32,
     ack_due: bool,
 }
 
 #[derive(Default)]
-struct Held {
+struct EarlyRecords {
     records: BTreeMap<u64, Box<[u8]>>,
     cost: usize,
 }
 
 impl LogReceiver {
-    /// `bytes_max`: bound on records held out of order, each counted with [`RECORD_COST`]. Records beyond it are
-    /// dropped and come again.
+    /// `bytes_max`: bound on records held out of order, each counted with [`RECORD_COST`]. The peer repeats records
+    /// that are dropped for it.
     pub fn new(bytes_max: usize) -> Self {
         LogReceiver {
             held: None,
@@ -349,10 +348,10 @@ impl LogReceiver {
         }
     }
 
-    /// Takes a frame body and hands on every record that is next in order. A malformed body hands on nothing.
+    /// Takes a frame body and delivers every record that is next in order. A malformed body delivers nothing.
     pub fn receive(&mut self, frame_body: &[u8], mut deliver: impl FnMut(&[u8])) -> Result<(), Malformed> {
         let (first, count) = validate(frame_body)?;
-        // Also after a mere repeat: it shows that our acknowledgement was lost.
+        // Also after a repeat that brings nothing: it shows that our acknowledgement was lost.
         self.ack_due = true;
         let mut rest = &frame_body[FRAME_HEADER..];
         for offset in first..first + count {
@@ -370,17 +369,17 @@ impl LogReceiver {
         Ok(())
     }
 
-    /// The offset that is delivered next; everything below it was.
+    /// The offset to be delivered next; everything below it was delivered.
     pub fn next_expected(&self) -> u64 {
         self.next
     }
 
-    /// Whether the sender waits to hear how far we are.
+    /// Whether an acknowledgement must be sent.
     pub fn ack_due(&self) -> bool {
         self.ack_due
     }
 
-    /// The cumulative acknowledgement to send; nothing is due after it.
+    /// Takes the cumulative acknowledgement to send; then none is due.
     pub fn take_ack(&mut self) -> u64 {
         self.ack_due = false;
         self.next - 1
@@ -425,10 +424,10 @@ impl LogReceiver {
     }
 }
 
-/// Space for records that stays allocated; more is given back.
+/// Memory for records that stays allocated; more is freed.
 const RECORDS_KEPT: usize = 64 << 10;
 
-/// The delivered records, in order, in one buffer: no record is allocated alone.
+/// The delivered records, in order, in one buffer, so that no record needs an allocation.
 #[derive(Default)]
 pub struct Records {
     bytes: Vec<u8>,
@@ -458,7 +457,7 @@ impl Records {
     }
 }
 
-/// The first offset and the count of a body that is well formed to its last byte.
+/// The first offset and the count of a frame body, if it is well formed to its last byte.
 fn validate(body: &[u8]) -> Result<(u64, u64), Malformed> {
     let (header, mut rest) = body.split_first_chunk::<FRAME_HEADER>().ok_or(Malformed)?;
     let first = u64::from_le_bytes(header[..8].try_into().expect("eight bytes"));
@@ -492,7 +491,7 @@ mod tests {
     const RTO: Micros = 20_000;
 
     #[test]
-    fn records_stand_in_order_and_their_place_is_bounded_once_they_are_gone() {
+    fn records_are_in_order_and_memory_is_bounded_after_they_are_taken() {
         let mut records = Records::default();
         let long = vec![7; 2 * RECORDS_KEPT];
         for record in [b"one".as_slice(), b"", &long] {
@@ -521,13 +520,14 @@ mod tests {
     }
 
     proptest! {
-        /// The model is the list of pushed records: under any loss, duplication and reordering, the same list comes
-        /// out.
+        /// The model is the list of pushed records: under any loss, duplication and reordering, the receiver delivers
+        /// the same list.
         #[test]
         fn any_schedule_delivers_exactly_what_was_pushed(
             lens in proptest::collection::vec(prop_oneof![0..40usize, 0..1_100usize], 1..120),
             held_max in 0..6_000usize,
-            // Per frame: whether it is lost, copied, and how many turns it is late; the same for acknowledgements.
+            // For each frame: whether it is lost, whether it is duplicated, and its delay in turns; then the same for
+            // each acknowledgement.
             fates in proptest::collection::vec((0..3u8, 0..3u8, 0..6usize), 1..300),
             sizes in proptest::collection::vec(FRAME_BYTES_ENOUGH..1_500, 1..5),
             again in prop_oneof![Just(0), 1..2 * RTO],
@@ -555,7 +555,7 @@ mod tests {
                 prop_assert!(!sender.has_due(now, RTO));
                 let ack = receiver.ack_due().then(|| receiver.take_ack());
                 for item in sent.into_iter().map(|frame| (Some(frame), 0)).chain(ack.map(|ack| (None, ack))) {
-                    // When the fates are used up the network is kind, so the end is reached.
+                    // When the fates are used up, the network is reliable, so that the test ends.
                     let (lost, copied, delay) = fates.next().unwrap_or((1, 1, 0));
                     if lost != 0 {
                         late.push((turn + delay, item.0.clone(), item.1));
@@ -624,24 +624,24 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_has_told_of_and_not_acknowledged_is_repeated_at_once() {
+    fn records_in_reported_datagrams_without_acknowledgement_are_repeated_at_once() {
         let mut sender = LogSender::new(1_000);
         sender.push(b"x").unwrap();
         let mut times = Vec::new();
         for now in 0..3_000 {
             if now >= 3 {
-                sender.heard(100 + now - 3); // of a datagram it tells three milliseconds later
+                sender.heard(100 + now - 3); // the peer reports a datagram three milliseconds later
             }
             if !frames(&mut sender, now * 1_000, 1_200).is_empty() {
                 times.push(now);
             }
         }
-        // A peer that answers without end and never acknowledges gets no more than that; then the clock counts.
+        // A peer that answers forever and never acknowledges gets no more prompt repeats; then only timeouts count.
         assert_eq!(times, [0, 3, 6, 9, 12, 15, 18, 21, 24, 1_024, 2_024]);
     }
 
     #[test]
-    fn what_is_not_acknowledged_soon_is_sent_once_more_and_repeated_as_if_it_had_not_been() {
+    fn an_early_repeat_does_not_delay_the_timeouts_repeat() {
         let mut sender = LogSender::new(1_000);
         sender.send_again_after(10_000);
         sender.push(b"x").unwrap();
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_once_more_where_much_is_under_way_or_it_is_known_to_be_lost() {
+    fn no_early_repeat_if_many_records_are_in_flight_or_a_loss_is_known() {
         let mut sender = LogSender::new(1 << 20);
         sender.send_again_after(10_000);
         for number in 0..=LOG_AGAIN_RECORDS_MAX as u64 {
@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_burst_only_what_was_lost_is_repeated_at_once() {
+    fn only_the_lost_records_of_a_burst_are_repeated_at_once() {
         let mut sender = LogSender::new(1 << 20);
         let mut buf = [0; 1_200];
         for carrier in 1..=5 {
@@ -712,7 +712,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_says_so() {
+    fn a_full_log_refuses_records() {
         let mut sender = LogSender::new(100);
         assert_eq!(sender.push(&[0; 1_101]), Err(PushError::TooLong));
         assert_eq!(sender.push(&[0; 36]), Ok(1));
@@ -722,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_sent_is_not_acknowledged() {
+    fn unsent_records_cannot_be_acknowledged() {
         let mut sender = LogSender::new(1_000);
         sender.push(b"a").unwrap();
         sender.acknowledge(u64::MAX);

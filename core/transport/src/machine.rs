@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Microseconds of a monotonic clock. Read once per turn by the driver.
 pub type Micros = u64;
 
-/// The machine's socket that a datagram came by or leaves by: an index that the role defines.
+/// The machine's socket that received a datagram or sends it: an index that the role defines.
 pub type SocketId = u32;
 
-/// Datagrams that one slice seals before it is sent (`docs/protocol.md`, fan-out).
+/// Maximum number of datagrams that one slice seals before it is sent (`docs/protocol.md`, fan-out).
 pub const SLICE_DATAGRAMS: usize = 64;
 /// The largest UDP payload that IPv4 can carry; a super-packet of segments may not exceed it.
 pub const SUPER_PACKET_BYTES: usize = 65_507;
@@ -25,7 +25,7 @@ pub struct Addr {
 }
 
 impl Addr {
-    /// Whether it stands for all addresses of a host.
+    /// Whether it is the unspecified address, which stands for all addresses of a host.
     pub fn is_unspecified(&self) -> bool {
         let ip = Ipv6Addr::from(self.ip);
         ip.to_ipv4_mapped()
@@ -84,8 +84,8 @@ impl Inbox<'_> {
     }
 }
 
-/// One destination's run of datagrams in an [`Outbox`]: every one `segment` bytes long, the last may be shorter.
-/// A run of more than one leaves as a UDP_SEGMENT super-packet where the kernel can, else one by one.
+/// One destination's run of datagrams in an [`Outbox`]: each is `segment` bytes long, the last may be shorter. A
+/// longer run leaves as a UDP_SEGMENT super-packet if the kernel can do that, otherwise one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parcel {
     pub socket: SocketId,
@@ -101,7 +101,7 @@ impl Parcel {
         (self.len as usize).div_ceil(self.segment.max(1) as usize)
     }
 
-    /// Joins the next parcel, if both can be one super-packet.
+    /// Merges the next parcel into this one, if both can be one super-packet.
     fn joins(&mut self, next: &Parcel) -> bool {
         let whole = self.len % u32::from(self.segment) == 0;
         let fits = next.len <= u32::from(self.segment) && (self.len + next.len) as usize <= SUPER_PACKET_BYTES;
@@ -147,7 +147,8 @@ impl Outbox {
         self.limit
     }
 
-    /// Has the next slices hold fewer, where [`SLICE_DATAGRAMS`] would hold up others for long. Only while it is empty.
+    /// Limits the next slices, where [`SLICE_DATAGRAMS`] would delay others for too long. Call only while the outbox
+    /// is empty.
     pub fn set_limit(&mut self, limit: usize) {
         debug_assert!(self.is_empty());
         self.limit = limit.clamp(1, SLICE_DATAGRAMS);
@@ -198,7 +199,7 @@ impl Outbox {
         });
     }
 
-    /// Takes a datagram that lies behind the others, with room before it where some were not kept.
+    /// Appends a datagram that lies at or behind the end; moves it down if there is a gap.
     fn add(&mut self, parcel: Parcel) {
         let place = parcel.start as usize..(parcel.start + parcel.len) as usize;
         self.datagrams += 1;
@@ -214,8 +215,8 @@ impl Outbox {
         self.used += parcel.len as usize;
     }
 
-    /// Takes over all datagrams of another outbox except those that are not kept. This outbox must be empty; the other
-    /// must have no joined datagrams.
+    /// Moves all datagrams of another outbox into this one except those that `keep` refuses. This outbox must be
+    /// empty; the other must have no joined datagrams.
     pub fn sift(&mut self, from: &mut Outbox, mut keep: impl FnMut(SocketId, &Addr, &mut [u8]) -> bool) {
         std::mem::swap(&mut self.slab, &mut from.slab);
         for parcel in from.parcels.drain(..) {
@@ -228,14 +229,15 @@ impl Outbox {
     }
 }
 
-/// Unpredictable bytes for keys, cookies and tokens. Drivers give the kernel's; only the simulator gives seeded ones.
+/// Unpredictable bytes for keys, cookies and tokens. Drivers pass the kernel's; only the simulator passes seeded
+/// ones.
 pub trait Entropy: Send + Sync {
     fn fill(&mut self, bytes: &mut [u8]);
 }
 
 /// A role: deterministic for (inputs, time, seed, entropy).
 pub trait Machine {
-    /// News for the control plane; few, bounded, never one per packet.
+    /// Events for the control plane; few, bounded, never one per packet.
     type Event;
 
     /// Whether datagrams that were queued while the loop stood still are to be discarded unread.
@@ -247,10 +249,10 @@ pub trait Machine {
     /// Runs the timers due by `now`.
     fn expire(&mut self, now: Micros);
 
-    /// Fills one slice. Returns whether more waits that could leave at once.
+    /// Fills one slice. Returns whether more datagrams could leave at once.
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool;
 
-    /// When [`Machine::expire`] is to be called next, if ever.
+    /// When [`Machine::expire`] is to be called next, if at all.
     fn deadline(&self) -> Option<Micros>;
 
     /// Moves the events since the last call to the end of `events`.
@@ -259,12 +261,12 @@ pub trait Machine {
     /// The loop stood still until `now`: datagrams queued before are stale (`docs/protocol.md`, stalls).
     fn stalled(&mut self, now: Micros);
 
-    /// Called before `expire`, on machines that discard nothing, while a socket still holds unread datagrams: a peer
+    /// Called before `expire` on machines that discard nothing, while a socket still holds unread datagrams: a peer
     /// that is about to time out may have answered.
     fn behind(&mut self, _now: Micros) {}
 }
 
-/// Brings `at` forward to `due`, if anything is due.
+/// Lowers `at` to `due`, if that is earlier.
 pub fn soonest(at: &mut Option<Micros>, due: Option<Micros>) {
     *at = at.iter().copied().chain(due).min();
 }
@@ -274,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_of_a_slice_is_joined_where_it_may_be() {
+    fn kept_datagrams_of_a_slice_are_joined_where_possible() {
         let addr = |port: u16| Addr::from(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
         let (mut from, mut outbox) = (Outbox::new(false), Outbox::new(true));
         for (port, bytes) in [

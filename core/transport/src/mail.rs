@@ -1,23 +1,23 @@
-//! Frames that wait for the links that carry them.
+//! Frames that wait for the links that will carry them.
 //!
-//! Owns [`Mail`]: for each linked node whole frames, one behind the other in one piece of memory, so that a frame costs a copy and no
-//! allocation. A frame without a link, or beyond the bound, is dropped and counted: its sender repeats it by a clock of its own. Knows of a
-//! frame its length and whether its kind wants a status.
+//! Owns [`Mail`]: for each linked node a buffer of whole frames back to back, so that a frame costs a copy and no
+//! allocation. A frame without a link, or beyond the bound, is dropped and counted: its sender repeats it by its own
+//! timer. Knows only a frame's length and whether its kind elicits a status.
 
 use std::collections::BTreeMap;
 
 use crate::codec::Writer;
 use crate::wire::frame::{FrameKinds, FRAME};
 
-/// Bytes that wait for one node: what a window of a busy link takes in a second, and a full state of presence beside it.
+/// Maximum bytes that wait for one node: what a busy link sends in a second, plus a full state of presence.
 pub const MAIL_BYTES_MAX: usize = 4 << 20;
-/// Memory of an empty queue that stays allocated; more is given back.
+/// Memory of an empty queue that stays allocated; more is freed.
 const MAIL_KEPT: usize = 64 << 10;
 
 /// The frames for one node.
 #[derive(Default)]
 struct Queue {
-    /// Whole frames, from `front` on.
+    /// Whole frames, starting at `front`.
     bytes: Vec<u8>,
     front: usize,
     frames: usize,
@@ -32,7 +32,7 @@ impl Queue {
         self.frames == 0
     }
 
-    /// Gives up what was written. Each byte is moved at most once per time that half of them left.
+    /// Frees written bytes. Each byte is moved at most once each time that half of them left.
     fn trim(&mut self) {
         if self.front == self.bytes.len() {
             self.bytes.clear();
@@ -49,37 +49,37 @@ impl Queue {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filled {
     pub any: bool,
-    /// A status must cover it.
+    /// A status must cover the datagram.
     pub elicits: bool,
 }
 
-/// Frames by the linked node that they are for.
+/// Queued frames, by the linked node that they are for.
 #[derive(Default)]
 pub struct Mail {
     queues: BTreeMap<u32, Queue>,
-    /// Nodes whose queues are no longer empty.
+    /// Nodes whose queues became non-empty since the last [`Mail::begun`].
     begun: Vec<u32>,
     /// Frames written into datagrams.
     pub sent: u64,
     /// Frames dropped: their node has no link, or lost it.
     pub dropped_unlinked: u64,
-    /// Frames dropped: too much waited.
+    /// Frames dropped: the node's queue was full.
     pub dropped_full: u64,
 }
 
 impl Mail {
-    /// The node is linked. Frames that wait for it since an earlier link go by this one.
+    /// The node is linked. Frames still queued from an earlier link go out on this one.
     pub fn open(&mut self, node: u32) {
         self.queues.entry(node).or_default();
     }
 
-    /// The node's link is lost: what waited for it is of no use any more.
+    /// The link to the node is lost: drops its queued frames.
     pub fn close(&mut self, node: u32) {
         let frames = self.queues.remove(&node).map_or(0, |queue| queue.frames);
         self.dropped_unlinked += frames as u64;
     }
 
-    /// Takes a whole frame for a linked node. `false`: it is dropped.
+    /// Queues a whole frame for a linked node. `false`: it is dropped.
     pub fn send(&mut self, node: u32, frame: &[u8]) -> bool {
         debug_assert_eq!(length(frame), Some(frame.len()), "one whole frame");
         let Some(queue) = self.queues.get_mut(&node) else {
@@ -107,22 +107,22 @@ impl Mail {
         self.queues.contains_key(&node)
     }
 
-    /// Nodes for which something waits since the last call: their links are to have a turn.
+    /// Nodes whose queues became non-empty since the last call: their links need a turn.
     pub fn begun(&mut self) -> impl Iterator<Item = u32> + '_ {
         self.begun.drain(..)
     }
 
-    /// Whether anything waits for a node.
+    /// Whether anything is queued for a node.
     pub fn waits(&self, node: u32) -> bool {
         self.queues.get(&node).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// Frames that wait.
+    /// Number of queued frames.
     pub fn waiting(&self) -> usize {
         self.queues.values().map(|queue| queue.frames).sum()
     }
 
-    /// Writes as many of a node's frames as fit. `kinds`: those that its link has.
+    /// Writes as many of a node's frames as fit. `kinds`: the frame kinds of its link.
     pub fn fill(&mut self, node: u32, writer: &mut Writer<'_>, kinds: FrameKinds) -> Filled {
         let mut filled = Filled::default();
         let Some(queue) = self.queues.get_mut(&node) else {
@@ -144,7 +144,7 @@ impl Mail {
     }
 }
 
-/// The length of the first of whole frames, its head included; `None`: there is none.
+/// The length of the first frame, header included; `None`: there is none.
 fn length(frames: &[u8]) -> Option<usize> {
     let head = frames.first_chunk::<FRAME>()?;
     Some(FRAME + usize::from(u16::from_le_bytes([head[2], head[3]])))
@@ -167,7 +167,7 @@ mod tests {
         bytes
     }
 
-    /// The frames that leave with datagrams of this size, and whether a status must cover each datagram.
+    /// The frames in each datagram of this size, and whether a status must cover the datagram.
     fn left(mail: &mut Mail, size: usize) -> Vec<(Vec<u8>, bool)> {
         let mut all = Vec::new();
         loop {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_leave_whole_and_in_order_and_only_those_that_are_waited_for_want_a_status() {
+    fn frames_leave_whole_and_in_order_and_silent_ones_elicit_no_status() {
         let mut mail = Mail::default();
         mail.open(7);
         let (one, two, three) = (frame(QUIET, b"one"), frame(LOUD, b"two"), frame(QUIET, b"three"));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_link_or_no_place_is_dropped_and_counted() {
+    fn frames_without_a_link_or_beyond_the_bound_are_dropped_and_counted() {
         let mut mail = Mail::default();
         let long = frame(LOUD, &[0; 1_000]);
         assert!(!mail.send(7, &long));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_frames_that_left_is_used_again_and_much_of_it_given_back() {
+    fn memory_of_sent_frames_is_reused_and_excess_is_freed() {
         let mut mail = Mail::default();
         mail.open(7);
         let each = frame(LOUD, &[0; 96]);

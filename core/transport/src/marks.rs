@@ -1,6 +1,6 @@
-//! The bursts of a connection that are in flight, each with its last datagram and the time when it left.
+//! The bursts in flight on a connection, each with its last datagram and send time.
 //!
-//! Owns [`Marks`], a queue whose first entry needs no memory beyond the connection's: most have one burst in flight, or none.
+//! Owns [`Marks`], a queue whose first entry is stored inline: most connections have one burst in flight, or none.
 //! Knows no window and no status.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use crate::machine::Micros;
 /// The time of a burst that was in flight while the process stood still.
 const UNTIMED: Micros = Micros::MAX;
 
-/// A burst: its last sequence, which is not 0, and the sum of charges up to there.
+/// A burst: its last sequence, which is not 0, and the sum of charges up to it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mark {
     pub sequence: u64,
@@ -19,26 +19,27 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// When it left, if its status can tell how long the way took.
+    /// The send time, if a status for the burst gives a valid round trip.
     pub fn timed(&self) -> Option<Micros> {
         (self.at != UNTIMED).then_some(self.at)
     }
 }
 
-/// The later ones; a type of its own, as it is boxed.
+/// The later bursts; a type of its own because it is boxed.
 struct Later(VecDeque<Mark>);
 
 impl Default for Later {
-    /// With places for two, 112 B with the box: where more are in flight, datagrams are many.
+    /// With capacity for two, 112 B with the box: connections with more bursts are busy, and their memory matters
+    /// less.
     fn default() -> Self {
         Later(VecDeque::with_capacity(2))
     }
 }
 
-/// Marks, the earliest first.
+/// The bursts in flight, earliest first.
 #[derive(Default)]
 pub struct Marks {
-    /// Its sequence is 0 if there is none; then there are no later ones.
+    /// Its sequence is 0 if there is none; then `later` is empty too.
     first: Mark,
     later: Option<Box<Later>>,
 }
@@ -82,13 +83,13 @@ impl Marks {
         self.first = next.unwrap_or_default();
     }
 
-    /// Forgets when they left.
+    /// Clears all send times.
     pub fn forget_times(&mut self) {
         let later = self.later.iter_mut().flat_map(|later| &mut later.0);
         later.chain([&mut self.first]).for_each(|mark| mark.at = UNTIMED);
     }
 
-    /// Forgets all, and keeps no memory for them.
+    /// Removes all bursts and frees the memory.
     #[inline]
     pub fn clear(&mut self) {
         *self = Marks::default();

@@ -1,6 +1,6 @@
-//! The servers that clients are told of, and the pace at which all clients learn of a change (ROOM-25).
+//! The servers announced to clients, and the pace at which all clients learn of a change (ROOM-25).
 //!
-//! Owns the list and the pace. Knows no session; a drawn list goes to the caller.
+//! Owns the list and the pace. Knows no session; the caller sends a drawn list.
 
 use crate::dice::Dice;
 use crate::limits::NODES_MAX;
@@ -8,20 +8,21 @@ use crate::machine::Micros;
 use crate::wire::server::{Server, SERVERS_MAX};
 use crate::wire::Role;
 
-/// The interval between steps of a round; a round also begins this long after a change, as servers come and go in
+/// Interval between steps of a round. A round also begins this long after a change, since changes often come in
 /// groups.
 const STEP: Micros = 20_000;
 const GATHER: Micros = 500_000;
-/// Sessions told a second in a round: 2 x 835 B each are 8 MB, beside a server's other data.
+/// Sessions informed per second during a round: 5,000 x 2 x 835 B are 8 MB/s, beside a server's other data.
 const A_SECOND: u64 = 5_000;
-/// Draws for one answer, until there are enough different ones: of very unequal weights it names fewer.
+/// Maximum number of draws for one list until it has enough different servers; with very unequal weights it names
+/// fewer.
 const DRAWS: usize = 4 * SERVERS_MAX;
 
 /// Servers of one role.
 #[derive(Debug, Default, PartialEq)]
 struct List {
     servers: Vec<Server>,
-    /// Sums of the weights up to each.
+    /// Cumulative sums of the weights.
     upto: Vec<u64>,
 }
 
@@ -38,7 +39,7 @@ impl List {
         }
     }
 
-    /// All of them, or as many as one answer names, by weight.
+    /// All servers; or if there are too many for one record, a random choice by weight.
     fn draw(&self, dice: &mut Dice) -> Vec<Server> {
         if self.servers.len() <= SERVERS_MAX {
             return self.servers.clone();
@@ -59,24 +60,24 @@ impl List {
     }
 }
 
-/// A round over the slots of all sessions.
+/// A round of announcements over the slots of all sessions.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     at: Micros,
     next: u32,
 }
 
-/// The servers for clients, and the progress of the round that tells connected clients.
+/// The servers announced to clients, and the progress of the round that informs connected clients.
 #[derive(Debug, Default)]
 pub struct Naming {
     lists: Vec<(Role, List)>,
     round: Option<Round>,
-    /// There is something else to be told than when the round began.
+    /// The list changed again since the round began.
     changed: bool,
 }
 
 impl Naming {
-    /// Takes other servers by their roles. Servers of weight 0 are left out, and those beyond the [`NODES_MAX`]th of a
+    /// Replaces the servers of these roles. Drops servers of weight 0, and those beyond the [`NODES_MAX`]th of a
     /// role. Returns whether the list changed.
     pub fn set(&mut self, now: Micros, servers: impl IntoIterator<Item = (Role, Vec<Server>)>) -> bool {
         let believed = |(role, servers): (Role, Vec<Server>)| {
@@ -104,18 +105,18 @@ impl Naming {
         });
     }
 
-    /// Draws the list for one client. A role without servers is left out: the client's own knowledge is better.
+    /// Draws the list for one client. A role without servers is left out, so that the client keeps the ones it knows.
     pub fn draw(&self, dice: &mut Dice) -> Vec<(Role, Vec<Server>)> {
         let lists = self.lists.iter();
         lists.map(|(role, list)| (*role, list.draw(dice))).collect()
     }
 
-    /// The slots that are due, of `slots` in all.
+    /// The slots to be informed now, of `slots` in all.
     pub fn due(&mut self, now: Micros, slots: u32) -> std::ops::Range<u32> {
         let Some(round) = self.round.as_mut().filter(|round| now >= round.at) else {
             return 0..0;
         };
-        // However late: missed time is not made up for.
+        // However late the call is: missed steps are not caught up.
         let from = round.next;
         round.next = (from + (A_SECOND * STEP / 1_000_000) as u32).min(slots);
         round.at = now + STEP;
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The frequency of each of these in the announced lists.
+    /// How often each of these servers appears in the drawn lists.
     fn told(servers: &[Server], times: usize) -> Vec<usize> {
         let mut naming = Naming::default();
         naming.set(0, [(FRONT, servers.to_vec())]);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_servers_each_answer_names_some_by_weight() {
+    fn each_draw_of_many_servers_names_some_by_weight() {
         let servers: Vec<Server> = (1..=200)
             .map(|port| server(port, if port <= 100 { 1 } else { 4 }))
             .collect();
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn all_slots_are_told_evenly_of_a_change_and_once_more_of_one_that_came_meanwhile() {
+    fn all_slots_learn_of_a_change_evenly_and_again_of_a_later_one() {
         let mut naming = Naming::default();
         assert!(naming.deadline().is_none());
         naming.set(0, [(FRONT, vec![server(1, 1)])]);

@@ -1,4 +1,4 @@
-//! The common part of every role: its identity, keys, two random sources, and datagram size.
+//! The part that every role shares: its identity, keys, two random sources, and datagram size.
 
 use crate::conn::Stamp;
 use crate::dice::Dice;
@@ -7,8 +7,8 @@ use crate::seal::KeyCache;
 use crate::versions::Versions;
 use crate::wire::Role;
 
-/// How often expanded keys that are little used are given back, so that idle sessions hold none (a key is 576 B; deriving it
-/// again takes 0.7 us).
+/// How often rarely used expanded keys are freed, so that idle sessions hold none (a key is 576 B; deriving it again
+/// takes 0.7 us).
 pub const SWEEP_EVERY: Micros = 3_000_000;
 
 /// A node's identity on links. The epoch strictly grows with each start (I-1).
@@ -30,7 +30,7 @@ impl Identity {
         bytes
     }
 
-    /// The identity, and what its node says behind it.
+    /// Parses the identity, and returns the bytes behind it.
     pub fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (identity, behind) = bytes.split_first_chunk::<{ Self::LEN }>()?;
         let [a, b, c, d, role, e, f, g, h] = *identity;
@@ -42,7 +42,7 @@ impl Identity {
         Some((identity, behind))
     }
 
-    /// Our statement in a handshake: the identity, and `behind` it the versions.
+    /// Our statement in a handshake: the identity, followed by the version range `behind`.
     pub fn with(self, behind: &[u8]) -> Vec<u8> {
         [&self.to_bytes(), behind].concat()
     }
@@ -93,7 +93,7 @@ impl Node {
         u64::from_le_bytes(bytes)
     }
 
-    /// Gives back expanded keys that were not used lately.
+    /// Frees expanded keys that were not used recently.
     pub fn sweep(&mut self, now: Micros) {
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;

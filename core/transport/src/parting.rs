@@ -1,16 +1,17 @@
-//! How fast a server that drains sends its clients to others: evenly, so that the others are not met by all of them at once.
+//! The pace at which a draining server sends its clients away: evenly, so that they don't all reach the other servers
+//! at once.
 //!
-//! Owns the pace over slots. Knows no session; times come in.
+//! Owns the pace over slots. Knows no session; times are passed in.
 
 use crate::machine::Micros;
 
-/// All clients are told within this time; if they are few, this many a millisecond.
+/// Time in which all clients are sent away; and the number per millisecond if they are few.
 const SPREAD: Micros = 500_000;
 const LEAST: u64 = 4;
-/// The next ones after this.
+/// Interval between two steps.
 const STEP: Micros = 2_000;
 
-/// From the first slot to the last one.
+/// A pass over all slots, from the first to the last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parting {
     since: Option<Micros>,
@@ -19,7 +20,7 @@ pub struct Parting {
 }
 
 impl Parting {
-    /// The slots that are due; `slots`: how many there are when it begins.
+    /// The slots to be sent away now; `slots`: their number when the pass begins.
     pub fn due(&mut self, now: Micros, slots: u32) -> std::ops::Range<u32> {
         let since = *self.since.get_or_insert_with(|| {
             self.slots = slots;
@@ -37,7 +38,7 @@ impl Parting {
         self.since.is_some() && self.next == self.slots
     }
 
-    /// The time of the next due slots, counted from the last step.
+    /// When the next slots are due, one step after the last.
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
         (!self.is_done()).then_some(self.since.map_or(now, |_| now + STEP))
     }
@@ -57,7 +58,7 @@ mod tests {
         assert_eq!(
             many.due(900_000, 100_100),
             50_000..100_000,
-            "later ones are turned away at the door"
+            "later ones are refused at the door"
         );
         assert!(many.is_done());
         let mut few = Parting::default();

@@ -1,26 +1,26 @@
-//! The history of the way to a node over all its links: start of the observation, time up, number of losses.
+//! The history of all links to one node: start of the observation, uptime, number of losses.
 //!
-//! Owns times and counts. Knows no link and no frame; times come in.
+//! Owns times and counts. Knows no link and no frame; times are passed in.
 
 use crate::machine::Micros;
 use crate::wire::frame::Status;
 use crate::wire::Role;
 
-/// Datagrams after which those before count half: two minutes of pings, or the last moment of a busy link.
+/// Datagrams after which earlier ones count half: two minutes of pings, or a moment on a busy link.
 const HALVED_AFTER: f32 = 1_024.0;
 
-/// The way to one node.
+/// The history of the links to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub role: Role,
-    /// The first link came up.
+    /// When the first link came up.
     pub since: Micros,
-    /// How often a link was lost.
+    /// Number of links lost.
     pub failures: u64,
     pub up: bool,
-    /// It went up, or down.
+    /// When a link last came up or was lost.
     pub changed_at: Micros,
-    /// Before that.
+    /// Uptime before `changed_at`.
     up_for: Micros,
 }
 
@@ -36,14 +36,14 @@ impl Past {
         }
     }
 
-    /// A link is there again.
+    /// A link came up.
     pub fn rise(&mut self, now: Micros) {
         if !self.up {
             (self.up, self.changed_at) = (true, now.max(self.changed_at));
         }
     }
 
-    /// The link was lost. `at`: the peer was heard last.
+    /// The link was lost; the peer's last datagram came at `at`.
     pub fn fall(&mut self, at: Micros) {
         if self.up {
             self.up_for += at.saturating_sub(self.changed_at);
@@ -52,7 +52,7 @@ impl Past {
         }
     }
 
-    /// The share of the time since the first link in which there was one.
+    /// The share of the time since the first link in which a link was up.
     pub fn availability(&self, now: Micros) -> f64 {
         let lasts = if self.up {
             now.saturating_sub(self.changed_at)
@@ -66,7 +66,8 @@ impl Past {
     }
 }
 
-/// The share of datagrams that a peer has not received, of late; one that overtook others counts for a while.
+/// The recent share of datagrams that a peer has not received; a datagram that was overtaken counts as lost for a
+/// while.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Loss {
     highest: u64,
@@ -76,12 +77,12 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Takes the peer's report of received datagrams.
+    /// Takes a status of the peer.
     pub fn hear(&mut self, status: &Status) {
         let Some(sent) = status.highest.checked_sub(self.highest).filter(|sent| *sent > 0) else {
-            return; // overtaken on the way
+            return; // an older status, overtaken on the way
         };
-        // Datagrams of the time before may have arrived now.
+        // Datagrams sent before may have arrived now.
         let received = status.received.wrapping_sub(self.received) as i32;
         (self.highest, self.received) = (status.highest, status.received);
         if self.sent > HALVED_AFTER {
@@ -91,7 +92,7 @@ impl Loss {
         self.lost = (self.lost + sent as f32 - received as f32).max(0.0);
     }
 
-    /// The highest datagram that the peer has told of, and how many it had then.
+    /// The highest datagram that the peer has reported, and how many it had received by then.
     pub fn told(&self) -> (u64, u32) {
         (self.highest, self.received)
     }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_what_the_peer_lacks_and_what_comes_late_is_taken_back() {
+    fn loss_counts_missing_datagrams_until_they_arrive() {
         let mut loss = Loss::default();
         assert_eq!(loss.share(), 0.0);
         loss.hear(&status(100, 90));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_of_long_ago_is_forgotten() {
+    fn old_loss_is_forgotten() {
         let mut loss = Loss::default();
         loss.hear(&status(1_000, 500));
         (2..40).for_each(|round| loss.hear(&status(1_000 * round, 500 + 1_000 * (round as u32 - 1))));

@@ -1,4 +1,5 @@
-//! The places of all nodes: an immutable snapshot that the control plane hands to the data plane.
+//! Where each node is: its address, partition and cluster, in an immutable snapshot that the control plane hands to
+//! the data plane.
 //!
 //! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
 
@@ -7,30 +8,30 @@ use crate::planted::{self, Bug};
 use crate::scope::{Scope, PARTITIONS_MAX};
 use crate::wire::Role;
 
-/// How far a node is.
+/// The stage of a node's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
-    /// It does not yet know enough to serve.
+    /// It is starting, and does not know enough to serve yet.
     Init,
     #[default]
     Running,
-    /// It is about to end: it serves its present rooms or clients on, and gets no new ones.
+    /// It is about to end: it keeps serving its present rooms or clients, and gets no new ones.
     Draining,
 }
 
-/// The progress of a doubling of a layer's partitions. A partition keeps its number, and gives its upper half of rooms
-/// to the partition whose number is higher by the old count.
+/// The progress of a doubling of a layer's partitions. A partition keeps its number, and gives the upper half of its
+/// rooms to the partition whose number is higher by the old count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Growth {
     #[default]
     None,
-    /// The new partitions hear of their rooms, and serve none.
+    /// The new partitions learn of their rooms, but serve none yet.
     Prepare,
-    /// The new partitions serve; the old ones still hear of their former rooms.
+    /// The new partitions serve; the old ones still learn of their former rooms.
     Switched,
 }
 
-/// How many partitions a layer has: the nodes of one role that share the rooms among them.
+/// The number of partitions in a layer: the nodes of one role that divide the rooms among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     count: u16,
@@ -38,14 +39,14 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// `count`: a power of two; other numbers become the next lower one. A layer at its maximum cannot grow.
+    /// `count`: a power of two; other numbers are rounded down to one. A layer at its maximum cannot grow.
     pub fn new(count: u16, growth: Growth) -> Self {
         let count = 1 << count.clamp(1, PARTITIONS_MAX).ilog2();
         let growth = if count == PARTITIONS_MAX { Growth::None } else { growth };
         Layer { count, growth }
     }
 
-    /// How many partitions rooms are dealt to.
+    /// Number of partitions that serve rooms.
     pub fn used(self) -> u16 {
         match self.growth {
             Growth::Switched => 2 * self.count,
@@ -53,7 +54,7 @@ impl Layer {
         }
     }
 
-    /// How many partitions have nodes, or are about to.
+    /// Number of partitions that have nodes, or will have soon.
     pub fn all(self) -> u16 {
         match self.growth {
             Growth::None => self.count,
@@ -66,7 +67,7 @@ impl Layer {
         (room % u64::from(self.used())) as u16
     }
 
-    /// The partitions that hear of a room.
+    /// The partitions that learn of a room.
     pub fn hearing(self, room: u64) -> [Option<u16>; 2] {
         let part = |count: u16| (room % u64::from(count)) as u16;
         let all = if planted::is(Bug::NewPartitionUntold) {
@@ -78,8 +79,8 @@ impl Layer {
         [Some(old), Some(new).filter(|new| *new != old)]
     }
 
-    /// Whether all nodes of a partition must have heard of a room before it counts as known: a node whose map is one
-    /// step older or newer may ask only these.
+    /// Whether a room counts as known only once all nodes of this partition have learned of it: a node whose map is
+    /// one step older or newer may ask only these.
     pub fn counts(self, partition: u16) -> bool {
         let used = if planted::is(Bug::NewPartitionUncounted) {
             self.count
@@ -89,7 +90,7 @@ impl Layer {
         partition < used
     }
 
-    /// The rooms that the nodes of a partition hear of.
+    /// The rooms that the nodes of a partition learn of.
     pub fn scope(self, partition: u16) -> Option<Scope> {
         let grown = (u32::from(partition) + 1).next_power_of_two();
         Scope::new(u16::try_from(grown).ok()?.max(self.count), partition)
@@ -109,7 +110,7 @@ pub struct PlacedNode {
     pub role: Role,
     /// The address of its link socket.
     pub addr: Addr,
-    /// In a layer: its share of the rooms (`room % partitions`).
+    /// In a layer: its partition, which has the rooms with `room % partitions` equal to this.
     pub partition: u16,
     /// In a layer: its cluster.
     pub cluster: u16,
@@ -117,7 +118,7 @@ pub struct PlacedNode {
 }
 
 impl PlacedNode {
-    /// A running node of the first partition, and of the first cluster.
+    /// A running node in the first partition of the first cluster.
     pub fn new(node: u32, role: Role, addr: Addr) -> Self {
         PlacedNode {
             node,
@@ -130,13 +131,13 @@ impl PlacedNode {
     }
 }
 
-/// The nodes of one layer in one cluster, by the partitions that serve.
+/// The nodes of one layer in one cluster, by serving partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedLayer {
     role: Role,
     cluster: u16,
     layer: Layer,
-    /// The running ones of each partition that serves.
+    /// The running nodes of each serving partition.
     running: Vec<Vec<u32>>,
 }
 
@@ -169,7 +170,7 @@ impl PlacedLayer {
         }
     }
 
-    /// Its partitions.
+    /// The number of partitions and the stage of growth.
     pub fn layer(&self) -> Layer {
         self.layer
     }
@@ -184,19 +185,19 @@ impl PlacedLayer {
         self.owner_among(room, |_| true)
     }
 
-    /// The running nodes of the room's partition: all of them know which nodes want the room.
+    /// The running nodes of the room's partition: each of them knows which nodes want the room.
     pub fn replicas(&self, room: u64) -> &[u32] {
         let partition = usize::from(self.layer.of(room));
         self.running.get(partition).map_or(&[], Vec::as_slice)
     }
 
-    /// The running nodes of each partition that serves.
+    /// The running nodes of each serving partition.
     pub fn partitions(&self) -> impl Iterator<Item = &[u32]> {
         self.running.iter().map(Vec::as_slice)
     }
 
-    /// The running node of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
-    /// a change of nodes moves 1/n of the rooms.
+    /// Of the running nodes of the room's partition that can be `reached`, the one with the highest rendezvous
+    /// weight, so that a change of nodes moves 1/n of the rooms.
     pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
         let mut nodes = self.replicas(room).iter().copied().filter(|node| reached(*node));
         if planted::is(Bug::OwnerByNumber) {
@@ -207,13 +208,13 @@ impl PlacedLayer {
     }
 }
 
-/// All nodes as of a placement epoch. A role that has partitions is a layer; a system says which layers it has, and may have
-/// several clusters of one: whole sets of its nodes, each with partitions of its own.
+/// All nodes at a placement epoch. A role that has partitions is a layer. A system lists its layers, and a layer may
+/// have several clusters: whole sets of its nodes, each with partitions of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     epoch: u32,
     nodes: Vec<PlacedNode>,
-    /// Few, so they are looked through: those of a role by their clusters.
+    /// A short list, searched linearly: the layers of each role by cluster.
     layers: Vec<PlacedLayer>,
 }
 
@@ -230,7 +231,7 @@ impl Placement {
         }
     }
 
-    /// The same with the nodes of one more cluster of a layer, in partitions of their own.
+    /// Adds the nodes of one more cluster of a layer, in partitions of their own.
     pub fn beside(mut self, role: Role, nodes: impl IntoIterator<Item = PlacedNode>, layer: impl Into<Layer>) -> Self {
         let cluster = self.clusters(role).count() as u16;
         self.nodes
@@ -259,18 +260,18 @@ impl Placement {
         self.nodes.iter().find(|known| known.node == node)
     }
 
-    /// The clusters of a layer, each with its place.
+    /// The clusters of a layer, each with its number.
     pub fn clusters(&self, role: Role) -> impl Iterator<Item = (u16, &PlacedLayer)> {
         let placed = self.layers.iter().filter(move |placed| placed.role == role);
         placed.map(|placed| (placed.cluster, placed))
     }
 
-    /// The cluster that a node is in; of one that is not named, the first.
+    /// The cluster that a node is in; the first one if the placement does not name the node.
     pub fn cluster_of(&self, node: u32) -> u16 {
         self.node(node).map_or(0, |node| node.cluster)
     }
 
-    /// The first partition of a layer with running nodes of which none is `linked`.
+    /// The first partition of a layer that has running nodes, none of which is `linked`.
     pub fn unreached(&self, role: Role, linked: impl Fn(u32) -> bool) -> Option<u16> {
         let partitions = self
             .clusters(role)
@@ -279,7 +280,8 @@ impl Placement {
         cut.next().map(|(partition, _)| partition)
     }
 
-    /// The first cluster of a layer: to a node of that layer, or to one that is told of one cluster only, its own.
+    /// The first cluster of a layer. For a node of that layer, or a node that knows only one cluster, it is the
+    /// node's own.
     #[inline]
     pub fn layer(&self, role: Role) -> &PlacedLayer {
         self.layers
@@ -288,12 +290,12 @@ impl Placement {
             .unwrap_or(&UNPLACED)
     }
 
-    /// The rooms that a node of a layer hears of by its partition; others all.
+    /// The rooms that a node of a layer learns of by its partition; all rooms for other nodes.
     pub fn scope(&self, node: u32) -> Scope {
         self.node(node).map_or(Scope::ALL, |node| self.scope_of(node))
     }
 
-    /// The same of one of the map's nodes, which need not be looked for.
+    /// As [`Placement::scope`], for a node of the placement, without a search.
     pub fn scope_of(&self, node: &PlacedNode) -> Scope {
         let mut layers = self.layers.iter();
         let placed = layers.find(|placed| placed.role == node.role && placed.cluster == node.cluster);
@@ -301,7 +303,7 @@ impl Placement {
         scope.unwrap_or(Scope::ALL)
     }
 
-    /// The part of a node's rooms that a partition of another layer has, if any.
+    /// The share of a node's rooms that a partition of another layer has, if any.
     pub fn part(&self, node: u32, role: Role, partition: u16) -> Option<Scope> {
         self.layer(role).layer.scope(partition)?.meet(self.scope(node))
     }
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_is_owned_in_its_partition_by_who_runs() {
+    fn a_running_node_of_its_partition_owns_a_room() {
         let placement = brokers(8, 4);
         for room in 0..1_000 {
             let owner = placement
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_moves_half_of_the_rooms_and_what_prepares_none() {
+    fn a_switch_moves_half_of_the_rooms_and_preparing_moves_none() {
         let node = |node: u32| PlacedNode {
             partition: (node - 1) as u16,
             ..PlacedNode::new(node, STORE, Addr::default())

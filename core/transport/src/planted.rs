@@ -1,28 +1,28 @@
-//! Known bugs of what carries packets, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//! Known bugs of the transport, each behind a switch, to check that the tests find it (`docs/testing.md`).
 
 muster_planted::planted! {
-    /// A sequence counts as seen before its datagram proved genuine.
+    /// A sequence counts as seen before its datagram is authenticated.
     WindowBeforeOpen,
     /// Both directions of a connection seal with the same nonces.
     DirectionMissing,
-    /// The tail is probed once only.
+    /// The tail is probed only once.
     TailProbeStopsEarly,
-    /// While partitions double, the old ones alone hear of a room.
+    /// While partitions double, only the old ones learn of a room.
     NewPartitionUntold,
-    /// After the switch of a doubling a room is in force though the new partition has not heard of it.
+    /// After the switch of a doubling a room counts as known though the new partition has not learned of it.
     NewPartitionUncounted,
     /// The number of running nodes decides a room's owner.
     OwnerByNumber,
-    /// A link on which nothing comes stays.
+    /// A link on which nothing arrives stays.
     SilenceUnnoticed,
-    /// Links are left with the secret that they were made with, until that is dropped.
+    /// Links keep the secret that they were made with until it is dropped.
     SecretNotRenewed,
-    /// The link of a node that is taken from the list of nodes stays.
+    /// The link of a node that was removed from the list stays.
     ShutOutStays,
-    /// A peer that was left out of choices stays so.
+    /// An excluded peer is never readmitted.
     LeftOutForGood,
-    /// However many peers of a group are left out, one more may be.
+    /// Any number of peers of a group may be excluded.
     NoneLeft,
-    /// One second decides whether a peer is left out.
+    /// One bad second excludes a peer.
     JudgedInHaste,
 }

@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Writer};
 
-/// Partitions that a layer may have.
+/// Maximum number of partitions of a layer.
 pub const PARTITIONS_MAX: u16 = 256;
 
 /// A share of all rooms. Of two scopes, one contains the other or they are disjoint.
@@ -20,7 +20,7 @@ impl Scope {
         good.then_some(Scope { count, index })
     }
 
-    /// How many parts there are, and which one this is.
+    /// Number of parts, and the index of this one.
     pub fn part(self) -> (u16, u16) {
         (self.count, self.index)
     }
@@ -34,7 +34,7 @@ impl Scope {
         self.count >= other.count && self.index & (other.count - 1) == other.index
     }
 
-    /// The rooms in both: the finer scope, or nothing.
+    /// The rooms in both scopes: the finer scope, or none.
     pub fn meet(self, other: Scope) -> Option<Scope> {
         match (self.within(other), other.within(self)) {
             (true, _) => Some(self),
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_scopes_have_in_common_what_the_finer_one_has() {
+    fn two_scopes_meet_in_the_finer_one() {
         let all = (0..=3).flat_map(|bits| (0..1 << bits).map(move |index| Scope::new(1 << bits, index).unwrap()));
         let all: Vec<Scope> = all.collect();
         let rooms = |scope: Scope| (0..64).filter(move |room| scope.has(*room));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_a_power_of_two_is_no_scope() {
+    fn a_count_that_is_no_power_of_two_is_refused() {
         for (count, index) in [(0, 0), (3, 1), (1, 1), (4, 4), (512, 0)] {
             assert_eq!(Scope::new(count, index), None);
         }

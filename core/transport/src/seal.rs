@@ -10,7 +10,7 @@ use ring::hkdf;
 /// Bytes of the authentication tag that follows each ciphertext.
 pub const TAG: usize = 16;
 
-/// Expanded keys of 544 B that a process holds unless told otherwise: 16,384 x 576 B with their labels = 9 MiB.
+/// Expanded keys of 544 B that a process holds unless configured otherwise: 16,384 x 576 B with their labels = 9 MiB.
 pub const KEYS_MAX: usize = 16_384;
 
 /// A generation of a key ends after 2^24 datagrams per direction, 2^25 together: RFC 9001 (B.1.1) lets AES-128-GCM
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The end of the connection that *sends* a datagram. The initiator is the end that sent handshake message 1.
+/// The end of the connection that *sends* a datagram. The initiator sent handshake message 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Direction {
@@ -51,8 +51,8 @@ impl Direction {
     }
 }
 
-/// The nonce of a datagram. One key serves both directions, and both ends count from the same numbers. The direction
-/// keeps their nonces apart, and makes a reflected datagram fail to open.
+/// The nonce of a datagram. One key serves both directions, and both ends number from 1. The direction keeps their
+/// nonces apart, so that a reflected datagram fails to open.
 pub fn nonce(direction: Direction, sequence: u64) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[0] = direction as u8;
@@ -65,18 +65,18 @@ pub fn generation(sequence: u64) -> u64 {
     sequence >> GENERATION_BITS
 }
 
-/// Whether a datagram's generation is near enough to the highest authenticated one to try: the current, the previous
-/// (late datagrams; the replay window narrows it further) or the next. Check before [`KeyCache::open`].
+/// Whether a datagram's generation is near enough to the highest authenticated one to try it: the current one, the
+/// previous one (late datagrams; the replay window narrows it further) or the next. Check before [`KeyCache::open`].
 pub fn accepts_generation(highest_sequence_seen: u64, sequence: u64) -> bool {
     generation(highest_sequence_seen).abs_diff(generation(sequence)) <= 1
 }
 
-/// The tag does not fit: forged, damaged, reflected, of another connection, or too short to have a tag.
+/// The tag does not match: forged, damaged, reflected, of another connection, or too short to have a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenError;
 
-/// The probable slots of a connection's expanded keys in the [`KeyCache`]. It is only a hint: it may be lost, copied or
-/// stale. Receiving and sending point at one entry while their generations agree.
+/// The probable slots of a connection's expanded keys in the [`KeyCache`]. Only a hint: it may be lost, copied or
+/// stale. Both directions point at one entry while their generations agree.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct KeySlots {
     rx: Slot,
@@ -85,19 +85,19 @@ pub struct KeySlots {
 
 /// Expanded keys of busy connections. Idle ones keep only their 16-byte [`Secret`].
 ///
-/// A hit costs an index and a comparison of 24 bytes: an entry is labelled with the very secret that it was derived
-/// from, so no stale slot can ever seal with another connection's key. Only an authentic datagram, or one of our own,
-/// takes an entry: a forged one costs a derivation and evicts nothing.
+/// A hit costs an index and a comparison of 24 bytes: each entry is labelled with the secret that it was derived
+/// from, so a stale slot can never seal with another connection's key. Only authentic datagrams and our own take
+/// entries: a forged one costs a derivation and evicts nothing.
 pub struct KeyCache {
     max: usize,
-    /// Beside the keys rather than in them, so that sweeping walks 32 B per entry and not 576.
+    /// Stored apart from the keys, so that a sweep walks 32 B per entry and not 576.
     labels: Vec<Label>,
     chunks: Vec<Vec<LessSafeKey>>,
-    /// Free entries, the lowest index last, so that the highest chunks become empty and can be returned.
+    /// Free entries, lowest index last, so that the highest chunks become empty and can be freed.
     free: Vec<u32>,
     hand: usize,
     derivations: u64,
-    /// Sweeps so far.
+    /// Number of sweeps so far.
     round: u16,
 }
 
@@ -169,7 +169,7 @@ impl KeyCache {
         }
         let key = self.derive(secret, generation);
         let len = open_with(&key, nonce, aad, buf)?;
-        // A late datagram of the previous generation does not displace the key of the current one.
+        // A late datagram of the previous generation does not replace the key of the current one.
         let newer = self
             .label(slots.rx, secret)
             .is_none_or(|label| label.generation < generation);
@@ -190,9 +190,9 @@ impl KeyCache {
         fetch(self.key(index));
     }
 
-    /// Frees the entries that were used less than [`BUSY`] times since the previous sweep, and the chunks that the others do
-    /// not need. Busy entries of such a chunk go too, or one of them would keep all chunks below: their connections derive them
-    /// once more, into lower places.
+    /// Frees the entries used less than [`BUSY`] times since the previous sweep, and the chunks that the rest do not
+    /// need. Busy entries in the freed chunks go too, otherwise one of them would keep all chunks below it: their
+    /// connections derive them again, into lower entries.
     pub fn sweep(&mut self) {
         self.round = self.round.wrapping_add(1);
         let mut busy = 0;
@@ -230,7 +230,7 @@ impl KeyCache {
         self.len() == 0
     }
 
-    /// How often a key was derived, in all: misses, among them each forged datagram to an idle connection.
+    /// Number of key derivations so far: misses, including each forged datagram to an idle connection.
     pub fn derivations(&self) -> u64 {
         self.derivations
     }
@@ -249,7 +249,7 @@ impl KeyCache {
         (!label.is_free() && label.secret == secret.0).then_some(label)
     }
 
-    /// Moves the receiving slot to an entry that the sending side made, but never back to an older generation.
+    /// Points the receiving slot at an entry that the sending side made, but never back at an older generation.
     fn advance_rx(&self, slots: &mut KeySlots, secret: &Secret, index: usize) {
         let older = |label: &Label| label.generation < self.labels[index].generation;
         if slots.rx != Slot::of(index) && self.label(slots.rx, secret).is_none_or(older) {
@@ -267,8 +267,8 @@ impl KeyCache {
         LessSafeKey::new(key.expect("AES-128 takes every key of 16 bytes"))
     }
 
-    /// Whether a connection without an entry gets one: at once while there are few, else after enough misses since the
-    /// last sweep. A session with keepalives alone gets none.
+    /// Whether a connection without an entry gets one: at once while there are few, later after enough misses since
+    /// the last sweep. A session that only sends keepalives gets none.
     fn admits(&self, slot: &mut Slot, secret: &Secret) -> bool {
         if self.len() < EAGER || self.label(*slot, secret).is_some() {
             return true;
@@ -281,8 +281,8 @@ impl KeyCache {
         false
     }
 
-    /// Puts a key in the place of the connection's older one (`own`), unless its other direction (`other`) still uses
-    /// that; else into a free entry, a new one, or another connection's.
+    /// Stores a key in the connection's older entry (`own`), unless its other direction (`other`) still uses that;
+    /// otherwise in a free entry, a new one, or another connection's.
     fn install(&mut self, own: Slot, other: Slot, secret: &Secret, generation: u64, key: LessSafeKey) -> usize {
         let reusable = own != other && self.label(own, secret).is_some();
         let index = match (own.index().filter(|_| reusable), self.free.pop()) {
@@ -312,8 +312,8 @@ impl KeyCache {
         index
     }
 
-    /// Second chance: the next entry that was not used since the hand or a sweep passed it. After [`VICTIMS_TRIED`] the next
-    /// one whatever it did, since a miss under a full load must not cost a walk over the whole slab.
+    /// Second chance: the next entry not used since the hand or a sweep passed it. After [`VICTIMS_TRIED`] entries
+    /// the next one is taken regardless, since a miss under full load must not walk the whole slab.
     fn victim(&mut self) -> usize {
         for _ in 0..VICTIMS_TRIED {
             let index = self.advance_hand();
@@ -334,19 +334,19 @@ impl KeyCache {
 /// Entries allocated at once: 256 x 544 B = 136 KiB, just over the size that malloc returns to the kernel when freed.
 const CHUNK: usize = 256;
 
-/// Uses between two sweeps that make an expanded key worth its memory, and misses of one direction that earn it a place: more
-/// than four keepalives bring. A session that only keeps itself alive, every second at the most, derives its key anew each time:
-/// 0.7 us beside 5 us of socket calls.
+/// Uses between two sweeps that make an expanded key worth its memory, and misses of one direction that earn it an
+/// entry: more than four keepalives bring. A session that only sends keepalives, at most one a second, derives its
+/// key each time: 0.7 us beside 5 us of socket calls.
 const BUSY: u8 = 10;
 const EARNED: u8 = 5;
 
-/// Entries that are given without asking: 576 KiB.
+/// Number of entries given at once, without enough misses: 576 KiB.
 const EAGER: usize = 1_024;
 
 /// Steps of the clock hand per eviction: 16 x 32 B of labels lie within a few cache lines.
 const VICTIMS_TRIED: usize = 16;
 
-/// An index plus one, so that the default, nought, is "none" in four bytes; or how often an entry was missed in a round.
+/// An index plus one, so that the default, 0, means "none" in four bytes; or the number of misses in a sweep.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Slot(u32);
 
@@ -452,7 +452,7 @@ mod tests {
         Secret::new(bytes)
     }
 
-    /// One connection's end: a cache of its own, so that two ends never help each other.
+    /// One end of a connection, with a cache of its own, so that the two ends never share keys.
     struct End {
         cache: KeyCache,
         slots: KeySlots,
@@ -503,7 +503,7 @@ mod tests {
             prop_assert_eq!(End::new(n).open(direction, sequence, &aad, &sealed), Some(plaintext));
         }
 
-        /// The slow reference derives every key anew.
+        /// The slow reference derives each key every time.
         #[test]
         fn cache_of_any_size_agrees_with_deriving_each_time(
             max in 1usize..6,
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_datagrams_take_no_entry_from_anybody() {
+    fn forged_datagrams_evict_no_entry() {
         let mut cache = KeyCache::new(4);
         let mut owners = [KeySlots::default(); 4];
         for (n, slots) in owners.iter_mut().enumerate() {
@@ -665,7 +665,7 @@ mod tests {
                 .is_err());
             cache.seal(&secret(n as u32), slots, Initiator, 2, b"", &mut [0; 8]);
         }
-        assert_eq!(cache.derivations(), before + 104, "the owners' keys were still there");
+        assert_eq!(cache.derivations(), before + 104, "the owners' keys are still cached");
     }
 
     #[test]
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_frees_what_was_little_used_and_returns_the_memory() {
+    fn sweep_frees_rarely_used_entries_and_their_memory() {
         let mut cache = KeyCache::default();
         let mut slots = vec![KeySlots::default(); 3 * CHUNK];
         assert_eq!(cache.chunks.capacity(), 0, "an idle process holds no keys");
@@ -732,7 +732,7 @@ mod tests {
         assert!(cache.is_empty() && cache.chunks.capacity() == 0 && cache.labels.capacity() == 0);
     }
 
-    /// Found: few sessions of 10,000 that were asked twice a second kept the keys of all, 576 B each.
+    /// Regression: a few of 10,000 sessions, asked twice a second, kept the keys of all in memory, 576 B each.
     #[test]
     fn one_busy_key_in_the_last_chunk_keeps_no_chunk_below() {
         let mut cache = KeyCache::default();
@@ -756,13 +756,13 @@ mod tests {
         assert_eq!(
             (cache.derivations(), cache.len()),
             (before + 1, 1),
-            "it has a lower place"
+            "it moves to a lower entry"
         );
         cache.sweep();
         assert_eq!(cache.len(), 1);
     }
 
-    /// 10,000 sessions that only kept themselves alive held 5.8 MB of keys.
+    /// Regression: 10,000 sessions with keepalives alone held 5.8 MB of keys.
     #[test]
     fn among_many_an_entry_must_be_earned() {
         let mut cache = KeyCache::default();

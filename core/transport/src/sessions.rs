@@ -1,6 +1,6 @@
-//! Sessions with clients: the way in, authentication, address changes, idle timeouts.
+//! Sessions with clients: handshake, authentication, address changes, idle timeouts.
 //!
-//! Every machine that has clients owns one; `T` is the machine's data per session. Knows no system.
+//! Every machine that has clients owns one [`Sessions`]; `T` is the machine's data per session. Knows no system.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -24,42 +24,47 @@ use crate::wire::{Code, Frame, FrameKind, Role};
 
 /// Blocks of a session's replay window: 1,024 datagrams.
 pub const SESSION_BLOCKS: usize = 16;
-/// Sessions that have not shown a credential yet.
+/// Maximum number of sessions without an accepted credential at once.
 pub const HALF_OPEN_MAX: usize = 4_096;
-/// How long a session may stay without its first sealed datagram, or without an answer about its credential.
+/// Longest time without a first sealed datagram, or without a verdict on the credential.
 pub const HALF_OPEN_LIFE: Micros = 5_000_000;
-/// The part of this during which a session keeps its place even if others need it: a far client's credential comes by
-/// then.
+/// During the first part of that time, a session keeps its slot even if others need it: enough for a far client's
+/// credential to arrive.
 const HALF_OPEN_GRACE: Micros = 1_000_000;
-/// Credentials that wait for the authenticator's answer.
+/// Maximum number of credentials that wait for the authenticator's verdict.
 pub const QUESTIONS_MAX: usize = 256;
-/// Control records that one session may send at once (256 joins and the credential); how many a second is the role's.
+/// Control records that one session may send in a burst (256 joins and the credential); the role sets the rate.
 pub const CONTROL_BURST: u32 = 300;
-/// Records that wait for the answer about the credential.
+/// Maximum number of records of a session that wait for the verdict on its credential.
 const WAITING_MAX: usize = 300;
-/// Their bytes, over all sessions: 256 credentials under way with 32 KiB of joins each.
+/// Maximum bytes of such records over all sessions: 256 pending credentials with 32 KiB of joins each.
 pub const WAITING_BYTES_MAX: usize = 8 << 20;
-/// The share of these for each waiting credential, whatever others have: half in sum. Larger ones share the other half.
+/// The share of these bytes reserved for each pending credential: half in total. Larger ones share the other half.
 const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
-/// Bytes of records that came before their predecessors, over all sessions: 256 that use all of theirs.
+/// Maximum bytes of records that arrived before their predecessors, over all sessions: 256 sessions with full
+/// buffers.
 pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
-/// The share of these for a session without a credential: the most such sessions together take half.
+/// The share of these bytes for a session without a credential: if there are most such sessions, they take half in
+/// total.
 pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
-/// Sessions at once, unless the configuration says less: 1 M x about 1 KB is 1 GB, the most that one process should hold.
+/// Maximum number of sessions unless configured lower: 1 M x about 1 KB is 1 GB, the most that one process should
+/// hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
-/// Bytes queued for sessions and not acknowledged, in sum: a quarter of the memory of that many sessions.
+/// Maximum bytes queued for sessions and not acknowledged, in total: a quarter of the memory of [`SESSIONS_MAX`]
+/// sessions.
 pub const UNREAD_BYTES_MAX: usize = SESSIONS_MAX * 256;
-/// How long a refused session stays to tell why: twice as long as a far client's log waits before it repeats.
+/// How long a refused session stays to deliver the reason: twice as long as a far client's log waits before it
+/// repeats.
 const LINGER: Micros = 1_000_000;
-/// First and longest wait of a client between attempts to open a session, where its server says nothing else. Each wait is a
-/// random part of a doubled one.
+/// First and longest wait of a client between attempts to open a session, unless its server announces others. Each
+/// wait is a random part of a limit that doubles.
 pub const BACKOFF_FIRST: Micros = 100_000;
 pub const BACKOFF_MAX: Micros = 5_000_000;
-/// The same in ms, as a server says them.
+/// The same in ms, as a server announces them.
 pub const BACKOFF_DEFAULT: (u32, u32) = ((BACKOFF_FIRST / 1_000) as u32, (BACKOFF_MAX / 1_000) as u32);
-/// The socket of sessions, of machines that have clients.
+/// The socket of sessions, in machines that have clients.
 pub const PUBLIC_SOCKET: SocketId = 1;
-/// Path checks of one session follow each other after this.
+/// Interval between path checks of one session.
 const PATH_EVERY: Micros = 1_000_000;
 
 crate::counters! {
@@ -81,17 +86,17 @@ crate::counters! {
         dropped_forged,
         /// Frames dropped: malformed, or not a client's to send.
         dropped_frame,
-        /// Records dropped: more a second than a session may send.
+        /// Records dropped: a session exceeded its rate.
         dropped_control_rate,
         /// Sessions that were accepted and proved themselves.
         sessions_opened,
-        /// Sessions refused: the credential is wrong, or its time is over.
+        /// Sessions refused: the credential is invalid or has expired.
         refused_credential,
         /// Sessions refused: the credential does not allow this server's service.
         refused_right,
         /// Sessions refused: too many credentials wait, or the system ended the session.
         refused_busy,
-        /// Sessions refused: their user has as many here as it may.
+        /// Sessions refused: their user has the maximum number of sessions here.
         refused_sessions,
         /// Sessions sent to another server, as this one drains.
         sessions_parted,
@@ -99,17 +104,17 @@ crate::counters! {
         sessions_expired,
         /// Sessions that the client closed.
         sessions_closed,
-        /// Sessions ended: more was to be told than their logs hold.
+        /// Sessions ended: their control log was full.
         sessions_log_full,
-        /// Sessions ended: all of them had too much unacknowledged, and these had acknowledged nothing for longest.
+        /// Sessions ended: unacknowledged data of all sessions exceeded its limit, and these had acknowledged nothing for longest.
         sessions_unread,
-        /// Sessions ended: the time of their token was over.
+        /// Sessions ended: their token expired.
         sessions_token_ended,
         /// Sessions ended: their user or token was revoked.
         sessions_revoked,
-        /// Sessions that went on with another token.
+        /// Sessions that continued with another token.
         sessions_renewed,
-        /// Address changes that were checked and believed.
+        /// Address changes that were verified and accepted.
         addresses_changed,
     }
 }
@@ -124,7 +129,7 @@ enum State {
 }
 
 impl State {
-    /// It has shown no credential.
+    /// The client has shown no credential.
     fn is_half_open(self) -> bool {
         matches!(self, State::HalfOpen | State::Proven)
     }
@@ -141,11 +146,11 @@ struct PathCheck {
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Its client said so.
+    /// Its client closed it.
     Closed,
-    /// Nothing came from its client, or its memory was needed.
+    /// Its client was silent too long, or its memory was needed.
     Lost,
-    /// It was ended here, for this reason.
+    /// This side ended it, for this reason.
     Refused(Code),
 }
 
@@ -155,11 +160,11 @@ pub struct Gone<T> {
     pub slot: u32,
     pub id: u64,
     pub end: End,
-    /// The role's, to clean up.
+    /// The role's data, for it to clean up.
     pub data: T,
 }
 
-/// Records that wait for the answer about a credential.
+/// Records that wait for the verdict on a credential.
 #[derive(Default)]
 struct Waiting {
     records: Vec<Vec<u8>>,
@@ -172,13 +177,13 @@ impl Waiting {
 }
 
 /// One client's session.
-#[repr(C)] // what every datagram needs stands in front
+#[repr(C)] // fields that each datagram needs come first
 pub struct Session<T> {
     state: State,
-    /// The tail is to be probed: the role sends heads with the next datagram.
+    /// The tail must be probed: the role sends heads with the next datagram.
     pub probe: bool,
     end: End,
-    /// Another credential is being judged.
+    /// Another credential waits for a verdict.
     renewing: bool,
     pub user: u64,
     pub data: T,
@@ -186,11 +191,11 @@ pub struct Session<T> {
     control: Debt,
     waiting: Option<Box<Waiting>>,
     path: Option<Box<PathCheck>>,
-    /// Answers that found no place in the log; none comes before them.
+    /// Replies for which the log had no space; later replies queue behind them.
     late: Option<Box<Late>>,
-    /// Among those that have something to acknowledge.
+    /// The position among sessions with unacknowledged bytes.
     rank: Rank,
-    /// When it ends unless another token comes, and the token's number, for its revocation.
+    /// When the session ends unless it gets another token; and the token's number, for revocation.
     until: Micros,
     token: u64,
 }
@@ -210,26 +215,26 @@ fn unread<T>(peer: &Peer<SESSION_BLOCKS, Session<T>>) -> usize {
     peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes())
 }
 
-/// A credential that waits for an answer.
+/// A credential that waits for a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The session's id; answer with it.
+    /// The session's id, for [`Sessions::answer`].
     pub id: u64,
     pub credential: Vec<u8>,
 }
 
-/// A user whom a credential stands for.
+/// The user that a credential belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Admission {
     pub user: u64,
-    /// The session ends then; `None`: the credential has no end.
+    /// When the session ends; `None`: the credential has no end.
     pub until: Option<Micros>,
-    /// The credential's number, by which it can be revoked; 0: it has none.
+    /// The credential's number, by which it can be revoked; 0: none.
     pub token: u64,
 }
 
 impl From<u64> for Admission {
-    /// A user for as long as the session lasts.
+    /// A user without a time limit.
     fn from(user: u64) -> Self {
         Admission {
             user,
@@ -239,25 +244,25 @@ impl From<u64> for Admission {
     }
 }
 
-/// The effect of an answer on a session, by its slot.
+/// What a verdict did to a session, given by its slot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// It is open; its requests meanwhile wait.
+    /// It is open; these requests came before the verdict.
     Opened(u32, Vec<Vec<u8>>),
-    /// It goes on with another credential of its user.
+    /// It continues with another credential of its user.
     Renewed(u32),
 }
 
 /// Why a credential opens no session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
-    /// No user has it, or no longer.
+    /// It belongs to no user, or is no longer valid.
     Credential,
-    /// It belongs to a user without the right to this action.
+    /// Its user lacks the right to this action.
     Right,
-    /// It cannot be judged yet: the key that may have signed it is on its way.
+    /// It cannot be judged yet: the key that may have signed it is being fetched.
     Later,
-    /// Its user has as many sessions here as it may.
+    /// Its user has the maximum number of sessions here.
     Sessions,
 }
 
@@ -280,19 +285,19 @@ pub struct Sessions<T> {
     pub table: Table<SESSION_BLOCKS, Session<T>>,
     pub door: Door,
     pub counters: SessionCounters,
-    /// This server ends.
+    /// Set while this server drains.
     parting: Option<Parting>,
     parts_at: Micros,
     keepalive_ms: u32,
     sessions_max: usize,
-    /// The pace announced to clients; none: the default.
+    /// The wait times announced to clients; `None`: the default.
     pace: Option<(u32, u32)>,
     /// The servers announced to clients.
     naming: Naming,
     dice: Dice,
     idle: Micros,
     control_rate: Rate,
-    /// Those that had shown no credential when they came, in that order; some have since, or have gone.
+    /// Sessions that came without a credential, oldest first; some have shown one since, or are gone.
     half_open: VecDeque<(u64, Micros)>,
     half_open_len: usize,
     questions: VecDeque<Question>,
@@ -336,18 +341,18 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Announces this to new sessions: the first and the longest wait of clients after a loss, in ms.
+    /// Announces the first and the longest reconnect wait of clients, in ms, to new sessions.
     pub fn set_backoff(&mut self, first: u32, longest: u32) {
         self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
     }
 
-    /// Sets the limit of sessions, which spares present ones, and of handshakes a second from one network.
+    /// Sets the limit of sessions, which spares existing ones, and of handshakes per second from one network.
     pub fn set_limits(&mut self, sessions: usize, prefix_rate: u32) {
         self.sessions_max = sessions.min(SESSIONS_MAX);
         self.door.set_prefix_rate(prefix_rate);
     }
 
-    /// Sets the servers announced to clients, present ones included.
+    /// Sets the servers announced to clients, including present ones.
     pub fn set_servers(
         &mut self,
         now: Micros,
@@ -369,12 +374,12 @@ impl<T: Default> Sessions<T> {
         self.parting = None;
     }
 
-    /// Whether all clients have been sent away, and have gone or could have heard it.
+    /// Whether all clients have been sent away, and are gone or had time to receive the message.
     pub fn is_drained(&self) -> bool {
         self.parting.is_some_and(|parting| parting.is_done()) && self.table.is_empty()
     }
 
-    /// Bytes of records that wait for an answer about a credential.
+    /// Bytes of records that wait for a verdict on a credential.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
@@ -384,24 +389,24 @@ impl<T: Default> Sessions<T> {
         self.early_bytes
     }
 
-    /// Bytes that sessions were told and have not acknowledged.
+    /// Bytes sent to sessions that are not acknowledged yet.
     pub fn unread_bytes(&self) -> usize {
         self.unread.bytes()
     }
 
-    /// A session that ended. Its slot stays reserved until then.
+    /// The next session that ended. Its slot stays reserved until this call.
     pub fn gone(&mut self) -> Option<Gone<T>> {
         let gone = self.gone.pop()?;
         self.table.release(gone.slot.into());
         Some(gone)
     }
 
-    /// The next credential to be judged.
+    /// The next credential that needs a verdict.
     pub fn question(&mut self) -> Option<Question> {
         self.questions.pop_front()
     }
 
-    /// Fetches the session that a datagram names. Returns its slot, occupied or not.
+    /// Prefetches the session that a datagram names. Returns its slot, occupied or not.
     #[inline]
     pub fn fetch(&self, datagram: &[u8]) -> Option<u32> {
         let header = Header::read(datagram).ok()?;
@@ -410,7 +415,7 @@ impl<T: Default> Sessions<T> {
         Some(slot)
     }
 
-    /// Prefetches the key of a prefetched session. Returns the role's data of it.
+    /// Prefetches the key of a prefetched session. Returns the role's data of the session.
     #[inline]
     pub fn fetch_key(&self, keys: &KeyCache, slot: u32) -> Option<&T> {
         let peer = self.table.get(slot)?;
@@ -418,7 +423,8 @@ impl<T: Default> Sessions<T> {
         Some(&peer.data.data)
     }
 
-    /// Takes a datagram of the public socket. `Some`: sealed frames of a session, with their length behind the header.
+    /// Takes a datagram of the public socket. `Some`: the slot of a session, and the length of the sealed frames
+    /// behind the header.
     #[inline]
     pub fn receive(
         &mut self,
@@ -489,7 +495,7 @@ impl<T: Default> Sessions<T> {
         Some((slot, len))
     }
 
-    /// The newest datagram came from another address: ask there before believing it.
+    /// The newest datagram came from another address: sends a path check there before the address is accepted.
     fn moved(&mut self, now: Micros, node: &mut Node, slot: u32, arrival: Arrival) {
         let challenge = node.secret_u64().to_le_bytes();
         let Some(peer) = self.table.get_mut(slot) else { return };
@@ -552,7 +558,7 @@ impl<T: Default> Sessions<T> {
         match control {
             Control::Closed(_) => {
                 self.counters.sessions_closed += 1;
-                // One that was sent away says goodbye as well.
+                // A session that was sent away may also be closed by its client.
                 if peer.data.state != State::Refused {
                     peer.data.end = End::Closed;
                 }
@@ -564,7 +570,8 @@ impl<T: Default> Sessions<T> {
         control
     }
 
-    /// Sorts a record: those of an open session come back for the role; the credential becomes a question; others wait.
+    /// Sorts a record: returns it for the role if the session is open; turns the credential into a question; stores
+    /// others.
     pub fn record<'a, R: SystemRecord<'a>>(&mut self, now: Micros, slot: u32, bytes: &'a [u8]) -> Option<R> {
         let peer = self.table.get_mut(slot)?;
         let record = R::read(bytes);
@@ -583,7 +590,7 @@ impl<T: Default> Sessions<T> {
         };
         match (peer.data.state, record.control(), record.access()) {
             (State::Open, None, Access::Waits | Access::Open) => return Some(record),
-            // One at a time. Without an answer the session ends with its present token.
+            // One at a time. Without a verdict the session ends with its present token.
             (State::Open, Some(ControlRecord::Authenticate { credential }), _) => {
                 if peer.data.renewing || self.asking >= QUESTIONS_MAX {
                     self.counters.dropped_control_rate += 1;
@@ -611,7 +618,7 @@ impl<T: Default> Sessions<T> {
                     });
                 }
             }
-            // The credential comes first: a session that has shown none asks for nothing.
+            // The credential comes first: records of a session that has shown none are dropped.
             (State::Asking, None, Access::Waits) => {
                 let waiting = peer.data.waiting.get_or_insert_default();
                 let shared = self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX / 2;
@@ -630,16 +637,16 @@ impl<T: Default> Sessions<T> {
         None
     }
 
-    /// Answers a record that is dropped for its rate: the log has acknowledged it, so the client would not repeat it.
+    /// Refuses a record that is dropped for its rate: the log has acknowledged it, so the client would not repeat it.
     fn refuse_rate<'a>(&mut self, slot: u32, record: &impl SystemRecord<'a>) {
         if let Some(refusal) = record.refusal(Code::RateLimited, 1_000) {
             self.tell(slot, &refusal);
         }
     }
 
-    /// Queues an answer for a session. If the log is full, the answer waits behind others, as one turn may answer a
-    /// burst of joins. If too many wait because nothing is acknowledged, the session ends: a client would wait forever
-    /// for a dropped answer.
+    /// Queues a reply for a session. If the log is full, the reply waits behind others, since one turn may reply to a
+    /// burst of joins. If too many wait because nothing is acknowledged, the session ends: a client would wait
+    /// forever for a dropped reply.
     pub fn tell(&mut self, slot: u32, record: &impl Encode) {
         let told = self.write(slot, |peer| {
             if peer.data.late.is_none() && peer.conn.record(record).is_some() {
@@ -654,8 +661,8 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Sends a session a record that can wait, if there is space for it and for the next answer. Returns whether it
-    /// did.
+    /// Sends a session a record that can wait, if there is space for it and for the next reply. Returns whether it
+    /// was sent.
     pub fn offer(&mut self, slot: u32, record: &impl Encode) -> bool {
         let told = self.write(slot, |peer| {
             !peer.conn.log.is_crowded() && peer.conn.record(record).is_some()
@@ -663,7 +670,7 @@ impl<T: Default> Sessions<T> {
         told.unwrap_or(false)
     }
 
-    /// Writes into a session's log, and keeps the logs of all within bounds.
+    /// Writes into a session's log, and enforces the bound over all logs.
     fn write<R>(&mut self, slot: u32, write: impl FnOnce(&mut Peer<SESSION_BLOCKS, Session<T>>) -> R) -> Option<R> {
         let peer = self.table.get_mut(slot)?;
         let before = unread(peer);
@@ -681,7 +688,7 @@ impl<T: Default> Sessions<T> {
         Some(wrote)
     }
 
-    /// Answers a question. `None`: its session is over, or is refused now.
+    /// Takes the verdict on a credential. `None`: its session is over, or is refused now.
     pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admission, Denied>) -> Option<Answered> {
         let slot = self.table.find(id)?;
         let token = self.door.token(id);
@@ -698,7 +705,7 @@ impl<T: Default> Sessions<T> {
                 self.refuse(now, slot, Code::BadCredential);
                 return None;
             }
-            Err(Denied::Later) if renewed => return None, // the session has its present token
+            Err(Denied::Later) if renewed => return None, // the session still has its present token
             Err(denied) => {
                 self.refuse(now, slot, denied.code());
                 return None;
@@ -733,7 +740,7 @@ impl<T: Default> Sessions<T> {
         Some(Answered::Opened(slot, waiting))
     }
 
-    /// Tells a session when its token ends, if it does.
+    /// Tells a session when its token ends, if it has an end.
     fn tell_lease(&mut self, now: Micros, slot: u32, until: Option<Micros>) {
         if let Some(until) = until {
             let left_ms = until.saturating_sub(now) / 1_000;
@@ -742,7 +749,7 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Ends the sessions of these users, and those opened by these tokens.
+    /// Ends the sessions of these users, and those opened with these tokens.
     pub fn revoke(&mut self, now: Micros, users: &HashSet<u64>, tokens: &HashSet<u64>) {
         let revoked = |peer: &Peer<SESSION_BLOCKS, Session<T>>| {
             peer.data.is_open() && (users.contains(&peer.data.user) || tokens.contains(&peer.data.token))
@@ -757,7 +764,7 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Ends a session after telling why.
+    /// Ends a session after telling its client why.
     pub fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
         let Some(peer) = self.table.get_mut(slot) else { return };
         match code {
@@ -783,8 +790,8 @@ impl<T: Default> Sessions<T> {
         self.table.schedule(slot, Some(now + LINGER));
     }
 
-    /// After the frames of one datagram: notes that they want a status, and when the session next needs time. Without control
-    /// among them that is only sooner for the status.
+    /// Called after the frames of one datagram: notes that they elicit a status, and when the session next needs
+    /// time. Without control frames only the status can make that time earlier.
     #[inline]
     pub fn after(&mut self, now: Micros, slot: u32, elicits: bool, control: bool) {
         let Some(peer) = self.table.get_mut(slot) else { return };
@@ -830,20 +837,20 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// When a session next needs time, `now` at the soonest.
+    /// When a session next needs time; `now` at the earliest.
     fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
         let peer = self.table.get(slot)?;
         let dies_at = self.dies_at(&peer.data, peer.conn.heard_at);
         Some(peer.conn.deadline().map_or(dies_at, |at| at.min(dies_at)).max(now))
     }
 
-    /// Notes when the session next needs time.
+    /// Updates when the session next needs time.
     #[inline]
     pub fn reschedule(&mut self, now: Micros, slot: u32) {
         self.table.schedule(slot, self.due(now, slot));
     }
 
-    /// Sends the due clients away.
+    /// Sends the clients away whose turn it is.
     fn part(&mut self, now: Micros) {
         let Some(parting) = self.parting.as_mut().filter(|parting| !parting.is_done()) else {
             return;
@@ -857,13 +864,13 @@ impl<T: Default> Sessions<T> {
                     self.refuse(now, slot, Code::Draining);
                 }
                 Some(State::Proven | State::Open) => self.refuse(now, slot, Code::Draining),
-                Some(State::HalfOpen) => self.end(slot), // its client never answered
+                Some(State::HalfOpen) => self.end(slot), // its client never showed a credential
                 Some(State::Refused) | None => {}
             }
         }
     }
 
-    /// Tells the due clients the present servers.
+    /// Announces the present servers to the clients whose turn it is.
     fn name(&mut self, now: Micros) {
         for slot in self.naming.due(now, self.table.capacity()) {
             if self.table.get(slot).is_some_and(|peer| peer.data.is_open()) {
@@ -872,8 +879,8 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Tells a client the present servers. A nearly full log is spared for awaited answers: the next change, or the
-    /// next session, tells the client as well.
+    /// Announces the present servers to a client. Skips a nearly full log, which awaited replies need: the next
+    /// change, or the next session, informs the client.
     fn name_servers(&mut self, slot: u32) {
         for (role, servers) in self.naming.draw(&mut self.dice) {
             self.offer(slot, &ControlRecord::Servers { role, servers });
@@ -903,7 +910,7 @@ impl<T: Default> Sessions<T> {
             let mut ready = false;
             if peer.conn.flow.timeout(now) {
                 if !peer.conn.probes() {
-                    peer.conn.ask_status(); // else the probe will
+                    peer.conn.ask_status(); // otherwise the probe asks
                 }
                 ready = true;
             }
@@ -915,8 +922,8 @@ impl<T: Default> Sessions<T> {
                 self.table.mark(slot);
             }
             if self.table.waits(slot) {
-                // The serving code asks again when it needs time. Checked each millisecond until then, a hundred
-                // thousand waiting sessions took half of the time.
+                // The code that serves the session schedules it again. When it was checked each millisecond until
+                // then, a hundred thousand waiting sessions took half of the time.
                 self.table.schedule(slot, Some(dies_at));
             } else {
                 self.reschedule(now + 1_000, slot);
@@ -939,7 +946,7 @@ impl<T: Default> Sessions<T> {
             .accept(now, |offer| versions.answer(offer), node.entropy.as_mut())
         {
             if self.parting.is_some() {
-                continue; // it came just before
+                continue; // it arrived just before
             }
             if versions.choose(&accepted.payload).is_err() {
                 self.door.refuse_version(now, &accepted);
@@ -954,12 +961,13 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    /// Whether a further session fits below the limit; a session that has shown nothing for a while makes room.
+    /// Whether another session fits below the limit; the oldest session without a credential makes room if it is past
+    /// its grace.
     fn has_place(&mut self, now: Micros) -> bool {
         self.table.len() < self.sessions_max || self.end_oldest(now, HALF_OPEN_GRACE)
     }
 
-    /// Ends the oldest one of those that have shown nothing, if it came `grace` ago. `false`: there is none.
+    /// Ends the oldest session without a credential, if it came at least `grace` ago. `false`: there is none.
     fn end_oldest(&mut self, now: Micros, grace: Micros) -> bool {
         while let Some((id, at)) = self.half_open.front().copied() {
             let slot = self.table.find(id);
@@ -977,7 +985,7 @@ impl<T: Default> Sessions<T> {
         false
     }
 
-    /// Makes a session; of those that have shown nothing the oldest one makes way.
+    /// Makes a session; if needed, the oldest one without a credential makes room.
     fn let_in(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
         if self.half_open.len() >= 2 * HALF_OPEN_MAX {
             let table = &self.table;
@@ -1030,14 +1038,14 @@ impl<T: Default> Sessions<T> {
         self.table.get(slot).map_or(0, |peer| peer.conn.id)
     }
 
-    /// Fills the slice with datagrams outside sessions. True: more waits.
+    /// Fills the slice with datagrams outside sessions. `true`: more waits.
     pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
         self.accept(now, node);
         self.door.transmit(outbox);
         self.door.has_replies() || self.door.waits()
     }
 
-    /// Sends a due path challenge to the new address, where the allowance of that address permits.
+    /// Sends a due path challenge to the new address, if the allowance of that address permits.
     pub fn challenge(&mut self, now: Micros, node: &mut Node, slot: u32, outbox: &mut Outbox) {
         let Some(peer) = self.table.get_mut(slot) else { return };
         let Some(check) = peer.data.path.as_mut().filter(|check| check.due) else {
@@ -1061,7 +1069,7 @@ impl<T: Default> Sessions<T> {
         outbox.commit(peer.conn.socket, addr, total);
     }
 
-    /// When [`Sessions::expire`] has something next.
+    /// When [`Sessions::expire`] is due.
     pub fn deadline(&self) -> Option<Micros> {
         let parts = self.parting.filter(|parting| !parting.is_done());
         let parts_at = parts.map(|_| self.parts_at);
@@ -1080,7 +1088,7 @@ impl<T: Default> Sessions<T> {
 
 #[cfg(any(test, feature = "testing"))]
 impl<T: Default> Sessions<T> {
-    /// A session that is open, by no way in.
+    /// Adds an open session without a handshake.
     pub fn admit(&mut self, random: u32, user: u64) -> u32 {
         self.table.insert(random, |id| {
             let secret = crate::seal::Secret::new([3; 16]);
@@ -1155,7 +1163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_sessions_have_not_acknowledged_is_bounded_and_who_is_silent_longest_goes() {
+    fn unacknowledged_bytes_are_bounded_and_the_longest_silent_session_ends() {
         let (_, mut sessions) = sessions();
         sessions.unread_max = 4 * SESSION_LOG_BYTES;
         let slots: Vec<u32> = (0..5).map(|random| sessions.admit(random, 1)).collect();
@@ -1191,9 +1199,10 @@ mod tests {
         assert_eq!(sessions.unread_bytes(), 0);
     }
 
-    /// Those that were open already counted as if they had shown nothing, so a slow one was sent away after a burst of others.
+    /// Regression: sessions that were already open still counted as half-open, so a slow one was ended after a burst
+    /// of others.
     #[test]
-    fn a_session_that_is_open_takes_no_place_of_those_that_are_not() {
+    fn an_open_session_does_not_count_as_half_open() {
         let (mut node, mut sessions) = sessions();
         let mut come = |sessions: &mut Sessions<()>, now| {
             let id = sessions.let_in(now, &mut node, &Accepted::of(7));
@@ -1217,7 +1226,7 @@ mod tests {
         for _ in 200..HALF_OPEN_MAX {
             come(&mut sessions, now);
         }
-        assert!(sessions.table.get(silent).is_none(), "one of so many that show nothing");
+        assert!(sessions.table.get(silent).is_none(), "one of the half-open sessions");
         let open = sessions
             .table
             .slots()
@@ -1225,9 +1234,9 @@ mod tests {
         assert_eq!(open.count(), HALF_OPEN_MAX);
     }
 
-    /// Found: late sessions outlived their place in the queue, and new ones made room instead.
+    /// Regression: late sessions outlived their entry in the queue, and newer ones were ended instead.
     #[test]
-    fn of_those_that_show_nothing_the_oldest_makes_way_however_late_it_was_proven() {
+    fn the_oldest_half_open_session_makes_room_however_late_it_was_proven() {
         let (mut node, mut sessions) = sessions();
         for _ in 0..HALF_OPEN_MAX {
             sessions.let_in(0, &mut node, &Accepted::of(7));
@@ -1246,7 +1255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_nothing_makes_way_where_few_sessions_may_be() {
+    fn half_open_sessions_make_room_under_a_low_limit() {
         let (mut node, mut sessions) = sessions();
         sessions.set_limits(3, 1_000);
         let open = sessions.admit(1, 1);
@@ -1262,12 +1271,12 @@ mod tests {
         assert!(sessions.table.get(open).is_some());
         let busy = sessions.door.counters.dropped_hello_busy;
         hello(&mut sessions, &mut node);
-        assert_eq!(sessions.door.counters.dropped_hello_busy, busy, "there is place for it");
+        assert_eq!(sessions.door.counters.dropped_hello_busy, busy, "there is room for it");
     }
 
-    /// The answer is a record that has to be kept until it is acknowledged.
+    /// A refusal is a record that must be kept until it is acknowledged.
     #[test]
-    fn who_has_shown_no_credential_is_not_told_that_it_asks_too_often() {
+    fn a_session_without_a_credential_gets_no_rate_refusals() {
         let (mut node, mut sessions) = sessions();
         let id = sessions.let_in(0, &mut node, &Accepted::of(7));
         let slot = sessions.table.find(id).expect("it is there");
@@ -1313,7 +1322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_with_its_token_and_is_told_so() {
+    fn a_session_ends_with_its_token_and_its_client_learns_why() {
         let (mut node, mut sessions) = sessions();
         let (slot, _) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
         assert!(sessions.deadline().is_some_and(|at| at <= 10 * SECOND));
@@ -1386,7 +1395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_beyond_the_sessions_that_may_be_here_is_dropped_and_who_is_here_stays() {
+    fn a_hello_beyond_the_session_limit_is_dropped_and_present_sessions_stay() {
         let (mut node, mut sessions) = sessions();
         sessions.admit(1, 1);
         sessions.admit(2, 2);
@@ -1405,9 +1414,9 @@ mod tests {
         assert_eq!(hello(&mut sessions), (2, 1));
     }
 
-    /// Found: with a hundred thousand sessions, each due one was examined in every turn before it was served.
+    /// Regression: with a hundred thousand sessions, each due one was examined in every turn before it was served.
     #[test]
-    fn who_is_due_is_looked_at_again_when_it_was_served() {
+    fn a_due_session_is_examined_again_only_after_it_was_served() {
         let (mut node, mut sessions) = sessions();
         let slot = sessions.admit(1, 1);
         let mut buffer = [0; 100];

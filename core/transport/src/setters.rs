@@ -1,6 +1,6 @@
-//! Queries and settings of the control plane for any machine that has links, or sessions.
+//! Queries and settings of the control plane for any machine that has links or sessions.
 //!
-//! Owns the setters that machines share: a machine says where its parts are. Knows no role.
+//! Owns the setters that machines share; each machine gives access to its parts. Knows no role.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,10 @@ use crate::wire::Role;
 pub trait HasLinks {
     fn links(&self) -> &Links;
 
-    /// The links, and the node that they belong to.
+    /// The links, and the node that owns them.
     fn links_mut(&mut self) -> (&mut Links, &mut Node);
 
-    /// Takes other secrets of the cluster; links are made anew with the current one.
+    /// Replaces the cluster's secrets; links are renewed with the current one.
     fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
         let (links, node) = self.links_mut();
         links.set_cluster(now, node, cluster);
@@ -32,12 +32,12 @@ pub trait HasLinks {
         links.set_reset(node, shared);
     }
 
-    /// Speaks these versions of the protocol from now on: stands in for another release.
+    /// Uses these versions of the protocol from now on, to stand in for another release.
     fn set_versions(&mut self, versions: Versions) {
         self.links_mut().1.versions = versions;
     }
 
-    /// Bytes that the receive buffer of the link socket really holds.
+    /// Sets the actual size of the link socket's receive buffer, in bytes.
     fn set_link_buffer(&mut self, bytes: u32) {
         self.links_mut().0.buffer = bytes;
     }
@@ -50,20 +50,20 @@ pub trait HasSessions {
 
     fn sessions(&self) -> &Sessions<Self::Session>;
 
-    /// The sessions, and the node that they belong to.
+    /// The sessions, and the node that owns them.
     fn sessions_mut(&mut self) -> (&mut Sessions<Self::Session>, &mut Node);
 
-    /// Bytes that the receive buffer of the public socket really holds.
+    /// Sets the actual size of the public socket's receive buffer, in bytes.
     fn set_session_buffer(&mut self, bytes: u32) {
         self.sessions_mut().0.buffer = bytes;
     }
 
-    /// How clients come back from a loss, told to those that come from now on: the first wait and the longest one.
+    /// Sets the first and the longest reconnect wait, announced to clients that connect from now on.
     fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
         self.sessions_mut().0.set_backoff(first_ms, max_ms);
     }
 
-    /// How many sessions may be here, and how many handshakes a second come from one network, from now on.
+    /// Sets the limit of sessions, and of handshakes per second from one network.
     fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
         self.sessions_mut().0.set_limits(sessions, prefix_rate);
     }

@@ -1,7 +1,7 @@
-//! The peers of one kind that a role has: sessions with clients, or links with other roles.
+//! A role's peers of one kind: sessions with clients, or links with other nodes.
 //!
-//! Owns the slots, the ids that stand in datagrams, each peer's place in the queue of those that have something to send, and
-//! one timer per peer. Knows no role; `T` is the role's.
+//! Owns the slots, the ids that stand in datagrams, the queue of peers that have something to send, and one timer per
+//! peer. Knows no role; `T` is the role's data.
 
 use std::collections::VecDeque;
 
@@ -15,11 +15,11 @@ use crate::timer::Wheel;
 const PIECE: usize = 256;
 const NEVER: Micros = Micros::MAX;
 
-/// The part of a role's data that every datagram needs should be in its first bytes.
+/// The fields of a role's data that every datagram needs should be within this many first bytes.
 const HOT_DATA: usize = 64;
 
 /// One peer: its connection and the role's data.
-#[repr(C)] // so that what every datagram needs stands together
+#[repr(C)] // so that fields that every datagram needs are adjacent
 pub struct Peer<const BLOCKS: usize, T> {
     pub conn: Conn<BLOCKS>,
     scheduled: Micros,
@@ -27,7 +27,7 @@ pub struct Peer<const BLOCKS: usize, T> {
     pub data: T,
 }
 
-/// A table of peers. An id is `random << 32 | slot`, so a datagram of an earlier life matches no peer.
+/// A table of peers. An id is `random << 32 | slot`, so a datagram of an earlier connection matches no peer.
 pub struct Table<const BLOCKS: usize, T> {
     pieces: Vec<Vec<Option<Peer<BLOCKS, T>>>>,
     free: Vec<u32>,
@@ -84,14 +84,14 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         }
     }
 
-    /// The slot that an id in a datagram names, if that very connection is still there.
+    /// The slot of the connection with this id, if that connection still exists.
     #[inline]
     pub fn find(&self, id: u64) -> Option<u32> {
         let slot = id as u32;
         (self.get(slot)?.conn.id == id).then_some(slot)
     }
 
-    /// Takes a slot without filling it: the id for a connection that is being asked for.
+    /// Reserves an empty slot, and returns the id for a connection that is being opened.
     pub fn reserve(&mut self, random: u32) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
@@ -104,7 +104,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         u64::from(random) << 32 | u64::from(slot)
     }
 
-    /// Gives a slot back that was reserved, or emptied.
+    /// Releases a slot that was reserved or emptied.
     pub fn release(&mut self, id: u64) {
         let slot = id as u32;
         if self.place(slot).is_some_and(Option::is_none) {
@@ -152,7 +152,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         Some(peer)
     }
 
-    /// No slot has a higher number.
+    /// Upper bound of slot numbers, exclusive.
     pub fn capacity(&self) -> u32 {
         self.pieces.iter().map(Vec::len).sum::<usize>() as u32
     }
@@ -162,7 +162,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         (0..self.capacity()).filter(|slot| self.get(*slot).is_some())
     }
 
-    /// The peer has something to send.
+    /// Adds the peer to the queue of those that have something to send.
     #[inline]
     pub fn mark(&mut self, slot: u32) {
         if let Some(peer) = self.get_mut(slot) {
@@ -173,12 +173,12 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         }
     }
 
-    /// Whether the peer is in the queue of those that have something to send.
+    /// Whether the peer is queued to send.
     pub fn waits(&self, slot: u32) -> bool {
         self.get(slot).is_some_and(|peer| peer.queued)
     }
 
-    /// The next peer that has something to send; it is taken from the queue.
+    /// Takes the next peer that has something to send from the queue.
     #[inline]
     pub fn next_ready(&mut self) -> Option<u32> {
         while let Some(slot) = self.ready.pop_front() {
@@ -197,7 +197,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         self.ready.len()
     }
 
-    /// The peer needs time at `at` at the latest. An earlier time already noted stands.
+    /// Schedules the peer at `at`. An earlier scheduled time stands.
     #[inline]
     pub fn schedule(&mut self, slot: u32, at: Option<Micros>) {
         let Some(at) = at else { return };
@@ -208,7 +208,8 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         }
     }
 
-    /// The same, but a later time counts too: for when something has come that others wait for no more.
+    /// Schedules the peer at `at`, even if that is later than the time scheduled: for when the awaited event has
+    /// come.
     pub fn postpone(&mut self, slot: u32, at: Option<Micros>) {
         let Some(at) = at else { return };
         let Some(peer) = self.get_mut(slot) else { return };
@@ -229,7 +230,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         None
     }
 
-    /// When [`Table::pop_due`] has something next.
+    /// When [`Table::pop_due`] returns the next peer.
     pub fn deadline(&self) -> Option<Micros> {
         self.wheel.next()
     }

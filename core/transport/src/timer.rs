@@ -1,14 +1,14 @@
-//! When to look at which key again: one live deadline per key, in ticks of 1 ms.
+//! Timers: one deadline per key, in ticks of 1 ms.
 //!
-//! Owns: [`Wheel`]. Must not know: what a key stands for, or any clock (time comes in with every call).
+//! Owns: [`Wheel`]. Must not know: what a key stands for, or any clock (time is passed in with every call).
 //!
-//! The wheel is in two parts. A *ring* of 2,048 slots of one tick holds the block of 1,024 ticks that is being lived
-//! through and the one after it, so every deadline of the next second stands in its exact tick. Above it, eight levels
-//! of 64 slots hold all later blocks (64^8 blocks outlast the 64-bit microsecond clock, so nothing is ever clamped); a
-//! level's slot is dealt out downwards when the ring reaches it. Slots are circular lists threaded through one
-//! array of 16-byte nodes, one per key: a reschedule unlinks and relinks in place, nothing stale is left behind and
-//! memory is bounded by the largest key. Bitmaps of the occupied slots let an advance skip what is empty, so a
-//! stall of days costs no more than the keys that fell due in it.
+//! The wheel has two parts. A *ring* of 2,048 slots of one tick holds the current block of 1,024 ticks and the next
+//! one, so every deadline of the next second is in its exact tick. Above it, eight levels of 64 slots hold all later
+//! blocks (64^8 blocks outlast the 64-bit microsecond clock, so nothing is ever clamped); the keys of a level's slot
+//! move down when the ring reaches it. Slots are circular lists threaded through one array of 16-byte nodes, one per
+//! key: a reschedule unlinks and relinks in place, nothing stale is left behind and memory is bounded by the largest
+//! key. Bitmaps of the occupied slots let an advance skip empty ones, so a stall of days costs no more than the keys
+//! that fell due in it.
 
 use muster_ahead::fetch;
 
@@ -27,7 +27,7 @@ const LEVELS: usize = 8;
 const LEVEL_BITS: u32 = 6;
 /// The list of keys that are due and not yet popped.
 const DUE: u32 = (RING + LEVELS * 64) as u32;
-/// Nodes below this one head the lists, those from here on are keys.
+/// Nodes below this index are list heads; the others are keys.
 const FIRST_KEY: u32 = DUE + 1;
 
 /// Links of a key within the list of its slot; a node that is in no list points at itself.
@@ -40,11 +40,11 @@ struct Link {
 
 /// Deadlines by key. Keys are meant to be dense (indices into a slab): the table grows to the largest one used.
 pub struct Wheel {
-    /// The first tick that has not been lived through.
+    /// The first tick that has not passed yet.
     tick: u64,
     live: usize,
     nodes: Vec<Link>,
-    /// One bit per ring slot that is not empty, and one per word of those that is not 0.
+    /// One bit per ring slot that is not empty, and one per word of those bits that is not 0.
     ring: [u64; RING_WORDS],
     ring_words: u32,
     levels: [u64; LEVELS],
@@ -75,14 +75,14 @@ impl Wheel {
         }
     }
 
-    /// Sets the one deadline of `key`, in place of the one it had. A time already past means the next tick: during a
-    /// round of [`Wheel::pop`] a key never comes up twice, so a round always ends.
+    /// Sets the only deadline of `key`, replacing an earlier one. A time in the past means the next tick: a key never
+    /// comes up twice during a round of [`Wheel::pop`], so a round always ends.
     pub fn schedule(&mut self, key: u32, at: Micros) {
         assert!(key < u32::MAX - FIRST_KEY, "keys are slab indices");
         let index = FIRST_KEY + key;
         if index as usize >= self.nodes.len() {
             let from = self.nodes.len() as u32;
-            // By an eighth at least: to double would leave half of a large table empty.
+            // Grows by at least an eighth: doubling would leave half of a large table empty.
             let more = (index + 1 - from).max(from / 8);
             if index as usize >= self.nodes.capacity() {
                 self.nodes.reserve_exact(more as usize);
@@ -94,7 +94,7 @@ impl Wheel {
             }));
         }
         self.unlink(index);
-        // Rounded up: a deadline is met up to a tick late, never early.
+        // Rounded up: a deadline fires up to a tick late, never early.
         let tick = at.div_ceil(TICK).max(self.tick);
         self.nodes[index as usize].tick = tick;
         self.place(index);
@@ -116,15 +116,15 @@ impl Wheel {
         }
     }
 
-    /// The deadline of `key` in its tick, if it has one.
+    /// The deadline of `key`, rounded to its tick, if it has one.
     pub fn deadline(&self, key: u32) -> Option<Micros> {
         let index = FIRST_KEY.checked_add(key)?;
         let node = self.nodes.get(index as usize)?;
         (node.next != index).then(|| node.tick.saturating_mul(TICK))
     }
 
-    /// Takes one key whose deadline is at or before `now`; call until `None`. Keys come in the order of their ticks,
-    /// within a tick mostly in the order of scheduling.
+    /// Removes and returns one key whose deadline is at or before `now`; call until `None`. Keys come in the order of
+    /// their ticks, within a tick mostly in the order of scheduling.
     pub fn pop(&mut self, now: Micros) -> Option<u32> {
         let target = now / TICK;
         if self.tick <= target {
@@ -138,8 +138,8 @@ impl Wheel {
         Some(index - FIRST_KEY)
     }
 
-    /// No key is due before this. It is the exact tick for deadlines within a second of the last pop, else a lower
-    /// bound at which a pop will know more; something in the past if keys wait to be popped.
+    /// No key is due before this. It is the exact tick for deadlines within a second of the last pop, otherwise a
+    /// lower bound at which a pop will refine it; a time in the past if keys wait to be popped.
     pub fn next(&self) -> Option<Micros> {
         let tick = if self.nodes[DUE as usize].next != DUE {
             self.tick.saturating_sub(1)
@@ -177,8 +177,8 @@ impl Wheel {
             if self.tick >> BLOCK_BITS == block {
                 return;
             }
-            // A new block. If the ring is empty, all blocks up to the target, or up to the one before the next that
-            // holds something, can be left out.
+            // A new block. If the ring is empty, all blocks up to the target can be skipped, or up to the one before
+            // the next occupied block.
             if self.ring_words == 0 {
                 let occupied = self.first_above().map_or(u64::MAX, |above| above - 1);
                 let next = occupied.min(target >> BLOCK_BITS).max(block + 1);
@@ -188,7 +188,7 @@ impl Wheel {
         }
     }
 
-    /// Deals out the level slots that contain the horizon, the highest level first.
+    /// Moves the keys of level slots that contain the horizon down, the highest level first.
     fn deal(&mut self) {
         let horizon = self.horizon();
         for level in (0..LEVELS).rev() {
@@ -234,7 +234,7 @@ impl Wheel {
             self.ring_words |= 1 << (slot / 64);
             slot
         } else {
-            // The level of the highest digit in which block and horizon differ: within it, slots only lie ahead.
+            // The level of the highest digit in which block and horizon differ: all its occupied slots lie ahead.
             let level = ((block ^ horizon).ilog2() / LEVEL_BITS) as usize;
             let slot = (block >> (LEVEL_BITS * level as u32)) as usize & 63;
             self.levels[level] |= 1 << slot;
@@ -282,7 +282,7 @@ impl Wheel {
         if self.ring_words == 0 {
             return None;
         }
-        // The ring's order starts at the slot of the present tick: the rest of its word, then word by word, and last
+        // The ring's order starts at the slot of the current tick: the rest of its word, then word by word, and last
         // the part of its word that lies a round ahead.
         let start = self.tick as usize & (RING - 1);
         let (word, bit) = (start / 64, start % 64);
@@ -317,7 +317,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// A map from key to tick; due is whatever is not later than now.
+    /// A map from key to tick; keys are due at ticks that are not later than now.
     #[derive(Default)]
     struct Model {
         deadlines: BTreeMap<u32, u64>,
@@ -389,7 +389,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Schedule(key, after) => {
-                        // Sometimes in the past, so that this is tried as well.
+                        // Sometimes in the past, to cover that case too.
                         let at = (now + after).saturating_sub(500);
                         wheel.schedule(key, at);
                         model.schedule(key, at);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_set_to_now_within_a_round_waits_for_the_next_tick() {
+    fn a_key_rescheduled_to_now_within_a_round_waits_for_the_next_tick() {
         let mut wheel = Wheel::new();
         wheel.schedule(7, 10_000);
         assert_eq!(wheel.pop(10_000), Some(7));
@@ -465,7 +465,7 @@ mod tests {
         wheel.schedule(2, Micros::MAX);
         assert_eq!(wheel.pop(Micros::MAX - 5_000_000), None);
         assert!(wheel.next().is_some());
-        // Rounding up puts the last part of a tick beyond the end of time: it never comes due, as it should not early.
+        // Rounding up puts the last part of a tick beyond the end of time, so such a deadline never fires.
         assert_eq!(wheel.pop(Micros::MAX), Some(1));
         assert_eq!(wheel.pop(Micros::MAX), None);
         assert_eq!(wheel.len(), 1);

@@ -1,18 +1,18 @@
-//! Unacknowledged answers of sessions: those that wait for space in a log, their sum, and the session without an
-//! acknowledgement for longest.
+//! Unacknowledged replies of sessions: those that wait for space in a log, their total size, and the session that has
+//! acknowledged nothing for longest.
 //!
-//! Owns these sums, that order and the waiting answers. Knows no session: the size of a session's log comes in.
+//! Owns these sums, that order and the waiting replies. Knows no session: the size of a session's log is passed in.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::limits::LOG_RECORD_BYTES_MAX;
 use crate::log::LogSender;
 
-/// Answers of one session that wait: one for each of its rooms, plus further requests. Each is a record, so these are
-/// 320 KiB.
+/// Maximum number of waiting replies of one session: one for each of its rooms, plus further requests. Each is a
+/// record, so these are 320 KiB.
 const LATE_MAX: usize = 300;
 
-/// Answers that found no place in a log, in their order.
+/// Replies that found no space in a log, in order.
 #[derive(Default)]
 pub struct Late {
     records: VecDeque<Box<[u8]>>,
@@ -34,7 +34,7 @@ impl Late {
         fits
     }
 
-    /// Moves waiting answers into the log while there is space. Returns whether none waits any more.
+    /// Moves waiting replies into the log while there is space. Returns whether none is left.
     pub fn tell(&mut self, log: &mut LogSender) -> bool {
         while let Some(record) = self.records.front() {
             if log.push(record).is_err() {
@@ -47,20 +47,20 @@ impl Late {
     }
 }
 
-/// A session's rank among those with unacknowledged bytes; 0: it has none.
+/// A session's rank among those with unacknowledged bytes; 0: none.
 pub type Rank = u64;
 
-/// All of them.
+/// All sessions with unacknowledged bytes.
 #[derive(Default)]
 pub struct Unread {
     bytes: usize,
     last: Rank,
-    /// Their slots, the one first that has acknowledged nothing for longest.
+    /// Their slots; first the one that has acknowledged nothing for longest.
     ranks: BTreeMap<Rank, u32>,
 }
 
 impl Unread {
-    /// Bytes in all.
+    /// Total bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,7 +79,7 @@ impl Unread {
         }
     }
 
-    /// The slot of the session without an acknowledgement for longest.
+    /// The slot of the session that has acknowledged nothing for longest.
     pub fn longest(&self) -> Option<u32> {
         self.ranks.first_key_value().map(|(_, slot)| *slot)
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_acknowledges_goes_to_the_end_and_who_has_nothing_left_is_not_there() {
+    fn an_acknowledging_session_moves_to_the_end_and_an_idle_one_leaves_the_order() {
         let mut unread = Unread::default();
         let mut ranks = [0; 3];
         for (slot, rank) in (0..).zip(&mut ranks) {
@@ -98,7 +98,7 @@ mod tests {
         }
         assert_eq!((unread.longest(), unread.bytes()), (Some(0), 30));
         unread.note(0, &mut ranks[0], 10, 15);
-        assert_eq!(unread.longest(), Some(0), "to be told more is no progress");
+        assert_eq!(unread.longest(), Some(0), "more sent bytes are no progress");
         unread.note(0, &mut ranks[0], 15, 5);
         assert_eq!(unread.longest(), Some(1));
         unread.note(1, &mut ranks[1], 10, 0);

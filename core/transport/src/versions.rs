@@ -1,14 +1,14 @@
-//! The versions of the protocol that an end speaks, and the one that two ends use: the highest that both speak.
+//! The protocol versions that an end supports, and the one that two ends use: the highest that both support.
 //!
-//! Owns their form in the payloads of a handshake. The transcript covers them, so nobody on the path can change one. An end that
-//! speaks the first version alone says nothing: its bytes are those of the releases before there was a choice. Must not know: the
-//! changes of a version.
+//! Owns their encoding in the payloads of a handshake. The transcript covers them, so nobody on the path can change
+//! one. An end that supports only the first version sends nothing: its bytes equal those of releases before there was
+//! a choice. Must not know: the changes of a version.
 
-/// The release of this build, which a refusal names.
+/// The release of this build, sent in a refusal.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
-/// Bytes of a release's name that are read; a longer one is cut.
+/// Bytes of a release's name that are read; the rest is cut.
 const RELEASE_MAX: usize = 32;
-/// Stands for the chosen version where there is none in common.
+/// Stands for the chosen version if none is in common.
 const NONE: u8 = 0;
 
 /// All versions from the lowest to the highest.
@@ -18,17 +18,17 @@ pub struct Versions {
     highest: u8,
 }
 
-/// Why a responder's answer gives no version.
+/// Why a responder's reply gives no version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoVersion {
-    /// It speaks these, and none of ours. `release`: its own; empty if it said nothing at all.
+    /// It supports these versions, and none of ours. `release`: its release; empty if it sent nothing.
     Other { theirs: Versions, release: String },
-    /// It is no answer to our offer.
+    /// It does not fit our offer.
     Malformed,
 }
 
 impl Versions {
-    /// The versions of an end that says nothing.
+    /// The versions of an end that sends nothing.
     pub const FIRST: Versions = Versions::new(1, 1);
     /// The versions of this build.
     pub const OURS: Versions = Versions::new(1, 1);
@@ -48,13 +48,13 @@ impl Versions {
         self.highest
     }
 
-    /// The highest version that both speak.
+    /// The highest version that both support.
     pub fn common(self, other: Versions) -> Option<u8> {
         let highest = self.highest.min(other.highest);
         (highest >= self.lowest.max(other.lowest)).then_some(highest)
     }
 
-    /// Reads a range. Later releases may say more behind it.
+    /// Reads a range. Later releases may append more.
     fn read(bytes: &[u8]) -> Option<Self> {
         match *bytes {
             [] => Some(Versions::FIRST),
@@ -71,13 +71,14 @@ impl Versions {
         }
     }
 
-    /// The responder's choice for an offer. `Err`: there is none; the initiator speaks these, or said nonsense.
+    /// The responder's choice for an offer. `Err`: none; the initiator supports these versions, or its offer is
+    /// malformed.
     pub fn choose(self, offer: &[u8]) -> Result<u8, Option<Versions>> {
         let theirs = Versions::read(offer).ok_or(None)?;
         self.common(theirs).ok_or(Some(theirs))
     }
 
-    /// The responder's answer to an offer: its choice and its range, or only nothing where nothing was offered.
+    /// The responder's reply to an offer: its choice and its range; or nothing if nothing was offered.
     pub fn answer(self, offer: &[u8]) -> Vec<u8> {
         match self.choose(offer) {
             Ok(_) if offer.is_empty() => Vec::new(),
@@ -86,7 +87,7 @@ impl Versions {
         }
     }
 
-    /// The version that an answer gives to the initiator.
+    /// The version that a reply gives to the initiator.
     pub fn answered(self, answer: &[u8]) -> Result<u8, NoVersion> {
         let (version, range) = answer
             .split_first()
@@ -117,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ends_use_the_highest_version_that_both_speak(one in versions(), other in versions()) {
+        fn both_ends_use_the_highest_version_that_both_support(one in versions(), other in versions()) {
             let offer = one.offer();
             let common = (1..=10).rev().find(|version| {
                 let speaks = |all: Versions| (all.lowest()..=all.highest()).contains(version);
@@ -133,7 +134,7 @@ mod tests {
             }
         }
 
-        /// Whoever proves a server's key and is no honest server of ours gets no version that was not to be chosen.
+        /// Not even a dishonest server with a valid key can get a version that the rules would not choose.
         #[test]
         fn no_answer_lowers_the_version(ours in versions(), answer in prop::collection::vec(0u8..8, 0..6)) {
             if let Ok(version) = ours.answered(&answer) {
@@ -149,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_the_first_version_alone_says_what_the_releases_before_said() {
+    fn an_end_with_only_the_first_version_sends_the_bytes_of_earlier_releases() {
         assert_eq!(Versions::FIRST.offer(), [0; 0]);
         assert_eq!(Versions::FIRST.answer(&[]), [0; 0]);
         assert_eq!(
             Versions::new(1, 2).answer(&[]),
             [0; 0],
-            "and hears no more from a later one"
+            "and gets no more from a later one"
         );
         assert_eq!(
             Versions::new(1, 2).answered(&[]),
@@ -165,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_later_release_may_say_more() {
+    fn a_later_release_may_append_more() {
         assert_eq!(Versions::new(1, 2).answer(&[1, 3, 9, 9]), [2, 1, 2]);
         assert_eq!(Versions::new(1, 2).answered(&[2, 1, 3, 9]), Ok(2));
     }
 
     #[test]
-    fn nonsense_is_no_version() {
+    fn a_malformed_offer_is_refused() {
         let ours = Versions::new(1, 2);
         for offer in [&[1][..], &[0, 1], &[2, 1]] {
             assert_eq!(ours.choose(offer), Err(None), "{offer:?}");

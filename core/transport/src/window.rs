@@ -1,10 +1,10 @@
-//! The numbers of one key that were seen: the replay window, and the loss that it can count.
+//! Which sequence numbers of one key were seen: the replay window, and the loss that it can count.
 //!
 //! Owns: [`Window`], a ring of 64-bit blocks as in RFC 6479 (a jump clears whole blocks, no bit is ever shifted).
 //! Must not know: keys, frames, a number's use. Offsets and publish sequences are other number spaces.
 //!
 //! The order is fixed: [`Window::check`] before a datagram is opened, [`Window::commit`] only after it has been
-//! authenticated; else a forger could close the window in front of the real sender.
+//! authenticated; otherwise a forger could advance the window past the real sender.
 
 use crate::limits::{MISSING_RANGES_MAX, STATUS_SPAN};
 
@@ -14,18 +14,19 @@ const BITS: u64 = u64::BITS as u64;
 /// The window's verdict on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not seen so far.
+    /// Not seen yet.
     Fresh,
     /// Seen before: a copy or a replay.
     Duplicate,
-    /// Below the window (or 0, which is never sent): whether it was seen is forgotten, so it must not be taken.
+    /// Below the window (or 0, which is never sent): whether it was seen is forgotten, so it must be refused.
     Old,
 }
 
 /// The numbers seen of one sender. Numbers start at 1.
 ///
-/// A number is remembered as long as its block is in the ring, so the window reaches back at least
-/// `(BLOCKS - 1) * 64` and at most `BLOCKS * 64 - 1` numbers from the highest, depending on where in its block that is.
+/// A number is remembered as long as its block is in the ring, so the window reaches back at least `(BLOCKS - 1) *
+/// 64` and at most `BLOCKS * 64 - 1` numbers from the highest, depending on the highest number's position in its
+/// block.
 #[derive(Clone, Debug)]
 pub struct Window<const BLOCKS: usize> {
     highest: u64,
@@ -51,7 +52,7 @@ impl<const BLOCKS: usize> Window<BLOCKS> {
         }
     }
 
-    /// The verdict of [`Window::commit`] on `seq` now. Changes nothing.
+    /// What [`Window::commit`] would return for `seq` now. Changes nothing.
     #[inline]
     pub fn check(&self, seq: u64) -> Verdict {
         if seq > self.highest {
@@ -66,7 +67,7 @@ impl<const BLOCKS: usize> Window<BLOCKS> {
     }
 
     /// Notes an authenticated `seq` as seen. Only `Fresh` changes the window: of two copies in one batch that both
-    /// passed the check, the second hears `Duplicate` here.
+    /// passed the check, the second gets `Duplicate` here.
     #[inline]
     pub fn commit(&mut self, seq: u64) -> Verdict {
         let verdict = self.check(seq);
@@ -74,8 +75,8 @@ impl<const BLOCKS: usize> Window<BLOCKS> {
             return verdict;
         }
         if seq > self.highest {
-            // The blocks entered since the highest hold bits of numbers long gone. After a jump over the whole ring
-            // one round clears all of them, however far it went.
+            // The blocks entered since the highest number hold bits of numbers long past. After a jump over the whole
+            // ring, one round clears all of them, however far it went.
             let old = self.highest / BITS;
             let entered = (seq / BITS - old).min(BLOCKS as u64);
             for step in 1..=entered {
@@ -93,7 +94,7 @@ impl<const BLOCKS: usize> Window<BLOCKS> {
         self.highest
     }
 
-    /// The lowest number that the window still tells apart; 1 at first.
+    /// The lowest number that the window still remembers; 1 at first.
     pub fn lowest(&self) -> u64 {
         let block = (self.highest / BITS).saturating_sub(BLOCKS as u64 - 1);
         (block * BITS).max(1)
@@ -164,8 +165,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     impl<const BLOCKS: usize> Window<BLOCKS> {
-        /// How many of the numbers `first..=last` were not seen. Numbers outside the window or above the highest are not
-        /// counted: nothing is known of them.
+        /// How many of the numbers `first..=last` were not seen. Numbers outside the window or above the highest are
+        /// not counted, as their state is unknown.
         fn missing_between(&self, first: u64, last: u64) -> u64 {
             let first = first.max(self.lowest());
             let last = last.min(self.highest);
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Every number ever taken, in a set; the rules as sentences.
+    /// All numbers ever taken, in a set; the rules written plainly.
     #[derive(Default)]
     struct Model {
         seen: BTreeSet<u64>,
@@ -275,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_are_those_of_a_plain_set(seqs in schedule()) {
+        fn the_window_agrees_with_a_plain_set(seqs in schedule()) {
             compare::<2>(&seqs);
             compare::<4>(&seqs);
             compare::<16>(&seqs);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_never_taken() {
+    fn zero_is_never_accepted() {
         let mut window = Window::<16>::new();
         assert_eq!(window.check(0), Verdict::Old);
         assert_eq!(window.commit(0), Verdict::Old);

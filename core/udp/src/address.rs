@@ -1,20 +1,20 @@
-//! Socket addresses as the kernel wants them.
+//! Conversion of socket addresses to and from the kernel's form.
 //!
-//! Owns: the translation between [`Addr`] and `sockaddr`. One `sockaddr_in6` is room enough for either family.
+//! Owns: the translation between [`Addr`] and `sockaddr`. One `sockaddr_in6` is large enough for either family.
 
 use libc::{sockaddr_in, sockaddr_in6, socklen_t, AF_INET, AF_INET6};
 use muster_transport::Addr;
 
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Room for the address of either family.
+/// Space for an address of either family.
 pub(crate) type Name = sockaddr_in6;
 
 pub(crate) const NAME_BYTES: socklen_t = size_of::<Name>() as socklen_t;
 const V4_BYTES: socklen_t = size_of::<sockaddr_in>() as socklen_t;
 
 pub(crate) fn empty() -> Name {
-    // SAFETY: a sockaddr is plain integers; all zero is the unspecified family.
+    // SAFETY: a sockaddr consists of plain integers; all zeros is the unspecified family.
     unsafe { std::mem::zeroed() }
 }
 
@@ -22,8 +22,8 @@ pub(crate) fn is_v4(address: &Addr) -> bool {
     address.ip[..12] == V4_MAPPED
 }
 
-/// Writes `address` for a socket of the family `v4` and returns its length. An IPv6 address is written as such for an
-/// IPv4 socket too: the kernel refuses it then, which is counted like any other refusal.
+/// Writes `address` for a socket of the family `v4` and returns its length. For an IPv4 socket, too, an IPv6 address
+/// is written as such: the kernel then refuses it, which is counted like any other refusal.
 pub(crate) fn write(address: &Addr, v4: bool, name: &mut Name) -> socklen_t {
     if v4 && is_v4(address) {
         // SAFETY: `Name` is larger than sockaddr_in and at least as aligned; both are plain integers.
@@ -42,7 +42,7 @@ pub(crate) fn write(address: &Addr, v4: bool, name: &mut Name) -> socklen_t {
     NAME_BYTES
 }
 
-/// Reads an address from the kernel. An unknown family reads as the unspecified address, which no machine answers.
+/// Reads an address from the kernel. An unknown family reads as the unspecified address, to which no machine replies.
 pub(crate) fn read(name: &Name) -> Addr {
     match i32::from(name.sin6_family) {
         AF_INET => {
@@ -70,7 +70,7 @@ mod tests {
     use std::net::SocketAddr;
 
     #[test]
-    fn an_address_survives_the_way_to_the_kernel_and_back() {
+    fn an_address_survives_conversion_to_the_kernels_form_and_back() {
         for (text, v4) in [
             ("192.0.2.7:4711", true),
             ("192.0.2.7:4711", false),

@@ -1,7 +1,7 @@
 //! Traffic of the sockets, and losses by reason.
 //!
-//! Owns: [`Counters`]. Two sums always hold: datagrams handed over = `sent` + every `lost_*` + still pending ones, and
-//! deliveries of the kernel = `received` (single datagrams) + `truncated` (whole super-packets).
+//! Owns: [`Counters`]. Two sums always hold: datagrams handed over = `sent` + every `lost_*` + still pending ones,
+//! and messages from the kernel = `received` (single datagrams) + `truncated` (whole super-packets).
 
 muster_transport::counters! {
     /// Counters of a set of sockets.
@@ -10,9 +10,9 @@ muster_transport::counters! {
         received,
         /// Bytes of the datagrams taken from the kernel.
         received_bytes,
-        /// Super-packets that GRO made of several datagrams.
+        /// Super-packets received that GRO joined from several datagrams.
         received_joined,
-        /// Calls that took datagrams, or looked for some.
+        /// Receive calls, including those that found no datagram.
         receive_calls,
         /// Messages of the kernel dropped whole: longer than their slot.
         truncated,
@@ -26,25 +26,25 @@ muster_transport::counters! {
         sent_joined,
         /// Calls that sent.
         send_calls,
-        /// Calls that took fewer messages than they were given; the rest was resumed.
+        /// Send calls that took only part of their messages; the rest was resumed.
         short_counts,
         /// Times that a send buffer was full.
         blocked,
         /// Times that the kernel had no memory for a datagram (ENOBUFS).
         starved,
-        /// Sends that met the error of an earlier datagram and were repeated.
+        /// Sends repeated because they returned the error of an earlier datagram.
         repeated,
         /// Sockets for which the kernel refused UDP_SEGMENT; they send singly for good.
         gso_refused,
         /// Datagrams given up: the kernel still had no memory for them.
         lost_starved,
-        /// Datagrams given up: no socket listens there (ICMP said so).
+        /// Datagrams given up: no socket listens at the destination (ICMP).
         lost_refused,
         /// Datagrams given up: longer than the path carries.
         lost_too_large,
-        /// Datagrams given up: a rule of the system forbids them.
+        /// Datagrams given up: a system rule (firewall) forbids them.
         lost_denied,
-        /// Datagrams given up: no way leads there.
+        /// Datagrams given up: no route to the destination.
         lost_unreachable,
         /// Datagrams given up: another error.
         lost_other,
@@ -54,7 +54,7 @@ muster_transport::counters! {
 }
 
 impl Counters {
-    /// Datagrams given up, for whatever reason.
+    /// Datagrams given up, for any reason.
     pub fn lost(&self) -> u64 {
         self.lost_starved
             + self.lost_refused

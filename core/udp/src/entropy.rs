@@ -17,12 +17,8 @@ impl Entropy for KernelEntropy {
             let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
             if got < 0 {
                 let error = std::io::Error::last_os_error();
-                // Going on with predictable keys would be worse than stopping.
-                assert_eq!(
-                    error.raw_os_error(),
-                    Some(libc::EINTR),
-                    "the kernel gives no random bytes: {error}"
-                );
+                // Continuing with predictable keys would be worse than stopping.
+                assert_eq!(error.raw_os_error(), Some(libc::EINTR), "getrandom failed: {error}");
                 continue;
             }
             filled += got as usize;

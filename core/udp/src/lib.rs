@@ -1,8 +1,8 @@
-//! Batch datagram sockets for Linux: with `ahead` and `tcp` the only crates of Muster that have `unsafe`.
+//! Batch datagram sockets for Linux; besides `ahead` and `tcp` the only crate of Muster with `unsafe` code.
 //!
 //! Owns: sockets and their options, the headers for recvmmsg and sendmmsg, the meaning of each errno, the inner epoll
-//! and its timer, mailboxes between sockets of one process, the clock and the kernel's entropy. Must not know: machines,
-//! turns, budgets, faults.
+//! and its timer, mailboxes between sockets of one process, the clock and the kernel's entropy. Must not know:
+//! machines, turns, budgets, faults.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;

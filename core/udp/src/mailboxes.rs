@@ -1,9 +1,10 @@
 //! Datagrams between sockets of one process, through memory.
 //!
 //! Owns: [`Mailboxes`], where such sockets find each other, and [`Near`], the calls of a driver whose sockets have a
-//! mailbox: what goes to an address with a mailbox is put there, all else goes to the kernel. A mailbox is bounded like
-//! the receive buffer that it stands for, and what does not fit is lost and counted in the same way. Knows no driver: a
-//! socket's owner asks [`Mailboxes::waiting`] whose mailbox has something, and gives that one its turn.
+//! mailbox: a datagram to an address with a mailbox goes there, all others go to the kernel. A mailbox is bounded
+//! like the receive buffer that it replaces, and what does not fit is lost and counted in the same way. Knows no
+//! driver: the owner of the sockets asks [`Mailboxes::waiting`] which mailboxes are non-empty, and runs their
+//! drivers.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -15,27 +16,28 @@ use muster_transport::{Addr, Micros};
 use crate::socket::Socket;
 use crate::syscalls::{Errno, Incoming, Kernel, Outgoing, Syscalls};
 
-/// Most mailboxes of one process: a bit each in [`Mailboxes::waiting`].
+/// Maximum number of mailboxes of one process: a bit each in [`Mailboxes::waiting`].
 pub const MAILBOXES_MAX: usize = 64;
-/// The share of a mailbox that may hold datagrams which were read, before the rest moves to the front.
+/// Maximum bytes already read that a mailbox keeps before the rest moves to the front.
 const READ_MAX: usize = 1 << 16;
-/// Memory that an empty mailbox keeps: about 200 bundles of 1,200 bytes, as many as one turn reads. A flood's is given back.
+/// Memory that an empty mailbox keeps: about 200 bundles of 1,200 bytes, as many as one turn reads. Memory beyond it,
+/// after a flood, is freed.
 const KEPT_BYTES: usize = 256 << 10;
 
 /// A datagram, or a run of datagrams of equal size, in a mailbox.
 struct Mail {
     from: Addr,
     len: u32,
-    /// The size of each datagram of a run but the last.
+    /// The size of each datagram of a run except the last.
     segment: Option<u16>,
 }
 
 struct Mailbox {
     address: Addr,
-    /// Whether its owner's slots hold whole runs.
+    /// Whether the owner's slots can hold whole runs.
     joined: bool,
     bytes: Vec<u8>,
-    /// The number of `bytes` that were read.
+    /// How many of `bytes` were read.
     read: usize,
     mail: VecDeque<Mail>,
     bytes_max: usize,
@@ -43,7 +45,7 @@ struct Mailbox {
 
 impl Mailbox {
     fn has_room(&self, len: usize) -> bool {
-        // The kernel charges its overhead to a buffer as well; so a flood of empty datagrams has an end.
+        // The kernel charges its overhead to a buffer as well, so a flood of empty datagrams is bounded too.
         let held = self.bytes.len() - self.read + (self.mail.len() + 1) * OVERHEAD_BYTES;
         held + len <= self.bytes_max
     }
@@ -76,7 +78,7 @@ impl Mailbox {
     }
 }
 
-/// The kernel charges a receive buffer so much for one small datagram.
+/// Bytes that the kernel charges a receive buffer for one small datagram.
 const OVERHEAD_BYTES: usize = 768;
 
 #[derive(Default)]
@@ -93,7 +95,7 @@ impl Inner {
     }
 }
 
-/// The mailboxes of one process. A clone is the same one.
+/// The mailboxes of one process. Clones share them.
 #[derive(Clone, Default)]
 pub struct Mailboxes {
     inner: Arc<Mutex<Inner>>,
@@ -105,13 +107,13 @@ impl Mailboxes {
         Mailboxes::default()
     }
 
-    /// A bit for each mailbox with something in it.
+    /// One bit for each non-empty mailbox.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// The number of the mailbox of a new owner; `None` if there are [`MAILBOXES_MAX`], or the socket is bound to all
-    /// addresses of the host: its peers reach it through the kernel then.
+    /// Opens a mailbox for a new owner and returns its number. `None` if there are [`MAILBOXES_MAX`], or the socket
+    /// is bound to all addresses of the host: its peers then reach it through the kernel.
     fn open(&self, socket: &Socket) -> Option<usize> {
         let address = socket.local();
         if address.is_unspecified() {
@@ -142,7 +144,7 @@ impl Mailboxes {
         self.waiting() & 1 << index != 0
     }
 
-    /// Moves datagrams into free slots. Returns how many.
+    /// Moves datagrams into free slots. Returns their number.
     fn take(&self, index: usize, incoming: &mut Incoming<'_>) -> usize {
         let mut inner = self.lock();
         let Some(mailbox) = &mut inner.boxes[index] else {
@@ -170,12 +172,12 @@ struct Own {
     fd: RawFd,
     address: Addr,
     index: usize,
-    /// Whether the kernel's datagrams come before those in the mailbox: at every other call with mail, so that a flood of
-    /// either delays the other by one batch.
+    /// Whether the kernel's datagrams come before those in the mailbox. Alternates between calls with mail, so that a
+    /// flood of either delays the other by only one batch.
     kernel_first: bool,
 }
 
-/// The kernel's calls, and beside them the mailboxes of the process, once it has joined some.
+/// The kernel's calls, combined with the mailboxes of the process once it has joined some.
 #[derive(Default)]
 pub struct Near {
     kernel: Kernel,
@@ -187,15 +189,14 @@ pub struct Near {
 /// Datagrams that went through memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NearCounters {
-    /// Put into mailboxes.
+    /// Datagrams put into mailboxes.
     pub put: u64,
-    /// Lost: the mailbox was full.
+    /// Datagrams lost: the mailbox was full.
     pub lost_full: u64,
 }
 
 impl Near {
-    /// From now on these sockets have mailboxes, those among them that can have one. Returns their bits in
-    /// [`Mailboxes::waiting`].
+    /// Gives mailboxes to those of these sockets that can have one. Returns their bits in [`Mailboxes::waiting`].
     pub fn join<'a>(&mut self, mailboxes: &Mailboxes, sockets: impl IntoIterator<Item = &'a Socket>) -> u64 {
         self.leave();
         self.mailboxes = mailboxes.clone();
@@ -222,8 +223,8 @@ impl Near {
         }
     }
 
-    /// Puts the first messages into mailboxes, up to one that has none. Returns how many it took, and how many after them
-    /// have none.
+    /// Puts messages into mailboxes, up to the first without one. Returns how many it took, and how many after them
+    /// have no mailbox.
     fn put(&mut self, from: Addr, outgoing: &Outgoing<'_>) -> (usize, usize) {
         let mut inner = self.mailboxes.lock();
         let (mut taken, mut bits) = (0, 0);
@@ -263,7 +264,7 @@ impl Near {
     }
 }
 
-/// The datagrams of a message; an empty one is one as well.
+/// The datagrams of a message; an empty message is one datagram.
 fn parts(bytes: &[u8], whole: usize) -> impl Iterator<Item = &[u8]> {
     let empty = bytes.is_empty().then_some(bytes);
     empty.into_iter().chain(bytes.chunks(whole.max(1)))
@@ -298,7 +299,7 @@ impl Syscalls for Near {
             let mut rest = incoming.rest(count);
             count += match kernel {
                 false => self.mailboxes.take(index, &mut rest),
-                // There is mail, so the call as a whole succeeds. An error that lasts comes again.
+                // There is mail, so the call as a whole succeeds. A lasting error comes again.
                 true => self.kernel.receive(socket, &mut rest).unwrap_or(0),
             };
         }

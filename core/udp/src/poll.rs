@@ -1,7 +1,7 @@
 //! The inner epoll and its timer: the outer event loop watches one descriptor and schedules nothing.
 //!
-//! Owns: [`Poll`], [`Timer`]. A socket's POLLERR ends here; an outer loop such as libuv would close its handle over it
-//! and go deaf for ever.
+//! Owns: [`Poll`], [`Timer`]. A socket's POLLERR stays inside; an outer loop such as libuv would close its handle on
+//! it and receive nothing more.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_transport::Micros;
 
-/// Events that one wait takes; the rest is level-triggered and comes with the next one.
+/// Maximum number of events that one wait returns; the rest is level-triggered and comes with the next one.
 pub const EVENTS_MAX: usize = 256;
 
 /// One descriptor that is ready.
@@ -42,20 +42,20 @@ impl Poll {
         self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLIN)
     }
 
-    /// Whether `fd` is watched for room to send, too.
+    /// Also watches `fd` for space to send, or stops that.
     pub fn set_writable(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> io::Result<()> {
         self.watch(fd, token, true, writable)
     }
 
-    /// Watches `fd` for data, for room to send, for both or for neither. An error or the end of both directions is always
-    /// reported, as data is.
+    /// Watches `fd` for data, for space to send, for both or for neither. An error or the end of both directions is
+    /// always reported, as data is.
     pub fn watch(&self, fd: BorrowedFd<'_>, token: u64, readable: bool, writable: bool) -> io::Result<()> {
         let wanted = |wanted: bool, bit| if wanted { bit } else { 0 };
         let events = wanted(readable, libc::EPOLLIN) | wanted(writable, libc::EPOLLOUT);
         self.control(libc::EPOLL_CTL_MOD, fd, token, events)
     }
 
-    /// Waits until something is ready, at most `timeout`, and returns how many are.
+    /// Waits until something is ready, at most `timeout`, and returns how many descriptors are.
     pub fn wait(&mut self, timeout: Duration) -> usize {
         let wait_ms = match timeout.subsec_micros() % 1_000 {
             0 => i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX),
@@ -65,11 +65,11 @@ impl Poll {
         let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
         // SAFETY: the array has EVENTS_MAX entries.
         let count = unsafe { libc::epoll_wait(epoll, events, EVENTS_MAX as i32, wait_ms) };
-        // Only EINTR is left as an error: the descriptor and the array are ours.
+        // EINTR is the only possible error: the descriptor and the array are valid.
         usize::try_from(count).unwrap_or(0)
     }
 
-    /// epoll_wait counts in milliseconds, which is too coarse for an open schedule.
+    /// epoll_wait counts in milliseconds, which is too coarse for an open-loop schedule.
     fn is_ready_within(&self, timeout: Duration) -> bool {
         let mut watched = libc::pollfd {
             fd: self.epoll.as_raw_fd(),
@@ -124,8 +124,8 @@ impl Timer {
         Ok(Timer { timer })
     }
 
-    /// Arms the timer for `at` (at once if that is past). An expiry that was not looked at yet is forgotten, so the
-    /// timer never needs to be read.
+    /// Arms the timer for `at` (at once if that is past). Clears an expiry that was not read yet, so the timer never
+    /// needs to be read.
     pub fn set(&self, at: Micros) {
         // All zero would disarm it.
         let at = at.max(1);
@@ -136,7 +136,7 @@ impl Timer {
                 tv_nsec: (at % 1_000_000 * 1_000) as libc::c_long,
             },
         };
-        // SAFETY: `spec` outlives the call and no old value is asked for.
+        // SAFETY: `spec` outlives the call and no old value is requested.
         let result = unsafe {
             libc::timerfd_settime(
                 self.timer.as_raw_fd(),
@@ -145,7 +145,7 @@ impl Timer {
                 std::ptr::null_mut(),
             )
         };
-        assert_eq!(result, 0, "a timer of ours takes every valid time");
+        assert_eq!(result, 0, "timerfd_settime accepts every valid time");
     }
 }
 
@@ -155,7 +155,7 @@ impl AsFd for Timer {
     }
 }
 
-/// The last error unless `result` is zero or above.
+/// The last error, unless `result` is zero or above.
 pub(crate) fn check(result: i32) -> io::Result<()> {
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn timer_makes_the_nested_epoll_readable_until_it_is_set_anew() {
+    fn timer_makes_the_nested_epoll_readable_until_it_is_set_again() {
         let (mut inner, timer, mut outer) = (Poll::new().unwrap(), Timer::new().unwrap(), Poll::new().unwrap());
         inner.add(timer.as_fd(), 7).unwrap();
         outer.add(inner.as_fd(), 9).unwrap();

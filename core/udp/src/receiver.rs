@@ -1,6 +1,6 @@
-//! A preallocated slab into which batches of datagrams are received, and the places of the datagrams in it.
+//! A preallocated slab that receives batches of datagrams, and the positions of the datagrams in it.
 //!
-//! Owns: [`Receiver`]. Knows the format of no datagram; splits super-packets by the size that the kernel tells.
+//! Owns: [`Receiver`]. Knows the format of no datagram; splits super-packets by the size that the kernel reports.
 
 use muster_transport::{Arrival, Inbox, SocketId};
 
@@ -9,11 +9,11 @@ use crate::counters::Counters;
 use crate::socket::Socket;
 use crate::syscalls::{Incoming, Syscalls};
 
-/// With GRO: a super-packet can have 65,507 B, and a shorter slot would lose its end. 16 x 64 KiB = 1 MiB.
+/// With GRO: a super-packet can have 65,507 B, and a shorter slot would truncate it. 16 x 64 KiB = 1 MiB.
 pub const GRO_SLOTS: usize = 16;
 pub const GRO_SLOT_BYTES: usize = 65_536;
-/// Without GRO: more than an Ethernet frame carries, and an odd number of cache lines, so that the slots' beginnings do not
-/// all share two sets of the cache (4 % of taking a packet). 64 slots are 124 KiB.
+/// Without GRO: slots longer than an Ethernet frame, and an odd number of cache lines, so that the starts of the
+/// slots do not all share two sets of the cache (4 % of the cost of receiving a packet). 64 slots are 124 KiB.
 pub const PLAIN_SLOTS: usize = 64;
 pub const PLAIN_SLOT_BYTES: usize = 1_984;
 
@@ -22,18 +22,18 @@ pub const PLAIN_SLOT_BYTES: usize = 1_984;
 pub struct Received {
     /// Slots that were filled.
     pub slots: usize,
-    /// Whether fewer came than there was room for: nothing is queued, and asking again would cost a call for nothing.
+    /// Whether fewer came than there were slots: the queue is empty, and another call would be wasted.
     pub drained: bool,
 }
 
-/// Room for the one control message that is asked for, UDP_GRO's int; aligned as a `cmsghdr` must be.
+/// Space for the one control message that is requested, UDP_GRO's int; aligned as a `cmsghdr` must be.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_BYTES]);
 
 const CONTROL_BYTES: usize = 64;
 
-/// One slab for any number of sockets: batches of several sockets are collected in it before a machine looks.
+/// One slab for any number of sockets: it collects batches of several sockets before a machine processes them.
 pub struct Receiver {
     slab: Box<[u8]>,
     slot_bytes: usize,
@@ -45,14 +45,14 @@ pub struct Receiver {
     arrivals: Vec<Arrival>,
 }
 
-// SAFETY: the raw pointers in `headers` and `iovs` lead into boxes that the same value owns, and are written anew before
-// each call that follows them.
+// SAFETY: the raw pointers in `headers` and `iovs` point into boxes that the same value owns, and are set again
+// before each call that follows them.
 unsafe impl Send for Receiver {}
 // SAFETY: nothing follows them through a shared reference.
 unsafe impl Sync for Receiver {}
 
 impl Receiver {
-    /// A slab for sockets with GRO or for sockets all without it.
+    /// A slab for sockets with GRO, or for sockets that all lack it.
     pub fn new(gro: bool) -> Self {
         if gro {
             Self::with_slots(GRO_SLOTS, GRO_SLOT_BYTES)
@@ -79,12 +79,12 @@ impl Receiver {
         }
     }
 
-    /// Whether super-packets fit.
+    /// Whether super-packets fit into a slot.
     pub fn takes_joined(&self) -> bool {
         self.slot_bytes >= GRO_SLOT_BYTES
     }
 
-    /// Slots of a whole batch.
+    /// Number of slots of a whole batch.
     pub fn slots(&self) -> usize {
         self.headers.len()
     }
@@ -107,7 +107,7 @@ impl Receiver {
         debug_assert!(asked > 0, "no free slot");
         let first = self.used;
         self.point(first, asked);
-        // A call can meet one pending error of the socket, or a signal; the next one then sees the queue.
+        // A call can hit one pending error of the socket, or a signal; the next one then sees the queue.
         let mut filled = None;
         for _ in 0..2 {
             counters.receive_calls += 1;
@@ -144,7 +144,7 @@ impl Receiver {
         }
     }
 
-    /// The slab and the places in it, to alter received datagrams.
+    /// The slab and the positions of its datagrams, to alter received datagrams.
     pub fn parts(&mut self) -> (&mut [u8], &mut Vec<Arrival>) {
         (&mut self.slab, &mut self.arrivals)
     }
@@ -160,8 +160,8 @@ impl Receiver {
         self.arrivals.clear();
     }
 
-    /// Points the headers of free slots to their room. Done for every call: the kernel alters them, and pointers taken
-    /// earlier would not outlive a machine's mutable view of the slab.
+    /// Points the headers of free slots to their buffers. Needed before every call: the kernel alters them, and
+    /// earlier pointers would not outlive a machine's mutable view of the slab.
     fn point(&mut self, first: usize, count: usize) {
         let slots = first..first + count;
         let room = self.slab[first * self.slot_bytes..].chunks_exact_mut(self.slot_bytes);
@@ -186,7 +186,7 @@ impl Receiver {
     /// Notes the datagrams of a filled slot.
     fn place(&mut self, slot: usize, socket: SocketId, counters: &mut Counters) {
         let header = &self.headers[slot];
-        // The length is the cut one, so only the flag shows that something is missing.
+        // The reported length is the truncated one, so only the flag shows that something is missing.
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             counters.truncated += 1;
             return;
@@ -199,7 +199,7 @@ impl Receiver {
                 counters.received_joined += 1;
                 segment
             }
-            // Also an empty datagram, which is legal and arrives as such.
+            // An empty datagram, too: it is legal and arrives as such.
             _ => len.max(1),
         };
         let mut offset = 0;

@@ -1,7 +1,7 @@
-//! Sends the parcels of an [`Outbox`] and knows the meaning of each errno.
+//! Sends the parcels of an [`Outbox`] and interprets each errno.
 //!
-//! Owns: [`Sender`], [`Cursor`]. Waits for nothing and forgets nothing: unsent parcels stay behind the cursor, given up
-//! ones are counted by reason.
+//! Owns: [`Sender`], [`Cursor`]. Never waits and loses nothing silently: unsent parcels stay behind the cursor, given
+//! up ones are counted by reason.
 
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
@@ -19,16 +19,16 @@ pub struct Cursor {
     parcel: usize,
     /// Bytes of that parcel that have left as single datagrams.
     offset: u32,
-    /// Whether the parcel at the cursor goes out singly, because the kernel refused it whole.
+    /// Whether the parcel at the cursor leaves as single datagrams, because the kernel refused it whole.
     singly: bool,
     /// Whether the message at the cursor was repeated once already.
     repeated: bool,
-    /// Whether this outbox has already waited for memory of the kernel once.
+    /// Whether this outbox has already waited once for memory of the kernel.
     starved: bool,
 }
 
 impl Cursor {
-    /// Datagrams of `outbox` that have not been handed to the kernel.
+    /// Datagrams of `outbox` that were not handed to the kernel yet.
     pub fn remaining(&self, outbox: &Outbox) -> usize {
         let parcels = outbox.parcels().get(self.parcel..).unwrap_or(&[]);
         let done = parcels
@@ -38,15 +38,15 @@ impl Cursor {
     }
 }
 
-/// How a send ended.
+/// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// Everything was handed to the kernel or counted as lost.
     All,
-    /// This socket's buffer is full. Go on with the same cursor when it is writable.
+    /// This socket's buffer is full. Continue with the same cursor when it is writable.
     Blocked(SocketId),
-    /// The kernel has no memory for it (ENOBUFS), and no event will report the end of that. Go on with the same cursor
-    /// in 1 to 2 ms; parcels without memory then are given up.
+    /// The kernel has no memory (ENOBUFS), and no event will report the end of that. Continue with the same cursor in
+    /// 1 to 2 ms; parcels that then still get no memory are given up.
     Starved,
 }
 
@@ -54,7 +54,7 @@ pub enum Sent {
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_BYTES]);
 
-/// CMSG_SPACE of the u16 that UDP_SEGMENT takes.
+/// CMSG_SPACE for the u16 of UDP_SEGMENT.
 const CONTROL_BYTES: usize = 24;
 
 /// The part of the outbox that one message header covers.
@@ -75,7 +75,7 @@ pub struct Sender {
     messages: Box<[Message]>,
 }
 
-// SAFETY: every raw pointer in it is written anew before the call that follows it.
+// SAFETY: every raw pointer in it is set again before the call that follows it.
 unsafe impl Send for Sender {}
 // SAFETY: nothing follows them through a shared reference.
 unsafe impl Sync for Sender {}
@@ -102,7 +102,8 @@ impl Sender {
         }
     }
 
-    /// Sends the parcels behind `cursor`, a call for each run of one socket. `sockets` are indexed by [`SocketId`].
+    /// Sends the parcels behind `cursor`, with one call for each run of one socket. `sockets` are indexed by
+    /// [`SocketId`].
     pub fn send(
         &mut self,
         syscalls: &mut impl Syscalls,
@@ -133,7 +134,7 @@ impl Sender {
         Sent::All
     }
 
-    /// Writes headers for the messages at the cursor that go by the same socket.
+    /// Writes headers for the messages at the cursor that leave by the same socket.
     fn prepare(&mut self, socket: &Socket, outbox: &Outbox, cursor: &Cursor) -> usize {
         let parcels = outbox.parcels();
         let id = parcels[cursor.parcel].socket;
@@ -143,7 +144,7 @@ impl Sender {
             if parcel.socket != id {
                 break;
             }
-            // A parcel partly sent in single datagrams continues in single ones.
+            // A parcel partly sent as single datagrams continues so.
             let refused = cursor.singly && index == cursor.parcel;
             let whole = offset == 0 && socket.gso && !refused;
             let step = if whole {
@@ -188,7 +189,7 @@ impl Sender {
         count
     }
 
-    /// Asks the kernel to cut a message into datagrams of `segment` bytes, or not to.
+    /// Asks the kernel to split a message into datagrams of `segment` bytes, or not to.
     fn join(&mut self, index: usize, segment: Option<u16>) {
         let header = &mut self.headers[index].msg_hdr;
         let Some(segment) = segment else {
@@ -237,7 +238,7 @@ impl Sender {
                     let refused_whole = cursor.singly && self.messages[done].offset == 0;
                     done += taken;
                     self.pass(outbox, cursor, done - 1);
-                    // Only now is the joining guilty: a bad address or a device's MTU would have stopped the first
+                    // Only now is the joining at fault: a bad address or a device's MTU would have stopped the first
                     // datagram as well (a shorter last one may pass), and one peer must not slow down all others.
                     if refused_whole && socket.gso {
                         socket.gso = false;
@@ -246,7 +247,8 @@ impl Sender {
                     }
                     continue;
                 }
-                // Nothing taken and no error is not in the manual; skipping one keeps us from spinning on it.
+                // The manual excludes a call that takes nothing without an error; skipping a message avoids an
+                // endless loop.
                 Ok(_) => 0,
                 Err(errno) => errno,
             };
@@ -294,7 +296,7 @@ impl Sender {
 }
 
 enum Run {
-    /// All were dealt with, or the rest must be prepared anew.
+    /// All were handled, or the rest must be prepared again.
     Over,
     Blocked,
     Starved,
@@ -317,7 +319,7 @@ fn judge(errno: Errno, joined: bool, cursor: &Cursor) -> Verdict {
         // The error of an earlier datagram, reported to the next send; or a signal.
         libc::ECONNREFUSED | libc::EINTR if !cursor.repeated => Verdict::Repeat,
         libc::ECONNREFUSED => Verdict::GiveUp(|counters| &mut counters.lost_refused),
-        // Newer kernels report for a super-packet the error of its datagrams, the last of which may be short enough.
+        // For a super-packet, newer kernels report the error of its datagrams; the last one may be short enough.
         libc::EMSGSIZE if joined => Verdict::SendSingly,
         libc::EMSGSIZE => Verdict::GiveUp(|counters| &mut counters.lost_too_large),
         // A device without checksum offload, or a kernel without the option.

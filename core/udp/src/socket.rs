@@ -1,4 +1,4 @@
-//! One unconnected datagram socket and the options it was given.
+//! One unconnected datagram socket and its options.
 //!
 //! Owns: [`Socket`], [`SocketOptions`], [`Buffers`]. Knows no batch.
 
@@ -11,12 +11,12 @@ use muster_transport::Addr;
 use crate::address;
 use crate::poll::{check, owned};
 
-/// The options of a socket. A size of `None` leaves the system's default, which holds about 256 small datagrams.
+/// The options of a socket. A size of `None` keeps the system's default, which holds about 256 small datagrams.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketOptions {
     pub receive_bytes: Option<usize>,
     pub send_bytes: Option<usize>,
-    /// Let the kernel join datagrams of one flow on their way up.
+    /// Lets the kernel join received datagrams of one flow (GRO).
     pub gro: bool,
 }
 
@@ -31,7 +31,8 @@ impl Default for SocketOptions {
     }
 }
 
-/// The requested and the granted size. The kernel charges its own overhead (832 B for a datagram of 64 B) to these.
+/// The requested and the granted size. The kernel charges its own overhead (832 B for a datagram of 64 B) to the
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     pub receive_asked: Option<usize>,
@@ -48,22 +49,22 @@ impl Buffers {
     }
 }
 
-/// An unconnected, non-blocking datagram socket with IP_RECVERR off: an ICMP error of one peer never touches another.
-/// The kernel then does not report a full device queue either: such drops count as sent, and as `SndbufErrors` of the
-/// host.
+/// An unconnected, non-blocking datagram socket with IP_RECVERR off: an ICMP error of one peer never affects another.
+/// The kernel then does not report a full device queue either: such drops count as sent, and in the host's
+/// `SndbufErrors`.
 pub struct Socket {
     fd: OwnedFd,
     local: Addr,
     v4: bool,
     gro: bool,
-    /// Whether super-packets may leave; off for good once the kernel has refused one.
+    /// Whether super-packets may be sent; permanently off once the kernel has refused one.
     pub(crate) gso: bool,
     buffers: Buffers,
 }
 
 impl Socket {
-    /// Binds to `address`: an IPv4 socket for an IPv4 address, else an IPv6 one, which takes IPv4 peers too if the
-    /// address is unspecified.
+    /// Binds to `address`: an IPv4 socket for an IPv4 address, otherwise an IPv6 one, which also accepts IPv4 peers
+    /// if the address is unspecified.
     pub fn bind(address: Addr, options: &SocketOptions) -> io::Result<Self> {
         let v4 = address::is_v4(&address);
         let family = if v4 { libc::AF_INET } else { libc::AF_INET6 };
@@ -73,7 +74,7 @@ impl Socket {
         if !v4 {
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0)?;
-            // Fragments would hide a wrong size until a firewall drops them. A system that lacks the option sends on.
+            // Fragments would hide a wrong size until a firewall drops them. A system without the option still works.
             let _ = set(
                 &fd,
                 libc::IPPROTO_IPV6,
@@ -81,7 +82,7 @@ impl Socket {
                 libc::IPV6_PMTUDISC_PROBE,
             );
         }
-        // On an IPv6 socket these speak of its v4-mapped peers.
+        // On an IPv6 socket these options affect its v4-mapped peers.
         let _ = set(&fd, libc::IPPROTO_IP, libc::IP_RECVERR, 0);
         let _ = set(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
         let buffers = Buffers {
@@ -110,7 +111,7 @@ impl Socket {
         })
     }
 
-    /// The bound address with the port that the kernel chose if none was given.
+    /// The bound address, with the port that the kernel chose if none was given.
     pub fn local(&self) -> Addr {
         self.local
     }
@@ -119,12 +120,12 @@ impl Socket {
         self.buffers
     }
 
-    /// Whether the kernel joins datagrams on their way up.
+    /// Whether the kernel joins received datagrams.
     pub fn gro(&self) -> bool {
         self.gro
     }
 
-    /// Whether super-packets leave whole.
+    /// Whether super-packets are sent whole.
     pub fn gso(&self) -> bool {
         self.gso
     }
@@ -140,7 +141,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Asks for a buffer of `bytes`, beyond the system's limit where that is allowed, and reads back the granted size (the
+/// Requests a buffer of `bytes`, beyond the system's limit if that is allowed, and reads back the granted size (the
 /// kernel reports twice the size; half is meant for its overhead).
 fn size(fd: &OwnedFd, bytes: Option<usize>, forced: c_int, plain: c_int) -> io::Result<usize> {
     if let Some(bytes) = bytes {
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(small.receive_asked, None);
         assert!(
             small.receive_bytes > 0 && !small.is_short(),
-            "nothing was asked, so nothing is short: {small:?}"
+            "no size was requested, so none is short: {small:?}"
         );
         let large = Socket::bind(address("127.0.0.1:0"), &SocketOptions::default())
             .unwrap()

@@ -1,4 +1,4 @@
-//! The calls that a turn makes, behind a trait, so that tests can inject short counts, every errno and any time.
+//! The system calls of a turn behind a trait, so that tests can inject short counts, every errno and any time.
 //!
 //! Owns: [`Syscalls`], [`Kernel`] and the opaque views of message headers. Safe code can shorten and read a view but
 //! not build one: the kernel dereferences its pointers.
@@ -27,7 +27,7 @@ impl Incoming<'_> {
         self.headers.is_empty()
     }
 
-    /// The first `count` slots only.
+    /// Only the first `count` slots.
     pub fn first(&mut self, count: usize) -> Incoming<'_> {
         Incoming {
             headers: &mut self.headers[..count],
@@ -41,11 +41,11 @@ impl Incoming<'_> {
         }
     }
 
-    /// Fills a slot as the kernel would: `segment` is the size of the datagrams in `bytes`, if they are several.
+    /// Fills a slot as the kernel would: `segment` is the size of the datagrams in `bytes`, if there are several.
     pub(crate) fn write(&mut self, slot: usize, from: &Addr, bytes: &[u8], segment: Option<u16>) {
         let header = &mut self.headers[slot];
-        // SAFETY: only this crate makes headers; each points to one iovec, a name and a control buffer with room for the
-        // lengths it says, all exclusive for the view's life.
+        // SAFETY: only this crate makes headers; each points to one iovec, a name and a control buffer with space for
+        // the lengths in it, all exclusive for the view's life.
         unsafe {
             let iov = &*header.msg_hdr.msg_iov;
             let len = bytes.len().min(iov.iov_len);
@@ -70,7 +70,7 @@ impl Incoming<'_> {
     }
 }
 
-/// Messages that a send call is to send.
+/// Messages for a send call.
 pub struct Outgoing<'a> {
     pub(crate) headers: &'a mut [libc::mmsghdr],
     /// The bytes that the headers point to.
@@ -86,7 +86,7 @@ impl Outgoing<'_> {
         self.headers.is_empty()
     }
 
-    /// The first `count` messages only.
+    /// Only the first `count` messages.
     pub fn first(&mut self, count: usize) -> Outgoing<'_> {
         Outgoing {
             headers: &mut self.headers[..count],
@@ -109,12 +109,12 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Whether the kernel is asked to cut the `index`-th message into datagrams (UDP_SEGMENT).
+    /// Whether the kernel is asked to split the `index`-th message into datagrams (UDP_SEGMENT).
     pub fn is_joined(&self, index: usize) -> bool {
         self.headers[index].msg_hdr.msg_controllen != 0
     }
 
-    /// The size of the datagrams that the kernel is asked to cut the `index`-th message into, if it is.
+    /// The datagram size into which the kernel is asked to split the `index`-th message, if it is.
     pub fn segment(&self, index: usize) -> Option<u16> {
         if !self.is_joined(index) {
             return None;
@@ -135,7 +135,8 @@ pub trait Syscalls {
     /// Fills slots from the first one on without waiting; returns how many were filled.
     fn receive(&mut self, socket: BorrowedFd<'_>, incoming: &mut Incoming<'_>) -> Result<usize, Errno>;
 
-    /// Sends messages from the first one on without waiting; returns how many left. An error is the first one's.
+    /// Sends messages from the first one on without waiting; returns how many left. An error belongs to the first
+    /// message.
     fn send(&mut self, socket: BorrowedFd<'_>, outgoing: &mut Outgoing<'_>) -> Result<usize, Errno>;
 }
 
@@ -150,7 +151,7 @@ impl Syscalls for Kernel {
 
     fn receive(&mut self, socket: BorrowedFd<'_>, incoming: &mut Incoming<'_>) -> Result<usize, Errno> {
         let fd = socket.as_raw_fd();
-        // A single slot is the rule with thousands of sockets; recvmmsg would look for a second message in vain.
+        // With thousands of sockets a single slot is the rule; recvmmsg would look for a second message in vain.
         if let [only] = &mut *incoming.headers {
             // SAFETY: only this crate makes headers; their pointers are valid and exclusive for the view's life.
             let len = unsafe { libc::recvmsg(fd, &mut only.msg_hdr, libc::MSG_DONTWAIT) };
@@ -172,7 +173,7 @@ impl Syscalls for Kernel {
     }
 }
 
-/// Microseconds of CLOCK_MONOTONIC, the clock that [`crate::Timer`] is set by.
+/// Microseconds of CLOCK_MONOTONIC, the clock of [`crate::Timer`].
 pub fn monotonic_now() -> Micros {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` outlives the call; this clock always exists.

@@ -46,7 +46,7 @@ impl Node {
         assert_eq!(sent, Sent::All);
     }
 
-    /// One call. Returns from where each datagram came, and its bytes.
+    /// One call. Returns the source and the bytes of each datagram.
     fn receive(&mut self) -> Vec<(Addr, Vec<u8>)> {
         self.receiver.clear();
         let (near, counters) = (&mut self.near, &mut self.counters);
@@ -74,7 +74,7 @@ fn plain() -> SocketOptions {
 }
 
 #[test]
-fn what_goes_to_a_socket_of_the_process_waits_in_memory_and_all_else_in_the_kernel() {
+fn datagrams_within_the_process_go_through_memory_and_others_through_the_kernel() {
     for options in [SocketOptions::default(), plain()] {
         let mailboxes = Mailboxes::new();
         let (mut one, mut two) = (Node::new(&mailboxes, options), Node::new(&mailboxes, options));
@@ -99,7 +99,7 @@ fn what_goes_to_a_socket_of_the_process_waits_in_memory_and_all_else_in_the_kern
 }
 
 #[test]
-fn a_flood_of_mail_does_not_hold_up_the_kernel_nor_that_of_the_kernel_the_mail() {
+fn a_flood_of_mail_or_of_the_kernel_does_not_starve_the_other() {
     let mailboxes = Mailboxes::new();
     let (mut one, mut two) = (Node::new(&mailboxes, plain()), Node::new(&mailboxes, plain()));
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -127,7 +127,7 @@ fn a_flood_of_mail_does_not_hold_up_the_kernel_nor_that_of_the_kernel_the_mail()
 }
 
 #[test]
-fn one_look_finds_all_that_both_hold_where_there_is_room() {
+fn one_receive_takes_from_both_if_there_are_slots() {
     let mailboxes = Mailboxes::new();
     let (mut one, mut two) = (Node::new(&mailboxes, plain()), Node::new(&mailboxes, plain()));
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -161,7 +161,7 @@ fn a_mailbox_holds_as_much_as_the_receive_buffer_and_the_rest_is_lost_and_counte
 }
 
 #[test]
-fn a_socket_that_has_gone_is_reached_by_the_kernel_alone() {
+fn datagrams_to_a_closed_socket_go_to_the_kernel() {
     let mailboxes = Mailboxes::new();
     let (mut one, two) = (Node::new(&mailboxes, plain()), Node::new(&mailboxes, plain()));
     let to = two.at();
@@ -175,7 +175,7 @@ fn a_socket_that_has_gone_is_reached_by_the_kernel_alone() {
 }
 
 #[test]
-fn an_address_for_all_of_the_host_and_one_socket_too_many_have_no_mailbox() {
+fn an_unspecified_address_and_a_surplus_socket_get_no_mailbox() {
     let mailboxes = Mailboxes::new();
     let everywhere = [Socket::bind(address("0.0.0.0:0"), &plain()).unwrap()];
     assert_eq!(Near::default().join(&mailboxes, &everywhere), 0);
@@ -185,7 +185,7 @@ fn an_address_for_all_of_the_host_and_one_socket_too_many_have_no_mailbox() {
 }
 
 #[test]
-fn runs_arrive_whole_and_large_mail_moves_up() {
+fn runs_arrive_whole_and_read_bytes_are_compacted() {
     let mailboxes = Mailboxes::new();
     let options = SocketOptions::default();
     let (mut one, mut two) = (Node::new(&mailboxes, options), Node::new(&mailboxes, options));

@@ -158,7 +158,7 @@ fn several_sockets_share_one_batch() {
     assert_eq!(receiver.room(), receiver.slots());
 }
 
-/// Fails as told, then asks the kernel.
+/// Returns the given errors, then calls the kernel.
 struct Failing(Vec<Errno>);
 
 impl Syscalls for Failing {

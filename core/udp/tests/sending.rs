@@ -9,7 +9,7 @@ use muster_udp::{
     Counters, Cursor, Errno, Incoming, Kernel, Outgoing, Receiver, Sender, Sent, Socket, SocketOptions, Syscalls,
 };
 
-/// Answers as told, then takes everything; records the calls.
+/// Returns the given results, then takes everything; records the calls.
 #[derive(Default)]
 struct Script {
     answers: VecDeque<Result<usize, Errno>>,
@@ -121,7 +121,7 @@ impl Bench {
         )
     }
 
-    /// Nothing vanishes: handed over datagrams are sent, lost or still there.
+    /// Nothing vanishes: every datagram handed over is sent, lost or pending.
     fn assert_accounted(&self) {
         let pending = self.cursor.remaining(&self.outbox) as u64;
         assert_eq!(
@@ -173,7 +173,7 @@ fn a_full_buffer_keeps_the_rest_for_later() {
 }
 
 #[test]
-fn a_full_device_is_waited_for_once_and_then_costs_single_datagrams() {
+fn kernel_without_memory_is_retried_once_and_then_loses_single_datagrams() {
     let mut bench = Bench::fan_out(4);
     let mut script = Script::with(&[Ok(1), Err(libc::ENOBUFS)]);
     assert_eq!(bench.send(&mut script), Sent::Starved);
@@ -241,7 +241,7 @@ fn every_other_errno_costs_one_datagram_and_is_counted_by_its_reason() {
 }
 
 #[test]
-fn a_call_that_takes_nothing_without_an_error_does_not_hang() {
+fn a_call_that_sends_nothing_without_an_error_does_not_hang() {
     let (mut bench, mut script) = (Bench::fan_out(2), Script::with(&[Ok(0)]));
     assert_eq!(bench.send(&mut script), Sent::All);
     assert_eq!(bench.counters.lost_other, 1);
@@ -312,7 +312,7 @@ fn a_bad_address_does_not_cost_the_socket_its_super_packets() {
 }
 
 #[test]
-fn where_only_the_short_last_datagram_fits_the_device_it_is_sent_and_the_socket_keeps_its_super_packets() {
+fn if_only_the_short_last_datagram_fits_the_mtu_it_is_sent_and_the_socket_keeps_gso() {
     for whole in [libc::EMSGSIZE, libc::EINVAL] {
         let mut bench = joined();
         let mut script = Script::with(&[

@@ -1,4 +1,4 @@
-//! A toy machine, a kernel that does as told, and sockets on loopback.
+//! A toy machine, a scripted kernel, and sockets on loopback.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use muster_driver::Driver;
 use muster_transport::{Addr, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_udp::{Errno, Incoming, Kernel, Outgoing, Socket, SocketOptions, Syscalls};
 
-/// Sends each received datagram to every member, or back to its sender if there is none; ticks if told to.
+/// Sends each received datagram to every member, or back to its sender if there is none; may tick.
 #[derive(Default)]
 pub struct Toy {
     pub members: Vec<Addr>,
@@ -19,18 +19,18 @@ pub struct Toy {
     pub next_tick: Option<Micros>,
     pub ticks: Vec<Micros>,
     pub received: Vec<(SocketId, Vec<u8>)>,
-    /// When each of these was.
+    /// The time of each reception.
     pub received_at: Vec<Micros>,
     pub stalled_at: Vec<Micros>,
     pub behind_at: Vec<Micros>,
-    /// Wants its next turn to have been long ago.
+    /// Claims that its next turn was due long ago.
     pub impatient: bool,
-    /// Says that more waits when nothing does.
+    /// Claims that more waits when nothing does.
     pub cries_wolf: bool,
     pub queue: VecDeque<(SocketId, Addr, Vec<u8>)>,
     /// The member that gets the front of the queue next.
     pub member: usize,
-    /// Receivers of the answers to the next datagrams, in place of the senders.
+    /// Receivers of the replies to the next datagrams, in place of their senders.
     pub others: Vec<Addr>,
 }
 
@@ -51,7 +51,7 @@ impl Toy {
         self.queue.push_back((socket, to, bytes.to_vec()));
     }
 
-    /// Datagrams that it still wants to send.
+    /// Number of datagrams that it still wants to send.
     pub fn waiting(&self) -> usize {
         (self.queue.len() * self.members.len().max(1)).saturating_sub(self.member)
     }
@@ -118,13 +118,13 @@ impl Machine for Toy {
 /// The behaviour of a test's kernel; shared with the test, which alters it between turns.
 pub struct Desk {
     pub clock: Micros,
-    /// How far the clock moves whenever it is read.
+    /// How far the clock advances with each reading.
     pub step_us: Micros,
-    /// How far it moves besides with each of the next readings.
+    /// How much further it advances with each of the next readings.
     pub jumps_us: VecDeque<Micros>,
-    /// How far it moves for each datagram that is taken.
+    /// How far it advances for each datagram received.
     pub datagram_us: Micros,
-    /// Answers to the next sends; then everything is taken.
+    /// Results of the next sends; after them everything is accepted.
     pub answers: VecDeque<Result<usize, Errno>>,
     /// Whether accepted datagrams really leave.
     pub sends: bool,
@@ -135,7 +135,7 @@ pub struct Desk {
 pub struct FakeKernel(pub Rc<RefCell<Desk>>);
 
 impl FakeKernel {
-    /// A kernel whose clock stands still, and so far ahead that the driver's real timer never fires.
+    /// A kernel whose clock stands still, so far ahead that the driver's real timer never fires.
     pub fn new() -> Self {
         let clock = muster_udp::monotonic_now() + 3_600_000_000;
         let desk = Desk {
@@ -158,7 +158,7 @@ impl FakeKernel {
         self.0.borrow_mut().clock += by_us;
     }
 
-    /// Has the process stand still just before the clock is read for the `reading`th time from now on, counted from 0.
+    /// Makes the process stand still just before the `reading`th reading of the clock from now on, counted from 0.
     pub fn stop(&self, reading: usize, for_us: Micros) {
         let mut desk = self.0.borrow_mut();
         desk.jumps_us = std::iter::repeat_n(0, reading).chain([for_us]).collect();
@@ -212,13 +212,13 @@ pub fn friend(target: Addr) -> UdpSocket {
     friend
 }
 
-/// All that has come to a plain socket.
+/// Everything that a plain socket has received.
 pub fn heard(friend: &UdpSocket) -> Vec<Vec<u8>> {
     let mut buffer = [0; 2_048];
     std::iter::from_fn(|| friend.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
 }
 
-/// A driver of `toy` with one socket, on a kernel that does as told.
+/// A driver of `toy` with one socket, on a scripted kernel.
 pub fn told(toy: Toy) -> (Driver<Toy, FakeKernel>, FakeKernel, Addr) {
     let told = FakeKernel::new();
     let socket = socket();

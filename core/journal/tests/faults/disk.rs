@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// What a disk writes at once.
+/// What a disk writes atomically.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Default)]
 struct Bytes {
-    /// After a loss of power.
+    /// The content after a power loss.
     durable: Vec<u8>,
-    /// As read and written now.
+    /// The content as read and written now.
     cached: Vec<u8>,
     unsynced: Vec<(usize, usize)>,
 }
@@ -23,7 +23,7 @@ struct State {
     names: BTreeMap<SegmentName, usize>,
     spares: Vec<usize>,
     owner: u64,
-    /// The offset that was written last, and the one that a loss of power leaves.
+    /// The offset written last, and the one that a power loss leaves.
     acked: Option<(u64, u64)>,
     salts: u64,
     last_written: Vec<u8>,
@@ -91,12 +91,12 @@ impl Disk {
         }
     }
 
-    /// Nothing is known of what was acknowledged, as in a folder of an earlier version.
+    /// Forgets the acknowledged offset, as in a folder of an earlier version.
     pub fn forget_acked(&self) {
         self.0.lock().unwrap().acked = None;
     }
 
-    /// Cuts a segment to `bytes`, behind the log's back.
+    /// Truncates a segment to `bytes` without the log's knowledge.
     pub fn shorten(&self, name: SegmentName, bytes: usize) {
         let mut state = self.0.lock().unwrap();
         let at = state.names[&name];
@@ -108,7 +108,7 @@ impl Disk {
         self.0.lock().unwrap().segments_left = Some(segments);
     }
 
-    /// The sync after `syncs` further ones fails and drops what it should have written, as Linux does.
+    /// The sync after `syncs` further ones fails and drops the data, as on Linux.
     pub fn fail_sync_after(&self, syncs: u32) {
         self.0.lock().unwrap().syncs_to_failure = Some(syncs);
     }
@@ -140,7 +140,7 @@ impl Disk {
         self.0.lock().unwrap().names.remove(&name);
     }
 
-    /// Puts `bytes` into all that a later segment may begin from.
+    /// Writes `bytes` into all files that a later segment may reuse.
     pub fn plant_in_spares(&self, bytes: &[u8], from: usize) {
         let mut state = self.0.lock().unwrap();
         for at in state.spares.clone() {
@@ -283,7 +283,7 @@ impl SegmentFile for DiskFile {
         }
         file.cached[from..to].copy_from_slice(bytes);
         file.unsynced.push((from, to));
-        alive // the write that meets the loss of power may be torn
+        alive // the write during the power loss may be torn
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -294,7 +294,7 @@ impl SegmentFile for DiskFile {
         let file = &mut state.files[self.at];
         let unsynced = std::mem::take(&mut file.unsynced);
         if fails {
-            return Err(io::Error::other("sync failed")); // the bytes stay cached, are clean, and never reach the disk
+            return Err(io::Error::other("sync failed")); // the bytes stay in the cache marked clean, and never reach the disk
         }
         for (from, to) in unsynced {
             file.durable[from..to].copy_from_slice(&file.cached[from..to]);

@@ -1,4 +1,4 @@
-//! The log over a disk in memory with faults, against plain vectors.
+//! The log over a disk in memory with faults, compared with plain vectors.
 
 mod disk;
 mod model;
@@ -27,17 +27,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn answered_records_survive_crashes_in_order_and_once(steps in steps()) {
+    fn acknowledged_records_survive_crashes_in_order_and_once(steps in steps()) {
         prop_assert_eq!(check_steps(&steps), Ok(()));
     }
 
     #[test]
-    fn flipped_bit_is_told(place in 0.0..1.0, closed: bool, marked: bool) {
+    fn flipped_bit_is_reported(place in 0.0..1.0, closed: bool, marked: bool) {
         prop_assert_eq!(check_flip(place, closed, marked), Ok(()));
     }
 
     #[test]
-    fn cut_tail_is_told_with_the_records_that_are_missing(segment in 0..3_usize, bytes in 0..=SEGMENT_BYTES as usize, closed: bool) {
+    fn cut_tail_is_reported_with_the_missing_records(segment in 0..3_usize, bytes in 0..=SEGMENT_BYTES as usize, closed: bool) {
         prop_assert_eq!(check_cut(segment, bytes, closed), Ok(()));
     }
 }
@@ -50,19 +50,19 @@ fn log_refuses_after_a_failed_sync() {
 }
 
 #[test]
-fn fenced_owner_answers_nothing_that_its_successor_lacks() {
+fn fenced_owner_acknowledges_nothing_that_its_successor_lacks() {
     for after in 0..40 {
         assert_eq!(check_takeover(after), Ok(()), "after {after}");
     }
 }
 
 #[test]
-fn forged_frames_in_a_used_segment_stay_dead() {
+fn forged_frames_in_a_reused_segment_stay_invalid() {
     assert_eq!(check_forged_frames(), Ok(()));
 }
 
 #[test]
-fn full_disk_is_told_and_the_log_goes_on_when_there_is_room() {
+fn full_disk_is_reported_and_the_log_continues_with_space() {
     let disk = Disk::default();
     let mut log = open(&disk).unwrap();
     disk.leave_room_for(1);
@@ -104,7 +104,7 @@ fn full_disk_is_told_and_the_log_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn missing_segment_is_told() {
+fn missing_segment_is_reported() {
     let disk = Disk::default();
     let mut log = open(&disk).unwrap();
     for _ in 0..8 {
@@ -120,7 +120,7 @@ fn missing_segment_is_told() {
 }
 
 #[test]
-fn log_whose_segments_are_all_lost_says_what_was_acknowledged() {
+fn log_without_segments_reports_the_acknowledged_records() {
     let disk = Disk::default();
     let mut log = open(&disk).unwrap();
     for _ in 0..3 {
@@ -137,7 +137,7 @@ fn log_whose_segments_are_all_lost_says_what_was_acknowledged() {
 }
 
 #[test]
-fn log_without_a_record_goes_on_where_it_is_told() {
+fn log_without_a_record_starts_at_the_given_offset() {
     let disk = Disk::default();
     let from = |begin| {
         let epoch = disk.claim();
@@ -157,7 +157,7 @@ fn log_without_a_record_goes_on_where_it_is_told() {
 }
 
 #[test]
-fn group_that_fits_no_segment_is_refused_alone() {
+fn only_a_group_that_fits_no_segment_is_refused() {
     let disk = Disk::default();
     let mut log = open(&disk).unwrap();
     assert!(matches!(
@@ -169,7 +169,7 @@ fn group_that_fits_no_segment_is_refused_alone() {
 }
 
 #[test]
-fn reader_follows_the_owner_and_is_told_of_trimming() {
+fn reader_follows_the_owner_and_gets_an_error_after_trimming() {
     let disk = Disk::default();
     let mut log = open(&disk).unwrap();
     let mut reader = log.reader(0).unwrap();

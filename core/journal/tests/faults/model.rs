@@ -1,4 +1,4 @@
-//! What the journal promises, as plain vectors, over a disk with faults.
+//! The journal's guarantees as plain vectors, over a disk with faults.
 
 use crate::disk::Disk;
 use muster_journal::{AppendError, Corruption, Group, Log, OpenError, ReadError, HEADER_BYTES};
@@ -18,9 +18,9 @@ pub enum Step {
     Trim(u8),
     /// Close and open.
     Close,
-    /// Drop without closing, and open.
+    /// Drop without closing, and open again.
     Leave,
-    /// The power fails after so many steps of the disk.
+    /// The power fails after this many steps of the disk.
     Crash(u32, u64),
     /// Read from this share of the log, in percent.
     Read(u8),
@@ -52,7 +52,7 @@ fn read_all(log: &Faulty, from: u64) -> Result<Vec<(u64, Vec<u8>)>, ReadError> {
     Ok(read)
 }
 
-/// What was answered, and the one group that may be there besides.
+/// The acknowledged records, and the one group that may be there besides.
 #[derive(Default)]
 struct Model {
     answered: Vec<Vec<u8>>,
@@ -62,7 +62,7 @@ struct Model {
 }
 
 impl Model {
-    /// Records that differ in each byte's place, so that none passes for another.
+    /// Records that differ at each byte position, so that none can be mistaken for another.
     fn group(&mut self, lens: &[u16]) -> (Group, Vec<Vec<u8>>) {
         let mut group = Group::new();
         let mut records = Vec::new();
@@ -76,7 +76,7 @@ impl Model {
         (group, records)
     }
 
-    /// After an opening the log holds what was answered, and all or nothing of one further group.
+    /// After an opening the log holds the acknowledged records, and all or nothing of one further group.
     fn check_opened(&mut self, log: &Faulty) -> Result<(), String> {
         let unanswered = std::mem::take(&mut self.unanswered);
         let answered = self.answered.len() as u64;
@@ -84,7 +84,7 @@ impl Model {
             self.answered.extend(unanswered);
         } else if log.end() != answered {
             return Err(format!(
-                "log ends at {}, {answered} answered, {} not",
+                "log ends at {}, {answered} acknowledged, {} not",
                 log.end(),
                 unanswered.len()
             ));
@@ -109,7 +109,7 @@ impl Model {
     }
 }
 
-/// Runs `steps` and compares each answer.
+/// Runs `steps` and compares each result.
 pub fn check_steps(steps: &[Step]) -> Result<(), String> {
     let disk = Disk::default();
     let mut model = Model::default();
@@ -170,7 +170,7 @@ pub fn check_steps(steps: &[Step]) -> Result<(), String> {
     model.check_opened(&log)
 }
 
-/// Groups of a log that are known to be there, for damage to be done to them.
+/// Writes groups of a log, for damage to be done to them.
 fn written(groups: u32, records: u32) -> (Disk, Faulty, Model) {
     let disk = Disk::default();
     let mut log = open(&disk).unwrap();
@@ -183,7 +183,8 @@ fn written(groups: u32, records: u32) -> (Disk, Faulty, Model) {
     (disk, log, model)
 }
 
-/// One flipped bit anywhere is told, unless it changed nothing that is read. `marked`: it is known what was acknowledged.
+/// One flipped bit anywhere is reported, unless it changed nothing that is read. `marked`: the acknowledged offset is
+/// known.
 pub fn check_flip(place: f64, closed: bool, marked: bool) -> Result<(), String> {
     let (disk, log, model) = written(12, 5);
     if closed {
@@ -214,10 +215,10 @@ pub fn check_flip(place: f64, closed: bool, marked: bool) -> Result<(), String> 
     let whole = read.len() == wanted.len();
     (wanted.starts_with(&read) && (whole || torn))
         .then_some(())
-        .ok_or_else(|| format!("{} of {} records read, no damage told", read.len(), wanted.len()))
+        .ok_or_else(|| format!("{} of {} records read, no damage reported", read.len(), wanted.len()))
 }
 
-/// A tail that was cut at any byte is told with the records that are missing, unless none is.
+/// A tail cut at any byte is reported with the missing records, if there are any.
 pub fn check_cut(segment: usize, bytes: usize, closed: bool) -> Result<(), String> {
     let (disk, log, model) = written(40, 5);
     if closed {
@@ -240,7 +241,8 @@ pub fn check_cut(segment: usize, bytes: usize, closed: bool) -> Result<(), Strin
     }
 }
 
-/// After a sync failed at any group, all that is answered is there at the next opening; what that opening found is there after a loss of power.
+/// After a failed sync of any group, all acknowledged records are there at the next opening; and what that opening
+/// found survives a power loss.
 pub fn check_failed_sync(after: u32) -> Result<(), String> {
     let (disk, mut log, mut model) = written(3, 5);
     disk.fail_sync_after(after);
@@ -265,7 +267,8 @@ pub fn check_failed_sync(after: u32) -> Result<(), String> {
     model.check_opened(&log)
 }
 
-/// A second owner takes the log over before any step of the first one's work: no record is answered by the first and unknown to the second.
+/// A second owner takes the log over before any step of the first one: no record is acknowledged by the first and
+/// unknown to the second.
 pub fn check_takeover(after: u32) -> Result<(), String> {
     let (disk, mut log, mut model) = written(2, 5);
     let taken: Arc<Mutex<Option<(Faulty, u64)>>> = Arc::default();
@@ -293,7 +296,7 @@ pub fn check_takeover(after: u32) -> Result<(), String> {
     };
     if (model.answered.len() as u64) > end {
         return Err(format!(
-            "first owner answered {}, second one begins at {end}",
+            "first owner acknowledged {}, second one begins at {end}",
             model.answered.len()
         ));
     }
@@ -307,7 +310,7 @@ pub fn check_takeover(after: u32) -> Result<(), String> {
     model.check_opened(&third)
 }
 
-/// What a sender placed in its records, to look like frames once their segment is used again, stays dead.
+/// Bytes in records that imitate frames stay invalid once their segment is reused.
 pub fn check_forged_frames() -> Result<(), String> {
     let (disk, mut log) = (Disk::default(), None);
     let mut record = 0_u64;
@@ -322,7 +325,7 @@ pub fn check_forged_frames() -> Result<(), String> {
         append(log);
     }
     log.trim(log.end() - 1).unwrap();
-    let end = log.end() + 200; // in the next segment, which is the first one used again
+    let end = log.end() + 200; // in the next segment, the first one that is reused
     let donor = Disk::with_salts_from(1_000);
     let mut other = open(&donor).unwrap();
     while other.end() <= end {

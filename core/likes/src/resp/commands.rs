@@ -1,6 +1,7 @@
-//! The commands: their names, arity and keys, and the records that those which change something become.
+//! The commands: their names, arity and keys; and the records of commands that change something.
 //!
-//! Owns the table that clients are told by `COMMAND`. Knows neither connections nor the engine's state: whether a change is well-formed shows in its words.
+//! Owns the table that `COMMAND` shows to clients. Knows neither connections nor the engine's state: whether a change
+//! is well-formed shows in its arguments.
 
 use crate::engine::Engine;
 use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX};
@@ -12,21 +13,21 @@ pub(crate) const SYNTAX: &str = "ERR syntax error";
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 const BIT_VALUE: &str = "ERR bit is not an integer or out of range";
 
-/// What a command works on.
+/// What a command acts on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Becomes records.
+    /// Changes state by records.
     Change,
-    /// Asks the engine.
+    /// Queries the engine.
     Question,
     /// Concerns the connection or the node.
     Session,
 }
 
-/// Where a command's keys are: the first and the last argument, negative from the end; 0 for none.
+/// A command and the positions of its keys: the first and the last argument, negative from the end; 0 for none.
 pub(crate) struct Command {
     pub name: &'static str,
-    /// Arguments with the name; negative: at least so many.
+    /// Number of arguments including the name; negative: at least that many.
     pub arity: i32,
     pub kind: Kind,
     pub first_key: i32,
@@ -43,7 +44,7 @@ const fn command(name: &'static str, arity: i32, kind: Kind, first_key: i32, las
     }
 }
 
-/// The most frequent first.
+/// Most frequent first.
 pub(crate) const COMMANDS: &[Command] = &[
     command("SETBIT", 4, Kind::Change, 1, 1),
     command("GETBIT", 3, Kind::Question, 1, 1),
@@ -90,7 +91,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("DISCARD", 1, Kind::Session, 0, 0),
 ];
 
-/// Commands of Redis that are not served, and what to use instead.
+/// Commands of Redis that are not supported, and what to use instead.
 const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREMRANGEBYLEX", "ZPOPMAX", "ZPOPMIN", "ZUNIONSTORE", "ZINTERSTORE", "ZRANGESTORE"],
@@ -109,14 +110,14 @@ const INSTEAD: &[(&[&str], &str)] = &[
         "an item's likers are a bitmap: SETBIT, GETBIT, BITCOUNT",
     ),
     (&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL", "PTTL", "PERSIST"], "likes do not expire: use DEL"),
-    (&["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"], "there are no scripts: use MULTI and EXEC"),
-    (&["WATCH", "UNWATCH"], "SETBIT answers what was there before, and MULTI with EXEC is whole or not at all"),
-    (&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"], "counts are told in the room likes:ITEM"),
+    (&["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"], "scripts are not supported: use MULTI and EXEC"),
+    (&["WATCH", "UNWATCH"], "SETBIT returns the old bit, and MULTI with EXEC is atomic"),
+    (&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"], "counts are published to the room likes:ITEM"),
     (&["KEYS"], "use SCAN"),
     (&["UNLINK", "FLUSHALL", "FLUSHDB"], "use DEL"),
 ];
 
-/// What to use instead of a command of Redis that is not served.
+/// What to use instead of a command of Redis that is not supported.
 pub(crate) fn instead(name: &[u8]) -> Option<&'static str> {
     let named = |(names, _): &&(&[&str], &str)| names.iter().any(|other| other.as_bytes().eq_ignore_ascii_case(name));
     INSTEAD.iter().find(named).map(|(_, text)| *text)
@@ -151,12 +152,12 @@ impl Command {
     }
 }
 
-/// How the answer to a record becomes a reply.
+/// How the result of a record becomes a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// The bit's old value.
     Bit,
-    /// One of several deletions, of which the last one replies with their number.
+    /// One of several deletions; the last one replies with their number.
     Deletion {
         last: bool,
     },
@@ -165,7 +166,7 @@ pub(crate) enum Shape {
     Ok,
 }
 
-/// The records of a change, with the shape of each one's answer, or the error's text.
+/// The records of a change, each with the shape of its reply; or the error's text.
 pub(crate) fn records<'a>(
     command: &Command,
     arguments: &[&'a [u8]],
@@ -256,7 +257,7 @@ pub(crate) fn records<'a>(
                 Shape::Ok,
             );
         }
-        name => unreachable!("{name} changes something and has no record"),
+        name => unreachable!("{name} is a change without a record"),
     }
     Ok(())
 }
@@ -271,7 +272,7 @@ fn item_key(key: &[u8]) -> Result<&[u8], &'static str> {
     Ok(key)
 }
 
-/// A number as Redis reads it: digits alone, no leading zero, no sign.
+/// A number as Redis parses it: digits alone, no leading zero, no sign.
 pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 20 || (bytes[0] == b'0' && bytes.len() > 1) {
         return None;
@@ -282,7 +283,7 @@ pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// The same with a minus.
+/// A number as Redis parses it, with an optional minus.
 pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
     match bytes.strip_prefix(b"-") {
         Some(rest) => {

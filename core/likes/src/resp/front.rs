@@ -1,6 +1,7 @@
 //! Connections, batches and the order of replies.
 //!
-//! Owns which reply waits for which record. Knows no socket and no log: the owner brings a socket's bytes, makes batches durable and reports that.
+//! Owns which reply waits for which record. Knows no socket and no log: the owner passes in a socket's bytes, makes
+//! batches durable and reports that.
 
 use super::commands::{self, Command, Kind, Shape};
 use super::parser::{self, Arguments};
@@ -14,44 +15,47 @@ use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
 
-/// Replies that one connection may wait for before its further commands are left unparsed: 64 pipelines of 64.
+/// Maximum number of replies that one connection may wait for before its further commands stay unparsed: 64 pipelines
+/// of 64.
 const WAITING_MAX: u32 = 4_096;
 
-/// Bytes of replies that a connection may leave unread, or of commands that it may have waiting, before its further commands are left unparsed.
+/// Maximum bytes of unread replies or of waiting commands of a connection before its further commands stay unparsed.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of records in a batch before further commands are left unparsed. One command adds up to 0.6 MB, and the journal 4 bytes a record of at least
-/// 18: a batch stays below the journal's 4 MiB a group.
+/// Maximum bytes of records in a batch before further commands stay unparsed. One command adds up to 0.6 MB, and the
+/// journal 4 bytes per record of at least 18: a batch stays below the journal's 4 MiB per group.
 const BATCH_BYTES_MAX: usize = 2 << 20;
 
-/// Commands of one transaction: all go into one batch, which has room for them behind a full one.
+/// Maximum number of commands of one transaction: all go into one batch, which has space for them even if it was
+/// full.
 const TRANSACTION_MAX: usize = 1_024;
 
-/// Bytes of their words.
+/// Maximum bytes of their arguments.
 const TRANSACTION_BYTES_MAX: usize = 512 << 10;
 
-/// Names one connection; a number comes back only after its connection was closed and all its replies are settled.
+/// Identifies one connection; a number is reused only after its connection was closed and all its replies are
+/// settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId(pub u32);
 
 #[derive(Default)]
 struct Connection {
     session: Session,
-    /// Bytes that are not parsed yet.
+    /// Bytes not parsed yet.
     unparsed: Vec<u8>,
     replies: Vec<u8>,
     /// Operations in batches.
     waiting: u32,
-    /// Bytes of commands among them, at most.
+    /// Upper bound on the bytes of their commands.
     waiting_bytes: usize,
-    /// The batch of the last of them.
+    /// The batch of the last operation.
     batch: u64,
-    /// Reads no more; closed once its replies are out.
+    /// The connection reads no more, and closes once its replies are written.
     ends: bool,
-    /// The socket is gone.
+    /// The socket is closed.
     gone: bool,
     ready: bool,
-    /// Left unparsed since the batch is full.
+    /// Unparsed because the batch is full.
     stalled: bool,
     transaction: Option<Transaction>,
 }
@@ -61,11 +65,11 @@ struct Connection {
 struct Transaction {
     commands: Vec<Vec<Vec<u8>>>,
     bytes: usize,
-    /// One of them was refused, so none is carried out.
+    /// One command was refused, so none is executed.
     refused: bool,
 }
 
-/// What a batch does, in order.
+/// The operations of a batch, in order.
 enum Operation {
     /// Dense ids for the changes behind it.
     Segment,
@@ -73,30 +77,30 @@ enum Operation {
         connection: u32,
         shape: Shape,
     },
-    /// A question or a session's command behind a change of its connection.
+    /// A query or a session's command that follows a change of its connection.
     Later {
         connection: u32,
         command: &'static Command,
         arguments: Vec<Vec<u8>>,
     },
-    /// An error behind a change of its connection.
+    /// An error that follows a change of its connection.
     Error {
         connection: u32,
         text: String,
     },
-    /// A status behind a change of its connection.
+    /// A status that follows a change of its connection.
     Status {
         connection: u32,
         text: &'static str,
     },
-    /// The beginning of a transaction's replies, behind a change of its connection.
+    /// The array header of a transaction's replies, after a change of its connection.
     Array {
         connection: u32,
         len: usize,
     },
 }
 
-/// Records that are looked at before the first of them is applied: their users' places fit into the first two caches.
+/// Records prefetched before the first of them is applied: their users' memory fits into the first two caches.
 const AHEAD: usize = 128;
 
 #[derive(Default)]
@@ -108,7 +112,7 @@ struct Batch {
     operations: Vec<Operation>,
 }
 
-/// Dense ids that records in batches will bring and take.
+/// Dense ids that records in batches will bring and use.
 #[derive(Clone, Copy, Default)]
 struct Ids {
     coming: u64,
@@ -122,6 +126,11 @@ struct Suspension {
 }
 
 /// All clients of one log's likes.
+///
+/// For each connection the owner calls [`Front::open`], then [`Front::feed`] with the bytes of its socket, and at the
+/// end [`Front::close`]. It makes the records of [`Front::begin_batch`] durable and reports
+/// [`Front::batch_is_durable`], or [`Front::batch_failed`]. [`Front::ready`] and [`Front::take_replies`] return what
+/// must be written to the sockets.
 pub struct Front {
     engine: Engine,
     settings: Settings,
@@ -134,13 +143,13 @@ pub struct Front {
     ids: Ids,
     ready: Vec<u32>,
     stalled: Vec<u32>,
-    /// Why no change is taken any more.
+    /// Why changes are refused permanently.
     refusal: Option<String>,
-    /// Why the last batch is not in the log; `None` once one is again.
+    /// Why the last batch is not in the log; `None` after the next success.
     trouble: Option<String>,
-    /// Changes that were not taken since the start.
+    /// Number of changes since the start that failed.
     not_taken: u64,
-    /// Why no item is served for now.
+    /// Why no item is served at present.
     suspension: Option<Suspension>,
     arguments: Arguments,
 }
@@ -174,22 +183,22 @@ impl Front {
         &self.engine
     }
 
-    /// For questions that build rankings, and for write-behind. Records go through the front alone.
+    /// For queries that build rankings, and for write-behind. Records must go through the front.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// Why no change is taken any more, if so.
+    /// Why changes are refused permanently, if they are.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Why the last change was not taken, as a full disk; `None` once one is taken again.
+    /// Why the last change failed, for example because of a full disk; `None` after the next success.
     pub fn trouble(&self) -> Option<&str> {
         self.refusal.as_deref().or(self.trouble.as_deref())
     }
 
-    /// Changes since the start that the log did not take.
+    /// Number of changes since the start that the log did not accept.
     pub fn not_taken(&self) -> u64 {
         self.not_taken
     }
@@ -199,27 +208,28 @@ impl Front {
         (self.connections.len() - self.free.len(), self.commands)
     }
 
-    /// Whether changes wait for a batch, or for theirs to be durable.
+    /// Whether changes wait for a batch, or for their batch to be durable.
     pub fn is_pending(&self) -> bool {
         self.in_flight.is_some() || !self.collecting.operations.is_empty()
     }
 
-    /// From now on questions, and changes if `changes_too`, get `text`, which begins with an error's code, as their reply; `None`: they are served again.
+    /// From now on queries, and changes if `changes_too`, get `text`, which begins with an error's code, as their
+    /// reply; `None`: they are served again.
     ///
-    /// For an owner that can't know whether it still is: another one may have changed what it would answer. Changes that are in batches are answered
-    /// nevertheless, by their log.
+    /// For an owner that is not sure that it still is the owner: another one may have changed the data. Changes in
+    /// batches still get the reply that their log decides.
     pub fn suspend(&mut self, text: Option<String>, changes_too: bool) {
         self.suspension = text.map(|text| Suspension { text, changes_too });
     }
 
-    /// The log has another owner, or is served elsewhere: everything is dropped. Call it while nothing is pending.
+    /// The log has another owner, or is served elsewhere: drops everything. Call it while nothing is pending.
     pub fn forget(&mut self) {
         assert!(!self.is_pending(), "every change has its reply");
         self.engine = Engine::new(self.engine.options());
         self.ids = Ids::default();
     }
 
-    /// Users and passwords of later `AUTH`s; who is in stays in.
+    /// Replaces users and passwords for later `AUTH`s; authenticated clients stay.
     pub fn set_passwords(&mut self, passwords: Vec<(String, String)>) {
         self.settings.passwords = passwords;
     }
@@ -249,7 +259,7 @@ impl Front {
         }
     }
 
-    /// The client's socket is gone. Its changes in batches stay.
+    /// The client's socket is closed. Its changes in batches stay.
     pub fn close(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connection(id.0) {
             connection.gone = true;
@@ -259,7 +269,7 @@ impl Front {
         self.free_if_done(id.0);
     }
 
-    /// Takes a socket's bytes. An empty slice goes on with bytes that a full connection left unparsed.
+    /// Takes a socket's bytes. An empty slice resumes parsing bytes that a full connection left unparsed.
     pub fn feed(&mut self, id: ConnectionId, bytes: &[u8], now_ms: u64) {
         let Some(connection) = self.connection(id.0) else {
             return;
@@ -283,7 +293,7 @@ impl Front {
         }
     }
 
-    /// Whether the connection has no room for more: the socket is not read until it has.
+    /// Whether the connection is full: the owner must not read the socket until it is not.
     pub fn is_full(&self, id: ConnectionId) -> bool {
         self.connections
             .get(id.0 as usize)
@@ -291,7 +301,7 @@ impl Front {
             .is_some_and(Connection::is_full)
     }
 
-    /// Whether the socket is to be closed once its replies are written.
+    /// Whether to close the socket once its replies are written.
     pub fn ends(&self, id: ConnectionId) -> bool {
         let connection = self.connections.get(id.0 as usize).and_then(Option::as_ref);
         connection.is_none_or(|connection| connection.ends && connection.waiting == 0)
@@ -308,14 +318,14 @@ impl Front {
         ready.into_iter().map(ConnectionId).collect()
     }
 
-    /// The replies that are to be written to the socket.
+    /// The replies to write to the socket.
     pub fn take_replies(&mut self, id: ConnectionId) -> Vec<u8> {
         self.connection(id.0)
             .map(|connection| std::mem::take(&mut connection.replies))
             .unwrap_or_default()
     }
 
-    /// The records that are to be made durable next, as one group, or `None` while there are none or a batch is under way.
+    /// The next records to make durable, as one group; `None` if there are none or a batch is in progress.
     pub fn begin_batch(&mut self) -> Option<impl Iterator<Item = &[u8]>> {
         if self.in_flight.is_some() || self.collecting.ends.is_empty() {
             return None;
@@ -329,7 +339,7 @@ impl Front {
         Some(records(&batch.bytes, &batch.ends))
     }
 
-    /// The batch is durable, its first record at `first`: applies it and replies.
+    /// The batch is durable, with its first record at `first`: applies it and replies.
     pub fn batch_is_durable(&mut self, first: u64, now_ms: u64) {
         let batch = self.in_flight.take().expect("a batch is under way");
         self.trouble = None;
@@ -379,9 +389,10 @@ impl Front {
         self.go_on(now_ms);
     }
 
-    /// The batch is not in the log and never will be: its changes and those behind it get `text`, which begins with an error's code, as their reply.
+    /// The batch is not in the log and never will be: its changes and the replies behind them get `text`, which
+    /// begins with an error's code.
     ///
-    /// With `for_good` every later change gets it too: the log refuses, or has a new owner.
+    /// With `for_good` every later change gets it too: the log refuses writes, or has a new owner.
     pub fn batch_failed(&mut self, text: &str, for_good: bool, now_ms: u64) {
         if for_good {
             self.refusal = Some(text.into());
@@ -413,7 +424,7 @@ impl Front {
         self.go_on(now_ms);
     }
 
-    /// Parses and runs commands while there is room; answers the bytes used.
+    /// Parses and runs commands while there is space; returns the bytes used.
     fn run(&mut self, place: u32, bytes: &[u8], now_ms: u64) -> usize {
         let mut arguments = std::mem::take(&mut self.arguments);
         let mut used = 0;
@@ -481,7 +492,7 @@ impl Front {
         }
     }
 
-    /// The command, if it is one and this client may send it here.
+    /// The command, if it exists and this client may use it here.
     fn allowed(&self, place: u32, words: &[&[u8]]) -> Result<&'static Command, String> {
         let Some(command) = Command::find(words[0]) else {
             return Err(unknown(words));
@@ -500,7 +511,7 @@ impl Front {
         Ok(command)
     }
 
-    /// Closes a connection without a word: a web page made a browser send HTTP here, with commands in its body.
+    /// Closes a connection without a reply: a web page made a browser send HTTP here, with commands in the body.
     fn hang_up(&mut self, place: u32) {
         if let Some(connection) = self.connection(place) {
             connection.ends = true;
@@ -543,7 +554,7 @@ impl Front {
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             match self.allowed(place, &words) {
                 Ok(command) => self.carry_out(place, command, &words, now_ms),
-                Err(text) => self.error(place, text), // what was served when it was queued
+                Err(text) => self.error(place, text), // it was served when it was queued
             }
         }
     }
@@ -558,7 +569,7 @@ impl Front {
         if connection.waiting == 0 {
             return self.answer(place, command, words, now_ms);
         }
-        connection.session.quits |= command.name == "QUIT"; // nothing behind it is read
+        connection.session.quits |= command.name == "QUIT"; // nothing after it is read
         connection.waiting_bytes += words.iter().map(|word| word.len()).sum::<usize>();
         let arguments = words.iter().map(|word| word.to_vec()).collect();
         self.wait(
@@ -571,7 +582,7 @@ impl Front {
         );
     }
 
-    /// Refuses what another node serves, and everything while it serves nothing.
+    /// Refuses keys that another node serves, and everything while the port serves nothing.
     fn serves(&self, command: &Command, words: &[&[u8]]) -> Result<(), String> {
         if let Some(suspension) = &self.suspension {
             if suspension.changes_too || command.kind != Kind::Change {
@@ -583,7 +594,7 @@ impl Front {
         };
         let Some((first, others)) = command.keys(words).split_first() else {
             return match cluster.door || cluster.nodes[cluster.me].slots.is_empty() {
-                true => Err("CLUSTERDOWN This port serves no slot: ask those of CLUSTER SLOTS".into()),
+                true => Err("CLUSTERDOWN This port serves no slot: use a node of CLUSTER SLOTS".into()),
                 false => Ok(()),
             };
         };
@@ -662,7 +673,7 @@ impl Front {
         }
     }
 
-    /// Puts an operation behind the connection's last one.
+    /// Queues an operation behind the connection's last one.
     fn wait(&mut self, place: u32, operation: Operation) {
         let Some(connection) = self.connection(place) else {
             return;
@@ -689,7 +700,7 @@ impl Front {
         }
     }
 
-    /// A status, or an error, in the order of the connection's replies.
+    /// A status or an error, in the order of the connection's replies.
     fn say(&mut self, place: u32, said: Result<&'static str, String>) {
         match said {
             Err(text) => self.error(place, text),
@@ -706,7 +717,7 @@ impl Front {
         }
     }
 
-    /// The beginning of an array of `len` replies, in that order.
+    /// The header of an array of `len` replies, in that order.
     fn array(&mut self, place: u32, len: usize) {
         match self.connection(place).map(|connection| connection.waiting) {
             Some(0) => self.reply(place, |reply| reply.array(len)),
@@ -742,7 +753,7 @@ impl Front {
         let (replies, session) = (&mut connection.replies, &mut connection.session);
         let begin = replies.len();
         let result = if let (Kind::Question, Some(suspension)) = (command.kind, &self.suspension) {
-            Err(suspension.text.clone()) // it waited behind a change meanwhile
+            Err(suspension.text.clone()) // it waited behind a change in the meantime
         } else if command.kind == Kind::Question {
             let mut reply = Reply {
                 out: replies,
@@ -797,7 +808,7 @@ impl Front {
         }
     }
 
-    /// Runs what connections left unparsed, now that there is room.
+    /// Parses bytes that connections left unparsed, now that there is space.
     fn go_on(&mut self, now_ms: u64) {
         let stalled = std::mem::take(&mut self.stalled);
         for &place in &stalled {
@@ -844,7 +855,7 @@ impl Front {
 }
 
 impl Transaction {
-    /// Takes a command; answers what the client is told.
+    /// Queues a command; returns the reply to the client.
     fn queue(&mut self, words: &[&[u8]]) -> Result<&'static str, String> {
         self.bytes += words.iter().map(|word| word.len()).sum::<usize>();
         if self.commands.len() >= TRANSACTION_MAX || self.bytes > TRANSACTION_BYTES_MAX {
@@ -868,12 +879,13 @@ impl Connection {
     }
 }
 
-/// The first word of a request of HTTP, or of its line that no browser leaves out: as in Redis, never a command.
+/// Whether this is the first word of an HTTP request, or of a header line that no browser leaves out: as in Redis,
+/// never a command.
 fn is_of_http(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")
 }
 
-/// Refuses what would hold the node's loop up for too long.
+/// Refuses commands that would block the node's loop for too long.
 fn affordable(engine: &Engine, command: &Command, words: &[&[u8]]) -> Result<(), &'static str> {
     if command.name != "BITOP" {
         return Ok(());
@@ -881,7 +893,7 @@ fn affordable(engine: &Engine, command: &Command, words: &[&[u8]]) -> Result<(),
     let sources = words.get(3..).unwrap_or(&[]);
     let long = |key: &&[u8]| engine.string_bytes(key) > NOT_OFFSETS_MAX / 8;
     if words[1].eq_ignore_ascii_case(b"NOT") && sources.len() == 1 && sources.iter().any(long) {
-        return Err("ERR BITOP NOT takes a key of at most 65536 bits: each clear bit becomes a user");
+        return Err("ERR BITOP NOT supports keys of at most 65536 bits: each clear bit becomes a user");
     }
     questions::few_enough_to_combine(engine, sources)
 }

@@ -1,6 +1,6 @@
-//! Patterns of `SCAN … MATCH`, as Redis has them: `*`, `?`, `[abc]`, `[^a-z]`, and `\` before any of these.
+//! Patterns of `SCAN … MATCH`, as in Redis: `*`, `?`, `[abc]`, `[^a-z]`, and `\` before any of these.
 //!
-//! Time is bounded by the pattern's length times the key's: only the last `*` is ever tried again.
+//! Time is bounded by the pattern's length times the key's: only the last `*` is ever retried.
 
 pub(crate) fn matches(pattern: &[u8], key: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
@@ -26,7 +26,7 @@ pub(crate) fn matches(pattern: &[u8], key: &[u8]) -> bool {
     }
 }
 
-/// The bytes of the pattern that match `byte`, or `None`.
+/// Length of the pattern's first element if it matches `byte`, otherwise `None`.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -40,7 +40,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Whether a class holds `byte`, and the bytes of the class behind its `[`.
+/// Whether a class contains `byte`, and the length of the class after its `[`.
 fn in_class(class: &[u8], byte: u8) -> (bool, usize) {
     let negated = class.first() == Some(&b'^');
     let mut at = usize::from(negated);

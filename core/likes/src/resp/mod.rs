@@ -1,8 +1,9 @@
 //! Redis's protocol in front of the engine.
 //!
-//! A socket's bytes go into [`Front::feed`]; changes become records of a batch, which the owner makes durable and then reports; replies come out in the order
-//! of each connection's commands. A reply to a change is what applying its record gave. A question behind a change of the same connection waits for it;
-//! other questions are answered at once, from what is durable.
+//! A socket's bytes go into [`Front::feed`]; changes become records of a batch, which the owner makes durable and
+//! then reports; replies come out in the order of each connection's commands. The reply to a change is the result of
+//! applying its record. A query after a change of the same connection waits for it; other queries are answered at
+//! once, from durable data.
 
 mod commands;
 mod front;

@@ -1,25 +1,25 @@
-//! Commands out of a stream of bytes: RESP arrays of bulk strings, and inline commands.
+//! Parses commands from a stream of bytes: RESP arrays of bulk strings, and inline commands.
 //!
 //! Owns the bounds on what a client may send. Knows no command.
 
 use std::ops::Range;
 
-/// Arguments of one command: the keys of the longest one and a few words.
+/// Maximum number of arguments of one command: the keys of the longest one and a few words.
 const ARGUMENTS_MAX: usize = crate::limits::KEYS_MAX + 16;
 
-/// Bytes of one argument: a key fits many times. Redis allows 512 MiB.
+/// Maximum bytes of one argument: several times a key. Redis allows 512 MiB.
 const ARGUMENT_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of one command, so that one client holds at most this much before its command is whole.
+/// Maximum bytes of one command, so that a client holds at most this much before its command is complete.
 const COMMAND_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of an inline command, as in Redis.
+/// Maximum bytes of an inline command, as in Redis.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// A length with its type and line end: `*-2147483648\r\n` fits.
 const LENGTH_LINE_MAX: usize = 16;
 
-/// Why a stream can't be read further: the text of Redis's error.
+/// Why a stream can't be parsed further: the text of Redis's error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProtocolError {
     MultibulkLength,
@@ -43,7 +43,7 @@ impl ProtocolError {
     }
 }
 
-/// A command's arguments: places in the bytes, or, for an inline command, bytes of their own.
+/// A command's arguments: ranges of the bytes, or, for an inline command, bytes of their own.
 #[derive(Default)]
 pub(crate) struct Arguments {
     places: Vec<Range<usize>>,
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// All arguments out of the bytes that were parsed, in `few` where they fit.
+    /// All arguments of the parsed bytes, in `few` if they fit.
     pub fn words<'b, 'a>(
         &'a self,
         bytes: &'a [u8],
@@ -70,7 +70,8 @@ impl Arguments {
     }
 }
 
-/// Parses one command; answers its bytes, or `None` where it is not whole. No arguments: an empty line or array, to be passed over.
+/// Parses one command; returns its length, or `None` if it is incomplete. No arguments: an empty line or array, which
+/// is skipped.
 pub(crate) fn parse(bytes: &[u8], arguments: &mut Arguments) -> Result<Option<usize>, ProtocolError> {
     arguments.places.clear();
     match bytes.first() {
@@ -113,7 +114,8 @@ fn parse_array(bytes: &[u8], arguments: &mut Arguments) -> Result<Option<usize>,
     Ok(Some(at))
 }
 
-/// The number from `at` to the line's end and the place behind that. `None`: no number; `Some(None)`: the line is not whole.
+/// The number from `at` to the end of the line, and the index after it. `None`: no number; `Some(None)`: the line is
+/// incomplete.
 #[allow(clippy::option_option)]
 fn length(bytes: &[u8], at: usize) -> Option<Option<(i64, usize)>> {
     let (mut number, mut place) = (0_i64, at);
@@ -154,7 +156,7 @@ fn parse_inline(bytes: &[u8], arguments: &mut Arguments) -> Result<Option<usize>
     Ok(Some(end + 1))
 }
 
-/// Words of a line, with Redis's quotes: "…" with escapes, '…' without.
+/// The words of a line, with Redis's quotes: "…" with escapes, '…' without.
 fn split(mut line: &[u8], arguments: &mut Arguments) -> Option<()> {
     loop {
         line = line.trim_ascii_start();

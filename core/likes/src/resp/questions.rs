@@ -1,6 +1,6 @@
-//! Commands that ask: bits, counts, rankings, lists.
+//! Commands that query: bits, counts, rankings, lists.
 //!
-//! Owns Redis's rules for ranges and positions over an item's users. Changes nothing but the rankings' caches.
+//! Owns Redis's rules for ranges and positions over an item's users. Changes nothing except the rankings' caches.
 
 use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE};
 use super::glob;
@@ -11,10 +11,10 @@ use crate::trend::WINDOWS;
 
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 
-/// Keys that one `SCAN` looks at.
+/// Maximum number of keys that one `SCAN` examines.
 const SCAN_MAX: u64 = 10_000;
 
-/// Writes the reply, or answers the error's text.
+/// Writes the reply, or returns the error's text.
 pub(crate) fn answer(
     engine: &mut Engine,
     command: &Command,
@@ -94,7 +94,7 @@ pub(crate) fn answer(
             let user = unsigned(key).ok_or(NOT_AN_INTEGER)?;
             let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
             if from as u64 > WALK_MAX && u64::from(engine.items_to_walk(user)) > WALK_MAX {
-                return Err("ERR LIKE.ITEMS passes over at most 200000 items of a user");
+                return Err("ERR LIKE.ITEMS can skip at most 200000 items of a user");
             }
             list(reply, &engine.items_of(user, from, count));
         }
@@ -104,7 +104,7 @@ pub(crate) fn answer(
             ranking(engine, key)?;
             let above = engine
                 .above(key, count, arguments[3])
-                .ok_or("ERR ranking is not one by count")?;
+                .ok_or("ERR not a ranking by count")?;
             reply.array(2);
             reply.integer(above as i64);
             reply.integer(engine.ranking_len(key) as i64);
@@ -121,7 +121,7 @@ pub(crate) fn answer(
             item(key)?;
             reply.integer(engine.modification(key) as i64);
         }
-        name => unreachable!("{name} is a question without an answer"),
+        name => unreachable!("{name} is a query that is not handled"),
     }
     Ok(())
 }
@@ -133,10 +133,10 @@ fn item(key: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Refuses to walk through more likers than a node's loop may stand for.
+/// Refuses to walk more likers than a node's loop may spend time on.
 fn few_enough_to_walk(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
     match engine.count(key) > WALK_MAX {
-        true => Err("ERR the item has more than 200000 likers, and this command walks through all: use GETBIT, BITCOUNT without a range, or LIKE.LIKERS"),
+        true => Err("ERR the item has more than 200000 likers, and this command would scan them all: use GETBIT, BITCOUNT without a range, or LIKE.LIKERS"),
         false => Ok(()),
     }
 }
@@ -168,7 +168,7 @@ fn kind_of(engine: &mut Engine, key: &[u8]) -> &'static str {
     }
 }
 
-/// `[from] count`: how many to pass over and how many to answer.
+/// `[from] count`: how many to skip and how many to return.
 fn place(arguments: &[&[u8]], most: usize, with_from: bool) -> Result<(usize, usize), &'static str> {
     let number = |bytes: &[u8]| {
         unsigned(bytes)
@@ -194,7 +194,7 @@ fn list(reply: &mut Reply, entries: &[&[u8]]) {
     entries.iter().for_each(|entry| reply.bulk(entry));
 }
 
-/// A range as Redis reads it, over `len` units, both ends included: `None` where it is empty.
+/// A range by Redis's rules over `len` units, both ends included: `None` if it is empty.
 fn clamp(start: i64, end: i64, len: i128) -> Option<(u128, u128)> {
     let from_end = |place: i64| {
         if place < 0 {
@@ -207,7 +207,7 @@ fn clamp(start: i64, end: i64, len: i128) -> Option<(u128, u128)> {
     (start <= end).then_some((start as u128, end as u128))
 }
 
-/// `BYTE` or `BIT`: the bits of a unit.
+/// `BYTE` or `BIT`: the number of bits in a unit.
 fn unit(word: Option<&&[u8]>) -> Result<u128, &'static str> {
     match word {
         None => Ok(8),
@@ -234,7 +234,7 @@ fn bit_count(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<
     let start = signed(arguments[2]).ok_or(NOT_AN_INTEGER)?;
     let end = signed(arguments[3]).ok_or(NOT_AN_INTEGER)?;
     if start < 0 && end < 0 && start > end {
-        reply.integer(0); // Redis looks no further
+        reply.integer(0); // Redis does not check further
         return Ok(());
     }
     let unit = unit(arguments.get(4))?;
@@ -295,12 +295,12 @@ fn bit_position(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Resu
             .find(|(user, place)| **user != *place)
             .map(|(_, place)| place);
         let behind = bits.start + users.len() as u128;
-        // Behind the string all bits are clear, unless the caller gave an end.
+        // Beyond the string all bits are clear, unless the caller gave an end.
         gap.or((behind < bits.end || !end_given).then_some(behind))
     };
     let place = found
         .map_or(Ok(-1), i64::try_from)
-        .map_err(|_| "ERR the position is above 2^63-1, which no integer reply holds: use LIKE.LIKERS")?;
+        .map_err(|_| "ERR the position is above 2^63-1, the largest integer reply: use LIKE.LIKERS")?;
     reply.integer(place);
     Ok(())
 }

@@ -18,7 +18,7 @@ impl Reply<'_> {
     /// `text` begins with the error's code.
     pub fn error(&mut self, text: &str) {
         self.out.push(b'-');
-        // A line end in a client's own words would end the reply.
+        // A line end in text from a client would end the reply.
         self.out.extend(
             text.bytes()
                 .map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }),

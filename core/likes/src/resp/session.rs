@@ -1,4 +1,4 @@
-//! Commands that concern the connection or the node: greeting, passwords, the table of commands, the cluster, figures.
+//! Commands about the connection or the node: greeting, passwords, the table of commands, the cluster, statistics.
 //!
 //! Owns what a client library asks before it works. Knows no item.
 
@@ -8,10 +8,10 @@ use super::settings::Settings;
 use super::slots::{slot, Node};
 use crate::engine::Engine;
 
-/// The version of Redis whose commands and replies these are: client libraries ask for it.
+/// The Redis version whose commands and replies these are: client libraries ask for it.
 const REDIS_VERSION: &str = "7.0.0";
 
-/// What the commands of a session change.
+/// The state that a session's commands change.
 #[derive(Default)]
 pub(crate) struct Session {
     pub id: u64,
@@ -31,13 +31,13 @@ impl Session {
     }
 }
 
-/// The node's figures.
+/// The node's statistics.
 pub(crate) struct Figures {
     pub connections: usize,
     pub commands: u64,
 }
 
-/// Writes the reply, or answers the error's text.
+/// Writes the reply, or returns the error's text.
 pub(crate) fn answer(
     session: &mut Session,
     settings: &Settings,
@@ -85,7 +85,7 @@ pub(crate) fn answer(
         "COMMAND" => commands(arguments, &mut reply)?,
         "CLUSTER" => cluster(settings, arguments, &mut reply)?,
         "INFO" => reply.bulk(info(settings, engine, figures, &arguments[1..]).as_bytes()),
-        name => unreachable!("{name} is a session's command without an answer"), // MULTI, EXEC and DISCARD are the front's
+        name => unreachable!("{name} is a session command that is not handled"), // MULTI, EXEC and DISCARD are the front's
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ pub(crate) fn wrong_number(name: &str) -> String {
 
 fn authenticate(session: &mut Session, settings: &Settings, user: &[u8], password: &[u8]) -> Result<(), String> {
     let open = settings.passwords.is_empty() && user == b"default";
-    // Every pair is compared in full: time tells nothing of a password.
+    // Every pair is compared in full, so that timing reveals nothing about a password.
     let known = settings.passwords.iter().fold(false, |known, (name, secret)| {
         known | (equal(name.as_bytes(), user) & equal(secret.as_bytes(), password))
     });
@@ -189,7 +189,7 @@ fn client(session: &mut Session, arguments: &[&[u8]], reply: &mut Reply) -> Resu
     Ok(())
 }
 
-/// Refuses a client's name as Redis does: with blanks, `CLIENT LIST` could not be read.
+/// Refuses a client's name as Redis does: with blanks, `CLIENT LIST` could not be parsed.
 fn nameable(name: &[u8]) -> Result<(), String> {
     match name.iter().all(u8::is_ascii_graphic) {
         true => Ok(()),
@@ -337,7 +337,7 @@ fn cluster(settings: &Settings, arguments: &[&[u8]], reply: &mut Reply) -> Resul
     Ok(())
 }
 
-/// The sections that were asked for; all without a word. As in Redis, a section that does not exist is empty.
+/// The requested sections; all if none is named. As in Redis, a section that does not exist is empty.
 fn info(settings: &Settings, engine: &Engine, figures: &Figures, wanted: &[&[u8]]) -> String {
     let mode = if settings.cluster.is_some() {
         "cluster"

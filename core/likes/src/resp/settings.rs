@@ -5,8 +5,8 @@ use super::slots::Cluster;
 /// An operator's settings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
-    /// Users and passwords; none: every client is let in.
+    /// Users and passwords; if empty, every client is admitted.
     pub passwords: Vec<(String, String)>,
-    /// None: one node, all keys here.
+    /// `None`: a single node with all keys.
     pub cluster: Option<Cluster>,
 }

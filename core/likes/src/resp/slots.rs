@@ -1,8 +1,9 @@
 //! Redis Cluster's hash slots, and which node serves which.
 //!
-//! Owns the slot of a key and the table that clients are told. Knows no connection; the table comes from the registry, through the owner.
+//! Owns the slot of a key and the table that clients get. Knows no connection; the owner passes in the table from the
+//! registry.
 
-/// Slots of a cluster.
+/// Number of slots in a cluster.
 pub const SLOTS: u16 = 16_384;
 
 /// A node that serves slots.
@@ -12,7 +13,7 @@ pub struct Node {
     pub id: String,
     pub host: String,
     pub port: u16,
-    /// Slots from the first to the second, both included.
+    /// Ranges of slots, both ends included.
     pub slots: Vec<(u16, u16)>,
 }
 
@@ -26,9 +27,9 @@ impl Node {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
     pub nodes: Vec<Node>,
-    /// Place of this node in `nodes`.
+    /// Index of this node in `nodes`.
     pub me: usize,
-    /// This port serves no item, whatever slots it stands for: a door, which tells clients of the others.
+    /// This port serves no item, whatever slots it is listed for: it only redirects clients to the other nodes.
     pub door: bool,
     pub epoch: u64,
 }
@@ -40,7 +41,8 @@ impl Cluster {
     }
 }
 
-/// The slot of a key: of the part between the first `{` and the next `}` where that is not empty, else of the whole key.
+/// The slot of a key: of the part between the first `{` and the next `}` if that is not empty, otherwise of the whole
+/// key.
 pub fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -50,7 +52,7 @@ pub fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16/XMODEM, of the Redis Cluster specification.
+/// CRC-16/XMODEM, as in the Redis Cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes
         .iter()

@@ -1,4 +1,4 @@
-//! The engine against plain lists: every answer, live, restored and replayed.
+//! The engine compared with plain lists: every result, live, restored and replayed.
 
 mod model;
 #[cfg(feature = "planted")]
@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_answer_is_that_of_plain_lists(steps in steps()) {
+    fn every_result_agrees_with_plain_lists(steps in steps()) {
         prop_assert_eq!(check(&steps), Ok(()));
     }
 }
@@ -132,7 +132,7 @@ fn rankings_of_many_items_stay_exact_through_splits_and_idleness() {
 }
 
 #[test]
-fn changed_items_are_told_once_with_their_newest_count() {
+fn changed_items_are_reported_once_with_their_newest_count() {
     let mut engine = Engine::default();
     let mut offset = 0;
     let mut apply = |engine: &mut Engine, record: &[u8]| {
@@ -148,7 +148,7 @@ fn changed_items_are_told_once_with_their_newest_count() {
     }
     let delete = |key| encoded(&Record::Delete { at_ms: 0, key });
     apply(&mut engine, &delete(b"b"));
-    apply(&mut engine, &like(b"d", 1)); // takes the slot of b
+    apply(&mut engine, &like(b"d", 1)); // reuses the slot of b
     let (first, _) = engine.changed_items(2);
     assert_eq!(first, [(b"b".to_vec(), None), (b"a".to_vec(), Some(3))]);
     apply(&mut engine, &like(b"a", 4));
@@ -260,7 +260,7 @@ fn state_comes_back_from_rows_alone_with_every_like() {
 }
 
 #[test]
-fn row_brings_an_older_state_forward_and_never_back() {
+fn row_advances_an_older_state_and_never_reverts_a_newer_one() {
     let mut log = Log::with_ids(100);
     for user in 0..9 {
         log.set(b"share:1", user, true);
@@ -310,7 +310,7 @@ fn row_brings_an_older_state_forward_and_never_back() {
 }
 
 #[test]
-fn marks_below_an_offset_go_together() {
+fn marks_below_an_offset_are_cleared_together() {
     let mut engine = Engine::default();
     for (offset, record) in [
         encoded(&Record::Segment { first: 0, ids: 9 }),

@@ -1,4 +1,4 @@
-//! Likes as plain lists, slow and obvious, and the comparison of every answer.
+//! Likes as plain lists, slow and obvious, and the comparison of every result.
 
 use muster_likes::{Answer, BitOp, Engine, Options, Record, NEWEST_MAX, WINDOWS};
 use proptest::prelude::*;
@@ -26,13 +26,13 @@ pub enum Step {
         fields: Vec<usize>,
     },
     Wait(u64),
-    /// A pass of the write-behind: rows are taken, these toggles come, then as many of the rows as said are written.
+    /// A pass of the write-behind: takes rows, applies these toggles, then writes this many of the rows.
     Pass {
         between: Vec<(usize, u64, bool)>,
         written: usize,
     },
     Restore,
-    /// A snapshot in slices of so many bytes, with one step after each of the first ones.
+    /// A snapshot in slices of this many bytes, with one step after each of the first slices.
     Slices {
         bytes: usize,
         between: Vec<Step>,
@@ -64,7 +64,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Item {
     /// In the order of their likes.
     likers: Vec<u64>,
-    /// What the bounded list of newest likers may still know.
+    /// Likers that may still be in the bounded list of newest likers.
     newest: Vec<u64>,
     bits: u128,
     derived: bool,
@@ -77,7 +77,7 @@ struct Item {
 #[derive(Default)]
 struct Model {
     items: BTreeMap<String, Item>,
-    /// Per user the keys in the order of their likes.
+    /// For each user, the keys in the order of the likes.
     liked: BTreeMap<u64, Vec<String>>,
     now_ms: u64,
 }
@@ -194,7 +194,7 @@ fn decayed(value: f64, at_ms: u64, now_ms: u64, half: u64) -> f64 {
     value * 0.5_f64.powf((now_ms - at_ms) as f64 / half as f64)
 }
 
-/// A table of rows by key, written only over a lower modification.
+/// A table of rows by key; a row is overwritten only by a higher modification.
 #[derive(Default)]
 struct Table(BTreeMap<Vec<u8>, Written>);
 
@@ -230,7 +230,7 @@ macro_rules! same {
     }};
 }
 
-/// Runs `steps` on both and compares every answer after each.
+/// Runs `steps` on both and compares every result after each.
 pub fn check(steps: &[Step]) -> Result<(), String> {
     let model = Model {
         now_ms: BEGIN_MS,

@@ -1,4 +1,4 @@
-//! Each planted bug is found by the comparison that passes without it.
+//! The comparison finds each planted bug, and passes without one.
 
 use crate::model::{check, steps};
 use muster_likes::planted::{set, Bug};

@@ -1,4 +1,4 @@
-//! The front: replies as Redis gives them, their order, and clients that mean harm.
+//! The front: replies as Redis gives them, their order, and hostile clients.
 
 mod node;
 mod redis;
@@ -145,7 +145,7 @@ fn first_of_two() -> Settings {
 }
 
 #[test]
-fn nodes_are_told_a_line_each() {
+fn cluster_nodes_lists_a_line_per_node() {
     let mut node = Node::new(first_of_two());
     let client = node.front.open();
     let told = String::from_utf8(node.ask(client, &line("CLUSTER NODES"))).unwrap();
@@ -188,7 +188,7 @@ fn port_without_slots_sends_clients_away_and_forgets_what_it_had() {
 }
 
 #[test]
-fn door_stands_for_slots_that_no_node_serves_yet_and_serves_none() {
+fn door_is_listed_for_unserved_slots_and_serves_none() {
     let mut settings = first_of_two();
     let cluster = settings.cluster.as_mut().unwrap();
     cluster.door = true;
@@ -208,7 +208,7 @@ fn door_stands_for_slots_that_no_node_serves_yet_and_serves_none() {
 }
 
 #[test]
-fn web_page_that_sends_http_is_cut_off_before_its_body() {
+fn http_request_of_a_web_page_is_cut_off_before_its_body() {
     for request in [
         "POST / HTTP/1.1\r\nHost: 127.0.0.1:7379\r\nContent-Type: text/plain\r\n\r\nSETBIT share:1 7 1\r\n",
         "post /x HTTP/1.1\r\n\r\nSETBIT share:1 7 1\r\n",
@@ -230,7 +230,7 @@ fn web_page_that_sends_http_is_cut_off_before_its_body() {
 }
 
 #[test]
-fn transaction_is_carried_out_as_a_whole_in_one_batch() {
+fn transaction_runs_as_a_whole_in_one_batch() {
     talk(
         Settings::default(),
         &[
@@ -365,7 +365,7 @@ fn position_that_no_integer_reply_holds_is_an_error() {
             ("SETBIT b 9223372036854775808 1", ":0\n"),
             (
                 "BITPOS b 1",
-                "-ERR the position is above 2^63-1, which no integer reply holds: use LIKE.LIKERS\n",
+                "-ERR the position is above 2^63-1, the largest integer reply: use LIKE.LIKERS\n",
             ),
             ("BITPOS b 0", ":0\n"),
         ],
@@ -373,22 +373,37 @@ fn position_that_no_integer_reply_holds_is_an_error() {
 }
 
 #[test]
-fn edges_are_those_of_redis() {
+fn edge_cases_agree_with_redis() {
     let cut = |text: &str| text.len();
     talk(
         Settings::default(),
         &[
             ("CLIENT GETNAME", "$-1\n"),
-            ("CLIENT SETNAME a\u{7f}b", "-ERR Client names cannot contain spaces, newlines or special characters.\n"),
+            (
+                "CLIENT SETNAME a\u{7f}b",
+                "-ERR Client names cannot contain spaces, newlines or special characters.\n",
+            ),
             ("CLIENT SETNAME me", "+OK\n"),
             ("CLIENT GETNAME", "$2\nme\n"),
             ("INFO nosuch", "$0\n\n"),
-            ("INFO cluster nosuch REPLICATION", &format!("${}\n# Replication\nrole:master\nconnected_slaves:0\n\n# Cluster\ncluster_enabled:0\n\n", cut("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n"))),
+            (
+                "INFO cluster nosuch REPLICATION",
+                &format!(
+                    "${}\n# Replication\nrole:master\nconnected_slaves:0\n\n# Cluster\ncluster_enabled:0\n\n",
+                    cut("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n")
+                ),
+            ),
             ("CLUSTER INFO", "-ERR This instance has cluster support disabled\n"),
-            ("WATCH a", "-ERR unknown command 'WATCH': SETBIT answers what was there before, and MULTI with EXEC is whole or not at all\n"),
+            (
+                "WATCH a",
+                "-ERR unknown command 'WATCH': SETBIT returns the old bit, and MULTI with EXEC is atomic\n",
+            ),
             ("ZRANK rank:music share:1", "$-1\n"),
             ("SETBIT a 65536 1", ":0\n"),
-            ("BITOP NOT b a", "-ERR BITOP NOT takes a key of at most 65536 bits: each clear bit becomes a user\n"),
+            (
+                "BITOP NOT b a",
+                "-ERR BITOP NOT supports keys of at most 65536 bits: each clear bit becomes a user\n",
+            ),
             ("EXISTS b", ":0\n"),
             ("SETBIT c 2 1", ":0\n"),
             ("BITOP NOT b c", ":1\n"),
@@ -414,7 +429,7 @@ fn cluster_info_counts_the_nodes_that_serve_slots() {
 }
 
 #[test]
-fn failed_batch_shows_until_one_is_taken_again() {
+fn failed_batch_is_reported_until_one_succeeds() {
     let mut node = Node::new(Settings::default());
     let client = node.front.open();
     assert_eq!((node.front.trouble(), node.front.not_taken()), (None, 0));
@@ -445,7 +460,7 @@ fn places_above_an_item_of_another_log_are_counted() {
             ("LIKE.ABOVE rank 2 share:4", "*2\n:0\n:3\n"),
             ("LIKE.ABOVE rank 1 share:1", "*2\n:2\n:3\n"),
             ("LIKE.ABOVE rank:none 1 share:1", "*2\n:0\n:0\n"),
-            ("LIKE.ABOVE rank@1h 1 share:1", "-ERR ranking is not one by count\n"),
+            ("LIKE.ABOVE rank@1h 1 share:1", "-ERR not a ranking by count\n"),
         ],
     );
 }
@@ -472,7 +487,7 @@ fn keys_of_other_nodes_are_sent_there() {
 }
 
 #[test]
-fn owner_that_can_not_know_whether_it_still_is_answers_nothing_of_items() {
+fn owner_unsure_of_its_ownership_serves_no_items() {
     let mut node = Node::new(Settings::default());
     let client = node.front.open();
     assert_eq!(node.ask(client, &line("SETBIT a 1 1")), b":0\r\n");
@@ -521,7 +536,7 @@ fn change_is_answered_only_once_it_is_durable() {
 }
 
 #[test]
-fn failed_batch_is_told_and_leaves_no_trace() {
+fn failed_batch_is_reported_and_leaves_no_trace() {
     let mut node = Node::new(Settings::default());
     let client = node.front.open();
     node.front.feed(
@@ -574,7 +589,7 @@ fn lying_client_gets_one_error_and_is_closed() {
 }
 
 #[test]
-fn client_that_reads_nothing_is_left_unread() {
+fn client_that_reads_nothing_is_no_longer_read() {
     let mut node = Node::new(Settings::default());
     let client = node.front.open();
     let pipeline = line("COMMAND").repeat(2_000);
@@ -602,7 +617,7 @@ fn client_that_reads_nothing_is_left_unread() {
 }
 
 #[test]
-fn batch_stays_within_what_the_journal_takes() {
+fn batch_stays_within_the_journals_limit() {
     let mut node = Node::new(Settings::default());
     let clients: Vec<_> = (0..64).map(|_| node.front.open()).collect();
     let key = "k".repeat(500);
@@ -628,7 +643,7 @@ fn batch_stays_within_what_the_journal_takes() {
 }
 
 #[test]
-fn closed_client_leaves_its_changes_and_its_place() {
+fn closed_client_keeps_its_changes_and_frees_its_slot() {
     let mut node = Node::new(Settings::default());
     let first = node.front.open();
     node.front.feed(first, &line("SETBIT a 1 1"), NOW_MS);
@@ -697,7 +712,8 @@ fn script(client: usize) -> impl Strategy<Value = Vec<Vec<u8>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// However bytes are cut and batches overlap, each client gets what it would get alone, in order.
+    /// However the bytes are split and batches overlap, each client gets the replies that it would get alone, in
+    /// order.
     #[test]
     fn replies_come_in_order_and_as_if_alone(
         scripts in (script(0), script(1), script(2)),

@@ -8,7 +8,7 @@ pub const NOW_MS: u64 = 1_790_000_000_000;
 pub struct Node {
     pub front: Front,
     pub log: Vec<Vec<u8>>,
-    /// Records of the batch under way.
+    /// Records of the batch in progress.
     pub group: Vec<Vec<u8>>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// Feeds, makes durable, answers the replies.
+    /// Feeds the bytes, makes batches durable, and returns the replies.
     pub fn ask(&mut self, id: ConnectionId, bytes: &[u8]) -> Vec<u8> {
         self.front.feed(id, bytes, NOW_MS);
         let mut replies = Vec::new();
@@ -69,7 +69,7 @@ pub fn command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Words of a line, split at spaces.
+/// The words of a line, split at spaces, as a command.
 pub fn line(line: &str) -> Vec<u8> {
     command(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }

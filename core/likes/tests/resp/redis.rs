@@ -1,4 +1,4 @@
-//! The same commands to the front and to a real Redis: every reply alike, byte for byte.
+//! The same commands to the front and to a real Redis: all replies must be equal, byte for byte.
 
 use crate::node::{line, Node};
 use muster_likes::resp::Settings;
@@ -14,7 +14,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// Starts `redis-server` on a socket in a folder of its own, without any file of data.
+    /// Starts `redis-server` on a socket in a folder of its own, without persistence.
     fn start() -> Redis {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("redis.sock");
@@ -144,7 +144,7 @@ fn ranks() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn bits_are_those_of_redis() {
+fn bits_agree_with_redis() {
     let redis = std::cell::RefCell::new(Redis::start());
     let programs = proptest::collection::vec(bits(), 1..40);
     proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) }, |(program in programs)| {
@@ -160,7 +160,7 @@ fn bits_are_those_of_redis() {
 }
 
 #[test]
-fn ranks_are_those_of_a_sorted_set() {
+fn ranks_agree_with_a_sorted_set() {
     let redis = std::cell::RefCell::new(Redis::start());
     let likes = proptest::collection::vec((0..6_usize, 0..5_u64, 0..2_u8), 0..60);
     let programs = (likes, proptest::collection::vec(ranks(), 1..20));
@@ -169,12 +169,12 @@ fn ranks_are_those_of_a_sorted_set() {
         redis.ask(&line("FLUSHALL"));
         let mut node = Node::new(Settings::default());
         let client = node.front.open();
-        // A ranking's key is one even while nothing is liked; Redis has no key for an empty set.
+        // A ranking's key exists even while nothing is liked; Redis has no key for an empty set.
         for (item, user, bit) in [(0, 9, 1)].into_iter().chain(likes) {
             let words = line(&format!("SETBIT m:{item} {user} {bit}"));
             prop_assert_eq!(node.ask(client, &words), redis.ask(&words));
         }
-        // What an application does beside Redis's bitmaps, and the engine by itself.
+        // The commands that an application would send to Redis besides bitmaps; the engine does this by itself.
         for item in 0..6 {
             let count = String::from_utf8(redis.ask(&line(&format!("BITCOUNT m:{item}")))).unwrap();
             if count != ":0\r\n" {

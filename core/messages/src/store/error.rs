@@ -6,55 +6,55 @@ use muster_journal::AppendError;
 
 use crate::schedule::Refusal;
 
-/// Why a store does not open.
+/// Why a store can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
     Log(#[from] muster_journal::OpenError),
     #[error(transparent)]
     Read(#[from] muster_journal::ReadError),
-    /// Bytes that were durable are damaged or missing. Nothing was changed.
+    /// Durable bytes are damaged or missing. Nothing was changed.
     #[error("message store is damaged: {0}")]
     Damaged(String),
     #[error("message store failed: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Why a message was not taken or changed. The store is as before.
+/// Why a message was not accepted or changed. The store is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
     /// The message's state does not allow it.
     #[error("refused: {0:?}")]
     Refused(Refusal),
-    /// Some seconds after opening: it is not known yet whether the store has this message. Ask again.
-    #[error("message store still reads its index")]
+    /// For some seconds after opening, the store may not know yet whether it has this message. Ask again.
+    #[error("message store is still reading its index")]
     Rebuilding,
-    /// The group is full, or holds what this change needs. Commit, then ask again.
+    /// The group is full, or contains something that this change needs. Commit, then ask again.
     #[error("group is full: commit first")]
     CommitFirst,
-    #[error("body of {bytes} bytes is too long (at most {max})")]
+    #[error("body of {bytes} bytes is too long (limit {max})")]
     BodyTooLong { bytes: usize, max: usize },
-    /// The disk is full. Messages that are there still fire and change.
+    /// The disk is full. Existing messages still fire and change.
     #[error("disk is full")]
     DiskFull,
-    /// An earlier failure left the store in doubt: open it again.
-    #[error("message store refuses changes since it failed")]
+    /// An earlier failure left the store's state uncertain: open it again.
+    #[error("message store is closed to changes after a failure")]
     Failed,
     #[error("message store failed: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Why a group is not durable. What was answered since the last commit does not hold.
+/// Why a group is not durable. Replies since the last commit do not hold.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The group is not in the store, and the store goes on: ask for its changes again when there is room.
+    /// The group is not in the store, and the store continues: repeat its changes when there is space.
     #[error("disk is full")]
     DiskFull,
-    /// The group may be in the store or not. Open it again to know.
+    /// The group may be in the store or not. Open the store again to find out.
     #[error("message store failed: {0}")]
     Failed(#[source] AppendError),
-    /// An earlier failure left the store in doubt: open it again.
-    #[error("message store refuses changes since it failed")]
+    /// An earlier failure left the store's state uncertain: open it again.
+    #[error("message store is closed to changes after a failure")]
     Refused,
 }
 

@@ -1,6 +1,6 @@
-//! What the store needs of a file system beside the log's, and a folder that gives it.
+//! The store's needs of a file system beyond the log's, and a folder that provides them.
 //!
-//! Owns file names and open files. Must not know: what the files hold.
+//! Owns file names and open files. Must not know: the content of files.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Open files kept at once: an hour of messages takes two, and few hours are in use at a time.
+/// Maximum number of open files kept: an hour of messages takes two, and few hours are in use at a time.
 const OPEN_MAX: usize = 64;
 
 /// A file of the store.
@@ -26,16 +26,16 @@ pub enum FileName {
 pub trait Files: Send + Sync + 'static {
     fn list(&self) -> io::Result<Vec<FileName>>;
 
-    /// Its length in bytes; 0 where there is no such file.
+    /// The length in bytes; 0 if there is no such file.
     fn len(&self, name: FileName) -> io::Result<u64>;
 
-    /// Fills `buf` from byte `at`; answers the bytes read, fewer only at the file's end.
+    /// Fills `buf` from byte `at`; returns the bytes read, fewer only at the end of the file.
     fn read_at(&self, name: FileName, at: u64, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all of `bytes` at byte `at`; makes the file if there is none.
+    /// Writes all of `bytes` at byte `at`; creates the file if necessary.
     fn write_at(&self, name: FileName, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns once all writes to the file so far survive a loss of power. After an error nothing is known of them.
+    /// Returns once all writes to the file so far survive a power loss. After an error their state is unknown.
     fn sync(&self, name: FileName) -> io::Result<()>;
 
     /// The same for the names of new files.
@@ -47,7 +47,7 @@ pub trait Files: Send + Sync + 'static {
     fn remove(&self, name: FileName) -> io::Result<()>;
 }
 
-/// The files in a folder.
+/// Files in a folder.
 pub struct Folder {
     path: PathBuf,
     handle: File,
@@ -55,7 +55,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Uses the folder `path`; makes it if there is none.
+    /// Uses the folder `path`; creates it if necessary.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Folder> {
         let path = path.as_ref().to_path_buf();
         fs::create_dir_all(&path)?;
@@ -73,7 +73,7 @@ impl Folder {
     }
 
     fn file(&self, name: FileName, make: bool) -> io::Result<Arc<File>> {
-        // A panic leaves the map whole: nothing in here is half done.
+        // A panic leaves the map consistent: no operation here is partial.
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(&name) {
             return Ok(Arc::clone(file));

@@ -1,6 +1,6 @@
-//! The messages that are due within one hour of the clock: two files, their ends in memory, and what is still to come.
+//! The messages due within one hour of the clock: two files, their unwritten ends in memory, and the remaining order.
 //!
-//! Owns: the ends that are not written yet, the order of an hour that is loaded. Must not know: the index, the log.
+//! Owns: the unwritten ends, the order of a loaded hour. Must not know: the index, the log.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,8 @@ use crate::wheel::Millis;
 
 pub(crate) const HOUR_MS: Millis = 3_600_000;
 
-/// Dead letters live in hours of their own, one for each day: above all hours of the clock, which end at 19,546,850.
+/// Dead letters are stored in separate hours, one for each day: above all hours of the clock, which end at
+/// 19,546,850.
 pub(crate) const DEAD_BASE: u32 = 1 << 30;
 const DAY_MS: Millis = 24 * HOUR_MS;
 
@@ -22,12 +23,12 @@ pub(crate) fn hour_of(time: Millis) -> u32 {
     (time / HOUR_MS) as u32
 }
 
-/// The hour of the dead letters of a day.
+/// The hour for dead letters of a day.
 pub(crate) fn dead_hour_of(time: Millis) -> u32 {
     DEAD_BASE + (time / DAY_MS) as u32
 }
 
-/// A file that only grows, with its end in memory.
+/// A file that only grows, with its unwritten end in memory.
 #[derive(Default)]
 pub(crate) struct Tail {
     flushed: u64,
@@ -54,7 +55,7 @@ impl Tail {
         &self.buf
     }
 
-    /// What it holds up to byte `end`, with the bytes in memory.
+    /// A copy that ends at byte `end`, with the bytes in memory.
     pub fn until(&self, end: u64) -> Tail {
         let in_memory = end.saturating_sub(self.flushed) as usize;
         Tail {
@@ -67,7 +68,7 @@ impl Tail {
         self.buf.extend_from_slice(bytes);
     }
 
-    /// Fills `out` from byte `at`; a shorter file is an error.
+    /// Fills `out` from byte `at`; it is an error if the file is shorter.
     pub fn read<F: Files>(&self, files: &F, name: FileName, at: u64, out: &mut [u8]) -> io::Result<()> {
         let on_disk = (self.flushed.saturating_sub(at) as usize).min(out.len());
         let (disk, memory) = out.split_at_mut(on_disk);
@@ -83,7 +84,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Writes what is in memory; answers the bytes written. After an error all is still in memory.
+    /// Writes the bytes in memory; returns their number. After an error they are still in memory.
     pub fn flush<F: Files>(&mut self, files: &F, name: FileName) -> io::Result<usize> {
         if self.buf.is_empty() {
             return Ok(0);
@@ -91,7 +92,7 @@ impl Tail {
         files.write_at(name, self.flushed, &self.buf)?;
         let written = self.buf.len();
         self.flushed += written as u64;
-        // Not kept: with many hours, capacities would add up to more than the buffers may hold.
+        // Not kept: with many hours, capacities would exceed the limit of the buffers.
         self.buf = Vec::new();
         Ok(written)
     }
@@ -109,14 +110,14 @@ pub(crate) struct Hour {
     pub hour: u32,
     pub ops: Tail,
     pub bodies: Tail,
-    /// Messages that have not come to their end.
+    /// Messages that have not ended.
     pub live: u32,
     /// Written since the last checkpoint.
     pub dirty: bool,
     pub load: Load,
-    /// Operations by wake time, latest time first, as they were when the hour was loaded. Outdated ones are passed over.
+    /// Operations by wake time, latest first, as of loading the hour. Outdated ones are skipped.
     sorted: Vec<(Millis, u32)>,
-    /// The same for operations since then.
+    /// Operations added since then, by wake time.
     late: BinaryHeap<Reverse<(Millis, u32)>>,
 }
 
@@ -142,7 +143,7 @@ impl Hour {
         self.ops.buffered().len() + self.bodies.buffered().len()
     }
 
-    /// Adds an operation; answers its number.
+    /// Adds an operation; returns its number.
     pub fn append_op(&mut self, bytes: &[u8]) -> u32 {
         let number = self.op_count();
         self.ops.append(bytes);
@@ -161,7 +162,7 @@ impl Hour {
         Op::decode(&bytes).ok_or_else(|| damaged("operation", self.hour, at))
     }
 
-    /// Puts the body of `op` into `out`, checked.
+    /// Reads the body of `op` into `out` and checks it.
     pub fn read_body<F: Files>(&self, files: &F, op: &Op, out: &mut Vec<u8>) -> io::Result<()> {
         out.clear();
         out.resize(FRAME_BYTES + op.body_bytes as usize, 0);
@@ -180,20 +181,20 @@ impl Hour {
         Ok(bodies + ops)
     }
 
-    /// Takes the order of the operations, latest time first.
+    /// Sets the order of the operations, latest time first.
     pub fn set_sorted(&mut self, sorted: Vec<(Millis, u32)>) {
         self.sorted = sorted;
         self.load = Load::Loaded;
     }
 
-    /// Remembers when an operation wakes, unless loading will find it.
+    /// Notes when an operation wakes, unless loading will find it.
     pub fn wakes(&mut self, at: Millis, op: u32) {
         if self.load != Load::Far {
             self.late.push(Reverse((at, op)));
         }
     }
 
-    /// The next operation that wakes before `horizon`. None before the hour is loaded, so that they come in order.
+    /// The next operation that wakes before `horizon`. `None` before the hour is loaded, so that they come in order.
     pub fn next_before(&mut self, horizon: Millis) -> Option<u32> {
         if self.load != Load::Loaded {
             return None;
@@ -218,7 +219,7 @@ impl Hour {
         Some(next.1)
     }
 
-    /// Bytes that are held now.
+    /// Bytes of memory in use.
     pub fn memory(&self) -> usize {
         let buffers = self.ops.buf.capacity() + self.bodies.buf.capacity();
         let order = self.sorted.capacity() + self.late.capacity();

@@ -1,9 +1,10 @@
-//! Where each message of the store is.
+//! The location of each message in the store.
 //!
-//! Owns the map from ids to places. Must not know: files, states.
+//! Owns the map from ids to locations. Must not know: files, states.
 //!
-//! The map is 256 maps, so that the one that grows moves a 256th of the messages: at 10 million, 39,000 entries of 16
-//! bytes, in about a millisecond. An entry takes 17 bytes at a load of 44 to 87 %: 20 to 39 bytes a message.
+//! The map is split into 256 maps, so that the growth of one moves a 256th of the messages: at 10 million, 39,000
+//! entries of 16 bytes, in about a millisecond. An entry takes 17 bytes at a load of 44 to 87 %: 20 to 39 bytes per
+//! message.
 
 use hashbrown::HashMap;
 
@@ -14,7 +15,7 @@ const NEAR: u32 = 1 << 31;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In memory, at this number.
+    /// In memory, with this number.
     Near(u32),
     /// In the files of `hour`: the latest operation.
     Far { hour: u32, op: u32 },
@@ -23,7 +24,7 @@ pub(crate) enum Place {
 #[derive(Clone, Copy)]
 struct Packed(u32, u32);
 
-/// Places by id.
+/// Locations by id.
 pub(crate) struct Index {
     shards: Vec<HashMap<u64, Packed>>,
 }
@@ -35,10 +36,10 @@ impl Index {
         }
     }
 
-    /// Room for `messages` in all.
+    /// Reserves space for `messages` in total.
     pub fn reserve(&mut self, messages: usize) {
         for shard in &mut self.shards {
-            // A sixteenth more than the mean: shards differ by some hundreds.
+            // A sixteenth more than the mean, since shards differ by some hundreds.
             shard.reserve(messages / SHARDS + messages / SHARDS / 16);
         }
     }
@@ -63,7 +64,7 @@ impl Index {
         self.shards[shard(id)].remove(&id.0);
     }
 
-    /// Takes what `older` has and this has not, one shard.
+    /// Moves entries of one shard that are in `older` and not here.
     pub fn fill_from(&mut self, older: &mut Index, shard: usize) {
         let mut filled = std::mem::take(&mut older.shards[shard]);
         for (id, place) in self.shards[shard].drain() {
@@ -76,7 +77,7 @@ impl Index {
         self.shards.iter().map(HashMap::len).sum()
     }
 
-    /// Bytes that are held now.
+    /// Bytes of memory in use.
     pub fn memory(&self) -> usize {
         self.shards.iter().map(HashMap::allocation_size).sum()
     }

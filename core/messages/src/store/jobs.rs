@@ -1,6 +1,6 @@
-//! Work on files that the store hands out, so that its own thread never waits for it.
+//! File work that the store hands out, so that its own thread never waits for it.
 //!
-//! Owns: what a job reads, syncs and removes. Must not know: the store's state; a job carries all that it needs.
+//! Owns: what a job reads, syncs and removes. Must not know: the store's state; a job contains all that it needs.
 
 use std::io;
 use std::sync::Arc;
@@ -10,51 +10,51 @@ use super::files::{FileName, Files};
 use super::hour::damaged;
 use super::index::{Index, Place};
 use super::op::{Kind, Op, OP_BYTES};
-use super::scrub::{self, Part};
+use super::scrub::{self, HourPart};
 use crate::schedule::{Message, MessageId, State};
 use crate::wheel::Millis;
 
 /// Bytes of operations read at once: 16,384 operations.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Messages that one listing keeps apart while it reads: 100 MB at most. Beyond, it says that it was cut.
+/// Maximum number of messages that one listing collects: 100 MB. Beyond it, the listing is marked as cut.
 const LISTED_MAX: usize = 1_000_000;
 
-/// The operations of an hour as they are at one moment.
+/// The operations of an hour at one moment.
 pub(crate) struct Snapshot {
     pub hour: u32,
     /// Bytes of its file.
     pub flushed: u64,
-    /// Those after it, not in the file yet.
+    /// Later operations, not in the file yet.
     pub tail: Vec<u8>,
 }
 
 pub(crate) enum Task {
     /// Reads the order of an hour.
     Load(Snapshot),
-    /// Reads where the messages of these hours are.
+    /// Reads the locations of the messages of these hours.
     Rebuild { hours: Vec<Snapshot>, messages: usize },
-    /// Reads which messages an hour held.
+    /// Reads the ids of the messages of an hour.
     Ids(Snapshot),
-    /// Reads which messages of these hours an operator asks for.
+    /// Finds the messages of these hours that match an operator's filter.
     List {
         number: u64,
         hours: Vec<Snapshot>,
         filter: Filter,
     },
     /// Reads an hour and checks it.
-    Scrub(Part),
+    Scrub(HourPart),
     /// Syncs these files, then writes the manifest, then removes the files of these hours.
     Checkpoint {
         sync: Vec<FileName>,
         manifest: Vec<u8>,
         remove: Vec<u32>,
-        /// Between two syncs: commits of the log go between them.
+        /// Pause between two syncs, for commits of the log in between.
         pause: Duration,
     },
 }
 
-/// A piece of work, for any thread. The store goes on meanwhile; give the answer to `Store::finish`.
+/// A unit of work for any thread. The store continues meanwhile; pass the result to `Store::finish`.
 pub struct Job<F> {
     pub(crate) files: Arc<F>,
     pub(crate) task: Task,
@@ -69,12 +69,12 @@ pub(crate) enum Answer {
     Checkpointed,
 }
 
-/// Which messages a listing names.
+/// Which messages a listing contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// `None`: all topics.
     pub topic: Option<u32>,
-    /// By the time of the next attempt; for messages that came to their end, by their due time.
+    /// By the time of the next attempt; for ended messages, by their due time.
     pub from: Millis,
     pub to: Millis,
     pub scheduled: bool,
@@ -82,9 +82,9 @@ pub struct Filter {
     pub done: bool,
     pub dead: bool,
     pub withdrawn: bool,
-    /// Named are only those after this time and message, of a page that was named before. All are counted.
+    /// Lists only messages after this time and id, the last of the previous page. All are counted.
     pub after: Option<(Millis, MessageId)>,
-    /// Messages named at most, those of the earliest time.
+    /// Maximum number of messages listed: those with the earliest times.
     pub limit: usize,
 }
 
@@ -107,7 +107,7 @@ impl Filter {
     }
 }
 
-/// What a listing found, as it was when it was asked for.
+/// The result of a listing, as of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     pub number: u64,
@@ -115,15 +115,15 @@ pub struct Listing {
     pub messages: Vec<(Message, u32)>,
     /// Times of all that match, in order.
     pub times: Vec<Millis>,
-    /// There are more than were counted.
+    /// There are more messages than were counted.
     pub cut: bool,
 }
 
-/// What a [`Job`] found.
+/// The result of a [`Job`].
 pub struct Finished(pub(crate) io::Result<Answer>);
 
 impl<F: Files> Job<F> {
-    /// Does the work: milliseconds to seconds of reads or syncs.
+    /// Runs the job: milliseconds to seconds of reads or syncs.
     pub fn run(self) -> Finished {
         let files = self.files.as_ref();
         Finished(match self.task {
@@ -148,7 +148,7 @@ impl<F: Files> Job<F> {
     }
 }
 
-/// Wake times and numbers of the operations after which something is to happen, latest time first.
+/// Wake times and numbers of the operations that have a wake time, latest first.
 pub(crate) fn order<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<(Millis, u32)>> {
     let mut sorted = Vec::new();
     each_op(files, snapshot, |number, op| {
@@ -160,7 +160,7 @@ pub(crate) fn order<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<
     Ok(sorted)
 }
 
-/// The places of all messages of some hours, `messages` of them or so.
+/// The locations of all messages of some hours, about `messages` of them.
 pub(crate) fn rebuild<F: Files>(files: &F, hours: &[Snapshot], messages: usize) -> io::Result<Index> {
     let mut index = Index::new();
     index.reserve(messages);
@@ -169,7 +169,7 @@ pub(crate) fn rebuild<F: Files>(files: &F, hours: &[Snapshot], messages: usize) 
         let mut gone = false;
         each_op(files, snapshot, |_, op| gone |= op.kind == Kind::Gone)?;
         if gone {
-            // A message that left the hour may be in one that was read before: find the hour's last words first.
+            // A message that left the hour may be in one that was read before: find the hour's last operations first.
             let mut last: hashbrown::HashMap<u64, (u32, bool)> = hashbrown::HashMap::new();
             each_op(files, snapshot, |number, op| {
                 last.insert(op.id.0, (number, op.kind == Kind::Gone));
@@ -200,7 +200,7 @@ fn list<F: Files>(files: &F, number: u64, hours: &[Snapshot], filter: Filter) ->
     let mut all: Vec<(Millis, u32, Message)> = Vec::new();
     let mut cut = false;
     for snapshot in hours {
-        // The last word about each message of this hour.
+        // The last operation of each message of this hour.
         let mut found: hashbrown::HashMap<u64, (Millis, u32, Message)> = hashbrown::HashMap::new();
         each_op(files, snapshot, |_, op| match filter.takes(&op) {
             Some((time, message)) if found.len() + all.len() < LISTED_MAX || found.contains_key(&op.id.0) => {
@@ -248,7 +248,7 @@ fn checkpoint<F: Files>(
     Ok(Answer::Checkpointed)
 }
 
-/// Gives all operations in order, each with its number.
+/// Calls `give` with all operations in order, each with its number.
 pub(crate) fn each_op<F: Files>(files: &F, snapshot: &Snapshot, mut give: impl FnMut(u32, Op)) -> io::Result<()> {
     let mut number = 0;
     let mut chunk = vec![0; CHUNK_BYTES.min(snapshot.flushed as usize)];

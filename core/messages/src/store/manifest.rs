@@ -1,4 +1,4 @@
-//! What a checkpoint says: how far each hour's files hold what the log held, so that the log can be trimmed.
+//! The content of a checkpoint: how much of the log each hour's files contain, so that the log can be trimmed.
 //!
 //! Owns the layout and its checks. Must not know: hours in memory, or when a checkpoint is due.
 
@@ -15,15 +15,15 @@ pub(crate) struct HourMark {
     /// Operations in its file.
     pub ops: u32,
     pub body_bytes: u64,
-    /// Messages that have not come to their end.
+    /// Messages that have not ended.
     pub live: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    /// The log's records from this offset on are not in the files.
+    /// Log records from this offset on are not in the files.
     pub applied: u64,
-    /// Hours up to this one were loaded: messages in them may be due in any other of them.
+    /// Hours up to this one were loaded: their messages may be due in any other of them.
     pub loaded: u32,
     pub hours: Vec<HourMark>,
 }
@@ -48,7 +48,7 @@ impl Manifest {
         bytes
     }
 
-    /// `None` where the bytes are no manifest or fail their checksum.
+    /// `None` if the bytes are no manifest or fail their checksum.
     pub fn decode(bytes: &[u8]) -> Option<Manifest> {
         let (body, crc) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
         if body.len() < HEAD_BYTES || &body[..8] != MAGIC || crc32c::crc32c(body) != u32_at(crc, 0) {

@@ -1,16 +1,18 @@
 //! The embedded schedule store: a log, and two files for every hour of due times.
 //!
 //! Owns: what is staged, committed and applied; the near window; when files are flushed, synced, loaded and removed.
-//! Must not know: clocks (time comes in), threads (jobs go out), callbacks, topics' settings.
+//! Must not know: clocks (time is passed in), threads (jobs are handed out), callbacks, topics' settings.
 //!
-//! - A change is *staged*, then a whole group is *committed*: one write and sync of the log. Answers hold from then on.
-//! - A committed change is appended to the files of its message's hour, in memory first. A checkpoint syncs these files
-//!   and writes a manifest; then the log is trimmed. Opening reads the manifest and replays the log from there.
-//! - Only a message that is due within the near window is in memory, beside 20 to 39 bytes of index for each message.
-//!   An hour is read and sorted before its time, its files are removed when all its messages have come to their end.
-//! - A message moves to another hour, body and all, when its due time does; the hour that it left says so.
+//! - A change is *staged*, then a whole group is *committed*: one write and sync of the log. Only then do its results
+//!   hold.
+//! - A committed change is appended to the files of its message's hour, in memory first. A checkpoint syncs these
+//!   files and writes a manifest; then the log is trimmed. Opening reads the manifest and replays the log from there.
+//! - Only messages due within the near window are in memory, besides 20 to 39 bytes of index for each message. An
+//!   hour is read and sorted before its time; its files are removed when all its messages have ended.
+//! - If a message's due time moves to another hour, the message moves there with its body; the old hour records that.
 //!
-//! The store has no thread: [`Store::next_job`] gives out what reads or syncs files, and [`Store::finish`] takes it back.
+//! The store has no thread: [`Store::next_job`] hands out work that reads or syncs files, and [`Store::finish`] takes
+//! its result.
 
 mod error;
 mod files;
@@ -54,43 +56,43 @@ use op::{Kind, Op, FRAME_BYTES, OP_BYTES};
 use overdue::Look;
 use ready::Ready;
 use record::Record;
-use scrub::{Part, Scrub};
+use scrub::{HourPart, Scrub};
 
-/// Bytes flushed to hour files in one call: about a millisecond of writes to the page cache.
+/// Maximum bytes flushed to hour files in one call: about a millisecond of writes to the page cache.
 const FLUSH_BYTES: usize = 2 << 20;
 
-/// A clock that goes back by more is followed; by less, it is waited for.
+/// If the clock goes back by more, the store follows; if by less, it waits for the clock.
 const CLOCK_BACK_MS: Millis = 100;
 
-/// Listings that wait or are on their way at once: a file thread reads them one after another.
+/// Maximum number of listings that wait or run at once: a file thread reads them one after another.
 const LISTINGS_MAX: usize = 4;
 
-/// Ids of a past hour that one tick forgets.
+/// Maximum number of ids of a past hour that one tick forgets.
 const FORGET_MAX: usize = 4_096;
 
-/// Messages that one tick of a scrub looks up in the index.
+/// Maximum number of messages that one tick of a scrub looks up in the index.
 const SCRUB_MAX: usize = 4_096;
 
-/// The store in a folder.
+/// A store in a folder.
 pub type FolderStore = Store<Directory, Folder>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Messages due within this time are in memory.
+    /// Messages due within this time are kept in memory.
     pub near_ms: Millis,
-    /// An hour is loaded so long before it begins. More than `near_ms` by what loading may take.
+    /// How long before its start an hour is loaded. More than `near_ms` by the time that loading may take.
     pub lead_ms: Millis,
-    /// How long after its hour a message that came to its end is still known: shown, and not taken a second time.
+    /// How long after its hour an ended message is still known: shown, and not accepted a second time.
     pub history_ms: Millis,
-    /// How many days a dead letter is kept.
+    /// Days for which a dead letter is kept.
     pub dead_days: u32,
     /// How long a cancel or reschedule waits for its message.
     pub ahead_ms: Millis,
     /// Bytes of hour files in memory before they are flushed.
     pub buffer_bytes: usize,
-    /// Bytes of the log between two checkpoints. Opening replays up to twice as many.
+    /// Bytes of the log between two checkpoints. Opening replays up to twice this.
     pub checkpoint_bytes: u64,
-    /// Between two syncs of a checkpoint.
+    /// Pause between two syncs of a checkpoint.
     pub sync_pause: Duration,
 }
 
@@ -109,7 +111,7 @@ impl Default for Settings {
     }
 }
 
-/// A message as it is handed in.
+/// A message to insert.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMessage<'a> {
     pub id: MessageId,
@@ -122,50 +124,50 @@ pub struct NewMessage<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     New(Message),
-    /// The store has it already; nothing changed.
+    /// The message exists already; nothing changed.
     Before(Message),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// It took place; the message as it is now.
+    /// The change took place; the message as it is now.
     Done(Step, Message),
-    /// The store has no such message. If it comes within `ahead_ms`, all that was asked takes place then.
+    /// The store has no such message. If it comes within `ahead_ms`, these requests apply then.
     Ahead(Ahead),
 }
 
-/// What a worker asks for: see [`Change::Claim`].
+/// A worker's request for messages: see [`Change::Claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
     pub topic: u32,
     pub worker: Incarnation,
     pub until: Millis,
     pub attempts_max: u16,
-    /// Messages at most.
+    /// Maximum number of messages to claim.
     pub max: usize,
 }
 
-/// A message to call back for, under a live claim.
+/// A message to call back, under a live claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fire {
     pub message: Message,
     pub topic: u32,
-    /// Names the claim in the change that ends it.
+    /// Identifies the claim in the change that ends it.
     pub claim: Version,
     home: u32,
     op: Op,
 }
 
-/// What the store holds.
+/// Statistics of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Messages that have not come to their end, and what was asked ahead of messages.
+    /// Messages that have not ended, and requests ahead of messages.
     pub live: u64,
-    /// Those in memory.
+    /// Messages in memory.
     pub near: usize,
-    /// Those due and not claimed.
+    /// Messages due and not claimed.
     pub ready: usize,
-    /// Messages known, ended ones within the history too.
+    /// Messages known, including ended ones within the history.
     pub known: usize,
     pub hours: usize,
     /// Bytes of hour files not flushed yet.
@@ -173,11 +175,11 @@ pub struct Stats {
     /// Bytes of memory for all messages; `near_memory` of them for the near window.
     pub memory: usize,
     pub near_memory: usize,
-    /// Checkpoints made since opening.
+    /// Number of checkpoints since opening.
     pub checkpoints: u64,
-    /// Changes ever committed: the log's offset.
+    /// Number of changes ever committed: the log's offset.
     pub applied: u64,
-    /// Every message can be asked for.
+    /// Whether the whole index is loaded.
     pub whole: bool,
     /// Dead letters that were forgotten since opening, `dead_days` after they died.
     pub dead_forgotten: u64,
@@ -187,7 +189,7 @@ pub struct Stats {
     pub buried: u64,
 }
 
-/// A message as the group has it.
+/// A message with the changes of the group.
 struct Staged {
     op: Op,
     home: u32,
@@ -195,21 +197,53 @@ struct Staged {
     body_in_group: bool,
 }
 
-/// A checkpoint on its way.
+/// A checkpoint in progress.
 enum Checkpoint {
     None,
-    /// Hours from this one on are still to be flushed.
+    /// Hours from this one on are not flushed yet.
     Flushing {
         from: u32,
         manifest: Manifest,
     },
-    /// The job is out: the log may be trimmed below this offset when it is back.
+    /// The job runs: when it is back, the log may be trimmed below this offset.
     Syncing {
         applied: u64,
     },
 }
 
-/// The schedule of messages, durable.
+/// The durable schedule of messages.
+///
+/// Open it with [`Store::open`]. Stage changes with [`Store::insert`], [`Store::change`] and [`Store::claim`], then
+/// make the group durable with [`Store::commit`]; only then do the results hold. Call [`Store::tick`] about every
+/// millisecond. Run the jobs of [`Store::next_job`] in another thread and return each result with [`Store::finish`].
+/// [`Store::close`] makes a last checkpoint.
+///
+/// ```
+/// use muster_journal::Options;
+/// use muster_messages::schedule::{Change, Incarnation, MessageId, NEVER};
+/// use muster_messages::store::{Claims, NewMessage, Settings, Store};
+///
+/// let folder = tempfile::tempdir()?;
+/// let now = 1_790_000_000_000; // milliseconds since 1970
+/// let options = Options { segment_bytes: 16 << 20, ..Options::default() };
+/// let mut store = Store::open(folder.path().join("store"), options, Settings::default(), now)?;
+/// let id = MessageId(7);
+/// store.insert(NewMessage { id, topic: 1, due_at: now + 50, expires_at: NEVER, body: b"hello" })?;
+/// store.commit()?; // durable now
+///
+/// let now = now + 50;
+/// store.tick(now, 1_000)?;
+/// let worker = Incarnation(1);
+/// let claims = Claims { topic: 1, worker, until: now + 30_000, attempts_max: 5, max: 10 };
+/// let mut fires = Vec::new();
+/// store.claim(now, claims, &mut fires)?;
+/// store.commit()?;
+/// // a worker calls back, then:
+/// store.change(now, id, Change::Deliver { claim: fires[0].claim }, None)?;
+/// store.commit()?;
+/// store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Store<S: Storage, F: Files> {
     log: Log<S>,
     files: Arc<F>,
@@ -220,13 +254,13 @@ pub struct Store<S: Storage, F: Files> {
     hours: BTreeMap<u32, Hour>,
     ready: Ready,
     overdue: Look,
-    /// What was asked ahead of a message and waited long enough.
+    /// Requests ahead of a message whose wait is over.
     outdated: Vec<MessageId>,
-    /// No message is homed in an hour of the clock below this one any more.
+    /// No message is stored in an hour of the clock below this one anymore.
     floor: u32,
     now: Millis,
     horizon: Millis,
-    /// Hours up to this one are loaded, or on their way.
+    /// Hours up to this one are loaded, or are being loaded.
     loaded: u32,
     live: u64,
     buffered: usize,
@@ -243,12 +277,12 @@ pub struct Store<S: Storage, F: Files> {
     checkpoint: Checkpoint,
     since_checkpoint: u64,
     checkpoints: u64,
-    /// Where flushing went last.
+    /// The hour that was flushed last.
     flushed_hour: u32,
-    /// An hour whose messages are being forgotten: its ids, those still to go first.
+    /// An hour whose messages are being forgotten, with the ids that are left.
     forgetting: Option<(u32, Vec<u64>)>,
     asked_ids: bool,
-    /// Hours whose files go with the next checkpoint.
+    /// Hours whose files are removed after the next checkpoint.
     removed: Vec<u32>,
     disk_full: bool,
     failed: bool,
@@ -263,7 +297,7 @@ pub struct Store<S: Storage, F: Files> {
 }
 
 impl Store<Directory, Folder> {
-    /// Opens or makes the store in folder `path`: its log in `log/`, its hours in `hours/`.
+    /// Opens or creates the store in folder `path`: its log in `log/`, its hours in `hours/`.
     pub fn open(path: impl AsRef<Path>, options: Options, settings: Settings, now: Millis) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let log = Journal::open(path.join("log"), options)?;
@@ -273,7 +307,7 @@ impl Store<Directory, Folder> {
 }
 
 impl<S: Storage, F: Files> Store<S, F> {
-    /// The same over any log and files. Loads the hours that are due or near; the rest is read by a job.
+    /// As [`Store::open`], with any log and files. Loads the hours that are due or near; a job reads the rest.
     pub fn with_parts(log: Log<S>, files: F, settings: Settings, now: Millis) -> Result<Self, OpenError> {
         assert!(
             settings.near_ms < settings.lead_ms,
@@ -353,7 +387,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             store.live += u64::from(hour.live);
             store.hours.insert(mark.hour, hour);
         }
-        // Files of hours that are not in the manifest: removed after it was written, or begun after it.
+        // Files of hours that are not in the manifest: removed or created after it was written.
         names.retain(
             |name| matches!(name, FileName::Ops(hour) | FileName::Bodies(hour) if !store.hours.contains_key(hour)),
         );
@@ -367,7 +401,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     // ---- changes
 
-    /// Stages a message. The same id is the same message: a second one changes nothing.
+    /// Stages a message. The same id is the same message: a second insert changes nothing.
     pub fn insert(&mut self, new: NewMessage<'_>) -> Result<Inserted, Denied> {
         self.usable()?;
         if self.disk_full {
@@ -392,7 +426,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                 }
                 _ => {
                     return Ok(Inserted::Before(
-                        found.op.message().expect("the index names no other kind"),
+                        found.op.message().expect("the index has no other kind"),
                     ))
                 }
             }
@@ -409,13 +443,13 @@ impl<S: Storage, F: Files> Store<S, F> {
             kind: Kind::Message(message.state),
         };
         let home = hour_of(message.due_at).max(self.floor);
-        // It leaves no hour that it goes to: the hour's last word about it would be that it left.
+        // It leaves no hour if it goes to the same one: otherwise the hour's last entry would be that it left.
         let from = ahead_in.filter(|from| *from != home);
         self.stage(ahead_in.is_some(), home, from, op, Some(new.body))?;
         Ok(Inserted::New(message))
     }
 
-    /// Stages a change of a message, if its version is `expected` (`None`: any).
+    /// Stages a change of a message, if the message's version is `expected` (`None`: any).
     pub fn change(
         &mut self,
         now: Millis,
@@ -449,8 +483,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(Changed::Done(step, message))
     }
 
-    /// Stages what another record of the same messages knows of one: only a greater version changes it (I-2). `None`: it
-    /// is not greater.
+    /// Stages a message from another record of the same messages: only a greater version replaces it (I-2). `None`:
+    /// the version is not greater.
     pub fn put(&mut self, now: Millis, message: Message) -> Result<Option<Message>, Denied> {
         self.usable()?;
         let found = self.look_up(message.id)?.ok_or(Refusal::Unknown)?;
@@ -467,7 +501,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(Some(message))
     }
 
-    /// Stages what another record says was asked ahead of a message. False: the message is here.
+    /// Stages requests ahead of a message from another record. `false`: the message exists already.
     pub fn put_ahead(&mut self, now: Millis, id: MessageId, ahead: Ahead) -> Result<bool, Denied> {
         self.usable()?;
         match self.look_up(id)? {
@@ -484,8 +518,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(true)
     }
 
-    /// Stages claims of due messages, the oldest due time first. `out` takes the claimed; messages that
-    /// expired or are buried come to their end beside.
+    /// Stages claims of due messages, oldest due time first. Appends them to `out`; messages that have expired or
+    /// used up their attempts end instead.
     pub fn claim(&mut self, now: Millis, asked: Claims, out: &mut Vec<Fire>) -> Result<(), Denied> {
         self.usable()?;
         let Claims {
@@ -521,7 +555,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                     self.buried += u64::from(step == Step::Buried);
                     self.staged_claims.push((topic, due, id));
                 }
-                // Cancelled, rescheduled or claimed since it became due; or the clock went back.
+                // It was cancelled, rescheduled or claimed since it became due; or the clock went back.
                 Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.arm(id, at),
                 Err(Denied::Refused(_)) => {}
                 Err(denied) => {
@@ -536,7 +570,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    /// Makes all that was staged durable and applies it: the answers hold. Number of changes.
+    /// Makes everything staged durable and applies it: now the results hold. Returns the number of changes.
     pub fn commit(&mut self) -> Result<u32, CommitError> {
         if self.failed {
             return Err(CommitError::Refused);
@@ -553,7 +587,8 @@ impl<S: Storage, F: Files> Store<S, F> {
             Ok(range) => {
                 for (_, record) in group.records(range.start) {
                     let record = Record::decode(record).expect("the group was made here");
-                    self.take_in(&record, false).expect("places were given in this order");
+                    self.take_in(&record, false)
+                        .expect("positions were assigned in this order");
                 }
                 self.applied = range.end;
                 self.since_checkpoint += group.payload_bytes() as u64;
@@ -581,19 +616,19 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     // ---- reads
 
-    /// A message as it is, staged changes included.
+    /// A message with its staged changes.
     pub fn get(&self, id: MessageId) -> Result<Option<(Message, u32)>, Denied> {
         let found = self.look_up(id)?;
         Ok(found.and_then(|found| Some((found.op.message()?, found.op.topic))))
     }
 
-    /// Puts the body of a claimed message into `out`.
+    /// Reads the body of a claimed message into `out`.
     pub fn body(&self, fire: &Fire, out: &mut Vec<u8>) -> io::Result<()> {
         let hour = self.hours.get(&fire.home).ok_or(io::ErrorKind::NotFound)?;
         hour.read_body(self.files.as_ref(), &fire.op, out)
     }
 
-    /// Puts the body of any message into `out`; false if there is no such message.
+    /// Reads the body of any message into `out`; `false` if there is no such message.
     pub fn body_of(&self, id: MessageId, out: &mut Vec<u8>) -> Result<bool, Denied> {
         let Some(found) = self
             .look_up(id)?
@@ -608,17 +643,17 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(true)
     }
 
-    /// Topics with messages to claim.
+    /// Topics that have messages to claim.
     pub fn ready_topics(&self) -> impl Iterator<Item = u32> + '_ {
         self.ready.topics()
     }
 
-    /// No message is due before this time, as far as is known now.
+    /// No message is due before this time, as far as known now.
     pub fn next_due(&self) -> Option<Millis> {
         self.wheel.next_due()
     }
 
-    /// Whether every message can be asked for: false for some seconds after opening.
+    /// Whether every message can be looked up: `false` for some seconds after opening.
     pub fn is_whole(&self) -> bool {
         !self.rebuilding
     }
@@ -644,20 +679,20 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// Messages that were due a second ago or more and wait for the answer to their first attempt, by topic, some seconds
-    /// old. What lies beyond the near window is left out: a claim that lasts longer than it.
+    /// Messages that have been due for at least a second and wait for the result of their first attempt, by topic;
+    /// some seconds old. Claims that last beyond the near window are left out.
     pub fn overdue(&self) -> &[Overdue] {
         self.overdue.told()
     }
 
-    /// Asks for a listing; its job reads all hours that can hold such messages. False: too many are on their way.
+    /// Requests a listing; its job reads all hours that can hold such messages. `false`: too many are in progress.
     /// Staged changes are left out.
     pub fn ask_list(&mut self, number: u64, filter: Filter) -> bool {
         if self.listings >= LISTINGS_MAX {
             return false;
         }
         let (first, last) = (hour_of(filter.from.min(DUE_MAX)), hour_of(filter.to.min(DUE_MAX)));
-        // Messages of loaded hours may be homed in any of these.
+        // Messages of loaded hours may be stored in any of these.
         let holds =
             |hour: u32| hour <= self.loaded || (first <= hour && hour <= last) || (filter.dead && hour >= DEAD_BASE);
         let numbers: Vec<u32> = self.hours.keys().copied().filter(|hour| holds(*hour)).collect();
@@ -667,8 +702,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         true
     }
 
-    /// Asks for a proof that every operation, body, count and the index agree, as they are now: jobs read all files, and
-    /// ticks look up what they found. False: one is on its way. Staged changes are left out.
+    /// Requests a check that every operation, body, count and the index agree, as they are now: jobs read all files,
+    /// and ticks look up what they found. `false`: a scrub is in progress. Staged changes are left out.
     pub fn ask_scrub(&mut self) -> Result<bool, Denied> {
         if self.rebuilding {
             return Err(Denied::Rebuilding);
@@ -681,27 +716,27 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(true)
     }
 
-    /// The findings of the scrub, once.
+    /// Takes the findings of the scrub.
     pub fn take_scrubbed(&mut self) -> Option<Scrubbed> {
         self.scrubbed.take()
     }
 
-    /// The listings that are done.
+    /// Takes the finished listings.
     pub fn take_listed(&mut self) -> Vec<Listing> {
         std::mem::take(&mut self.listed)
     }
 
     // ---- time
 
-    /// Brings the store to `now`: messages become ready, hours are loaded, forgotten, flushed. Each part of it is
-    /// bounded by `budget`. Call it every millisecond or so, and again at once for [`Progress::More`].
+    /// Advances the store to `now`: messages become ready, hours are loaded, forgotten, flushed. `budget` bounds each
+    /// part of it. Call it about every millisecond, and again at once after [`Progress::More`].
     pub fn tick(&mut self, now: Millis, budget: usize) -> Result<Progress, Denied> {
         self.usable()?;
         if now + CLOCK_BACK_MS < self.now {
             self.rewind(now);
         }
         self.now = now;
-        // A clock that went back moves no border back.
+        // A clock that went back moves no limit back.
         self.horizon = self.horizon.max(now + self.settings.near_ms);
         let floor = hour_of(now);
         if floor > self.floor {
@@ -735,14 +770,14 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(progress)
     }
 
-    /// Work for another thread, if there is any. Give its answer to [`Store::finish`].
+    /// The next work for another thread, if any. Pass its result to [`Store::finish`].
     pub fn next_job(&mut self) -> Option<Job<F>> {
         let task = self.jobs.pop_front()?;
         let files = Arc::clone(&self.files);
         Some(Job { files, task })
     }
 
-    /// Takes in what a job found. After an error of a sync or a read the store refuses: open it again.
+    /// Takes the result of a job. After an error of a sync or a read the store refuses all calls: open it again.
     pub fn finish(&mut self, finished: Finished) -> io::Result<()> {
         let answer = finished.0.inspect_err(|_| self.failed = true)?;
         match answer {
@@ -783,7 +818,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    /// Makes a checkpoint now, in this thread, so that the next opening replays nothing.
+    /// Makes a checkpoint now, in this thread, so that the next opening has nothing to replay.
     pub fn close(mut self) -> io::Result<()> {
         self.jobs.retain(|task| matches!(task, Task::Checkpoint { .. }));
         let mut last = false;
@@ -799,7 +834,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                     last = true;
                     self.begin_checkpoint();
                 }
-                // Done; or it failed, or a checkpoint's job was never brought back: the next opening replays.
+                // Done; or it failed, or a checkpoint's job was never returned: the next opening replays.
                 (None, _) => break,
             }
         }
@@ -815,7 +850,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    /// A message as the group has it, else as it was committed.
+    /// A message with the changes of the group, or as it was committed.
     fn look_up(&self, id: MessageId) -> Result<Option<Staged>, Denied> {
         if let Some(staged) = self.staged.get(&id.0) {
             return Ok(Some(Staged { ..*staged }).filter(|staged| staged.op.kind != Kind::Gone));
@@ -841,7 +876,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }))
     }
 
-    /// Makes a change of a message that was found, and stages it.
+    /// Applies a change to a message that was looked up, and stages it.
     fn apply(
         &mut self,
         now: Millis,
@@ -849,7 +884,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         change: Change,
         expected: Option<Version>,
     ) -> Result<(Step, Message, (u32, Op)), Denied> {
-        let mut message = found.op.message().expect("what was asked ahead is told apart before");
+        let mut message = found.op.message().expect("requests ahead were handled before");
         let was_live = !message.state.is_terminal();
         let step = message.apply(now, change, expected)?;
         if step == Step::CancelledBefore {
@@ -859,7 +894,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok((step, message, staged))
     }
 
-    /// Stages what a message that was found has become, in the hour that it now belongs to.
+    /// Stages the new state of a message that was looked up, in the hour to which it now belongs.
     fn settle(&mut self, now: Millis, found: Staged, was_live: bool, message: &Message) -> Result<(u32, Op), Denied> {
         let op = found.op.with(message);
         let wanted = match message.state {
@@ -867,7 +902,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             State::Dead => dead_hour_of(now),
             _ => found.home,
         };
-        // Hours that are loaded are read together at an opening: a message may stay in any of them.
+        // Opening reads all loaded hours together, so a message may stay in any of them.
         let stays = wanted == found.home || (wanted <= self.loaded && found.home <= self.loaded);
         if stays {
             self.stage(was_live, found.home, None, op, None)?;
@@ -931,12 +966,12 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    /// Appends a record of the log to its hour. While the log is replayed, places are not kept.
+    /// Appends a record of the log to its hour. While the log is replayed, locations are not kept.
     fn take_in(&mut self, record: &Record<'_>, replaying: bool) -> Result<(), String> {
         let Record { op, home, .. } = *record;
         let loaded = self.loaded;
         let hour = self.hours.entry(home).or_insert_with(|| {
-            // All of an hour that begins now comes after its loading.
+            // Everything in an hour that is created now comes after its loading.
             let load = if home <= loaded && !replaying {
                 Load::Loaded
             } else {
@@ -977,7 +1012,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             self.buffered += OP_BYTES;
         }
         if replaying {
-            // Messages stay in any hour that was loaded; then a crash must not make them wait for that hour.
+            // Messages stay in any loaded hour; after a crash they must not have to wait for that hour.
             if home < DEAD_BASE && op.wake_at().is_some_and(|at| hour_of(at) < home) {
                 self.loaded = self.loaded.max(home);
             }
@@ -987,7 +1022,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    /// Keeps the place of a message after a change: in memory while it is near.
+    /// Keeps the location of a message after a change: in memory while it is near.
     fn seat(&mut self, op: Op, home: u32, number: u32) {
         let near = match self.index.get(op.id) {
             Some(Place::Near(at)) => Some(at),
@@ -1043,7 +1078,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// Turns the wheel back to a clock that went back: it would fire nothing until the clock is where it was.
+    /// Turns the wheel back to the time of a clock that went back: otherwise it would fire nothing until the clock
+    /// has caught up.
     fn rewind(&mut self, now: Millis) {
         self.wheel = Wheel::new(now);
         for (place, near) in self.near.iter_mut() {
@@ -1058,7 +1094,7 @@ impl<S: Storage, F: Files> Store<S, F> {
     fn admit(&mut self, budget: usize) -> Result<Progress, Denied> {
         let mut left = budget.max(1);
         let horizon = self.horizon;
-        // Hours beyond the horizon's may hold messages that are due before it: those advanced within loaded hours.
+        // Loaded hours beyond the horizon may also hold messages due before it, which were advanced.
         for (number, hour) in self.hours.range_mut(..=self.loaded) {
             while let Some(op) = hour.next_before(horizon) {
                 let far = Place::Far { hour: *number, op };
@@ -1083,7 +1119,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(Progress::Current)
     }
 
-    /// Stages the end of what was asked ahead of messages that never came.
+    /// Stages the end of requests ahead of messages that never came.
     fn drop_outdated(&mut self) -> Result<(), Denied> {
         while let Some(id) = self.outdated.pop() {
             let Some(found) = self.look_up(id)? else { continue };
@@ -1125,7 +1161,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    /// Loads the hours that are due or near, and asks for the places of the rest.
+    /// Loads the hours that are due or near, and requests the locations of the rest.
     fn load_near(&mut self, now: Millis) -> Result<(), OpenError> {
         self.loaded = self.loaded.max(hour_of(now + self.settings.lead_ms));
         let numbers: Vec<u32> = self.hours.range(..=self.loaded).map(|(number, _)| *number).collect();
@@ -1159,7 +1195,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// Asks for the hours that begin within the lead. Not before all places are known: an order is checked by them.
+    /// Requests the hours that begin within the lead. Not before all locations are known, since they are needed to
+    /// check an order.
     fn ask_for_hours(&mut self, now: Millis) {
         let wanted = hour_of(now + self.settings.lead_ms);
         if self.rebuilding || wanted <= self.loaded {
@@ -1189,7 +1226,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                     self.dead_forgotten += u64::from(number >= DEAD_BASE);
                 }
             }
-            // A manifest that is fixed and not flushed yet names the hour with what is in memory.
+            // A manifest that is fixed but not flushed yet counts the hour's bytes in memory.
             if ids.is_empty() && !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
                 self.forgetting = None;
                 self.asked_ids = false;
@@ -1219,7 +1256,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         self.jobs.push_back(Task::Ids(snapshot));
     }
 
-    /// Hours as they are, in their order.
+    /// All hours as they are, in order.
     fn marks(&self) -> Vec<HourMark> {
         let mark = |hour: &Hour| HourMark {
             hour: hour.hour,
@@ -1241,7 +1278,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         while let Some(mark) = scrub.next_mark() {
             match self.hours.get(&mark.hour) {
-                Some(hour) => self.jobs.push_back(Task::Scrub(Part::of(hour, mark))),
+                Some(hour) => self.jobs.push_back(Task::Scrub(HourPart::of(hour, mark))),
                 None => scrub.pass_over(),
             }
         }
@@ -1251,7 +1288,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// The fault of the index, if a file says that the message was at this operation when the scrub began.
+    /// The fault of the index, if a file had the message at this operation when the scrub began.
     fn misplaced(&self, scrub: &Scrub, id: MessageId, hour: u32, op: u32) -> Option<String> {
         let place = match self.index.get(id) {
             Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),
@@ -1261,7 +1298,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         let is_right = match place {
             Some(place) if place == (hour, op) => true,
             Some((hour, op)) => scrub.is_later(hour, op),
-            // It left since, or is being forgotten with its hour.
+            // It left since then, or is being forgotten with its hour.
             None => {
                 let forgets = matches!(self.forgetting, Some((forgotten, _)) if forgotten == hour);
                 let now = self.hours.get(&hour).map(Hour::op_count);
@@ -1271,7 +1308,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         (!is_right).then(|| format!("message {:016x} is at {:?}, indexed at {place:?}", id.0, (hour, op)))
     }
 
-    /// Flushes some hours, going round.
+    /// Flushes some hours, in turn.
     fn relieve(&mut self) {
         let goal = self.settings.buffer_bytes / 2;
         let mut left = FLUSH_BYTES;
@@ -1295,7 +1332,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// Writes what an hour has in memory. `None` if the disk is full or failed.
+    /// Writes an hour's bytes in memory. `None` if the disk is full or failed.
     fn flush(&mut self, number: u32) -> Option<usize> {
         let hour = self.hours.get_mut(&number)?;
         let before = hour.buffered();
@@ -1317,7 +1354,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
     }
 
-    /// Fixes what the next checkpoint says, unless one is on its way.
+    /// Fixes the content of the next checkpoint, unless one is in progress.
     fn begin_checkpoint(&mut self) {
         if !matches!(self.checkpoint, Checkpoint::None) {
             return;
@@ -1365,7 +1402,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             sync.push(FileName::Bodies(hour.hour));
             sync.push(FileName::Ops(hour.hour));
         }
-        // An hour that was forgotten since the manifest was fixed is still named by it: its files wait for the next.
+        // The manifest still names an hour that was forgotten after it was fixed: its files wait for the next one.
         let named = |hour: &u32| manifest.hours.binary_search_by_key(hour, |mark| mark.hour).is_ok();
         let (kept, remove) = self.removed.drain(..).partition(named);
         self.removed = kept;

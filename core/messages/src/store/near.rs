@@ -5,14 +5,14 @@
 use super::op::Op;
 use crate::wheel::Token;
 
-/// A message in memory: about 100 bytes, beside 32 in the wheel.
+/// A message in memory: about 100 bytes, besides 32 in the wheel.
 pub(crate) struct Near {
     pub op: Op,
-    /// The hour whose files hold it.
+    /// The hour whose files store it.
     pub home: u32,
     /// The number of its latest operation there.
     pub number: u32,
-    /// Its entry in the wheel; none when it is due.
+    /// Its entry in the wheel; `None` once it is due.
     pub token: Option<Token>,
 }
 
@@ -27,12 +27,12 @@ impl Slab {
         self.entries.len() - self.free.len()
     }
 
-    /// Places of messages, free ones too.
+    /// Number of slots, including free ones.
     pub fn slots(&self) -> usize {
         self.entries.len()
     }
 
-    /// The messages of `count` places.
+    /// The messages in `count` slots.
     pub fn some(&self, from: usize, count: usize) -> impl Iterator<Item = &Near> {
         self.entries.iter().skip(from).take(count).flatten()
     }
@@ -75,7 +75,7 @@ impl Slab {
             .expect("the index names entries that are there")
     }
 
-    /// Bytes that are held now.
+    /// Bytes of memory in use.
     pub fn memory(&self) -> usize {
         self.entries.capacity() * size_of::<Option<Near>>() + self.free.capacity() * size_of::<u32>()
     }

@@ -29,18 +29,19 @@ pub(crate) const FRAME_BYTES: usize = 16;
 /// The longest body: 1 MiB. A callback carries it whole, and a group of the log holds three of them.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// What an operation says of its message from then on.
+/// The state of a message as of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Message(State),
-    /// The message is not in this hour any more.
+    /// The message is no longer in this hour.
     Gone,
-    /// Asked before the message came. `due_at` is when that is forgotten, `expires_at` an absolute due time or NEVER.
+    /// Requests before the message came. `due_at`: when they are forgotten; `expires_at`: an absolute due time, or
+    /// NEVER.
     Ahead(Ahead),
 }
 
 impl Kind {
-    /// Something is still to happen at its time.
+    /// Whether something will happen at its time.
     pub fn is_live(self) -> bool {
         match self {
             Kind::Message(state) => !state.is_terminal(),
@@ -101,7 +102,7 @@ impl Op {
         bytes
     }
 
-    /// `None` where the bytes fail their checksum or their state is unknown.
+    /// `None` if the bytes fail their checksum or the state is unknown.
     pub fn decode(bytes: &[u8]) -> Option<Op> {
         let bytes: &[u8; OP_BYTES] = bytes.try_into().ok()?;
         if crc32c::crc32c(&bytes[..60]) != u32_at(bytes, 60) {
@@ -145,7 +146,7 @@ impl Op {
         })
     }
 
-    /// The message, unless the operation says another thing.
+    /// The message, unless the operation is of another kind.
     pub fn message(&self) -> Option<Message> {
         let Kind::Message(state) = self.kind else { return None };
         Some(Message {
@@ -158,7 +159,7 @@ impl Op {
         })
     }
 
-    /// The same with what `message` has become.
+    /// The same operation with the new state of `message`.
     pub fn with(&self, message: &Message) -> Op {
         Op {
             version: message.version,
@@ -170,7 +171,7 @@ impl Op {
         }
     }
 
-    /// When something is to happen.
+    /// When something will happen.
     pub fn wake_at(&self) -> Option<Millis> {
         match self.kind {
             Kind::Message(_) => self.message()?.wake_at(),
@@ -180,7 +181,7 @@ impl Op {
     }
 }
 
-/// What stands in front of a body.
+/// The header of a body's frame.
 pub(crate) fn frame_head(id: MessageId, body: &[u8]) -> [u8; FRAME_BYTES] {
     let mut head = [0; FRAME_BYTES];
     head[..8].copy_from_slice(&id.0.to_le_bytes());
@@ -190,7 +191,7 @@ pub(crate) fn frame_head(id: MessageId, body: &[u8]) -> [u8; FRAME_BYTES] {
     head
 }
 
-/// The id and the length that a frame's head names; its checksum is not looked at.
+/// The id and the length in a frame's header; does not check the checksum.
 pub(crate) fn read_frame_head(head: &[u8; FRAME_BYTES]) -> (MessageId, u32) {
     (MessageId(u64_at(head, 0)), u32_at(head, 8))
 }

@@ -1,6 +1,7 @@
-//! How many messages of each topic are due and were not called back in time, and since when the oldest waits.
+//! How many messages of each topic are overdue for their first callback, and how long the oldest has waited.
 //!
-//! Owns: a look at all messages in memory, some with each tick, and what the last whole look found. Must not know: files.
+//! Owns: a scan of all messages in memory, some with each tick, and the result of the last complete scan. Must not
+//! know: files.
 //!
 //! A message counts while its first attempt has no answer: it waits for a worker, for a place at its target, or for a
 //! breaker. One whose attempts failed counts from the time of its next attempt, until that begins.
@@ -12,13 +13,13 @@ use super::op::Kind;
 use crate::schedule::State;
 use crate::wheel::Millis;
 
-/// A message is overdue if it has been due for so long.
+/// A message is overdue once it has been due for this long.
 const GRACE_MS: Millis = 1_000;
 
-/// Between the beginnings of two looks.
+/// Interval between the starts of two scans.
 const EVERY_MS: Millis = 1_000;
 
-/// Messages that one tick looks at: about 10 microseconds.
+/// Messages that one tick scans: about 10 microseconds.
 const LOOK_MAX: usize = 1_024;
 
 /// The overdue messages of one topic.
@@ -33,7 +34,7 @@ pub struct Overdue {
 #[derive(Default)]
 pub(crate) struct Look {
     begun: Millis,
-    /// The next message to look at; `None`: the look is over.
+    /// The next message to scan; `None`: the scan is complete.
     at: Option<usize>,
     found: HashMap<u32, Overdue>,
     told: Vec<Overdue>,
@@ -44,11 +45,11 @@ impl Look {
         &self.told
     }
 
-    /// Looks at some more messages.
+    /// Scans some more messages.
     pub fn go_on(&mut self, now: Millis, near: &Slab) {
         let at = match self.at {
             Some(at) => at,
-            // A clock that went back begins a look as well.
+            // A clock that went back starts a scan as well.
             None if now.abs_diff(self.begun) >= EVERY_MS => {
                 self.begun = now;
                 0

@@ -1,6 +1,6 @@
 //! Due messages that no worker has, by topic.
 //!
-//! Owns: their order, the oldest time first, whenever they came. Must not know: claims, files.
+//! Owns: their order, oldest due time first, whenever they came. Must not know: claims, files.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,24 +8,24 @@ use std::collections::{BinaryHeap, HashMap};
 use crate::schedule::MessageId;
 use crate::wheel::Millis;
 
-/// 16 bytes a message. A push in the order of time, which is the usual one, moves nothing.
+/// 16 bytes per message. A push in order of time, the usual case, moves nothing.
 #[derive(Default)]
 pub(crate) struct Ready {
     topics: HashMap<u32, BinaryHeap<Reverse<(Millis, MessageId)>>>,
 }
 
 impl Ready {
-    /// `at`: when it fell due.
+    /// `at`: when it became due.
     pub fn push(&mut self, topic: u32, at: Millis, id: MessageId) {
         self.topics.entry(topic).or_default().push(Reverse((at, id)));
     }
 
-    /// The message that fell due first.
+    /// Takes the message that became due first.
     pub fn pop(&mut self, topic: u32) -> Option<(Millis, MessageId)> {
         self.topics.get_mut(&topic)?.pop().map(|Reverse(first)| first)
     }
 
-    /// Topics with such messages.
+    /// Topics with ready messages.
     pub fn topics(&self) -> impl Iterator<Item = u32> + '_ {
         self.topics
             .iter()

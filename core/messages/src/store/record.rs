@@ -1,4 +1,4 @@
-//! What the log holds: one change of one message, as the bytes that go to the hours' files.
+//! A record of the log: one change of one message, as the bytes that go to the hours' files.
 //!
 //! Owns the layout. Must not know: why the change was made.
 //!
@@ -23,7 +23,7 @@ pub(crate) struct Record<'a> {
     pub home: u32,
     pub from: Option<u32>,
     pub op: Op,
-    /// The operation's own bytes.
+    /// The encoded operation.
     pub op_bytes: &'a [u8],
     pub body: Option<&'a [u8]>,
 }
@@ -37,7 +37,7 @@ pub(crate) fn head(was_live: bool, home: u32, from: Option<u32>, has_body: bool)
 }
 
 impl<'a> Record<'a> {
-    /// `None` where the bytes are no record.
+    /// `None` if the bytes are no record.
     pub fn decode(bytes: &'a [u8]) -> Option<Record<'a>> {
         let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
         let (op_bytes, body) = rest.split_at_checked(OP_BYTES)?;

@@ -1,9 +1,10 @@
-//! Reads the files of a store that may be damaged, message by message, and makes a new store of what is whole.
+//! Reads the files of a store that may be damaged, message by message, and makes a new store of the intact ones.
 //!
-//! Owns: which word about a message is its last, and where its body is. Must not know: a running store.
+//! Owns: which operation of a message is its last, and where its body is. Must not know: a running store.
 //!
-//! Each operation and each body has a checksum of its own, and so has each group of the log. What fails it is passed over: a message is then as its word
-//! before said, or lost. A manifest that is damaged or missing only tells how far files go, so they are read to their ends.
+//! Each operation, each body and each group of the log has a checksum of its own. Damaged ones are skipped: the
+//! message is then restored from its previous operation, or lost. A damaged or missing manifest would only have given
+//! the lengths of files, so files are read to their ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,13 +20,13 @@ use super::{CommitError, Denied, FolderStore, Inserted, NewMessage, OpenError, S
 use crate::schedule::{MessageId, State};
 use crate::wheel::Millis;
 
-/// Faults that are told in words; all are counted.
+/// Maximum number of faults that are described; all are counted.
 const FAULTS_MAX: usize = 1_000;
 
-/// Messages of one group of the new log.
+/// Messages per group of the new log.
 const GROUP: usize = 256;
 
-/// One place of a file that is not as it was written.
+/// A damaged position in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Its path in the store's folder.
@@ -34,12 +35,12 @@ pub struct Fault {
     pub text: String,
 }
 
-/// What the files hold.
+/// The result of reading the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Messages that are whole.
+    /// Number of intact messages.
     pub messages: u64,
-    /// Messages of which a word is there and the body is not.
+    /// Messages that have an operation but no body.
     pub lost: Vec<u64>,
     pub faults: Vec<Fault>,
     pub fault_count: u64,
@@ -50,16 +51,16 @@ enum Body {
     Log(Vec<u8>),
 }
 
-struct Known {
+struct LatestOperation {
     op: Op,
     body: Option<Body>,
 }
 
-/// The contents of a store's folder.
+/// The intact contents of a store's folder.
 pub struct Salvage {
     pub found: Found,
     files: Folder,
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, LatestOperation>,
 }
 
 impl Salvage {
@@ -85,11 +86,11 @@ impl Salvage {
         Ok(salvage)
     }
 
-    /// Makes a store of the messages that are whole in folder `path`, which has none. Answers their number.
+    /// Makes a store of the intact messages in folder `path`, which must not hold one. Returns their number.
     pub fn write(&self, path: impl AsRef<Path>, options: Options, now: Millis) -> Result<u64, WriteError> {
         let mut store = FolderStore::open(path, options, Settings::default(), now)?;
         let mut written = 0;
-        let all: Vec<(&u64, &Known)> = self.known.iter().collect();
+        let all: Vec<(&u64, &LatestOperation)> = self.known.iter().collect();
         for some in all.chunks(GROUP) {
             let mut later = Vec::new();
             for (id, known) in some {
@@ -269,7 +270,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Takes a word about a message: the one of the greatest version is the last.
+    /// Takes an operation of a message: the one with the greatest version is the last.
     fn take(&mut self, op: Op, hour: Option<u32>, body: Option<Vec<u8>>) -> io::Result<()> {
         if op.kind == Kind::Gone {
             return Ok(());
@@ -291,9 +292,9 @@ impl Salvage {
                 }
             }
         }
-        let known = self.known.entry(op.id.0).or_insert(Known { op, body: None });
+        let known = self.known.entry(op.id.0).or_insert(LatestOperation { op, body: None });
         let message = |kind| matches!(kind, Kind::Message(_));
-        // A move asked for ahead has no version: the message itself is newer.
+        // A move requested ahead has no version: the message itself is newer.
         let later = match (message(known.op.kind), message(op.kind)) {
             (true, false) => false,
             (false, true) => true,
@@ -317,7 +318,7 @@ impl Salvage {
         Ok(read == bytes.len() && frame_head(op.id, &bytes[FRAME_BYTES..]) == bytes[..FRAME_BYTES])
     }
 
-    fn body(&self, known: &Known) -> io::Result<Option<Vec<u8>>> {
+    fn body(&self, known: &LatestOperation) -> io::Result<Option<Vec<u8>>> {
         match &known.body {
             None => Ok(None),
             Some(Body::Log(bytes)) => Ok(Some(bytes.clone())),
@@ -332,12 +333,12 @@ impl Salvage {
     }
 }
 
-/// Whether the message may still be called back for. Of others it is only known that they came to their end.
+/// Whether the message may still be called back. Of others only the end matters.
 fn needs_body(state: State) -> bool {
     !state.is_terminal() || state == State::Dead
 }
 
-/// Why no new store was made.
+/// Why the new store could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error(transparent)]

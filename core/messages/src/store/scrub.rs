@@ -1,10 +1,10 @@
-//! Reads the whole store and proves that its parts agree.
+//! Reads the whole store and checks that its parts agree.
 //!
 //! Owns: the checks of one hour's files, and which hour is next. Must not know: how parts came to be as they are.
 //!
-//! Files only grow, so what they held at the begin of a scrub is there for good: it is read hour by hour, in jobs, while
-//! the store goes on. The index has moved on meanwhile. A message that is not where its hour's file says is right only
-//! at an operation that was appended since.
+//! Files only grow, so everything in them at the start of a scrub stays: it is read hour by hour, in jobs, while the
+//! store continues. The index changes meanwhile. If a message is not where its hour's file has it, the index must
+//! point at an operation appended since.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,16 +18,16 @@ use super::op::{frame_head, read_frame_head, Kind, Op, BODY_BYTES_MAX, FRAME_BYT
 const CHUNK_BYTES: usize = 2 << 20;
 const _: () = assert!(CHUNK_BYTES % OP_BYTES == 0 && CHUNK_BYTES >= FRAME_BYTES + BODY_BYTES_MAX);
 
-/// Faults that are told in words; all are counted.
+/// Maximum number of faults that are described; all are counted.
 const FAULTS_MAX: usize = 100;
 
-/// What a scrub found. `faults` is empty for a store that is whole.
+/// The findings of a scrub. `faults` is empty for an intact store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     pub messages: u64,
     pub operations: u64,
     pub bodies: u64,
-    /// The first of them.
+    /// The first ones.
     pub faults: Vec<String>,
     pub fault_count: u64,
 }
@@ -51,15 +51,15 @@ impl Scrubbed {
 }
 
 /// An hour's files as they were at a mark.
-pub(crate) struct Part {
+pub(crate) struct HourPart {
     mark: HourMark,
     ops: Tail,
     bodies: Tail,
 }
 
-impl Part {
-    pub fn of(hour: &Hour, mark: HourMark) -> Part {
-        Part {
+impl HourPart {
+    pub fn of(hour: &Hour, mark: HourMark) -> HourPart {
+        HourPart {
             mark,
             ops: hour.ops.until(u64::from(mark.ops) * OP_BYTES as u64),
             bodies: hour.bodies.until(mark.body_bytes),
@@ -71,20 +71,20 @@ impl Part {
 pub(crate) struct Read {
     pub hour: u32,
     found: Scrubbed,
-    /// Messages of the hour, and the numbers of their latest operations.
+    /// Messages of the hour, with the numbers of their latest operations.
     places: Vec<(u64, u32)>,
 }
 
-/// A scrub on its way.
+/// A scrub in progress.
 pub(crate) struct Scrub {
-    /// Hours as they were when it began, by number; those below `next` were read.
+    /// Hours as they were when it began, by number; those below `next` have been read.
     marks: Vec<HourMark>,
     next: usize,
     /// Messages in the index when it began. `None`: some were being forgotten.
     known: Option<usize>,
     found: Scrubbed,
     hour: u32,
-    /// Places still to be looked up in the index.
+    /// Locations not yet looked up in the index.
     places: Vec<(u64, u32)>,
     waits: bool,
 }
@@ -113,7 +113,7 @@ impl Scrub {
         mark
     }
 
-    /// The hour was forgotten since.
+    /// Skips the hour, which was forgotten since.
     pub fn pass_over(&mut self) {
         self.waits = false;
         self.known = None;
@@ -126,7 +126,7 @@ impl Scrub {
         self.places = read.places;
     }
 
-    /// Some places to look up: hour, and messages with their operations.
+    /// Some locations to look up: the hour, and messages with their operations.
     pub fn some(&mut self, count: usize) -> (u32, Vec<(u64, u32)>) {
         let left = self.places.len().saturating_sub(count);
         (self.hour, self.places.split_off(left))
@@ -142,7 +142,7 @@ impl Scrub {
         self.found.fault(said);
     }
 
-    /// The findings, once all is read and looked up.
+    /// Takes the findings once everything is read and looked up.
     pub fn ended(&mut self) -> Option<Scrubbed> {
         if self.waits || !self.places.is_empty() || self.next < self.marks.len() {
             return None;
@@ -155,9 +155,9 @@ impl Scrub {
     }
 }
 
-/// Checks every operation and body of an hour against its checksum, every operation's body against the frame that it
-/// names, every frame against the operations, and the count of live messages.
-pub(crate) fn read<F: Files>(files: &F, part: &Part) -> Read {
+/// Checks every operation and body of an hour against its checksum, every operation's body against its frame, every
+/// frame against the operations, and the count of live messages.
+pub(crate) fn read<F: Files>(files: &F, part: &HourPart) -> Read {
     let hour = part.mark.hour;
     let mut found = Scrubbed::default();
     let places = read_ops(files, part, &mut found).and_then(|(places, named)| {
@@ -171,10 +171,10 @@ pub(crate) fn read<F: Files>(files: &F, part: &Part) -> Read {
     Read { hour, found, places }
 }
 
-/// A body that an operation names: id, place, length.
+/// A body that an operation refers to: id, position, length.
 type Named = HashSet<(u64, u64, u32)>;
 
-fn read_ops<F: Files>(files: &F, part: &Part, found: &mut Scrubbed) -> io::Result<(Vec<(u64, u32)>, Named)> {
+fn read_ops<F: Files>(files: &F, part: &HourPart, found: &mut Scrubbed) -> io::Result<(Vec<(u64, u32)>, Named)> {
     let hour = part.mark.hour;
     let mut last: HashMap<u64, (u32, Kind)> = HashMap::new();
     let mut named = Named::new();
@@ -209,7 +209,7 @@ fn read_ops<F: Files>(files: &F, part: &Part, found: &mut Scrubbed) -> io::Resul
     Ok((places, named))
 }
 
-fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut Scrubbed) -> io::Result<()> {
+fn read_bodies<F: Files>(files: &F, part: &HourPart, mut named: Named, found: &mut Scrubbed) -> io::Result<()> {
     let (hour, end) = (part.mark.hour, part.bodies.len());
     let mut chunk = vec![0; (end as usize).min(CHUNK_BYTES)];
     let mut at = 0;
@@ -218,7 +218,7 @@ fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut S
         part.bodies
             .read(files, FileName::Bodies(hour), at, &mut chunk[..bytes])?;
         let mut from = 0;
-        // A frame that this chunk cuts off is the first one of the next.
+        // A frame cut off by the end of this chunk is the first one of the next.
         while let Some(head) = chunk[..bytes].get(from..from + FRAME_BYTES) {
             let head: &[u8; FRAME_BYTES] = head.try_into().expect("its length was taken");
             let (id, body_bytes) = read_frame_head(head);
@@ -229,20 +229,22 @@ fn read_bodies<F: Files>(files: &F, part: &Part, mut named: Named, found: &mut S
             let place = at + from as u64;
             let body = chunk[..bytes].get(from + FRAME_BYTES..until);
             if body.is_none_or(|body| frame_head(id, body) != *head) {
-                // Where the next one begins is not known.
+                // The start of the next frame is unknown.
                 found.fault(format!(
-                    "hour {hour:08x}: damaged body at byte {place}, none behind it was read"
+                    "hour {hour:08x}: damaged body at byte {place}, later bodies not read"
                 ));
                 return Ok(());
             }
             if !named.remove(&(id.0, place, body_bytes)) {
-                found.fault(format!("hour {hour:08x}: no operation names the body at byte {place}"));
+                found.fault(format!(
+                    "hour {hour:08x}: no operation refers to the body at byte {place}"
+                ));
             }
             found.bodies += 1;
             from = until;
         }
         if from == 0 {
-            found.fault(format!("hour {hour:08x}: half a body at byte {at}"));
+            found.fault(format!("hour {hour:08x}: incomplete body at byte {at}"));
             return Ok(());
         }
         at += from as u64;

@@ -1,4 +1,4 @@
-//! A disk in memory that loses what was not synced: all of it, parts of it, in any order between files.
+//! A disk in memory that loses unsynced writes: all or parts of them, in any order between files.
 #![allow(dead_code)] // Each test uses a part.
 
 use std::collections::BTreeMap;
@@ -31,13 +31,13 @@ struct Content {
 struct State {
     files: BTreeMap<Name, Content>,
     owner: u64,
-    /// What the log kept last of what it acknowledged, and before that.
+    /// The log's latest acknowledged entries, and the earlier ones.
     acked: Vec<u64>,
     random: u64,
-    /// Operations until the power goes.
+    /// Operations until the power fails.
     fuse: Option<u32>,
     dead: bool,
-    /// Bytes of all files together.
+    /// Total bytes of all files.
     capacity: Option<usize>,
     pub bit_flips: bool,
 }
@@ -123,7 +123,7 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// The power goes after so many operations more.
+    /// The power fails after this many more operations.
     pub fn burn(&self, operations: Option<u32>) {
         self.state().fuse = operations;
     }
@@ -136,7 +136,7 @@ impl Disk {
         self.state().files.values().map(|file| file.bytes.len()).sum()
     }
 
-    /// The machine starts again: unsynced writes are there, torn or gone, each by itself.
+    /// The machine restarts: each unsynced write is present, torn or lost, independently.
     pub fn crash(&self) {
         let mut state = self.state();
         let mut files = std::mem::take(&mut state.files);
@@ -251,7 +251,7 @@ impl Files for Disk {
         let mut state = self.state();
         state.room(bytes.len())?;
         let done = state.operation();
-        // When the power goes meanwhile, either file is there.
+        // If the power fails meanwhile, either file may remain.
         if done.is_ok() || state.draw(2) == 0 {
             let content = Content {
                 synced: bytes.to_vec(),
@@ -267,7 +267,7 @@ impl Files for Disk {
     fn remove(&self, name: FileName) -> io::Result<()> {
         let mut state = self.state();
         state.operation()?;
-        // A removed name may come back; so may it stay when its removal was synced by another.
+        // A removed name may return; it may also stay removed if another removal was synced.
         if state.draw(4) > 0 {
             state.files.remove(&of(name));
         }
@@ -313,7 +313,7 @@ impl SegmentFile for Segment {
 pub struct Segments(pub Disk);
 
 impl Segments {
-    /// The next owner.
+    /// Claims the log for the next owner.
     pub fn claim(disk: &Disk) -> (Segments, u64) {
         let mut state = disk.state();
         state.owner += 1;

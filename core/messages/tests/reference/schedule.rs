@@ -1,4 +1,4 @@
-//! A message as the list of all that was agreed to about it. Every answer is read out of the list.
+//! A message as the list of all accepted changes. Every result is derived from the list.
 
 use muster_messages::schedule::{Change, Due, Incarnation, Message, Refusal, Step, Version};
 use muster_messages::wheel::{Millis, DUE_MAX};
@@ -82,7 +82,7 @@ impl History {
             None => self.accepted.due_at,
             Some(Fact::Claimed { until: at, .. } | Fact::Extended { until: at }) => *at,
             Some(Fact::Due(at) | Fact::Replayed(at) | Fact::Failed { next: at } | Fact::Released { next: at }) => *at,
-            Some(_) => unreachable!("asked of a message that ended"),
+            Some(_) => unreachable!("asked for a message that has ended"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The store as two maps, and what is staged as a list.
+//! The store as two maps, with staged changes as a list.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// True if it is a new message.
+    /// `true` if the message is new.
     pub fn insert(&mut self, id: MessageId, due_at: Millis, expires_at: Millis, body: &[u8]) -> bool {
         if self.messages.contains_key(&id.0) {
             return false;
@@ -25,7 +25,7 @@ impl Store {
         true
     }
 
-    /// `Ok(None)`: asked ahead of the message.
+    /// `Ok(None)`: requested ahead of the message.
     pub fn change(
         &mut self,
         now: Millis,
@@ -45,7 +45,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Messages that a claim would take, or bring to their end.
+    /// Messages that a claim would take or end.
     pub fn due(&self, now: Millis) -> Vec<MessageId> {
         let due = self
             .messages

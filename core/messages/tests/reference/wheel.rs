@@ -4,7 +4,7 @@
 pub struct Entry {
     pub due: u64,
     pub key: u64,
-    /// It was due already when it got this due time: it may fire after entries with a later one.
+    /// It was already due when it got this due time: it may fire after entries with a later one.
     pub overdue: bool,
 }
 
@@ -33,7 +33,7 @@ impl Wheel {
         known
     }
 
-    /// Those due by `now`, by due time.
+    /// Entries due by `now`, by due time.
     pub fn advance(&mut self, now: u64) -> Vec<Entry> {
         self.now = self.now.max(now);
         let (mut due, rest): (Vec<Entry>, Vec<Entry>) = self.entries.drain(..).partition(|entry| entry.due <= now);

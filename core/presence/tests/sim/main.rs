@@ -1,6 +1,7 @@
-//! Presence in the simulator's kit: three gateways, two proxies, two sites of one and two writers, in any weather.
+//! Presence in the simulator's kit: three gateways, two proxies, two sites with one and two writers, under any
+//! faults.
 //!
-//! `PRESENCE_SEEDS` chooses how many seeds run.
+//! `PRESENCE_SEEDS` sets the number of seeds.
 
 mod nodes;
 #[cfg(feature = "planted")]
@@ -24,7 +25,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn every_view_is_the_truth_after_the_last_fault() {
+fn every_view_is_correct_after_the_last_fault() {
     let (mut lost, mut asks, mut fulls, mut moves) = (0, 0, 0, 0);
     let mut failed = Vec::new();
     for seed in 0..seeds() {
@@ -45,7 +46,7 @@ fn every_view_is_the_truth_after_the_last_fault() {
 }
 
 #[test]
-fn in_calm_weather_nothing_is_asked_for_but_the_first_states() {
+fn without_faults_only_the_first_states_are_requested() {
     let ran = ran(1, calm(1));
     assert_eq!(ran.result, Ok(()));
     assert!(ran.system.moves > 100, "{}", ran.system.moves);
@@ -54,7 +55,7 @@ fn in_calm_weather_nothing_is_asked_for_but_the_first_states() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn a_seed_determines_a_run() {
     for seed in [0, 7, 11] {
         let [one, other] = [ran(seed, plan(seed)), ran(seed, plan(seed))];
         assert_eq!(one.world.trace(), other.world.trace(), "seed {seed}");

@@ -1,6 +1,7 @@
 //! Gateways, proxies and writers as nodes of the kit: the crate's machines behind datagrams of one frame each.
 //!
-//! The runner of a writer is a small one of the test: it asks for what is due, with a bound in flight, and again after a time.
+//! Each writer has a small runner of the test: it requests what is due, with a bound in flight, and again after a
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +9,14 @@ use muster_presence::{kinds, AccessPoint, Ask, FullAsk, Message, Ranges, ShardMa
 use muster_simkit::{Addr, Micros, Node, Turn, Turned, MS};
 use muster_transport::Frames;
 
-/// The runner looks so often.
+/// How often the runner runs.
 const RUN_EVERY: Micros = 20 * MS;
-/// An ask without its answer is given up after so long; a full state is asked for again.
+/// A request without a reply is given up after this; a full state is requested again.
 const ASK_AGAIN: Micros = 200 * MS;
 const FULL_AGAIN: Micros = 300 * MS;
 const ASKS_MAX: usize = 4;
 const FULLS_MAX: usize = 2;
-/// Tries of one full state before another one is begun.
+/// Tries of one full state before another one is started.
 const TRIES: u32 = 5;
 
 fn sum(bytes: &[u8]) -> [u8; 8] {
@@ -23,12 +24,12 @@ fn sum(bytes: &[u8]) -> [u8; 8] {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold).to_le_bytes()
 }
 
-/// A frame behind a sum, in the place of a seal.
+/// A frame with a checksum in place of a seal.
 fn sealed(frame: &[u8]) -> Vec<u8> {
     [frame, &sum(frame)].concat()
 }
 
-/// Calls `take` with the frame of a datagram, if it is whole.
+/// Calls `take` with the frame of a datagram, if it is intact.
 fn opened(bytes: &[u8], take: impl FnOnce(Message<'_>)) {
     let Some((frame, tail)) = bytes.split_last_chunk::<8>() else {
         return;
@@ -45,7 +46,7 @@ fn opened(bytes: &[u8], take: impl FnOnce(Message<'_>)) {
 
 pub struct Gateway {
     pub access: AccessPoint,
-    /// Each packet and beat goes to these.
+    /// The destinations of each packet and beat.
     pub proxies: Vec<Addr>,
     pub writers: BTreeMap<Addr, u32>,
 }
@@ -105,7 +106,7 @@ impl Node for Proxy {
     }
 }
 
-/// A full state that is asked for.
+/// A requested full state.
 struct FullAsked {
     transaction: u64,
     again: Micros,

@@ -1,10 +1,10 @@
-//! Each planted bug is found by a run that holds without it.
+//! Each planted bug is found by a run that passes without it.
 
 use super::{calm, plan, ran, world};
 use muster_presence::planted::{set, Bug};
 use muster_simkit::guarded;
 
-/// Seeds that a bug has until it must have been found.
+/// Number of seeds within which a bug must be found.
 const SEEDS: u64 = 150;
 
 fn run(seed: u64) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The simulated system: two sites, users who come and go and move, stores that may come back older, and what must hold.
+//! The simulated system: two sites, users who come, go and move, stores that may go back, and the checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +22,12 @@ const DEVICES: [&[u8]; 3] = [b"phone", b"laptop", b"tablet:2"];
 const GRACE: Micros = 400 * MS;
 const LEASE: Micros = 3 * SECOND;
 const LATE: Micros = 2 * SECOND;
-/// Users of one batch: one, so that kills come between batches.
+/// Users per batch: one, so that kills come between batches.
 const BATCH_USERS: usize = 1;
 
 pub type Where = (u64, Device, u32);
 
-/// What a writer's store has, and what has been read from its outbox.
+/// The content of a writer's store, and what has been read from its outbox.
 #[derive(Clone, Default)]
 struct Store {
     users: BTreeMap<u64, Vec<u8>>,
@@ -36,14 +36,14 @@ struct Store {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Own {
-    /// The store of this writer goes back to what it had a while ago.
+    /// The store of this writer goes back to an earlier state.
     Failover { writer: usize },
 }
 
 pub enum Event {
     /// A user comes, goes or moves at a gateway.
     Move,
-    /// Stores are copied, to go back to.
+    /// Copies stores, as states to go back to.
     Copy,
 }
 
@@ -52,9 +52,9 @@ pub struct Sim {
     stores: Vec<Store>,
     copies: Vec<Store>,
     feeds: Vec<Vec<Change>>,
-    /// What each writer's present life has told of a device last.
+    /// For each writer's present life, the last reported state of each device.
     told: Vec<BTreeMap<(u64, Device), State>>,
-    /// Until when each store writes.
+    /// Until when each store is writing.
     busy: Vec<Micros>,
     sessions: u64,
     pub moves: u64,
@@ -117,7 +117,7 @@ impl Sim {
         truth
     }
 
-    /// Writes batches into the store of a writer. Each is whole.
+    /// Writes batches into the store of a writer, each atomically.
     fn write(&mut self, world: &mut World<Self>, process: usize) -> Result<(), String> {
         let number = Self::writer_of(process);
         let Presence::Writer(online) = &mut world.processes[process].node else {
@@ -140,7 +140,7 @@ impl Sim {
                     let is_online = |state: &State| *state == State::Online;
                     if before.as_ref().map(is_online) == Some(is_online(&change.state)) {
                         return Err(format!(
-                            "writer {number} tells twice in one life: {change:?} after {before:?}"
+                            "writer {number} reports twice in one life: {change:?} after {before:?}"
                         ));
                     }
                 }
@@ -161,7 +161,7 @@ impl Sim {
         Ok(())
     }
 
-    /// What a store says of users who are online.
+    /// The users who are online by a store.
     fn stored(&self, number: usize) -> BTreeSet<Where> {
         let mut stored = BTreeSet::new();
         for (user, record) in &self.stores[number].users {
@@ -218,7 +218,7 @@ impl System for Sim {
             };
             let version = [0, (1 << 32) - 50, u64::MAX - 50][(self.seed as usize + process) % 3];
             let settings = AccessSettings {
-                // Some forget soon, so that writers come too late.
+                // Some rings are short, so that writers come too late.
                 ring_bytes: if self.seed % 4 == 0 { 600 } else { 1 << 20 },
                 ..AccessSettings::default()
             };
@@ -318,7 +318,7 @@ impl System for Sim {
         self.stores[writer].clone_from(&self.copies[writer]);
         let state = world.processes[process].state;
         if let (Presence::Writer(online), Up::Up | Up::Paused) = (&mut world.processes[process].node, state) {
-            // The writer finds a vector in the store that is not the one it wrote, empties the store and writes all.
+            // The writer finds another vector in the store than it wrote, empties the store and writes everything.
             self.stores[writer] = Store::default();
             online.writer.rewrite();
             self.told[writer].clear();
@@ -345,7 +345,7 @@ impl System for Sim {
             if standing != Standing::InSync {
                 return Err(format!("writer {number} is {standing:?} at the end"));
             }
-            // A consumer drops what it had, by its name.
+            // A consumer drops repeats by their identity.
             let (mut seen, mut last) = (BTreeSet::new(), BTreeMap::<(u64, Device), State>::new());
             for change in &self.feeds[number] {
                 if seen.insert(change.id) {
@@ -380,7 +380,7 @@ fn differ<T: Ord + std::fmt::Debug>(what: &str, found: &BTreeSet<T>, wanted: &BT
     }
 }
 
-/// A run in which everything may happen to processes, paths and stores.
+/// A run with any faults of processes, paths and stores.
 pub fn plan(seed: u64) -> Setup<Own> {
     let mut draw = Draw::new(seed ^ 0x9e5);
     let heal = draw.within(3 * SECOND, 6 * SECOND);
@@ -441,7 +441,7 @@ pub fn plan(seed: u64) -> Setup<Own> {
     }
 }
 
-/// The same without any trouble.
+/// The same run without faults.
 pub fn calm(seed: u64) -> Setup<Own> {
     let weather = Weather {
         latency: 2 * MS,

@@ -1,9 +1,9 @@
-//! Commands, and questions for a room's members, at the broker: the gateways that are told, and their answers.
+//! Commands and member queries at the broker: which gateways get them, and the gateways' replies.
 //!
-//! Sender and number identify a command, so another copy only asks again, and is answered as well. Every gateway that
-//! wants the room is told, in each of its lives, until all have answered or time is over. A broker knows gateways and
-//! no members: gateways count these. An event of one gateway, or of its interest in one room, causes a look at that one
-//! alone.
+//! Sender and number identify a command, so another copy is a repeat, which is answered too. Every gateway that wants
+//! the room gets the command, in each of its lives, until all have replied or the time is over. A broker knows
+//! gateways and no members: gateways count these. An event of one gateway, or of its interest in one room, causes a
+//! review of that gateway alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,32 +18,32 @@ use crate::planted::{self, Bug};
 use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 
-/// A gateway's state in a command: when it was told, and its answer.
+/// A gateway's state in a command: when it was sent, and the reply.
 struct GatewayState {
     epoch: u32,
-    /// On the link that came up then.
+    /// The link that it was sent on, by the time that link came up.
     since: Micros,
-    /// When it was told.
+    /// When it was sent.
     at: Micros,
     said: Option<GatewayAnswer>,
-    /// It was too busy then, and told no member.
+    /// When the gateway replied that it was too busy, and delivered to no member.
     busy: Option<Micros>,
 }
 
-/// The number of members that a gateway reached or counted, and their users if that was asked.
+/// How many members a gateway reached or counted, and their users if the query asks for them.
 struct GatewayAnswer {
     members: u32,
-    /// Its time was over before all of them had said that they have it.
+    /// The time was over before all members had confirmed it.
     over: bool,
     page: Page,
-    /// When it said so.
+    /// When the reply came.
     at: Micros,
 }
 
 struct Awaited {
-    /// In which it wanted the room, or was told.
+    /// The life in which it wanted the room, or got the command.
     life: u32,
-    /// Since when another life of it is known, which does not want the room.
+    /// Since when another life of it is known that does not want the room.
     over_since: Option<Micros>,
 }
 
@@ -52,18 +52,18 @@ struct Command {
     check: u64,
     until: Micros,
     ask: Ask<'static>,
-    /// The askers, the latest last: sessions at proxies, each at another one. At most [`COPIES`].
+    /// The askers, latest last: sessions, each at another proxy. At most [`COPIES`].
     askers: Vec<(u32, u64)>,
     gateways: BTreeMap<u32, GatewayState>,
-    /// Those that want the room, or did, and have not answered.
+    /// Gateways that want the room, or did, and have not replied.
     awaited: BTreeMap<u32, Awaited>,
-    /// The number of gateways that wanted it when it came.
+    /// How many gateways wanted the room when the command came.
     wanted_by: usize,
     /// Members reached by gateways in lives that are over.
     before: u32,
-    /// Some gateway's members may have it, though that life of it, or its link, ended before it said so.
+    /// Some gateway's members may have received it, though that life of it, or its link, ended before it replied.
     doubtful: bool,
-    /// A gateway that may have members was not waited for, as it is gone.
+    /// A gateway that may have members was not waited for, because it is gone.
     passed_over: bool,
     outcome: Option<Outcome>,
 }
@@ -73,7 +73,7 @@ impl Command {
         [Holder::User(id.user), Holder::Room(self.room)]
     }
 
-    /// When it ends at the latest or, where it has, is forgotten.
+    /// When it ends at the latest; once ended, when it is forgotten.
     fn ends_at(&self) -> Micros {
         match self.outcome {
             None => self.until + 2 * GRACE,
@@ -81,7 +81,7 @@ impl Command {
         }
     }
 
-    /// Whether gateways are told it: until it is done or, if a gateway was passed over, for all of its time, for
+    /// Whether gateways still get it: until it is done; or, if a gateway was passed over, for all of its time, for
     /// members that return.
     fn is_told(&self, now: Micros) -> bool {
         self.outcome.is_none() || self.passed_over && now < self.until
@@ -96,7 +96,7 @@ impl Command {
         self.askers.push((proxy, session));
     }
 
-    /// Whether every gateway that was told, and each that is waited for, was too busy to tell any member.
+    /// Whether every gateway that got it, and each that is waited for, was too busy to deliver it.
     fn is_nobodys(&self) -> bool {
         let busy = |told: &GatewayState| told.busy.is_some();
         let mut awaited = self.awaited.keys().map(|gateway| self.gateways.get(gateway));
@@ -127,13 +127,13 @@ impl Command {
             .filter_map(|(node, told)| Some((node, told.at, told.said.as_ref()?.at)));
         page.hops = answered.map(|(node, asked, at)| Hop::new(*node, asked, at)).collect();
         page.hops.sort_by_key(|hop| std::cmp::Reverse(hop.took_us));
-        page.hops.truncate(HOPS_MAX - 1); // and us
+        page.hops.truncate(HOPS_MAX - 1); // leaves space for our own hop
         Some(page)
     }
 }
 
-/// A request that a proxy passes on.
-pub(super) struct Asked<'a> {
+/// A command as a proxy forwards it.
+pub(super) struct Request<'a> {
     pub id: CommandId,
     pub session: u64,
     pub room: u64,
@@ -142,18 +142,18 @@ pub(super) struct Asked<'a> {
     pub ask: Ask<'a>,
 }
 
-/// All commands that are not done, or have been done lately.
+/// All commands that are open, or ended recently.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
-    /// Those that are not done, and of those that are the ones that gateways may still be told, by room.
+    /// Open commands by room, and ended ones that gateways may still get.
     open: BTreeSet<(u64, CommandId)>,
-    /// When each ends at the latest, or is forgotten.
+    /// When each command ends at the latest, or is forgotten.
     ends: BTreeSet<(Micros, CommandId)>,
-    /// When a command is reviewed for one gateway again: it was too busy, or no longer wants the room.
+    /// When a command is reviewed again for one gateway, which was too busy or no longer wants the room.
     again: BTreeSet<(Micros, CommandId, u32)>,
-    /// When all open commands are reviewed: interest was not known, or the broker's share of rooms changed.
+    /// When all open commands are reviewed: interest was unknown, or the broker's share of rooms changed.
     all_at: Option<Micros>,
-    /// Bounds of open commands, of known ones, and of gateways' answers to them.
+    /// Bounds on open commands, on known ones, and on gateways' replies to them.
     undone: Shares,
     remembered: Shares,
     answers: Shares,
@@ -179,7 +179,7 @@ impl Commands {
         [ends, again, self.all_at].into_iter().flatten().min()
     }
 
-    /// Whether a command for this many gateways fits.
+    /// Whether there is space for a command to this many gateways.
     fn have_place(&self, who: [Holder; 2], gateways: usize) -> bool {
         self.undone.allow(who, 1) && self.remembered.allow(who, 1) && self.answers.allow(who, gateways)
     }
@@ -194,21 +194,21 @@ impl Commands {
         self.known.insert(id, command);
     }
 
-    /// Those to a room that gateways may be told.
+    /// Commands to a room that gateways may get.
     fn open_in(&self, room: u64) -> Vec<CommandId> {
         let open = self.open.range((room, CommandId::FIRST)..=(room, CommandId::LAST));
         open.map(|(_, id)| *id).collect()
     }
 
-    /// Those to any room.
+    /// Commands to any room.
     fn all_open(&self) -> Vec<CommandId> {
         self.open.iter().map(|(_, id)| *id).collect()
     }
 }
 
 impl Broker {
-    /// A proxy passes a command on.
-    pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: Asked<'_>) {
+    /// Takes a command from a proxy.
+    pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: Request<'_>) {
         let id = asked.id;
         if let Some(known) = self.commands.known.get_mut(&id) {
             return match known.outcome {
@@ -248,7 +248,8 @@ impl Broker {
         self.settle_command(now, id);
     }
 
-    /// A gateway says how many of its members it has reached: all, or those that said so in time; or that it is too busy.
+    /// Takes a gateway's reply: how many members it has reached (all, or those that confirmed in time), or that it is
+    /// too busy.
     pub(super) fn command_handled(
         &mut self,
         now: Micros,
@@ -279,9 +280,9 @@ impl Broker {
         self.settle_command(now, id);
     }
 
-    /// Decides about one gateway and a command. It is told if it wants the room, or did and has not answered, unless
-    /// told on this link and in this life. After `busy` it is asked again. The command waits for it until it answers,
-    /// or is gone.
+    /// Reviews a command for one gateway. The command is sent if the gateway wants the room, or did and has not
+    /// replied, unless it was sent on this link and in this life. After `busy` it is sent again. The command waits
+    /// for the gateway until it replies, or is gone.
     fn review_command(&mut self, now: Micros, id: CommandId, gateway: u32) {
         let Some(room) = self.commands.known.get(&id).map(|known| known.room) else {
             return;
@@ -302,7 +303,7 @@ impl Broker {
         let link = self.links.to(gateway).zip(self.links.since(gateway));
         let awaited = command.awaited.get_mut(&gateway);
         if let Some(awaited) = awaited.filter(|awaited| tells && !wants && known_in != Some(awaited.life)) {
-            // Members of the former life return in a moment, here or elsewhere, and are told there.
+            // Members of the former life return soon, here or at another gateway, and get it there.
             let over_at = match known_in {
                 Some(_) => Some(*awaited.over_since.get_or_insert(now) + AWAY_GRACE),
                 None if link.is_some() => None,
@@ -320,11 +321,11 @@ impl Broker {
         };
         command.awaited.insert(gateway, awaited);
         let Some((slot, since)) = link else {
-            // Its members return elsewhere, and are told there.
+            // Its members return elsewhere, and get it there.
             return self.await_command(now, id, gateway, gone_at);
         };
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
-        // Tell it again on a new link: undelivered records of the former link ended with it.
+        // Send it again on a new link: undelivered records of the former link ended with it.
         let again = |told: &GatewayState| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
         if linked != Some(epoch) || !told.is_none_or(again) {
             return;
@@ -345,7 +346,7 @@ impl Broker {
             said,
             busy: None,
         };
-        // Members that were told stay told; a count is gone with that life.
+        // Members that received it stay counted as reached; the count of a query ended with that life.
         if let (Some(earlier), true) = (command.gateways.insert(gateway, told), tells) {
             let said = earlier.said.map_or(0, |said| said.members);
             command.before = command.before.saturating_add(said);
@@ -364,7 +365,7 @@ impl Broker {
         self.links.log(now, slot, &bytes);
     }
 
-    /// Waits for a gateway until then at the latest, and passes it over from then on.
+    /// Waits for a gateway until this time at the latest, and then passes it over.
     fn await_command(&mut self, now: Micros, id: CommandId, gateway: u32, over_at: Option<Micros>) {
         let (Some(at), Some(command)) = (over_at, self.commands.known.get_mut(&id)) else {
             return;
@@ -377,7 +378,7 @@ impl Broker {
         }
     }
 
-    /// Ends a command that all interested gateways have answered, or that all of them are too busy for.
+    /// Ends a command that all interested gateways have answered, or for which all of them are too busy.
     fn settle_command(&mut self, now: Micros, id: CommandId) {
         let knows = self.knows();
         let Some(command) = self.commands.known.get(&id).filter(|known| known.outcome.is_none()) else {
@@ -387,7 +388,7 @@ impl Broker {
             return soonest(&mut self.commands.all_at, Some(now + LOOK_EVERY));
         }
         if !self.scope().has(command.room) {
-            // Other brokers know the interest now, and the answers of the room's gateways.
+            // Other brokers know the interest now, and get the replies of the room's gateways.
             return self.end_command(now, id, Outcome::refused(Code::NotReady));
         }
         let members = command.members();
@@ -402,7 +403,7 @@ impl Broker {
         }
     }
 
-    /// A gateway began or ceased to want a room. One that ceased may say in a moment that it does again, in its next life.
+    /// A gateway started or stopped wanting a room. One that stopped may want it again soon, in its next life.
     pub(super) fn command_wanted(&mut self, now: Micros, gateway: u32, room: u64, wants: bool) {
         for id in self.commands.open_in(room) {
             match wants {
@@ -412,8 +413,8 @@ impl Broker {
         }
     }
 
-    /// Called when a gateway's link, the routers' reports of it, or the map changed. It is now told everything that it
-    /// was not told, including commands that did not wait for it.
+    /// Called when a gateway's link, the routers' reports of it, or the placement changed. Sends it everything that
+    /// it has not got, including commands that did not wait for it.
     pub(super) fn commands_reached(&mut self, now: Micros, gateway: u32) {
         for id in self.commands.all_open() {
             self.review_command(now, id, gateway);
@@ -426,7 +427,7 @@ impl Broker {
         soonest(&mut self.commands.all_at, Some(now));
     }
 
-    /// Tells the outcome of a command to all askers, and remembers it.
+    /// Sends the outcome of a command to all askers, and remembers it.
     fn end_command(&mut self, now: Micros, id: CommandId, outcome: Outcome) {
         let Commands {
             known,
@@ -455,7 +456,7 @@ impl Broker {
         let askers = std::mem::take(&mut command.askers);
         if page.is_some() || outcome.is_put_off() {
             open.remove(&(command.room, id));
-            known.remove(&id); // a second question wants the present state
+            known.remove(&id); // a repeated query wants the present state
             remembered.give_back(who, 1);
         } else {
             ends.insert((command.ends_at(), id));
@@ -474,7 +475,7 @@ impl Broker {
         page: Option<Page>,
     ) {
         let Some(slot) = self.links.to(proxy) else {
-            return; // it, or another one, asks again
+            return; // this asker, or another one, asks again
         };
         let done = Record::LinkCommandDone {
             command,
@@ -513,7 +514,7 @@ impl Broker {
         }
     }
 
-    /// Reviews all gateways for all open commands; waits while interest is not known.
+    /// Reviews all open commands for all gateways; waits while interest is unknown.
     fn review_all(&mut self, now: Micros) {
         if !self.knows() {
             self.commands.all_at = (!self.commands.open.is_empty()).then_some(now + LOOK_EVERY);

@@ -18,13 +18,13 @@ use crate::wire::room::{
 };
 use crate::{age, limits};
 
-/// If messages wait too, one datagram in this many serves history first.
+/// One datagram in this many serves history first, even if messages wait.
 const HISTORY_TURN: u32 = 4;
-/// Carriers that are remembered per gateway; beyond, the oldest are taken for covered.
+/// Datagrams remembered per gateway with the rooms they carried; beyond it, the oldest count as covered.
 const RECENT_MAX: usize = 65_536;
 
 impl Broker {
-    /// A room has new messages: its gateways' queues learn of it.
+    /// A room has new messages: adds it to its gateways' queues.
     pub(super) fn room_grew(&mut self, at: u32) {
         let Broker {
             rooms, gateways, links, ..
@@ -43,7 +43,7 @@ impl Broker {
         }
     }
 
-    /// A gateway's status came: heads of rooms with lost datagrams are repeated, and a window may have opened.
+    /// Takes a gateway's status: repeats the heads of rooms with lost datagrams, and a window may have opened.
     pub(super) fn heard(&mut self, slot: u32, node: u32, heard: &Heard) {
         let Some(gateway) = self.gateways.get_mut(&node) else {
             return;
@@ -84,13 +84,13 @@ impl Broker {
         }
     }
 
-    /// Takes a gateway's request to have offsets again. `false`: malformed.
+    /// Takes a gateway's request to resend offsets. `false`: malformed.
     pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, node: u32, body: &[u8]) -> bool {
         let Some((id, generation, history, ranges)) = read_link_repair(body) else {
             return false;
         };
         let ranges: Vec<(u64, u64)> = ranges.collect();
-        // A gateway that asks for a room that is not here cannot reach its owner.
+        // A gateway that asks here for another broker's room cannot reach its owner.
         let wants = || {
             self.interest
                 .wants(node, id)
@@ -101,7 +101,7 @@ impl Broker {
             self.was_asked(now, slot, node, id, known);
             return true;
         }
-        // The same holds if it asks for the head of a stream that ended here: no publisher uses it meanwhile.
+        // The same holds if it asks for the head of a stream that ended here and that no publisher uses anymore.
         let rests = |at: &u32| {
             let room = self.rooms[*at as usize].as_deref();
             generation == 0 && room.is_some_and(|room| room.ended)
@@ -142,8 +142,8 @@ impl Broker {
         true
     }
 
-    /// Answers a gateway that asks, for a returning member, about a room's past here: the head, or that there is
-    /// nothing. If the gateway's interest is not known yet, it asks again, as messages numbered before that could come
+    /// Answers a gateway that asks, for a returning member, about a room's past here: with the head, or that there is
+    /// nothing. If the gateway's interest is not known yet, the gateway asks again, since messages could be numbered
     /// in between.
     fn was_asked(&mut self, now: Micros, slot: u32, node: u32, id: u64, known: Option<u32>) {
         let life = self.life_of(node);
@@ -151,7 +151,7 @@ impl Broker {
         if let Some((at, room)) = room {
             if room.ended {
                 room.add_gateway(now, node, life);
-                // It may have wanted the room before, and then not; it asks for messages of that time as history.
+                // It may have wanted the room before and then stopped; it requests messages of that time as history.
                 if let Some(cursor) = room.cursor(node) {
                     cursor.base = cursor.base.max(cursor.consumed);
                 }
@@ -166,7 +166,7 @@ impl Broker {
         }
     }
 
-    /// Takes a gateway's progress.
+    /// Takes a gateway's report of progress.
     pub(super) fn consumed(&mut self, now: Micros, node: u32, body: &[u8]) -> bool {
         if body.len() % Consumed::LEN != 0 {
             return false;
@@ -189,7 +189,7 @@ impl Broker {
             }
             let (ended, withholds) = (room.ended, !room.withheld.is_empty());
             if ended {
-                self.head_due(at, node); // it would say nothing if it knew, and an older head may have come after that
+                self.head_due(at, node); // it has not learned of the end, or an older head came after it
             }
             if withholds {
                 self.release_room(now, at);
@@ -230,7 +230,7 @@ impl Broker {
         while outbox.room() > 0 {
             let mut waiting: Vec<(u64, Ack)> = Vec::new();
             let mut bytes = 0;
-            // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+            // Acknowledgements are not repeated from here: the publisher repeats its message instead.
             while bytes + Ack::LEN_MAX <= limit - 64 {
                 let Some((session, ack)) = self.next_ack(now, proxy) else {
                     break;
@@ -347,7 +347,8 @@ impl Broker {
                             cursor.next = first;
                             room.gateways[place] = cursor;
                             if first > begins {
-                                // It has had its turn; one that is numbered faster than it leaves would keep all others waiting.
+                                // It has had its turn; a room numbered faster than it is sent would starve all
+                                // others.
                                 gateway.pending.rotate_left(1);
                             }
                             break 'rooms;
@@ -405,7 +406,7 @@ fn note_carrier(gateway: &mut GatewayPeer, carrier: u64, at: u32) {
     }
 }
 
-/// Writes heads that are due, as many as fit.
+/// Writes as many due heads as fit.
 fn write_heads(
     gateway: &mut GatewayPeer,
     rooms: &mut [Option<Box<super::Room>>],
@@ -416,7 +417,7 @@ fn write_heads(
     if gateway.heads.is_empty() && gateway.nothing.is_empty() {
         return;
     }
-    // Those that have ended go into a frame of their own.
+    // Heads of ended rooms go into a frame of their own.
     let (mut on, mut ended) = (Vec::new(), Vec::new());
     let fits = |count: usize, writer: &Writer<'_>| (count + 1) * LinkHead::LEN + 2 * FRAME <= writer.room();
     while fits(on.len(), writer) {
@@ -448,8 +449,8 @@ fn write_heads(
     }
 }
 
-/// Resends into the datagram, as far as it has space and the gateway may have it. With `live` (the time, and the time
-/// to the gateway), old messages are flagged and others get their age; history is wanted at any age.
+/// Resends into the datagram, within its space and the gateway's allowance. With `live` (the time, and the time to
+/// the gateway), old messages are flagged and others get their age; history is wanted at any age.
 fn resend(
     resends: &mut Resends,
     live: Option<(Micros, Micros)>,
@@ -513,8 +514,8 @@ fn resend_range(
     true
 }
 
-/// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway. With `aged`, those that were born together
-/// stand in a frame of their own, in which stands when the first was, until it leaves.
+/// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway. With `aged`, messages born
+/// together share a frame, which holds the first one's time of birth until it leaves.
 fn build(
     room: &super::Room,
     arena: &Arena,
@@ -557,8 +558,8 @@ fn build(
     written.then_some(Built { next, whole })
 }
 
-/// The frame at `start` is the same for all gateways, but for where each one's interest began, whether it comes too late, and how
-/// old it will be when it comes.
+/// Fills in what differs per gateway in the frame at `start`: where its interest began, whether the frame comes too
+/// late, and its age on arrival.
 fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool, now: Micros, away: Micros) {
     let frame = &mut writer.written()[start..];
     if frame[0] == kinds::AGED_ROOM.code() {

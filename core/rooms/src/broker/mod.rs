@@ -1,6 +1,8 @@
-//! The broker: numbers its rooms' messages, keeps them in rings, and gives each gateway that wants a room one copy.
+//! The broker: numbers its rooms' messages, keeps them in rings, and sends one copy to each gateway that wants the
+//! room.
 //!
-//! This file orders the shared parts. `publish` holds publishing, `fanout` the data for gateways, `commands` commands.
+//! This file orders the shared parts. `publish` holds publishing, `fanout` the data for gateways, `commands`
+//! commands.
 
 mod commands;
 mod fanout;
@@ -36,49 +38,49 @@ use crate::shards;
 use crate::untold::Untold;
 use crate::wire::record::Record;
 use crate::wire::PublisherId;
-use commands::{Asked, Commands};
+use commands::{Commands, Request};
 use publish::{Acks, Publication};
 use resends::Resends;
 use room::Room;
 use users::Users;
 
-/// Publishers at once, each about 150 B while idle.
+/// Maximum number of publishers at once, each about 150 B while idle.
 pub const PUBLISHERS_MAX: usize = 1 << 20;
-/// The part of these for one user: a user that opens rooms endlessly leaves most places to others.
+/// Maximum number of publishers of one user: a user that opens rooms endlessly leaves most entries to others.
 pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
-/// A room without interest and publishers is forgotten after this, unless its namespace says otherwise; made again it is
-/// a new stream.
+/// A room without interest and publishers is forgotten after this, unless its namespace sets another time; if it is
+/// made again, it is a new stream.
 pub const ROOM_IDLE: Micros = 60_000_000;
-/// A room that another broker owns ends here if nothing was published to it for this long.
+/// A room that another broker owns ends here after this time without a publication.
 pub const DETOUR_IDLE: Micros = 5_000_000;
-/// Credit is withheld for a gateway that is late or behind for this long at most.
+/// Longest time for which credit is withheld because of a late gateway.
 pub const WITHHOLD_MAX: Micros = 500_000;
-/// For this long a paced room goes on by one credit of each publisher in that time, while a member would otherwise lose
-/// messages.
+/// While a member would otherwise lose messages, a paced room grants each publisher only one credit in this time.
 pub const PACED_MAX: Micros = 5_000_000;
-/// How often withheld credit and idle state are looked at.
+/// How often withheld credit and idle state are checked.
 const WITHHOLD_EVERY: Micros = 20_000;
 const SWEEP_EVERY: Micros = 1_000_000;
-/// Idle state looked at in one sweep: about a millisecond, and all of it within two minutes.
+/// Idle entries checked in one sweep: about a millisecond of work, and all entries within two minutes.
 const SWEPT_AT_ONCE: usize = 8_192;
-/// Rooms that became ours and are begun at once, and how often: half a millisecond of each, and a million within a second.
+/// How many gained rooms begin at once, and how often: each batch takes half a millisecond, and a million rooms begin
+/// within a second.
 const GAINED_AT_ONCE: usize = 1_024;
 const GAIN_EVERY: Micros = 1_000;
-/// Place for changes of membership that stays.
+/// Capacity for changes of membership that stays allocated.
 const CHANGES_KEPT: usize = 1_024;
-/// Rooms per gateway with a pending answer "nothing here"; it asks again for further ones.
+/// Maximum number of rooms per gateway with a pending reply "nothing here"; the gateway asks again for further ones.
 const NOTHING_MAX: usize = 4_096;
-/// Places in a gateway's queue of rooms beyond two for each room, before it is looked through.
+/// Entries in a gateway's queue of rooms, beyond two per room, before duplicates are removed.
 const QUEUE_SPARE: usize = 1_024;
 
-/// How a broker is set up.
+/// The configuration of a broker.
 pub struct BrokerConfig {
     pub me: Identity,
     pub payload: usize,
     pub arena_bytes: usize,
-    /// Namespaces whose rooms it keeps otherwise than others.
+    /// Namespaces with settings of their own.
     pub namespaces: Vec<Retention>,
-    /// For `room` by name; a broker otherwise knows rooms by id.
+    /// The key to compute a room's id from its name, for `room`; otherwise a broker knows rooms only by id.
     pub name_key: [u8; 16],
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
@@ -97,47 +99,47 @@ muster_transport::counters! {
         messages_held,
         /// Messages dropped: too far ahead of a missing one; the publisher repeats them.
         dropped_ahead,
-        /// Messages dropped: beyond the credit that their publisher was told; it repeats them.
+        /// Messages dropped: beyond their publisher's credit; it repeats them.
         dropped_credit,
-        /// Messages dropped that had been held: they were numbered elsewhere, or their publisher came no more.
+        /// Messages dropped after being held: another broker numbered them, or their publisher is gone.
         dropped_held,
         /// Messages dropped: malformed publish frames.
         dropped_malformed,
-        /// Messages dropped: this broker does not know all interest yet.
+        /// Messages dropped: this broker does not know the interest of all gateways yet.
         dropped_not_ready,
         /// Messages dropped: another broker owns the room.
         dropped_not_owner,
         /// Messages dropped: too many rooms or publishers.
         dropped_full,
-        /// Messages dropped: another name has the room's number.
+        /// Messages dropped: the room's number belongs to another name.
         dropped_name_collision,
         /// Rooms refused to gateways: too many.
         refused_full,
-        /// Rooms refused to gateways: another name has the number.
+        /// Rooms refused to gateways: the room's number belongs to another name.
         refused_name_collision,
         /// Messages sent to gateways, repairs not counted.
         messages_sent,
-        /// Messages sent to gateways again because they asked.
+        /// Messages sent to gateways again on request.
         messages_repaired,
-        /// Repair requests of gateways that were taken.
+        /// Repair requests of gateways accepted.
         repairs_served,
         /// Repair requests dropped: beyond the requester's allowance.
         dropped_repair_limit,
-        /// Times that credit was withheld because a gateway was late or behind.
+        /// Times that credit was withheld because a gateway was late.
         credit_withheld,
         /// Rooms made, each a new stream.
         rooms_made,
-        /// Rooms ended because another broker goes on.
+        /// Rooms ended because another broker continues them.
         rooms_handed_over,
         /// Rooms forgotten because they were unused.
         rooms_forgotten,
         /// Acknowledgements sent to proxies.
         acknowledgements_sent,
-        /// Gateways forgotten because no router knows them any more.
+        /// Gateways forgotten because no router knows them anymore.
         gateways_expired,
-        /// Commands, and questions for a room's members, taken from proxies, each once.
+        /// Commands and member queries taken from proxies, each counted once.
         commands_received,
-        /// Commands and such questions told to gateways.
+        /// Commands and member queries sent to gateways.
         commands_sent,
     }
 }
@@ -146,19 +148,19 @@ muster_transport::counters! {
 struct RouterReports {
     scope: Scope,
     gateways: BTreeSet<u32>,
-    /// Those that no router of its partition has a link to, and since when it is known here.
+    /// Gateways to which no router of the partition has a link, and since when this is known here.
     away: BTreeMap<u32, Micros>,
     complete: bool,
 }
 
-/// Whether the known interest may be outdated. A broker that was cut off, or stood still, may have been taken for dead,
-/// so that joins were answered without it.
+/// Whether the known interest may be outdated. While a broker was cut off, or stood still, others may have taken it
+/// for dead and confirmed joins without it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
     /// It is cut off.
     Alone,
-    /// It was cut off and has a link again; if no router is there, it goes on at that time with its old knowledge.
+    /// It was cut off and has a link again; if no router is reachable by then, it continues with its old knowledge.
     Until(Micros),
 }
 
@@ -169,17 +171,18 @@ struct GatewayPeer {
     /// Rooms with something to send, and rooms of recent datagrams.
     pending: VecDeque<u32>,
     heads: VecDeque<u32>,
-    /// Rooms with a pending answer "nothing here".
+    /// Rooms with a pending reply "nothing here".
     nothing: VecDeque<u64>,
     recent: VecDeque<(u64, u32)>,
     /// Its requests to resend: holes, and history for members that returned.
     holes: Resends,
     history: Resends,
-    /// Datagrams so far, to take turns.
+    /// Number of datagrams so far, to alternate between kinds of data.
     turn: u32,
 }
 
-/// Puts a room into a gateway's queue. One that came and went may be in it several times, so now and then it is looked through.
+/// Adds a room to a gateway's queue. A room that went and came again may be in it several times, so duplicates are
+/// removed now and then.
 fn enqueue(queue: &mut VecDeque<u32>, at: u32, rooms: usize) {
     queue.push_back(at);
     if queue.len() > 2 * rooms + QUEUE_SPARE {
@@ -195,7 +198,47 @@ impl GatewayPeer {
     }
 }
 
-/// The broker.
+/// The broker of a partition: the owner of its rooms. It numbers each room's messages, keeps recent ones in a ring,
+/// and sends one copy of each to every gateway that wants the room.
+///
+/// A caller makes it with [`Broker::new`] and gives it the nodes with [`Broker::set_placement`] (again after each
+/// change). Then it runs the verbs of [`Machine`] in every turn: `receive` for each batch of datagrams, `expire`,
+/// `transmit` until it returns `false`, and `drain_events`. The next turn is due at `deadline`, or when a datagram
+/// comes. [`Broker::not_ready`] returns why it does not serve yet.
+///
+/// ```
+/// use muster_rooms::{role, room_placement, Broker, BrokerConfig};
+/// use muster_transport::{ClusterKeys, Entropy, Identity, Machine, Outbox};
+///
+/// # struct Zeros;
+/// # impl Entropy for Zeros {
+/// #     fn fill(&mut self, bytes: &mut [u8]) {
+/// #         bytes.fill(0);
+/// #     }
+/// # }
+/// # let entropy = Box::new(Zeros);
+/// let config = BrokerConfig {
+///     me: Identity { node: 3, role: role::BROKER, epoch: 1 },
+///     payload: 1_200,
+///     arena_bytes: 1 << 20,
+///     namespaces: Vec::new(),
+///     name_key: [9; 16],
+///     cluster: ClusterKeys { current: (1, [7; 32]), other: None, allow: None },
+///     reset_secret: [3; 32],
+/// };
+/// let mut broker = Broker::new(config, 1, entropy);
+/// let now = 1_000_000; // microseconds of a monotonic clock
+/// broker.set_placement(now, room_placement(1, Vec::new(), 1, 1));
+///
+/// // One turn without datagrams:
+/// broker.expire(now);
+/// let mut outbox = Outbox::new(true);
+/// while broker.transmit(now, &mut outbox) {
+///     // send the parcels of `outbox`
+///     outbox.clear();
+/// }
+/// let _next_turn = broker.deadline();
+/// ```
 pub struct Broker {
     node: Node,
     links: Links,
@@ -208,11 +251,11 @@ pub struct Broker {
     free_publications: Vec<u32>,
     users: Users,
     gateways: BTreeMap<u32, GatewayPeer>,
-    /// Per proxy node.
+    /// By proxy node.
     acks: BTreeMap<u32, Acks>,
     commands: Commands,
     arena: Arena,
-    /// Per proxy node: its numbers of namespaces, and ours.
+    /// By proxy node: the proxy's numbers of namespaces, and ours.
     namespaces: BTreeMap<u32, BTreeMap<u8, u8>>,
     segments: Segments,
     placement: Placement,
@@ -220,19 +263,19 @@ pub struct Broker {
     generation: u32,
     rooms_max: usize,
     untold: Untold,
-    /// Shares of its rooms that some router has reported in full. A broker with all of them counts as running.
+    /// Shares of its rooms that some router has reported in full. A broker with all shares counts as running.
     complete: BTreeSet<Scope>,
     running: bool,
     doubt: Doubt,
     homes: Homes,
-    /// Those that it has subscribed to.
+    /// Routers that it has subscribed to.
     routers: BTreeMap<u32, RouterReports>,
-    /// Gateways that no router of a part names though one has named all that it knows, and since when.
+    /// Gateways that a router of the part should know but no router names, and since when.
     unnamed: BTreeMap<(u32, Scope), Micros>,
-    /// Gateways that the placement named and names no more.
+    /// Gateways that an earlier placement named and the present one does not.
     dropped: BTreeSet<u32>,
-    /// Rooms gained by a change of the placement, with gateways that want them, and the time for the next ones. A
-    /// question or a publication opens its room earlier.
+    /// Rooms gained by a change of the placement, with gateways that want them, and when the next ones begin. A query
+    /// or a publication opens its room earlier.
     gained: VecDeque<Change>,
     gain_at: Micros,
     withheld: Vec<u32>,
@@ -243,7 +286,7 @@ pub struct Broker {
     records: Records,
     changes: Vec<Change>,
     pub counters: BrokerCounters,
-    /// How old messages were when they were numbered, by the proxy that they came from.
+    /// Ages of messages when they were numbered, by the proxy that they came from.
     pub ages: Ages,
     events: VecDeque<LinkChange>,
 }
@@ -301,7 +344,7 @@ impl Broker {
         }
     }
 
-    /// Takes the control plane's placement; one older than the present changes nothing.
+    /// Takes the control plane's placement; an older one changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -334,7 +377,7 @@ impl Broker {
         }
     }
 
-    /// Notes which gateways the placement names no more.
+    /// Notes which gateways the placement names no longer.
     fn drop_gateways(&mut self, now: Micros, before: &Placement) {
         let named = |placement: &Placement| -> BTreeSet<u32> {
             let gateways = placement.of(role::GATEWAY);
@@ -349,8 +392,8 @@ impl Broker {
         }
     }
 
-    /// The time from which a gateway counts as one without members of a room. It has no link here, nor to any router
-    /// that reports the room, or has left the map; and its members had time to go elsewhere.
+    /// The time from which a gateway counts as having no members of a room. It has no link here, nor to any router
+    /// that reports the room, or has left the placement; and its members had time to move to another gateway.
     fn gone_at(&self, gateway: u32, room: u64) -> Option<Micros> {
         if self.links.to(gateway).is_some() {
             return None;
@@ -371,12 +414,12 @@ impl Broker {
         self.placement.scope(self.node.me.node)
     }
 
-    /// The part of its rooms that a router's partition has, if any.
+    /// The share of its rooms that a router's partition has, if any.
     fn part(&self, router: u16) -> Option<Scope> {
         self.placement.part(self.node.me.node, role::ROUTER, router)
     }
 
-    /// Subscribes anew to routers of whose partition this broker now needs another part.
+    /// Subscribes again to routers of whose partition this broker now needs another share.
     fn resubscribe(&mut self, now: Micros) {
         let partition = |router: u32| self.placement.node(router).map(|node| node.partition);
         let asked = self.routers.iter().filter_map(|(router, told)| {
@@ -389,13 +432,13 @@ impl Broker {
         }
     }
 
-    /// Whether all that the placement asks is done: it hears from routers of every partition that has some of its rooms, and
-    /// they have told it everything.
+    /// Whether the broker has done all that the placement demands: it gets reports from routers of every partition
+    /// that has some of its rooms, and these reports are complete.
     pub fn settled(&self) -> bool {
         self.running && self.is_told()
     }
 
-    /// Whether its present routers have told it everything.
+    /// Whether the reports of its present routers are complete.
     fn is_told(&self) -> bool {
         let told = |partition: u16, part: Scope| {
             let mut homes = self.homes.of(partition).filter_map(|router| self.routers.get(&router));
@@ -405,7 +448,7 @@ impl Broker {
         partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
     }
 
-    /// Whether it knows the interest of gateways: only then are messages numbered.
+    /// Whether it knows the interest of gateways: messages are numbered only then.
     fn knows(&self) -> bool {
         self.running && self.doubt == Doubt::None
     }
@@ -418,7 +461,7 @@ impl Broker {
         }
     }
 
-    /// Subscribes to the routers that are to tell it from now on.
+    /// Subscribes to the routers that it needs from now on.
     fn review_homes(&mut self, now: Micros) {
         let (links, placement) = (&self.links, &self.placement);
         let me = self.node.me.node;
@@ -460,7 +503,7 @@ impl Broker {
         (!self.running).then_some("the interest of gateways is not known yet")
     }
 
-    /// Whether all interest is known: only then are messages numbered.
+    /// Whether all interest is known: messages are numbered only then.
     pub fn is_running(&self) -> bool {
         self.running
     }
@@ -479,13 +522,13 @@ impl Broker {
         self.rooms[*at as usize].as_deref()
     }
 
-    /// Messages held now, because an earlier one is missing.
+    /// Number of messages held because an earlier one is missing.
     pub fn held(&self) -> u64 {
         let publications = self.publications.iter().flatten();
         publications.map(|publication| publication.held()).sum()
     }
 
-    /// The bytes of held messages, with the overhead of each.
+    /// Bytes of held messages, including their overhead.
     pub fn held_bytes(&self) -> usize {
         self.users.held()
     }
@@ -498,12 +541,12 @@ impl Broker {
         self.by_id.len()
     }
 
-    /// Those in at most `limit` places from one on, and the next place, if there is one.
+    /// The rooms in at most `limit` slots from one on, and the next slot, if there is one.
     pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
         shards::places(&self.rooms, place, limit)
     }
 
-    /// Memberships that there is place for, as there is for rooms.
+    /// Maximum number of memberships that the broker keeps, like its limit of rooms.
     pub fn interest_max(&self) -> usize {
         self.rooms_max
     }
@@ -512,20 +555,20 @@ impl Broker {
         self.placement.own().owner(room) == Some(self.node.me.node)
     }
 
-    /// Whether the room may be numbered here while its owner cannot be reached. One that drains begins nothing that would go
-    /// with its life.
+    /// Whether the room may be numbered here while its owner is unreachable. A draining broker begins nothing that
+    /// would end with its life.
     fn may_own(&self, room: u64) -> bool {
         self.placement.own().replicas(room).contains(&self.node.me.node)
     }
 
-    /// Whether the room is of this broker's partition, even if it does not serve yet or drains.
+    /// Whether the room belongs to this broker's partition, even if the broker does not serve yet or drains.
     fn has_in_scope(&self, room: u64) -> bool {
         let me = self.placement.node(self.node.me.node);
         let scope = me.and_then(|me| Scope::new(self.placement.own().layer().used(), me.partition));
         scope.is_some_and(|scope| scope.has(room))
     }
 
-    /// The newest life of a gateway that anything is known of.
+    /// The newest life of a gateway that is known in any part of the broker.
     fn life_of(&self, gateway: u32) -> u32 {
         let linked = self.links.epoch_of(gateway);
         self.interest.epoch_of(gateway).max(linked).unwrap_or(0)
@@ -549,7 +592,7 @@ impl Broker {
             return Err(Code::Busy);
         }
         if self.generation == 0 || !planted::is(Bug::GenerationKept) {
-            self.generation = self.generation.wrapping_add(1).max(1); // 0 says that nothing is here
+            self.generation = self.generation.wrapping_add(1).max(1); // 0 means that there is nothing here
         }
         let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
         for gateway in self.interest.who_wants(id, check) {
@@ -571,7 +614,7 @@ impl Broker {
         Ok(at)
     }
 
-    /// All gateways that want a room are to be told its head.
+    /// Schedules a room's head for all gateways that want the room.
     fn tell_heads(&mut self, at: u32) {
         for place in 0.. {
             let room = self.rooms[at as usize].as_deref();
@@ -592,8 +635,8 @@ impl Broker {
         self.tell_heads(at);
     }
 
-    /// The placement changed: rooms that are others' now end here, those that are ours now begin. One that is here only while
-    /// its owner has no link ends if it may not be here any more, else later.
+    /// The placement changed: rooms of other brokers end here now, and our rooms begin. A room that is here only
+    /// while its owner has no link ends now if it may no longer be here, otherwise later.
     fn placed(&mut self, now: Micros, before: &Placement) {
         let me = self.node.me.node;
         for at in 0..self.rooms.len() {
@@ -618,8 +661,8 @@ impl Broker {
         self.gain(now);
     }
 
-    /// Begins some of the rooms that became ours, so that gateways learn where they stand; all at once would take longer than
-    /// others wait for a sign of life.
+    /// Begins some of the gained rooms, so that gateways learn their heads; all at once would take longer than peers
+    /// wait for a sign of life.
     fn gain(&mut self, now: Micros) {
         if self.gained.is_empty() || now < self.gain_at {
             return;
@@ -674,7 +717,7 @@ impl Broker {
         self.link_changes(now);
     }
 
-    /// Takes a role's frame. `false`: malformed or not this peer's to send.
+    /// Takes a frame of rooms. `false`: malformed, or this peer may not send it.
     fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
         match (peer.role, frame.kind) {
             (role::PROXY, kinds::LINK_PUBLISH | kinds::AGED_PUBLISH) => self.publish(now, slot, peer.node, frame),
@@ -684,7 +727,7 @@ impl Broker {
         }
     }
 
-    /// Takes a role's record. `false`: not this peer's to send.
+    /// Takes a record of rooms. `false`: this peer may not send it.
     fn record(&mut self, now: Micros, peer: Identity, record: &Record<'_>) -> bool {
         match (peer.role, record) {
             (
@@ -699,7 +742,7 @@ impl Broker {
                 },
             ) => {
                 let (id, session, room, check, left_ms) = (*command, *session, *room, *check, *left_ms);
-                let asked = Asked {
+                let asked = Request {
                     id,
                     session,
                     room,
@@ -729,7 +772,7 @@ impl Broker {
         }
     }
 
-    /// Takes a router's record. `false`: not a router's to send.
+    /// Takes a router's record. `false`: only routers may send it.
     fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
         let mut changes = std::mem::take(&mut self.changes);
         let told = self.routers.get_mut(&router);
@@ -797,7 +840,7 @@ impl Broker {
                 self.commands_reached(now, *node);
             }
             (Some(told), Record::Complete { scope }) => {
-                // The earlier request may have been for another part.
+                // The earlier subscription may have covered another share.
                 told.complete |= told.scope.within(*scope);
                 let settled = told.complete;
                 self.complete.insert(*scope);
@@ -807,7 +850,7 @@ impl Broker {
                     self.unsubscribe(now, old);
                 }
             }
-            // A report sent before the router heard that it is not asked any more.
+            // A report sent before the router learned that it is no longer subscribed to.
             (
                 None,
                 Record::GatewayBegin { .. }
@@ -827,7 +870,7 @@ impl Broker {
         true
     }
 
-    /// Whether of every part of this broker's rooms everything was told.
+    /// Whether the reports cover every share of this broker's rooms.
     fn is_complete(&self) -> bool {
         let mut parts = (0..self.placement.routers().all()).filter_map(|router| self.part(router));
         parts.all(|part| self.complete.iter().any(|scope| part.within(*scope)))
@@ -866,11 +909,11 @@ impl Broker {
             return;
         };
         room.add_gateway(now, change.gateway, life);
-        // The gateway learns the stream at once, so that the first message is no surprise to it.
+        // The gateway learns the stream at once, before the first message.
         self.head_due(at, change.gateway);
     }
 
-    /// Tells a gateway that nothing will come of its interest in a room.
+    /// Tells a gateway that its interest in a room is refused.
     fn refuse_room(&mut self, now: Micros, life: (u32, u32), room: u64, code: Code) {
         match code {
             Code::NameCollision => self.counters.refused_name_collision += 1,
@@ -954,7 +997,7 @@ impl Broker {
         for room in self.untold.take(peer.node, peer.epoch) {
             self.links.record(now, slot, &Record::RoomRefused { room, code });
         }
-        // Rooms that it could not be told then, or may have now.
+        // Rooms that were refused to it, or that it may have now.
         let lacks = |(room, _): &(u64, u64)| {
             let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
             !known.is_some_and(|room| room.gateways.iter().any(|cursor| cursor.gateway == peer.node))
@@ -973,7 +1016,7 @@ impl Broker {
         }
     }
 
-    /// A gateway is to be told a room's head.
+    /// Schedules a room's head for a gateway.
     fn head_due(&mut self, at: u32, node: u32) {
         let Some(gateway) = self.gateways.get_mut(&node) else {
             return;
@@ -992,8 +1035,8 @@ impl Broker {
         self.links.table.mark(slot);
     }
 
-    /// Forgets gateways with a link neither here nor to a router: a router that started without one cannot report the
-    /// end of interest that it never knew.
+    /// Forgets gateways that have no link here or to a router: a router that started without a link to them cannot
+    /// report the end of interest that it never knew.
     fn forget_unnamed(&mut self, now: Micros) {
         let asked: BTreeSet<Scope> = self
             .routers
@@ -1197,7 +1240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_cannot_tell_a_broker_of_more_rooms_than_there_may_be() {
+    fn a_router_cannot_report_more_rooms_than_the_limit() {
         let mut broker = broker();
         broker.rooms_max = 3;
         for room in 10..20 {
@@ -1209,7 +1252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_without_a_link_hears_what_it_was_refused_when_it_has_one() {
+    fn a_gateway_learns_of_refusals_once_it_is_linked() {
         let mut broker = broker();
         broker.rooms_max = 1;
         for room in [10, 11, 12] {
@@ -1220,7 +1263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_late_router_tells_of_a_life_that_is_over_is_refused_to_nobody() {
+    fn late_reports_of_an_ended_life_cause_no_refusal() {
         let mut broker = broker();
         broker.rooms_max = 1;
         assert!(broker.membership(0, 4, &told(10, 1, true)));
@@ -1233,9 +1276,10 @@ mod tests {
         );
     }
 
-    /// No router tells this broker any more that the life is over: after its partition doubled the room is another's.
+    /// After its partition has doubled, the room belongs to another broker, so no router reports to this one that the
+    /// life is over.
     #[test]
-    fn a_gateway_that_starts_again_is_owed_nothing_of_its_earlier_life() {
+    fn a_restarted_gateway_gets_nothing_of_its_earlier_life() {
         let mut broker = broker();
         assert!(broker.membership(0, 4, &told(10, 1, true)));
         let room = broker.rooms[0].as_deref_mut().expect("the room");
@@ -1255,9 +1299,10 @@ mod tests {
         assert_eq!([1, 2].map(&mut base), [Some((1, 1)), Some((6, 6))]);
     }
 
-    /// It stood for a quarter of a second where it gained 300,000, and its links would have been given up at a million.
+    /// Regression: the broker stood still for 250 ms when it gained 300,000 rooms; at a million its links would have
+    /// timed out.
     #[test]
-    fn rooms_that_become_ours_are_begun_in_turns_and_at_once_where_they_are_needed() {
+    fn gained_rooms_begin_in_batches_and_at_once_if_needed() {
         let map = |epoch, node| {
             let node = muster_transport::PlacedNode::new(node, role::BROKER, Default::default());
             room_placement(epoch, vec![node], 1, 1)
@@ -1289,9 +1334,9 @@ mod tests {
         assert!(broker.rooms().all(|room| gateways(room) == 1));
     }
 
-    /// Each coming put its head into a queue that a link without a window never empties.
+    /// Regression: each time the room came, its head joined a queue that a link without a window never empties.
     #[test]
-    fn rooms_that_come_and_go_wait_once_for_a_gateway() {
+    fn rooms_that_come_and_go_are_queued_once_per_gateway() {
         let mut broker = broker();
         let peer = Identity {
             node: 2,
@@ -1309,7 +1354,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_gets_the_generation_that_says_that_nothing_is_here() {
+    fn no_room_gets_generation_zero() {
         let mut broker = broker();
         broker.generation = u32::MAX - 1;
         for room in [10, 11, 12] {
@@ -1320,7 +1365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_without_place_refuses_rooms_to_gateways_and_publishers_alike() {
+    fn a_full_broker_refuses_rooms_to_gateways_and_publishers() {
         let mut broker = broker();
         broker.rooms_max = 1;
         for room in [10, 11] {
@@ -1338,7 +1383,7 @@ mod tests {
         assert_eq!(broker.open_room(0, 10, 10), Ok(0));
     }
 
-    /// No gateway wants any room here, so each command is answered at once.
+    /// No gateway wants any room here, so each command ends at once.
     #[test]
     fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
         let mut broker = broker();
@@ -1346,7 +1391,7 @@ mod tests {
         for number in 0..100_000 {
             let now = number * 200;
             broker.expire_commands(now);
-            let asked = commands::Asked {
+            let asked = commands::Request {
                 id: CommandId { user: 1, number },
                 session: 1,
                 room: number % 1_000,

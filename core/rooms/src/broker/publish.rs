@@ -19,41 +19,41 @@ use crate::{age, limits};
 pub struct Publication {
     room: u64,
     id: PublisherId,
-    /// The room's stream that the order is of.
+    /// The generation of the room's stream that the order belongs to.
     generation: u32,
     order: Publisher,
-    /// The target of acknowledgements: the proxy that spoke last, and its names for session and room.
+    /// Where acknowledgements go: the publisher's latest proxy, and its numbers for session and room.
     proxy: u32,
     session: u64,
     handle: u32,
     low: u64,
-    /// The last sequence that it has credit for, by all that it was told: whatever it sends beyond is dropped.
+    /// The highest sequence that it has credit for, by all acknowledgements sent: later messages are dropped.
     credited: u64,
     code: Code,
     /// It repeated numbered messages, so it may lack their offsets.
     repeated: bool,
-    /// The clock of the last frame, until an acknowledgement gives it back.
+    /// The clock of the last frame, until an acknowledgement echoes it.
     echo: u32,
     ack_due: bool,
     withheld: bool,
-    /// It has waited enough: the next acknowledgement has credit.
+    /// It has waited long enough: the next acknowledgement grants credit.
     granted: bool,
-    /// Messages since the last acknowledgement, and whether it waits to be combined.
+    /// Messages since the last acknowledgement, and whether that waits to be combined.
     fresh_messages: u32,
     fresh_bytes: usize,
     late: bool,
 }
 
-/// Refusals for one proxy that wait to leave: more are heard when the publishers ask again.
+/// Maximum number of refusals for one proxy that wait to leave; for others the publishers ask again.
 const REFUSALS_MAX: usize = 256;
 
 /// Pending acknowledgements to one proxy, by publication.
 #[derive(Default)]
 pub(super) struct Acks {
     due: VecDeque<u32>,
-    /// Complete ones, by session: refusals, and those that had no space so far.
+    /// Complete ones, by session: refusals, and acknowledgements for which there was no space.
     said: VecDeque<(u64, Ack)>,
-    /// Those that wait for company, since when, and when an acknowledgement left last.
+    /// Those that wait to be combined, since when, and when an acknowledgement last left.
     late: Vec<u32>,
     since: Option<Micros>,
     sent_at: Micros,
@@ -64,14 +64,14 @@ impl Acks {
         self.due.is_empty() && self.said.is_empty()
     }
 
-    /// When those that wait have waited long enough.
+    /// When the waiting acknowledgements must leave.
     pub(super) fn deadline(&self) -> Option<Micros> {
         self.since.map(|since| since + limits::PUBLISH_ACK_DELAY_MAX)
     }
 }
 
-/// The result of a frame: whether it was well formed, and whether all of it was numbered and no publisher waits for an
-/// answer.
+/// The result of a frame: whether it was well formed, and whether all of it was numbered and no publisher waits for a
+/// reply.
 struct Applied {
     good: bool,
     smooth: bool,
@@ -100,7 +100,7 @@ impl Broker {
             return false;
         };
         self.counters.messages_received += u64::from(frame.count);
-        // A message that no gateway could send on would be a hole that never closes.
+        // A message that no gateway could forward would be a hole that never closes.
         if !numbered(frame.low, frame.first) || !well_formed(frame.messages, frame.count, self.node.payload) {
             self.counters.dropped_malformed += u64::from(frame.count);
             self.refuse(slot, proxy, &frame, Code::Malformed);
@@ -144,7 +144,7 @@ impl Broker {
         applied.good
     }
 
-    /// Says to a publisher that has no place here why not.
+    /// Tells a publisher without an entry here why its messages are refused.
     fn refuse(&mut self, slot: u32, proxy: u32, frame: &LinkPublish<'_>, code: Code) {
         let said = &mut self.acks.entry(proxy).or_default().said;
         if said.len() < REFUSALS_MAX {
@@ -153,7 +153,7 @@ impl Broker {
         self.links.table.mark(slot);
     }
 
-    /// The room that a frame's messages may be numbered in, or why not.
+    /// The room in which a frame's messages may be numbered, or why not.
     fn admit(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Result<u32, Code> {
         let owned = self.owns(frame.room) || frame.detour && self.may_own(frame.room);
         let ready = self.knows() || planted::is(Bug::NumbersBeforeInterest);
@@ -195,7 +195,7 @@ impl Broker {
             session: 0,
             handle: 0,
             low: frame.low,
-            // As much as it may have on its way by the word of another owner, or of one that forgot it.
+            // As much as it may have in flight with credit of another owner, or of one that forgot it.
             credited: frame.low - 1 + limits::UNACKED_MESSAGES_MAX,
             code: Code::Ok,
             repeated: false,
@@ -221,7 +221,7 @@ impl Broker {
         Some(at)
     }
 
-    /// Numbers messages in order, holds early ones.
+    /// Numbers messages in order and holds early ones.
     fn apply(&mut self, now: Micros, at: u32, room_at: u32, frame: &LinkPublish<'_>) -> Applied {
         let rough = Applied {
             good: true,
@@ -250,7 +250,7 @@ impl Broker {
             room.ring.home.space = *space;
         }
         let born = frame.age.map_or(0, |age| age::born(now, age.into()));
-        // What it skips was numbered elsewhere, with credit from there: it has as much more here as before.
+        // Another broker numbered and credited the skipped messages: the publisher's credit here moves by as many.
         let skipped = frame.low.saturating_sub(publication.order.cumulative() + 1);
         publication.credited = publication.credited.saturating_add(skipped);
         if publication.generation != room.generation {
@@ -268,7 +268,7 @@ impl Broker {
         order.settle(frame.low);
         users.release(publisher.user, cost_before - order.cost());
         let mut cost = order.cost();
-        // `false`: it would have too much remembered for its user, as it does not say that it knows; it will say it again.
+        // `false`: its user would have too much remembered, since it does not confirm; it will repeat the message.
         let mut number =
             |order: &mut Publisher, users: &mut Users, sequence: u64, flags: u8, born: u32, data: &[u8]| {
                 let offset = room.ring.next();
@@ -347,8 +347,8 @@ impl Broker {
         }
     }
 
-    /// An acknowledgement is due soon: at once where none has left for as long as it would wait, so that seldom messages cost
-    /// no wake-up of their own for it.
+    /// Schedules an acknowledgement soon; at once if none has left for as long as it would wait, so that a rare
+    /// message needs no extra wake-up.
     fn acknowledge_later(&mut self, now: Micros, at: u32) {
         let Some(publication) = self.publications[at as usize].as_deref_mut() else {
             return;
@@ -388,12 +388,12 @@ impl Broker {
             }
         }
         if let Some(acks) = self.acks.get_mut(&proxy) {
-            acks.late = late; // its memory is used again
+            acks.late = late; // reuses its memory
         }
     }
 
-    /// An acknowledgement is due to the publisher; `slot`: its proxy's link, if at hand. Without a link there is no
-    /// receiver: the publisher asks again by repeating.
+    /// Schedules an acknowledgement to the publisher; `slot`: its proxy's link, if at hand. Without a link there is
+    /// no receiver: the publisher asks again by repeating.
     fn acknowledge(&mut self, at: u32, slot: Option<u32>) {
         let Some(publication) = self.publications[at as usize].as_deref_mut() else {
             return;
@@ -422,7 +422,7 @@ impl Broker {
         }
     }
 
-    /// The next acknowledgement for a proxy, and the session it is for.
+    /// The next acknowledgement for a proxy, and its session.
     pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u64, Ack)> {
         loop {
             let acks = self.acks.get_mut(&proxy)?;
@@ -504,13 +504,13 @@ impl Broker {
         }
     }
 
-    /// Looks again at publishers that were told to wait.
+    /// Checks the publishers whose credit is withheld.
     pub(super) fn release_withheld(&mut self, now: Micros) {
         if self.withheld_at.is_none_or(|at| now < at) {
             return;
         }
         self.withheld_at = None;
-        // One that was released and came back meanwhile is there twice.
+        // A publisher released and withheld again meanwhile is listed twice.
         self.withheld.sort_unstable();
         self.withheld.dedup();
         let mut released = Vec::new();
@@ -526,7 +526,7 @@ impl Broker {
         });
         if !self.withheld.is_empty() {
             self.withheld_at = Some(now + WITHHOLD_EVERY);
-            // A gateway whose report of progress was lost repeats it when it gets a head.
+            // If a gateway's report of progress was lost, it repeats the report when it gets a head.
             for at in self.withheld.clone() {
                 let Some(room) = self.rooms[at as usize].as_deref() else {
                     continue;
@@ -543,7 +543,7 @@ impl Broker {
         self.grant(released);
     }
 
-    /// The same for one room, whose gateway has reported its progress.
+    /// As [`Broker::release_withheld`], for one room whose gateway has reported its progress.
     pub(super) fn release_room(&mut self, now: Micros, at: u32) {
         let (links, gateways, arena) = (&self.links, &self.gateways, &self.arena);
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
@@ -563,7 +563,7 @@ impl Broker {
         }
     }
 
-    /// Forgets publishers that were idle for long, a part of them at a time.
+    /// Forgets publishers that were idle for long, a part of them per call.
     pub(super) fn sweep_publishers(&mut self, now: Micros) {
         for _ in 0..self.publications.len().min(SWEPT_AT_ONCE) {
             self.sweep_publication = (self.sweep_publication + 1) % self.publications.len();

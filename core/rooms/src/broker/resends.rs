@@ -1,19 +1,22 @@
-//! A gateway's requests to resend: ranges of rooms in the order of the requests, and the gateway's allowance of bytes.
+//! A gateway's requests to resend: ranges of rooms in the order of the requests, and the gateway's allowance of
+//! bytes.
 //!
-//! Holes and history have one of these each, so much history delays no hole. Knows no ring and no frame.
+//! Holes and history have one of these each, so a long history delays no hole. Knows no ring and no frame.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_transport::Micros;
 
-/// Bytes that a gateway may have resent at once, at first and at most; it grows by a quarter of the bytes sent to it
-/// and by the second figure each second. Larger than a member's: a restarted gateway fetches its rooms' history.
+/// Bytes that a gateway may have resent, at first and at most; the allowance grows by a quarter of the bytes sent to
+/// the gateway, and by the second figure each second. Larger than a member's, since a restarted gateway fetches its
+/// rooms' history.
 pub const ALLOWANCE_FIRST: i64 = 16 << 20;
 const ALLOWANCE_A_SECOND: u64 = 8 << 20;
-/// Ranges that wait; each is asked for again while it is missing. 4,096 x 72 B is 288 KiB per gateway.
+/// Maximum number of waiting ranges; a range is requested again while it is missing. 4,096 x 72 B is 288 KiB per
+/// gateway.
 pub const RANGES_MAX: usize = 4_096;
 
-/// Offsets `next..=last` of a room, asked for from `first` on.
+/// Offsets `next..=last` of a room, requested from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub room: u32,
@@ -25,8 +28,8 @@ pub struct Range {
 /// One gateway's requests of one kind.
 pub struct Resends {
     ranges: VecDeque<Range>,
-    /// Waiting ranges: room and first, then last; no duplicates, as gateways ask again before they are answered, each
-    /// time for a bit less.
+    /// Waiting ranges: (room, first) to last. No duplicates, since gateways ask again before a request is served,
+    /// each time for a bit less.
     asked: BTreeMap<(u32, u64), u64>,
     allowance: i64,
     grown_at: Micros,
@@ -51,18 +54,18 @@ impl Resends {
         }
     }
 
-    /// This many bytes were sent to the gateway, resent ones included.
+    /// Notes that this many bytes were sent to the gateway, including resent ones.
     pub fn sent(&mut self, bytes: usize) {
         self.allowance = self.allowance.saturating_add(bytes as i64 / 4).min(ALLOWANCE_FIRST);
     }
 
-    /// This many bytes were resent.
+    /// Charges this many resent bytes.
     pub fn spend(&mut self, bytes: usize) {
         self.allowance = self.allowance.saturating_sub(bytes as i64);
     }
 
     /// Takes a request. `Some(true)`: the part that does not wait already will be served; `Some(false)`: all of it
-    /// waits; `None`: beyond the allowance.
+    /// waits already; `None`: beyond the allowance.
     pub fn ask(&mut self, room: u32, first: u64, last: u64) -> Option<bool> {
         let fresh = self.not_asked(room, first, last);
         if fresh.is_empty() {
@@ -85,7 +88,7 @@ impl Resends {
         Some(true)
     }
 
-    /// The parts of a range that do not wait.
+    /// The parts of a range that do not wait already.
     fn not_asked(&self, room: u32, first: u64, last: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         let before = self.asked.range((room, 0)..=(room, first)).next_back();
@@ -110,7 +113,8 @@ impl Resends {
         !self.ranges.is_empty() && self.allowance > 0
     }
 
-    /// The next range to resend within the allowance; it comes back by [`Resends::put_back`] or [`Resends::done`].
+    /// Takes the next range to resend within the allowance; return it with [`Resends::put_back`] or
+    /// [`Resends::done`].
     pub fn take(&mut self) -> Option<Range> {
         if self.allowance <= 0 {
             return None;
@@ -118,12 +122,12 @@ impl Resends {
         self.ranges.pop_front()
     }
 
-    /// A part of it was resent: the others come first.
+    /// A part of the range was resent: queues it behind the others.
     pub fn put_back(&mut self, range: Range) {
         self.ranges.push_back(range);
     }
 
-    /// It was resent, or there is nothing left to resend.
+    /// The range was resent, or there is nothing left to resend.
     pub fn done(&mut self, range: &Range) {
         self.asked.remove(&(range.room, range.first));
     }
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_waits_once_however_often_it_is_asked_for() {
+    fn a_repeated_request_waits_once() {
         let mut resends = resends();
         assert_eq!(resends.ask(1, 10, 20), Some(true));
         assert_eq!(resends.ask(1, 10, 20), Some(false));
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_not_asked_for_twice_where_ranges_overlap() {
+    fn overlapping_requests_add_only_the_new_parts() {
         let mut resends = resends();
         let asked = |resends: &mut Resends, first, last| {
             let before = resends.ranges.len();
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_bounded_in_number_and_in_bytes() {
+    fn requests_are_bounded_in_number_and_in_bytes() {
         let mut resends = resends();
         let taken = (0..2 * RANGES_MAX as u64).filter(|first| resends.ask(1, *first, *first) == Some(true));
         assert_eq!(taken.count(), RANGES_MAX);

@@ -6,22 +6,22 @@ use super::{PACED_MAX, WITHHOLD_MAX};
 use crate::limits::CONSUMED_WAIT;
 use crate::ring::{Arena, Ring};
 
-/// A gateway's place in a room.
+/// A gateway's position in a room.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     pub gateway: u32,
-    /// The gateway's life, which is owed nothing that was numbered before it wanted the room.
+    /// The gateway's life; it gets nothing that was numbered before it wanted the room.
     pub life: u32,
-    /// The first offset that this gateway is to have.
+    /// The first offset that this gateway gets.
     pub base: u64,
     /// The next offset to send.
     pub next: u64,
-    /// The first offset that the gateway has not passed on, as it said last, and when it said so.
+    /// The first offset that the gateway has not passed on, by its last report, and the time of that report.
     pub consumed: u64,
-    /// The first offset that a member may still ask it for, in a paced room.
+    /// In a paced room: the first offset that a member may still request from it.
     pub kept: Option<u64>,
     pub told_at: Micros,
-    /// In the gateway's queue of rooms with something to send.
+    /// Whether the room is in the gateway's queue of rooms with something to send.
     pub queued: bool,
     pub head_due: bool,
     /// Since when it is more than half a ring behind.
@@ -48,11 +48,11 @@ impl Cursor {
     }
 }
 
-/// A message that waits this long at a gateway, beyond the round trip, is late.
+/// A message that waits at a gateway for longer than this plus the round trip is late.
 const LATE: Micros = 60_000;
-/// Fewer messages that wait are no sign of a gateway that can't keep up, but of a word that was lost.
+/// With fewer waiting messages, a report was probably lost; the gateway is not slow.
 const LATE_MESSAGES: u64 = 4;
-/// A gateway that was silent for this long is not slow but away: its rooms do not wait for it here.
+/// A gateway silent for this long counts as away, not slow: its rooms do not wait for it here.
 const AWAY: Micros = 100_000;
 
 /// Whether a condition that began at `since` may still hold publishers up, for at most `longest`.
@@ -64,20 +64,24 @@ fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> 
     now < *since.get_or_insert(now) + longest
 }
 
-/// One room.
+/// One room at its owner.
+///
+/// [`Room::add_gateway`] and [`Room::renew`] keep a [`Cursor`] for each gateway that wants the room. After each new
+/// message, [`Room::withholds`] returns whether publishers must wait, and [`Room::release`] those that need not wait
+/// any longer. The broker sends what is behind each cursor.
 pub struct Room {
     pub id: u64,
-    /// The other 64 bits of the name's hash: the first user of the number keeps it.
+    /// The other 64 bits of the name's hash: the number belongs to the name that used it first.
     pub check: u64,
     pub generation: u32,
     /// The key of its built frames.
     pub frames: u32,
     pub ring: Ring,
     pub gateways: Vec<Cursor>,
-    /// Publishers that were told to wait, and since when.
+    /// Publishers whose credit is withheld, and since when.
     pub withheld: Vec<(u32, Micros)>,
     pub used_at: Micros,
-    /// Another broker continues it; its messages here can still be had.
+    /// Another broker continues the room; its messages here can still be requested.
     pub ended: bool,
 }
 
@@ -101,13 +105,13 @@ impl Room {
         if self.cursor(gateway).is_none() {
             let cursor = Cursor::new(now, gateway, life, self.ring.next());
             if self.gateways.is_empty() {
-                self.gateways.reserve_exact(1); // most rooms have one; a list by itself makes place for four
+                self.gateways.reserve_exact(1); // most rooms have one; by default a list would allocate four
             }
             self.gateways.push(cursor);
         }
     }
 
-    /// The cursor of a gateway whose link is up in this life; an earlier life's cursor begins anew.
+    /// The cursor of a gateway whose link is up in this life; the cursor of an earlier life starts again.
     pub fn renew(&mut self, now: Micros, gateway: u32, life: u32) -> Option<&mut Cursor> {
         let next = self.ring.next();
         let cursor = self.cursor(gateway)?;
@@ -121,7 +125,7 @@ impl Room {
         self.gateways.iter_mut().find(|cursor| cursor.gateway == gateway)
     }
 
-    /// Whether a gateway that is there passes messages on too late; `rtt` is that of its link.
+    /// Whether a present gateway passes messages on too late; `rtt` is that of its link.
     fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
         let waiting = self.ring.next().saturating_sub(cursor.consumed);
         if waiting < LATE_MESSAGES || now > cursor.told_at + AWAY {
@@ -132,8 +136,9 @@ impl Room {
             .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
     }
 
-    /// Whether publishers must wait: a gateway passes messages on too late, or is more than half a ring behind, or, in
-    /// a paced room, one of its members is, and would lose messages. `rtt`: that of a gateway's link, if it has one.
+    /// Whether publishers must wait: a gateway passes messages on too late, or is more than half a ring behind; or,
+    /// in a paced room, a member is that far behind and would lose messages. `rtt` returns the round trip of a
+    /// gateway's link, if it has one.
     pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
         let mut withholds = false;
         for at in 0..self.gateways.len() {
@@ -151,7 +156,7 @@ impl Room {
         withholds
     }
 
-    /// Publishers that get their credit again: all unless `withholds`, else those that have waited long enough.
+    /// Publishers that get credit again: all unless `withholds`, otherwise those that have waited long enough.
     pub fn release(&mut self, now: Micros, withholds: bool) -> impl Iterator<Item = u32> {
         let waits = |since: Micros| withholds && now < since + WITHHOLD_MAX;
         let (waiting, released) = self.withheld.iter().partition(|(_, since)| waits(*since));
@@ -192,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_room_of_one_gateway_has_no_place_for_more() {
+    fn a_room_of_one_gateway_allocates_one_cursor() {
         let mut room = Room::new(1, 2, 3, 4, 0);
         room.add_gateway(0, 7, 1);
         assert_eq!(room.gateways.capacity(), 1);
     }
 
     #[test]
-    fn publishers_wait_for_a_gateway_that_says_that_it_is_late() {
+    fn publishers_wait_for_a_gateway_that_reports_late_progress() {
         let mut arena = Arena::new(1 << 20);
         let (mut room, now) = room(&mut arena, 20);
         assert!(withholds(&mut room, &arena, now), "the third message waits for 170 ms");
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_gateway_that_says_nothing_or_has_no_link() {
+    fn publishers_do_not_wait_for_a_silent_or_unlinked_gateway() {
         let mut arena = Arena::new(1 << 20);
         let (mut room, now) = room(&mut arena, 20);
         assert!(!room.withholds(&arena, now, |_| None));
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_gateway_and_one_whose_word_was_lost_are_not_late() {
+    fn a_far_gateway_and_one_with_a_lost_report_are_not_late() {
         let mut arena = Arena::new(1 << 20);
         let (mut room, now) = room(&mut arena, 20);
         assert!(!room.withholds(&arena, now, |_| Some(200_000)));
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_gateway_is_waited_for_but_so_long() {
+    fn the_wait_for_a_late_gateway_is_bounded() {
         let mut arena = Arena::new(1 << 20);
         let (mut room, now) = room(&mut arena, 20);
         assert!(withholds(&mut room, &arena, now));
@@ -234,7 +239,7 @@ mod tests {
         assert!(!withholds(&mut room, &arena, later));
     }
 
-    /// A paced room with a complete ring; one of its members lacks the first message.
+    /// A paced room with a full ring; one of its members lacks the first message.
     fn paced(arena: &mut Arena) -> (Room, Micros) {
         let (mut room, now) = room(arena, 1);
         let data = [0; 1 << 10];
@@ -252,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_paced_room_waits_for_what_a_member_lacks_until_the_ring_has_lost_it() {
+    fn a_paced_room_waits_for_a_members_missing_message_until_it_leaves_the_ring() {
         let mut arena = Arena::new(1 << 20);
         let (mut room, now) = paced(&mut arena);
         assert!(withholds(&mut room, &arena, now));
         assert!(withholds(&mut room, &arena, now + PACED_MAX - 1));
         assert!(
             !withholds(&mut room, &arena, now + PACED_MAX),
-            "it was waited for long enough"
+            "the wait reached its limit"
         );
         room.gateways[0].kept = Some(90);
         assert!(
@@ -277,7 +282,10 @@ mod tests {
         }
         assert!(!withholds(&mut room, &arena, now), "there is nothing to wait for");
         room.gateways[0].kept = None;
-        assert!(!withholds(&mut room, &arena, now), "what a live room has sent is had");
+        assert!(
+            !withholds(&mut room, &arena, now),
+            "sent messages of a live room need no wait"
+        );
     }
 
     #[test]

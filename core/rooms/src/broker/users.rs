@@ -1,4 +1,4 @@
-//! Each user's share of a broker: places for publishers, and bytes held behind a missing message.
+//! Each user's share of a broker: publisher entries, and bytes held behind a missing message.
 //!
 //! Owns the counts and their bounds. Knows no publisher and no message.
 
@@ -8,12 +8,12 @@ use muster_transport::KeyedState;
 
 use super::USER_PUBLICATIONS_MAX;
 
-/// Bytes held for all publishers: 85 publishers with [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) each, or half a
-/// second at 1 Gbit/s.
+/// Maximum bytes held for all publishers: 85 publishers with [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) each,
+/// or half a second at 1 Gbit/s.
 pub const HELD_MAX: usize = 64 << 20;
-/// The same plus what is remembered: four publishers that leave holes do not delay orderly ones beyond the held bytes.
+/// Maximum bytes held or remembered: even if publishers leave holes, orderly ones are only limited by the held bytes.
 const REMEMBERED_MAX: usize = 4 * HELD_MAX;
-/// The part of these for one user: a user that leaves holes endlessly leaves most of it to others.
+/// Maximum bytes held for one user: a user that leaves holes endlessly leaves most of the memory to others.
 pub const USER_HELD_MAX: usize = HELD_MAX / 4;
 
 #[derive(Default)]
@@ -36,12 +36,12 @@ impl Users {
         }
     }
 
-    /// Bytes held in all.
+    /// Total bytes held.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// One more publisher of a user. `false`: there are too many.
+    /// Adds a publisher of a user. `false`: there are too many.
     pub fn enter(&mut self, user: u64) -> bool {
         let user = self.by_id.entry(user).or_default();
         let enters = (user.publications as usize) < USER_PUBLICATIONS_MAX;
@@ -49,7 +49,7 @@ impl Users {
         enters
     }
 
-    /// A publisher of a user is no more; nothing is held for it.
+    /// Removes a publisher of a user; nothing may be held for it anymore.
     pub fn leave(&mut self, id: u64) {
         if let Some(user) = self.by_id.get_mut(&id) {
             user.publications -= 1;
@@ -59,7 +59,7 @@ impl Users {
         }
     }
 
-    /// Remembers this many bytes more for a user, even if no more is held. `false`: beyond its share.
+    /// Remembers this many more bytes for a user, even if no more can be held. `false`: beyond its share.
     pub fn remember(&mut self, user: u64, bytes: usize) -> bool {
         let Some(user) = self.by_id.get_mut(&user) else {
             return false;
@@ -72,7 +72,7 @@ impl Users {
         may
     }
 
-    /// Holds this many bytes more for a user. `false`: beyond its share.
+    /// Holds this many more bytes for a user. `false`: beyond its share.
     pub fn hold(&mut self, user: u64, bytes: usize) -> bool {
         let Some(user) = self.by_id.get_mut(&user) else {
             return false;
@@ -85,7 +85,7 @@ impl Users {
         true
     }
 
-    /// This many bytes are no longer held.
+    /// Releases this many held bytes.
     pub fn release(&mut self, user: u64, bytes: usize) {
         if let Some(user) = self.by_id.get_mut(&user) {
             user.held -= bytes;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_that_has_all_its_part_held_leaves_the_others_theirs() {
+    fn a_user_with_a_full_share_leaves_the_others_theirs() {
         let mut users = Users::new(KeyedState::new(1, 2));
         (1..=5).for_each(|user| assert!(users.enter(user)));
         assert!(users.hold(1, USER_HELD_MAX));

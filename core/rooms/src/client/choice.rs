@@ -1,35 +1,37 @@
 //! The client's choice among several servers: at first by weight, then by the quality of the paths to known ones
 //! (ROOM-15).
 //!
-//! Owns the memory of each server, and the decision to leave one that is far worse than another. Knows no session.
+//! Owns the record of each server, and the decision to leave one that is far worse than another. Knows no session.
 
 use std::ops::Range;
 
 use muster_transport::{Dice, Loss, Micros, Status};
 
-/// How often a server that is used is judged, where anything comes from it, and after how many bad looks in a row it is left.
+/// How often the server in use is judged, if data arrives from it, and the number of bad judgements in a row after
+/// which it is left.
 const LOOK_EVERY: Micros = 1_000_000;
 const POOR_MAX: u8 = 3;
-/// A server is kept for at least this long, twice as long after each change, up to the second figure.
+/// Minimum time before a server is left, which doubles with each change, and the upper limit of that.
 const STAY_FIRST: Micros = 10_000_000;
 const STAY_MAX: Micros = 320_000_000;
-/// A server is far if it takes three times the best known round trip plus this; if no other is known, the second figure
-/// stands for the best.
+/// A server is far if its round trip is three times the best known one plus the first figure; if no other server is
+/// known, the second figure counts as the best.
 const FAR: Micros = 50_000;
 const USUAL: Micros = 50_000;
-/// A higher loss than this is too much, once this many datagrams were sent.
+/// A loss higher than this is too much, once this many datagrams were sent.
 const LOSSY: f64 = 0.3;
 const LOSSY_MIN: u64 = 20;
-/// The extra cost of each failure of a server; it halves with each interval of the second figure.
+/// Extra cost of each failure of a server, and the interval in which it halves.
 const FAILED: Micros = 1_000_000;
 const FORGOTTEN: Micros = 30_000_000;
-/// Added to each cost; a server that costs less than twice another is as good.
+/// Added to each cost; a server that costs less than twice another counts as equal.
 const ALIKE: Micros = 1_000;
 
-/// The memory of one server.
+/// The record of one server.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// One of weight 2 is drawn twice as often as one of weight 1, one of weight 0 only where no other is left.
+    /// A server of weight 2 is drawn twice as often as one of weight 1, a server of weight 0 only if there is no
+    /// other.
     weight: u16,
     /// 0: it was never reached.
     rtt: Micros,
@@ -56,7 +58,7 @@ impl Known {
     }
 }
 
-/// All of them, by their places in the list.
+/// All servers, by their index in the list.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     known: Vec<Known>,
@@ -77,7 +79,7 @@ impl Choice {
         }
     }
 
-    /// Replaces the servers: each known one keeps its history under its former index, and gets a weight.
+    /// Replaces the servers: each gives its former index, if it has one, whose history it keeps; and its weight.
     pub fn keep(&mut self, places: impl Iterator<Item = (Option<usize>, u16)>) {
         let before = std::mem::take(&mut self.known);
         let known = |place: Option<usize>| place.and_then(|place| before.get(place)).copied();
@@ -101,8 +103,8 @@ impl Choice {
         (self.loss, self.since, self.poor) = (Loss::default(), now, 0);
     }
 
-    /// Takes a status of the server that is used. Whether another is to be tried: it is far worse reached than another was, or was to
-    /// be expected, not only for a moment.
+    /// Takes a status of the server in use. Returns whether to try another: the path has been far worse for a while
+    /// than to another server, or than expected.
     pub fn hear(&mut self, now: Micros, at: usize, rtt: Micros, status: &Status) -> bool {
         self.loss.hear(status);
         if self.known.len() < 2 || now < self.look_at || rtt == 0 {
@@ -123,7 +125,7 @@ impl Choice {
         status.highest >= LOSSY_MIN && self.loss.share() > LOSSY
     }
 
-    /// A server was not reached, or is left; `rtt`: how far it was, 0 where that was not measured.
+    /// A server was not reached, or is left; `rtt`: its round trip, 0 if unmeasured.
     pub fn fail(&mut self, now: Micros, at: usize, rtt: Micros) {
         if let Some(known) = self.known.get_mut(at) {
             if rtt > 0 {
@@ -135,15 +137,15 @@ impl Choice {
         }
     }
 
-    /// Any of all of them, by weight.
+    /// Draws one of all servers, by weight.
     pub fn draw(&self, dice: &mut Dice) -> usize {
         let all: Vec<usize> = (0..self.known.len()).filter(|at| self.weight(*at) > 0).collect();
         let weight = |at: usize| u64::from(self.weight(at));
         dice.better_by(all, weight, |_, _| false).unwrap_or(0)
     }
 
-    /// Another one of these than `at`, and not one of those `taken`, where there is one: of two that are drawn the one that costs
-    /// less, or any of them.
+    /// Another server of these than `at` that is not `taken`, if there is one: the cheaper of two drawn ones, or
+    /// either if they are equal.
     pub fn next(&self, now: Micros, dice: &mut Dice, at: usize, of: Range<usize>, taken: &[usize]) -> usize {
         let free = |other: &usize| *other != at && !taken.contains(other);
         let others = || of.clone().filter(free);
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_far_is_left_and_not_where_the_others_are_as_far() {
+    fn a_far_server_is_left_unless_the_others_are_as_far() {
         let mut choice = Choice::of(2);
         assert_eq!(left_after(&mut choice, 0, 0, |_| 20_000), None);
         assert_eq!(
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_found_far_or_failed_is_chosen_less_and_again_after_a_while() {
+    fn far_or_failed_servers_are_chosen_less_for_a_while() {
         let mut choice = Choice::of(4);
         (0..4).for_each(|at| choice.known[at].rtt = 10_000);
         choice.fail(0, 1, 0);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_drawn_by_their_weights_and_keep_what_is_remembered_of_them() {
+    fn servers_are_drawn_by_weight_and_keep_their_history() {
         let mut choice = Choice::of(2);
         choice.fail(0, 1, 90_000);
         choice.keep([(Some(0), 1), (None, 1), (None, 3), (None, 0), (Some(1), 1)].into_iter());
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_is_not_chosen_and_who_finds_nothing_else_stays() {
+    fn taken_servers_are_not_chosen_and_without_another_the_client_stays() {
         let (choice, mut dice) = (Choice::of(4), Dice::new(5));
         assert!((0..50).all(|_| choice.next(0, &mut dice, 0, 0..4, &[1, 3]) == 2));
         assert_eq!(choice.next(0, &mut dice, 0, 0..4, &[1, 2, 3]), 0);
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_fails_that_is_no_more_in_the_list_is_not_booked_on_another() {
+    fn failures_of_a_removed_server_are_not_charged_to_another() {
         let others: Vec<Endpoint> = [1, 2].map(endpoint).into();
         for seed in 0..20 {
             let mut client = client(&[9], seed);
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn another_list_makes_nothing_forgotten_of_those_that_stay() {
+    fn servers_that_stay_keep_their_history_in_a_new_list() {
         let mut client = client(&[1, 2], 5);
         let session = &mut client.sessions[0];
         (session.state, session.at) = (State::Knocking, 1);
@@ -325,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_all_fail_all_are_tried(count in 1usize..8, seed: u64) {
+        fn all_servers_are_tried_if_all_fail(count in 1usize..8, seed: u64) {
             let (mut choice, mut dice) = (Choice::of(count), Dice::new(seed));
             let (mut at, mut tried) = (0, vec![false; count]);
             for round in 0..400 {

@@ -1,8 +1,7 @@
-//! Commands, and questions for a room's members, at the client: sent ones until their outcome is known, and received
-//! ones.
+//! Commands and member queries at the client: sent ones until their outcome is known, and received ones.
 //!
-//! A command goes by each of up to three proxy sessions at once, and the first proxy with an outcome is believed
-//! (ROOM-14). A question goes by the main one: a second question wants the present state.
+//! A command goes through up to three proxy sessions at once, and the first proxy with an outcome decides (ROOM-14).
+//! A query goes through the main session alone: a second query would want the present state.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,33 +16,33 @@ use crate::command::{
 use crate::limits::NAME_BYTES_MAX;
 use crate::wire::record::Record;
 
-/// Commands at once without a known outcome.
+/// Maximum number of commands without a known outcome.
 const COMMANDS_MAX: usize = 256;
 
 /// Why a command is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandError {
-    /// Too many are not done.
+    /// Too many commands are open.
     WouldBlock,
-    /// Data, or the room's name, is too long.
+    /// The data or the room's name is too long.
     TooLong,
 }
 
-/// How far a command is by one session with a proxy.
+/// The state of a command in one session with a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Way {
     #[default]
     Untold,
-    /// It stands in the log of the session that there is.
+    /// It is in the log of the present session.
     Told,
-    /// The proxy did not try it; it may be asked once more then.
+    /// The proxy did not try it; it may be asked again at this time.
     Refused {
         again_at: Micros,
     },
     Answered,
 }
 
-/// A proxy's answer to a command.
+/// A proxy's reply to a command.
 struct Answer {
     outcome: Outcome,
     retry_ms: u32,
@@ -51,7 +50,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The rank of an answer if proxies disagree: brokers learn of interest at different times, and one may have found
+    /// The rank of a reply if proxies disagree: brokers learn of interest at different times, and one may have found
     /// a member that another missed.
     fn weight(&self) -> u8 {
         match self.outcome.verdict {
@@ -68,15 +67,16 @@ struct Command {
     name: Box<str>,
     ask: Ask<'static>,
     until: Micros,
-    /// It goes by the spares as well.
+    /// Whether it also goes through spare sessions.
     spread: bool,
-    /// By the main session and the spares.
+    /// The main session, then the spares.
     ways: [Way; COPIES],
-    /// A session by which it went ended before its proxy said anything: it may have been tried, so it counts as refused no more.
+    /// A session that carried it ended before its proxy replied: it may have been tried, so it can no longer count as
+    /// refused.
     doubtful: bool,
-    /// The best that was heard.
+    /// The best reply so far.
     answer: Option<Answer>,
-    /// Until then another proxy may know better.
+    /// Until then another proxy may have a better reply.
     settles_at: Option<Micros>,
 }
 
@@ -85,7 +85,7 @@ impl Command {
         self.answer.as_ref().is_none_or(|answer| answer.weight() == 0)
     }
 
-    /// Whether the answers so far decide the outcome.
+    /// Whether the replies so far decide the outcome.
     fn is_done(&self, now: Micros) -> bool {
         let Some(answer) = &self.answer else { return false };
         let open = self.ways.contains(&Way::Told);
@@ -96,12 +96,12 @@ impl Command {
         }
     }
 
-    /// When it ends here without an answer.
+    /// When it ends here without a reply.
     fn ends_at(&self) -> Micros {
         self.until + 4 * GRACE
     }
 
-    /// When it is to be looked at.
+    /// When it must be checked.
     fn deadline(&self) -> Micros {
         let again = self.ways.iter().filter_map(|way| match way {
             Way::Refused { again_at } if self.doubtful => Some(*again_at),
@@ -115,12 +115,12 @@ impl Command {
 /// The program's commands, by number.
 pub(super) struct Commands {
     sent: BTreeMap<u64, Command>,
-    /// The rate of commands that also go by spare sessions. Others go to one proxy alone, so more sessions do not allow
-    /// more commands.
+    /// The rate of commands that also go through spare sessions. Others go to one proxy alone, so more sessions do
+    /// not allow more commands.
     rate: Bucket,
-    /// When the last one ended that went by spares.
+    /// When the last command that used spares ended.
     ended_at: Option<Micros>,
-    /// Acknowledgements of received commands for the gateway that found no space in the log.
+    /// Acknowledgements of received commands that found no space in the gateway's log.
     taken: VecDeque<(CommandId, bool)>,
 }
 
@@ -141,7 +141,7 @@ impl Commands {
         self.taken.clear();
     }
 
-    /// A session with a proxy is over: the next one is told all that is not done.
+    /// A session with a proxy is over: the next one gets all open commands.
     pub(super) fn lost_session(&mut self, slot: Slot) {
         let lost = way_by(slot);
         for command in self.sent.values_mut() {
@@ -151,7 +151,7 @@ impl Commands {
         }
     }
 
-    /// Until when spares are of use: for ever while there are commands.
+    /// Until when spares are useful; [`Micros::MAX`] while there are commands.
     pub(super) fn spares_until(&self) -> Option<Micros> {
         match self.sent.values().any(|command| command.spread) {
             true => Some(Micros::MAX),
@@ -159,20 +159,20 @@ impl Commands {
         }
     }
 
-    /// When a command is to be looked at.
+    /// When a command must be checked.
     pub(super) fn deadline(&self) -> Option<Micros> {
         self.sent.values().map(Command::deadline).min()
     }
 }
 
-/// The place of a session with a proxy among those that a command goes by.
+/// The index of a session with a proxy in [`Command::ways`].
 fn way_by(slot: Slot) -> usize {
     slot.at() - Slot::PROXY.at()
 }
 
 impl Client {
-    /// Tells every member of a room, within `lifetime`. [`ClientEvent::Commanded`] names the number when the outcome is
-    /// known.
+    /// Sends data to every member of a room, within `lifetime`. [`ClientEvent::Commanded`] names the returned number
+    /// when the outcome is known.
     pub fn command(&mut self, now: Micros, name: &str, data: &[u8], lifetime: Micros) -> Result<u64, CommandError> {
         match data.len() > COMMAND_BYTES_MAX {
             true => Err(CommandError::TooLong),
@@ -180,8 +180,8 @@ impl Client {
         }
     }
 
-    /// Asks for the number of a room's members and, from a user on, their users, at gateways that answer within
-    /// `lifetime`. [`ClientEvent::Commanded`] brings a page, or none if no broker has answered.
+    /// Queries the number of a room's members and, if `from` is given, their users from that one on, at gateways that
+    /// answer within `lifetime`. [`ClientEvent::Commanded`] brings a page, or none if no broker has answered.
     pub fn count(&mut self, now: Micros, name: &str, from: Option<u64>, lifetime: Micros) -> Result<u64, CommandError> {
         self.ask_all(now, name, Ask::Count { from }, lifetime)
     }
@@ -229,7 +229,7 @@ impl Client {
                     ask: command.ask.by_ref(),
                 };
                 if conn.record(&record).is_none() {
-                    break; // tried again when something of the log is acknowledged
+                    break; // tried again when the log has space
                 }
                 command.ways[way] = Way::Told;
             }
@@ -244,7 +244,7 @@ impl Client {
         }
     }
 
-    /// A command to a room came.
+    /// A command to a room arrived.
     pub(super) fn commanded(&mut self, handle: u32, id: CommandId, data: &[u8]) {
         let room = self
             .handles
@@ -278,7 +278,7 @@ impl Client {
             return;
         }
         let Some(command) = self.commands.sent.get_mut(&number) else {
-            return; // another proxy was sooner
+            return; // another proxy was faster
         };
         command.ways[way_by(slot)] = match outcome.is_put_off() {
             true => Way::Refused {
@@ -295,7 +295,7 @@ impl Client {
             command.settles_at.get_or_insert(now + GRACE);
         }
         let known = command.answer.as_ref();
-        // If several proxies refuse temporarily, the latest counts, as all proxies are tried again.
+        // If several proxies refuse temporarily, the latest refusal counts, since all proxies are tried again.
         let better = |known: &Answer| match (known.weight(), answer.weight()) {
             (0, 0) => !outcome.is_put_off() || known.outcome.is_put_off() && answer.retry_ms > known.retry_ms,
             (known, answer) => answer > known,
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    /// Tells the program the outcome of a command: the best answer so far, or else that its time is over.
+    /// Reports the outcome of a command to the program: the best reply so far, otherwise that its time is over.
     fn end_command(&mut self, now: Micros, number: u64) {
         let Some(command) = self.commands.sent.remove(&number) else {
             return;
@@ -330,8 +330,8 @@ impl Client {
         });
     }
 
-    /// Ends commands without an answer, or without a better one; asks once more at proxies that refused a command which
-    /// may have been tried.
+    /// Ends commands without a reply, or without a better one; asks again at proxies that refused a command which may
+    /// have been tried.
     pub(super) fn expire_commands(&mut self, now: Micros) {
         if self.commands.deadline().is_none_or(|at| now < at) {
             return;

@@ -1,6 +1,6 @@
 //! Data of a room that arrived ahead of a hole: blocks as received, and gaps.
 //!
-//! Such data waits only for the hole, so a block is not taken apart before its turn. It stays in one piece of memory,
+//! Such data waits only for the hole, so a block is not parsed before its turn. It stays in one piece of memory,
 //! referenced once for each stretch between holes. Knows no reader and no hole.
 
 use std::collections::VecDeque;
@@ -12,28 +12,28 @@ use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::wire::room::{BlockMessages, Message};
 use crate::wire::{StreamGap, StreamId};
 
-/// Messages held ahead of a hole, and bytes of their blocks.
+/// Maximum number of messages held ahead of a hole, and maximum bytes of their blocks.
 pub const HELD_MAX: usize = 4 * CROWDED_MESSAGES;
 pub const HELD_BYTES_MAX: usize = 4 * CROWDED_BYTES;
-/// The first chunk of memory for blocks; later ones are as large as the held data.
+/// Minimum size of a memory chunk for blocks; later ones are as large as the held data.
 const CHUNK_MIN: usize = 2 << 10;
 const CHUNK_MAX: usize = 32 << 10;
 
-/// A block as it came: messages at consecutive places.
+/// A block as received: messages with consecutive places.
 #[derive(Clone, Copy)]
 pub struct Block<B> {
-    /// Place and offset of the first.
+    /// Place and offset of the first message.
     pub first: u64,
     pub stream: StreamId,
     pub offset: u64,
-    /// How many there are, all of them well formed.
+    /// How many messages it has, all well formed.
     pub count: u32,
-    /// When they were born; 0 where that is not told.
+    /// When they were born; 0: unknown.
     pub born: Micros,
     pub bytes: B,
 }
 
-/// A chunk, and a position in it.
+/// A chunk's index, and a position in the chunk.
 #[derive(Clone, Copy)]
 struct Span {
     chunk: u32,
@@ -47,19 +47,19 @@ enum HeldItem {
 }
 
 /// Held data from one place to another, `end` exclusive.
-struct Part {
+struct Stretch {
     from: u64,
     end: u64,
     kept: HeldItem,
 }
 
-/// A part that was taken out, with the chunk that its block lies in.
+/// A stretch that was taken out, with the chunk that holds its block.
 pub struct Taken {
-    part: Part,
+    part: Stretch,
     chunk: Vec<u8>,
 }
 
-/// A taken part: a block, or a gap at one place.
+/// The content of a stretch: a block, or a gap at one place.
 pub enum Content<'a> {
     Block(Block<&'a [u8]>),
     Gap(StreamGap),
@@ -106,16 +106,16 @@ impl<'a> Block<&'a [u8]> {
     }
 }
 
-/// Memory of blocks, in the order of arrival. Blocks that came together are released together, so a chunk is soon free
-/// as a whole, and a block costs no allocation of its own.
+/// Memory of blocks, in the order of arrival. Blocks that arrived together are released together, so a chunk is soon
+/// free as a whole, and a block needs no allocation of its own.
 #[derive(Default)]
 struct Chunks {
     all: Vec<Chunk>,
-    /// Those without a block.
+    /// Indices of chunks without a block.
     free: Vec<u32>,
-    /// The one that the next block goes to.
+    /// The chunk that gets the next block.
     filling: u32,
-    /// In all that have a block.
+    /// Bytes of all chunks that hold a block.
     bytes: usize,
 }
 
@@ -173,10 +173,10 @@ impl Chunks {
     }
 }
 
-/// All held parts by place, disjoint. New data mostly comes behind all others, and taken data leaves at the front.
+/// All held stretches by place, disjoint. New data mostly goes to the end, and taken data leaves at the front.
 #[derive(Default)]
 pub struct Held {
-    parts: VecDeque<Part>,
+    parts: VecDeque<Stretch>,
     places: usize,
     chunks: Chunks,
 }
@@ -186,12 +186,12 @@ impl Held {
         self.parts.is_empty()
     }
 
-    /// Places that are held.
+    /// Number of places held.
     pub fn places(&self) -> usize {
         self.places
     }
 
-    /// Bytes of the memory that keeps them, in which there may be some that have gone.
+    /// Bytes of the memory in use, including released parts of it.
     pub fn bytes(&self) -> usize {
         self.chunks.bytes
     }
@@ -204,13 +204,13 @@ impl Held {
         self.end_before(self.behind(place)) > place
     }
 
-    /// The end of the part before another one.
+    /// The end of the stretch before the one at `index`.
     fn end_before(&self, index: usize) -> u64 {
         let before = index.checked_sub(1).and_then(|before| self.parts.get(before));
         before.map_or(0, |part| part.end)
     }
 
-    /// The index of the first part that begins behind a place.
+    /// The index of the first stretch that begins behind a place.
     fn behind(&self, place: u64) -> usize {
         match self.parts.back() {
             Some(last) if last.from > place => self.parts.partition_point(|part| part.from <= place),
@@ -239,7 +239,7 @@ impl Held {
         known
     }
 
-    /// Keeps a gap, if there is room. `false`: the place is held already.
+    /// Keeps a gap, if there is space. `false`: the place is held already.
     pub fn gap(&mut self, place: u64, gap: StreamGap) -> bool {
         let index = self.behind(place);
         if self.end_before(index) > place {
@@ -251,18 +251,18 @@ impl Held {
         true
     }
 
-    /// Whether this much fits; data without space is requested again in its turn.
+    /// Whether this much fits; data without space is requested again later.
     fn has_room(&self, places: usize, bytes: usize) -> bool {
         self.places + places <= HELD_MAX && self.chunks.bytes + bytes <= HELD_BYTES_MAX
     }
 
     fn insert(&mut self, index: usize, from: u64, end: u64, kept: HeldItem) {
         self.places += (end - from) as usize;
-        self.parts.insert(index, Part { from, end, kept });
+        self.parts.insert(index, Stretch { from, end, kept });
     }
 
-    /// Takes the first part if it begins below a place, and drops parts wholly before `next`. The caller must put it
-    /// back, or mark it done.
+    /// Takes the first stretch if it begins below a place, and drops stretches wholly before `next`. The caller must
+    /// put it back, or mark it done.
     pub fn take(&mut self, next: u64, below: u64) -> Option<Taken> {
         while self.parts.front().is_some_and(|part| part.from < below) {
             let part = self.parts.pop_front()?;
@@ -283,16 +283,16 @@ impl Held {
     /// Frees taken data.
     pub fn done(&mut self, taken: Taken) {
         if self.parts.is_empty() {
-            self.clear(); // rooms without a hole, most of the time all of them, keep no memory for it
+            self.clear(); // a room without a hole, the usual case, keeps no memory for held data
         } else if let HeldItem::Block(block) = taken.part.kept {
             self.chunks.give_back(block.bytes, taken.chunk);
             self.chunks.forget(block.bytes);
         }
     }
 
-    /// Puts back the rest of a taken part.
+    /// Puts back the rest of a taken stretch.
     pub fn put_back(&mut self, from: u64, taken: Taken) {
-        let Part { end, kept, .. } = taken.part;
+        let Stretch { end, kept, .. } = taken.part;
         if let HeldItem::Block(block) = &kept {
             self.chunks.give_back(block.bytes, taken.chunk);
         }
@@ -324,7 +324,7 @@ mod tests {
         epoch: 2,
         generation: 3,
     };
-    /// The offset at a place is this much lower; the content names its place.
+    /// Offsets are this much lower than places in the test; the content names the place.
     const AHEAD: u64 = 1_000;
 
     fn block(first: u64, count: u64) -> Vec<u8> {
@@ -354,7 +354,7 @@ mod tests {
         Gap(u64),
         /// Takes the next places in order, at most this many.
         Take(usize),
-        /// Goes on elsewhere.
+        /// Continues elsewhere.
         Skip(u64),
     }
 
@@ -368,9 +368,9 @@ mod tests {
     }
 
     proptest! {
-        /// Output and missing places are the same as with each message kept by itself.
+        /// Output and missing places are the same as if each message were kept separately.
         #[test]
-        fn each_place_is_held_once_and_comes_in_its_turn(steps in prop::collection::vec(step(), 0..60)) {
+        fn each_place_is_held_once_and_comes_in_order(steps in prop::collection::vec(step(), 0..60)) {
             let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64, 0);
             for step in steps {
                 match step {

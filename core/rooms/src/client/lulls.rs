@@ -1,15 +1,15 @@
-//! How long nothing is heard of a server while all is well: the longest lull of late.
+//! The longest recent interval between datagrams of a healthy server.
 //!
-//! Owns that estimate. Knows no session; times come in.
+//! Owns that estimate. Knows no session; times are passed in.
 
 use muster_transport::Micros;
 
-/// The lulls of a stretch, and its duration: one burst is only part of one.
+/// Minimum number of lulls in a stretch, and its minimum duration, so that a burst is only part of one.
 const LULLS: u32 = 4;
 const STRETCH: Micros = 500_000;
 
-/// The longest lull of this stretch and of the one before it. So a longer one counts at once, and shorter ones after one stretch
-/// or two, whatever came before.
+/// The longest lull of this stretch and of the previous one. So a longer lull counts at once, and shorter ones after
+/// one or two stretches.
 #[derive(Default)]
 pub(super) struct Lulls {
     before: Micros,
@@ -19,7 +19,7 @@ pub(super) struct Lulls {
 }
 
 impl Lulls {
-    /// Nothing is known yet but the longest that there can be.
+    /// Starts with the longest possible lull.
     pub fn new(longest: Micros) -> Self {
         Lulls {
             before: longest,
@@ -27,7 +27,7 @@ impl Lulls {
         }
     }
 
-    /// A datagram was received this long after the one before.
+    /// A datagram arrived this long after the previous one.
     pub fn hear(&mut self, lull: Micros) {
         self.longest = self.longest.max(lull);
         self.count += 1;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_short_ones_are_believed_a_longer_one_at_once_and_a_burst_is_none() {
+    fn short_lulls_count_after_a_stretch_a_longer_one_at_once_and_a_burst_never() {
         let mut lulls = Lulls::new(15_000_000);
         let mut hear = |lull, count| {
             (0..count).for_each(|_| lulls.hear(lull));

@@ -1,4 +1,5 @@
-//! One room at a member: messages in order, requests for missing ones, and messages that the reader has not taken yet.
+//! One room at a member: messages in order, requests for missing ones, and messages that the reader has not taken
+//! yet.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -17,46 +18,46 @@ use crate::wire::publish::{Course, Positions};
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
-/// When holes are asked for.
+/// Wait times before holes are requested.
 pub const PACE: Pace = Pace {
     reorder: 1_500,
     reorder_max: 6_000,
     again: 20_000,
     again_max: 500_000,
 };
-/// The cost of an unread item beside its bytes, and the number of items that are always kept.
+/// Bytes that an unread item costs besides its data, and the number of items that are always kept.
 const ITEM: usize = 64;
 const GAPS_MIN: usize = 1_024;
-/// Publishers of a room with a remembered history; beyond that, the quarter heard least recently is forgotten at once,
-/// so the search happens once in 1,024 new ones.
+/// Maximum number of publishers of a room whose history is remembered; beyond it, the quarter heard least recently is
+/// forgotten at once, so the search happens once per 1,024 new ones.
 const PUBLISHERS_MAX: usize = 4_096;
-/// Commands that are kept unread, and those that are remembered to have come.
+/// Maximum number of unread commands, and of received commands that are remembered.
 const COMMANDS_UNREAD_MAX: usize = 1_024;
 const COMMANDS_KNOWN_MAX: usize = 4_096;
 
-/// The action if the reader is slower than the room.
+/// What happens if the reader is slower than the room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// The oldest unread message makes way.
+    /// Drops the oldest unread message.
     #[default]
     DropOldest,
-    /// The newest is not taken.
+    /// Drops the newest message.
     DropNewest,
-    /// Nothing more is taken from the gateway; a live room then drops for this member, a paced one waits.
+    /// Takes nothing more from the gateway; then a live room drops messages for this member, a paced one waits.
     Block,
 }
 
-/// One thing for the reader.
+/// An item for the reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Item {
     /// A message: `data` is the next `len` bytes of the inbox.
     Message {
         stream: StreamId,
-        /// Its offset, that of its last chunk, and where its chunks begin that follow each other up to there.
+        /// Its offset (of its last chunk), and the first offset of the unbroken run of its chunks up to there.
         offset: u64,
         first: u64,
         sender: u64,
-        /// When it, or its last chunk, was born ([`Item::age`]); 0 where that is not told.
+        /// When it, or its last chunk, was born ([`Item::age`]); 0: unknown.
         born: Micros,
         len: u32,
     },
@@ -70,7 +71,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// The time since a proxy took the message, where that was told.
+    /// The time since a proxy took the message, if known.
     pub fn age(&self, now: Micros) -> Option<Micros> {
         match self {
             Item::Message { born, .. } if *born != 0 => Some(now.saturating_sub(*born)),
@@ -89,7 +90,7 @@ pub struct MemberCounters {
     pub duplicates: u64,
     pub repeats: u64,
     pub asked: u64,
-    /// Messages that came after they had been asked for.
+    /// Messages that arrived after they had been requested.
     pub repaired: u64,
     pub dropped_reader: u64,
     pub commands: u64,
@@ -101,7 +102,7 @@ pub struct MemberCounters {
 #[derive(Default)]
 pub struct Reading {
     pub items: VecDeque<Item>,
-    /// Bytes of the messages among `items`, one after the other.
+    /// Bytes of the messages in `items`, back to back.
     pub bytes: VecDeque<u8>,
     /// Commands, which are read first.
     commands: VecDeque<(CommandId, Box<[u8]>)>,
@@ -119,7 +120,7 @@ pub struct Shared<'a> {
     pub now: Micros,
 }
 
-/// A gateway's answer to a join.
+/// A gateway's reply to a join.
 pub struct Answer {
     pub handle: u32,
     pub index: u64,
@@ -133,9 +134,9 @@ pub struct Answer {
 /// A report to the gateway of missing places in a room.
 pub struct Lack {
     pub handle: u32,
-    /// The first place that is not here.
+    /// The first missing place.
     pub next: u64,
-    /// Places to ask for; none when all is here again.
+    /// Places to request; empty when nothing is missing anymore.
     pub ranges: Vec<(u64, u64)>,
 }
 
@@ -144,52 +145,53 @@ pub struct Member {
     pub name: Box<str>,
     pub request: u32,
     pub handle: Option<u32>,
-    /// The gateway owes an answer to the join.
+    /// The gateway owes a reply to the join.
     pub asked: bool,
-    /// The gateway's handle of a join that was taken back while this one waits: the gateway already holds a member.
+    /// The gateway's handle of an earlier, cancelled join of this room while this join waits: the gateway already
+    /// holds a membership.
     pub owed: Option<u32>,
     pub policy: Policy,
     pub inbox_bytes: usize,
     pub positions: Positions,
-    /// The reader's position: behind `positions` by the unread items.
+    /// The reader's position: `positions` without the unread items.
     read: Positions,
-    /// The history that the program asks for, and the gateway's answer: the number of messages, and whether that is
+    /// How much history the program requests; and the gateway's reply: the number of messages, and whether that is
     /// all.
     pub history: u32,
     pub given: Option<(u32, bool)>,
-    /// The first offsets that the gateway had not heard of when it answered the last join, and whether everything before them, from
-    /// where this membership stood, has come so far or still may.
+    /// Per stream, the first offset that the gateway had not yet when it answered the last join; and whether
+    /// everything before them, from this membership's position on, has arrived or still may.
     heads: Vec<(StreamId, u64)>,
     whole: bool,
-    /// Messages delivered until then.
+    /// Messages delivered before the last join.
     delivered: u64,
-    /// Joined with positions, by the program: a message that begins before them is lost, not new.
+    /// The program joined with positions: a message that begins before them is lost, not new.
     resumed: bool,
     pub reading: Reading,
     pub counters: MemberCounters,
     /// The reader was told that there is something to read.
     pub told: bool,
-    /// Retry of a refused join, and how often in a row it was refused.
+    /// When to repeat a refused join, and how often in a row it was refused.
     pub retry_at: Option<Micros>,
     pub refusals: u32,
-    /// For good: it is asked for no more.
+    /// Refused for good: the join is not repeated.
     pub refused: bool,
     next: u64,
     known: u64,
     held: Held,
     asking: Asking,
-    /// The gateway was told that something is missing, and not yet that nothing is.
+    /// The gateway knows that something is missing, and does not know yet that nothing is anymore.
     lacks_told: bool,
-    /// Each publisher's received sequences, and the time of the last message.
+    /// For each publisher, the received sequences, and the number of its last message.
     seen: HashMap<PublisherId, (Received, u64), KeyedState>,
-    /// Messages that came.
+    /// Number of messages received.
     heard: u64,
     assembler: Assembler<PublisherId>,
     /// Publishers whose unfinished message began before this membership.
     middle: BTreeSet<PublisherId>,
     /// Offsets of the chunks of unfinished messages.
     partial: BTreeMap<PublisherId, Vec<(StreamId, u64)>>,
-    /// Commands that came lately, the newest last.
+    /// Recently received commands, newest last.
     commands: VecDeque<CommandId>,
     blocked: bool,
 }
@@ -258,7 +260,7 @@ impl Member {
         true
     }
 
-    /// The gateway made this a member.
+    /// The gateway confirmed the join.
     pub fn joined(&mut self, now: Micros, answer: &Answer) {
         let Answer {
             handle,
@@ -271,7 +273,7 @@ impl Member {
         } = answer;
         let (handle, index) = (*handle, *index);
         if self.handle == Some(handle) && self.next > 0 {
-            return; // a repeated answer
+            return; // a repeated reply
         }
         let resumes = !self.positions.0.is_empty();
         self.counters.rejoined += u64::from(self.given.is_some());
@@ -307,7 +309,7 @@ impl Member {
         }
     }
 
-    /// Whether the last join continued the membership with nothing lost; `None`: its gateway's messages of then are
+    /// Whether the last join continued the membership without loss; `None`: messages that the gateway had by then are
     /// still on their way.
     pub fn recovered(&self) -> Option<bool> {
         match self.whole {
@@ -316,12 +318,12 @@ impl Member {
         }
     }
 
-    /// Whether all is here, or is known to be lost, that the gateway had when it answered the last join.
+    /// Whether everything that the gateway had when it answered the last join has arrived or is known to be lost.
     pub fn is_caught_up(&self) -> bool {
         let unfinished = |(stream, offset): &(StreamId, u64)| self.is_before_head(*stream, *offset);
         let behind = |(stream, head): &(StreamId, u64)| {
             let had = self.positions.of(*stream);
-            // A stream that had ended there may have gone on.
+            // A stream that had ended there may have continued.
             had.is_none_or(|had| had.course != Course::Lost && had.offset + 1 < *head)
         };
         let comes = self.handle.is_none() || self.partial.values().flatten().any(unfinished);
@@ -333,8 +335,8 @@ impl Member {
         heads.any(|(known, head)| *known == stream && offset < *head)
     }
 
-    /// Messages from `first` on are lost to the reader: some that the gateway had when it answered, or some before the
-    /// first message.
+    /// Messages from `first` on are lost to the reader: some that the gateway had when it answered, or some before
+    /// the first message.
     fn note_lost(&mut self, stream: StreamId, first: u64) {
         self.whole &= !self.is_before_head(stream, first) && self.delivered < self.counters.delivered;
     }
@@ -388,7 +390,7 @@ impl Member {
             };
             self.counters.duplicates += self.held.block(first.max(self.next), came);
         }
-        // A lost message comes once: one that comes twice had been requested too soon.
+        // The number of messages that came twice: they had been requested too soon.
         let twice = self.counters.duplicates - duplicates;
         self.asking.came((index - first) as u32, twice as u32);
         self.note_known(shared.now, index);
@@ -409,7 +411,7 @@ impl Member {
         self.note_known(now, index);
     }
 
-    /// Everything below the skip's place that is not here is lost.
+    /// Everything below the skip's place that has not arrived is lost.
     pub fn skip(&mut self, shared: &mut Shared<'_>, skip: &Skip) {
         if skip.index <= self.next {
             return;
@@ -435,7 +437,7 @@ impl Member {
             self.next = taken.end();
             self.held.done(taken);
         }
-        // A stream that went on, and that the gateway does not name any more, has an unknown end.
+        // A stream that continued, and that the gateway no longer names, has an unknown end.
         for left in self.positions.clone().0 {
             let named = |(stream, _): &(StreamId, u64)| *stream == left.stream;
             let went_on = left.course == Course::GoesOn;
@@ -451,7 +453,7 @@ impl Member {
         self.note_known(shared.now, skip.index);
     }
 
-    /// Announces the missing part of `stream` before offset `next`.
+    /// Adds a gap for the missing part of `stream` before offset `next`.
     fn lost_before(&mut self, stream: StreamId, next: u64, reason: GapReason) {
         let first = self.positions.of(stream).map_or(0, |had| had.offset) + 1;
         if next > first {
@@ -506,12 +508,12 @@ impl Member {
         self.blocked
     }
 
-    /// Whether the reader's policy keeps the gateway from sending.
+    /// Whether the reader's policy stops the gateway from sending.
     pub fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Whether so much waits behind a hole that the gateway must send the missing data, and nothing else of the room.
+    /// Whether so much waits behind a hole that the gateway must send only the missing data of the room.
     pub fn is_crowded(&self) -> bool {
         self.held.bytes() > CROWDED_BYTES || self.held.places() > CROWDED_MESSAGES
     }
@@ -526,7 +528,7 @@ impl Member {
 
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>, born: Micros) {
         if !self.positions.advance(stream, offset) {
-            self.counters.repeats += 1; // a gateway that was behind the one before
+            self.counters.repeats += 1; // this gateway was behind the previous one
             return;
         }
         if self.seen.len() >= PUBLISHERS_MAX && !self.seen.contains_key(&message.publisher) {
@@ -542,7 +544,7 @@ impl Member {
                 let (seen, heard) = known.get_mut();
                 *heard = self.heard;
                 if !seen.take(message.sequence) {
-                    self.counters.repeats += 1; // numbered again by another owner
+                    self.counters.repeats += 1; // another owner numbered it again
                     return;
                 }
                 true
@@ -575,7 +577,7 @@ impl Member {
                 let mut first = offset;
                 while let Some((of, before)) = chunks.pop() {
                     if (of, before + 1) != (stream, first) {
-                        break; // others' messages came between
+                        break; // messages of other publishers are in between
                     }
                     first = before;
                 }
@@ -597,7 +599,8 @@ impl Member {
         }
     }
 
-    /// The unfinished message of a publisher will not be whole by these chunks: they are gaps. Another owner may bring all of them.
+    /// The unfinished message of a publisher cannot be completed from these chunks, which become gaps. Another owner
+    /// may send all of them again.
     fn abandon(&mut self, publisher: PublisherId, abandoned: Abandoned) {
         self.forget(publisher, abandoned.first_seq, abandoned.count);
         if let Some(chunks) = self.partial.remove(&publisher) {
@@ -605,7 +608,7 @@ impl Member {
         }
     }
 
-    /// Messages that could not be used may come again.
+    /// Messages that could not be used are expected again.
     fn forget(&mut self, publisher: PublisherId, first: u64, count: u64) {
         if let Some((seen, _)) = self.seen.get_mut(&publisher) {
             (first..first.saturating_add(count)).for_each(|sequence| seen.forget(sequence));
@@ -659,7 +662,7 @@ impl Member {
         self.counters.gaps += 1;
         let max = (self.inbox_bytes / ITEM).max(GAPS_MIN);
         if self.reading.items.len() >= max {
-            // A gap takes space as well: beyond the reader's limit, neighbouring gaps of one stream become one.
+            // A gap takes memory as well: beyond the reader's limit, neighbouring gaps of one stream are merged.
             if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
                 if last.stream == gap.stream {
                     last.last = last.last.max(gap.last);
@@ -753,7 +756,7 @@ impl Member {
         }
     }
 
-    /// Takes the next unread item; a message's bytes go to the end of `data`.
+    /// Takes the next unread item; appends a message's bytes to `data`.
     pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
         if let Some((id, bytes)) = self.reading.commands.pop_front() {
             data.extend_from_slice(&bytes);
@@ -790,14 +793,14 @@ impl Member {
         Some(item)
     }
 
-    /// After reading: goes on where the policy had stopped. True: the gateway may send again.
+    /// Called after reading: continues where the policy had stopped. Returns `true` if the gateway may send again.
     pub fn unblock(&mut self, shared: &mut Shared<'_>) -> bool {
         if !self.blocked || self.full() {
             return false;
         }
         self.release(shared);
         self.note_known(shared.now, self.known);
-        self.asking.hurry(shared.now); // places passed over while blocked are no mere reordering
+        self.asking.hurry(shared.now); // places missed while blocked are not caused by reordering
         !self.blocked
     }
 
@@ -810,19 +813,20 @@ impl Member {
         [hole, self.old_at(), self.retry_at].into_iter().flatten().min()
     }
 
-    /// When chunks are too old; while there is no session their rest can't come, and does afterwards, if there is an afterwards.
+    /// When unfinished chunks are too old. Without a session they can't be completed, so their age doesn't count;
+    /// unless the room was refused.
     fn old_at(&self) -> Option<Micros> {
         self.assembler
             .deadline()
             .filter(|_| self.handle.is_some() || self.refused)
     }
 
-    /// Whether the gateway takes it that something is missing and nothing is any more.
+    /// Whether the gateway must learn that nothing is missing anymore.
     pub fn is_whole_again(&self) -> bool {
         self.lacks_told && self.next >= self.known && !self.blocked
     }
 
-    /// The report for the gateway that is due now, if any.
+    /// The report that is due to the gateway now, if any.
     pub fn ask(&mut self, now: Micros, rtt: Micros) -> Option<Lack> {
         let handle = self.handle.filter(|_| !self.blocked)?;
         let mut ranges = Vec::new();
@@ -850,13 +854,13 @@ impl Member {
             .for_each(|(publisher, abandoned)| self.abandon(publisher, abandoned));
     }
 
-    /// Gives back the process's shared memory.
+    /// Returns the process's shared memory.
     pub fn close(&mut self, budget: &mut Budget) {
         self.assembler.clear(budget);
     }
 }
 
-/// Positions move past a gap; past one without an end, only to its beginning.
+/// Moves positions past a gap; for a gap without an end, only to its beginning.
 fn advance_past(positions: &mut Positions, gap: &StreamGap) {
     if gap.last == StreamGap::OPEN {
         let ended = gap.reason == GapReason::Ended;
@@ -871,7 +875,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_publishers_those_who_are_heard_of_are_remembered() {
+    fn recently_heard_publishers_are_remembered() {
         let mut budget = Budget::new(1 << 20);
         let mut shared = Shared {
             budget: &mut budget,

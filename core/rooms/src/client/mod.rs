@@ -1,5 +1,5 @@
-//! The client: a session with a gateway to join rooms, a session with a proxy to publish, both found again when lost,
-//! and spare ones with other proxies while there are commands.
+//! The client: a session with a gateway to join rooms, and a session with a proxy to publish. Both are reopened when
+//! lost; while there are commands, spare sessions with other proxies carry copies.
 //!
 //! This file keeps the sessions. `member` holds a room that is read, `publication` a room that is written, `commands`
 //! commands to members, and `spares` the spare sessions.
@@ -41,72 +41,74 @@ use member::{Answer, Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
 use servers::distinct;
 
-/// The bounds for a pace named by a server: the first wait, and ten times the second figure for the longest.
+/// Limits of the reconnect waits that a server may announce: least first wait, and a tenth of the longest wait.
 const PACE_MIN: Micros = 10_000;
 const PACE_MAX: Micros = 60_000_000;
-/// The longest wait if no server answers: such hellos cost no server anything, and a returning one is soon found. A
-/// server that answers only with a cookie is overloaded.
+/// The longest reconnect wait if no server answers: unanswered hellos cost servers nothing, and a returning server is
+/// found soon. A server that answers only with cookies is overloaded, so this does not apply.
 pub const UNANSWERED_MAX: Micros = 500_000;
-/// Hellos of one attempt follow each other after this, doubled up to the second figure, and never before their answers can
-/// have come: each that comes to a server costs it a handshake.
+/// First interval between hellos of one attempt, and the longest; it doubles each time. The interval is at least a
+/// round trip, since each hello that reaches a server costs it a handshake.
 pub const HELLO_FIRST: Micros = 50_000;
 pub const HELLO_MAX: Micros = 200_000;
-/// An attempt ends after this, and the next address is tried.
+/// Longest duration of an attempt; then the next address is tried.
 pub const ATTEMPT_MAX: Micros = 2_000_000;
-/// A session that owes us an answer for this long is lost. If another server can be tried, this many round trips
-/// suffice, and the second figure at least. By then it was asked some fifteen times, and a mistake costs one session
-/// more.
+/// A session whose server owes a reply for this long is lost. If another server can be tried, `SILENCE_RTTS` round
+/// trips suffice, but at least `SILENCE_MIN`. By then the server was asked some fifteen times, and a mistake costs
+/// one extra session.
 pub const SILENCE_MAX: Micros = 2_000_000;
 const SILENCE_MIN: Micros = 750_000;
 const SILENCE_RTTS: u64 = 5;
-/// A busy server is asked after twice its longest recent lull and this at least, not only after a keepalive.
+/// A busy server that falls silent is asked after twice its longest recent lull, but at least this, not only after a
+/// keepalive.
 const LULL_MIN: Micros = 250_000;
-/// Why a session was lost, where the server said that it knows none such.
+/// Reason of a loss: the server said that it does not know the session.
 const RESET: &str = "reset";
-/// Why it was lost where nothing was heard any more. Its server may well be there, and wait for us.
+/// Reason of a loss: silence. The server may be alive and still hold the session.
 const SILENT: &str = "silent";
-/// Reasons for a loss after which no server would hear our goodbye.
-/// Reason: the server speaks no version of the protocol that we speak.
+/// Reason of a loss: the server supports none of our protocol versions.
 const OTHER_VERSION: &str = "other_version";
+/// Reasons of a loss after which the server would not get a closing message.
 const GONE: [&str; 3] = [RESET, "closed", "unreachable"];
 /// Reason: the first draw among all servers chose another one.
 pub const SPREAD: &str = "spread";
 /// Reason: another server may have a better path.
 const FAR: &str = "far";
-/// An unanswered request is repeated after this, doubled up to the second figure, plus a random part.
+/// First interval between repeats of an unanswered request, and the longest; it doubles each time, plus a random
+/// part.
 pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 200_000;
-/// The same for a server that has not yet received all datagrams.
+/// The interval for a server that has not received all datagrams yet.
 const ASK_BEHIND: Micros = 500_000;
-/// Before a session counts as lost, it asks this often for this long plus a round trip. A few questions may all fall
-/// into one burst of losses, and twenty more cost less than another session.
+/// Before a session counts as lost, the client asks every `ASK_LAST_EVERY` for this long plus a round trip. A few
+/// requests may all fall into one burst of losses, and twenty more cost less than another session.
 const ASK_LAST: Micros = 500_000;
 const ASK_LAST_EVERY: Micros = 20_000;
 /// A temporarily refused request is repeated after the server's wait, doubled with each refusal in a row up to this,
-/// plus a random part: many are refused at once.
+/// plus a random part, since many clients are refused at once.
 pub const REFUSED_MAX: Micros = 2_000_000;
 /// A record without space in a session's log is tried again after this.
 const LOG_FULL_WAIT: Micros = 50_000;
-/// Rooms whose messages may arrive before the answer to their join: the 256 of a session that joins them all at once,
-/// and as many that it has just left.
+/// Maximum number of rooms whose messages may arrive before the reply to their join: the 256 of a session that joins
+/// them all at once, and as many that it has just left.
 const EARLY_MAX: usize = 512;
 
-/// A server's address, and the key that it proves.
+/// A server's address, and the key that it must prove.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     pub addr: Addr,
     pub key: [u8; 32],
 }
 
-/// How a client is set up.
+/// The configuration of a client.
 pub struct ClientConfig {
     pub gateways: Vec<Endpoint>,
     pub proxies: Vec<Endpoint>,
-    /// Whether servers are used that others name, of gateways and of proxies.
+    /// Whether the client uses servers that other servers announce: gateways, and proxies.
     pub learns: [bool; 2],
     pub credential: Vec<u8>,
     pub payload: usize,
-    /// Unread bytes per room.
+    /// Maximum number of unread bytes per room.
     pub inbox_bytes: usize,
     pub socket: SocketId,
 }
@@ -121,7 +123,7 @@ pub enum Side {
 
 const SIDES: usize = 2;
 
-/// One of a client's sessions, by its place: the two that the program hears of, and those that carry copies of commands.
+/// One of a client's sessions: the two that the program knows of, or a spare that carries copies of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
     Main(Side),
@@ -138,7 +140,7 @@ impl Slot {
         }
     }
 
-    /// All of this many sessions.
+    /// All slots of this many sessions.
     fn all(sessions: usize) -> impl Iterator<Item = Slot> {
         let sides = [Slot::Main(Side::Gateway), Slot::PROXY];
         sides
@@ -155,7 +157,7 @@ pub enum ClientEvent {
         side: Side,
         user: u64,
     },
-    /// The token of a session ends after this; another one that is given before prolongs the session.
+    /// The token of a session ends after this; giving the client another one before that prolongs the session.
     Leased {
         side: Side,
         left_ms: u32,
@@ -166,8 +168,8 @@ pub enum ClientEvent {
         reason: &'static str,
         retry: bool,
     },
-    /// A server, which has proven its key, speaks these versions of the protocol and none of ours. `release`: its own; empty
-    /// if it is from before there was a choice. The session's loss follows.
+    /// A server, which has proven its key, supports these protocol versions and none of ours. `release`: the
+    /// server's; empty if it is older than version negotiation. The session's loss follows.
     Differs {
         side: Side,
         addr: Addr,
@@ -196,7 +198,7 @@ pub enum ClientEvent {
     /// A room can be opened for publishing again.
     Vacant,
     Published(Published),
-    /// A record of the guest of a session's server, whole.
+    /// A whole record from the guest of a session's server.
     Guest {
         side: Side,
         record: Vec<u8>,
@@ -210,7 +212,7 @@ pub enum ClientEvent {
     },
 }
 
-/// A room that was opened for publishing, and the one that was closed for it as the one not used for longest.
+/// A room that was opened for publishing; and the least recently used one, if it was closed to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     pub publication: u32,
@@ -228,51 +230,52 @@ enum State {
 }
 
 struct Session {
-    /// The first `given` are the program's, the others were named by servers.
+    /// The first `given` are the program's, the others were announced by servers.
     endpoints: Vec<Endpoint>,
     given: usize,
     learns: bool,
-    /// It is to be opened once a server is known.
+    /// The session is to be opened once a server is known.
     wanted: bool,
-    /// There was a draw among all that are named, which says to go there, or went there with the so manieth loss.
+    /// The first draw among all announced servers took place.
     spread: bool,
     drawn: Option<usize>,
     drawn_at: u64,
     at: usize,
-    /// How well each of them was reached.
+    /// The quality of each endpoint.
     choice: Choice,
     state: State,
     knock: Option<Knock>,
     conn: Option<Box<Conn<SESSION_BLOCKS>>>,
-    /// The former session, whose server must learn that we left.
+    /// The previous session, whose server must learn that we left.
     left: Option<Box<Conn<SESSION_BLOCKS>>>,
-    /// The last one that fell silent: its server hears it once another one is ours, as before that nothing may leave here.
+    /// The last session that fell silent. Its server is told once another session is open; before that, nothing may
+    /// be sent outside a handshake.
     unheard: Option<Box<Conn<SESSION_BLOCKS>>>,
     token: Option<[u8; 16]>,
     attempts: u32,
     next_at: Micros,
     attempt_until: Micros,
     hello_due: bool,
-    /// The time between hellos, and between unanswered questions.
+    /// The interval between hellos, or between repeated requests.
     wait: Micros,
-    /// The round trip of the session before, or as the cookie has it; 0 where nothing is known.
+    /// The round trip of the previous session, or measured by the cookie; 0: unknown.
     rtt: Micros,
     keepalive: Micros,
     lulls: Lulls,
     asked_at: Option<Micros>,
     ready: bool,
-    /// Its token has an end, so that the server takes another one.
+    /// The session's token has an end, so the server accepts another token.
     leased: bool,
     probe: bool,
     challenge: Option<[u8; 8]>,
-    /// A newer session took its place: it is opened again for another credential alone.
+    /// A newer session took over: this one is reopened only with another credential.
     replaced: bool,
-    /// The version of the protocol that it uses, or that the last one did.
+    /// The protocol version of the session, or of the last one.
     version: Option<u8>,
-    /// Servers that speak no version of ours, since one did.
+    /// Servers found since the last common version that support none of ours.
     others: Vec<Endpoint>,
     losses: u64,
-    /// The first and the longest wait, as the last server said.
+    /// The first and the longest reconnect wait, as the last server announced them.
     backoff: (Micros, Micros),
 }
 
@@ -315,7 +318,7 @@ impl Session {
         }
     }
 
-    /// Schedules an attempt, and drops one that was begun.
+    /// Schedules an attempt, and cancels one that has begun.
     fn restart(&mut self, at: Micros) {
         self.knock = None;
         self.conn = None;
@@ -326,19 +329,19 @@ impl Session {
         self.next_at = at;
     }
 
-    /// A hello leaves, and the next one not before its answer can have come.
+    /// A hello leaves; the next one waits at least until a reply can have come.
     fn hello(&mut self, now: Micros, wait: Micros) {
         self.wait = wait.max(self.rtt + self.rtt / 2);
         self.next_at = now + self.wait;
         self.hello_due = true;
     }
 
-    /// The silence after which it asks whether the server is there.
+    /// The silence after which the client asks whether the server is there.
     fn patience(&self) -> Micros {
         (2 * self.lulls.longest()).max(LULL_MIN).min(self.keepalive)
     }
 
-    /// For how long an answer may be owed.
+    /// How long a reply may be owed.
     fn silence_max(&self, rtt: Micros) -> Micros {
         match self.endpoints.len() > 1 {
             true => (SILENCE_RTTS * rtt).clamp(SILENCE_MIN, SILENCE_MAX),
@@ -352,13 +355,13 @@ muster_transport::counters! {
     pub struct ClientCounters {
         /// Datagrams taken.
         datagrams_received,
-        /// Datagrams dropped, whatever the reason.
+        /// Datagrams dropped, for any reason.
         datagrams_dropped,
         /// Datagrams sent.
         datagrams_sent,
-        /// Sessions that were lost; not those that only carried copies of commands.
+        /// Sessions that were lost, without those that only carried copies of commands.
         sessions_lost,
-        /// Frames of rooms that this client is no member of (yet).
+        /// Frames of rooms of which this client is not (yet) a member.
         frames_unknown_room,
         /// Messages acknowledged.
         published,
@@ -367,30 +370,73 @@ muster_transport::counters! {
     }
 }
 
-/// The client.
+/// A client: it joins rooms through a gateway and publishes through a proxy.
+///
+/// Open a session for each side with [`Client::open`]; a lost one is reopened by itself. [`Client::join`] returns a
+/// number for the room, and [`Client::read`] its items. [`Client::publication`] opens a room for
+/// [`Client::publish`]. [`Client::command`] and [`Client::count`] reach the members of a room. Call these at any time,
+/// and run the verbs of [`Machine`] in every turn: `receive`, `expire`, `transmit`, then `drain_events`.
+/// [`Client::close`] ends all sessions.
+///
+/// ```
+/// use muster_rooms::wire::Positions;
+/// use muster_rooms::{Client, ClientConfig, Policy, Side};
+/// use muster_transport::{Entropy, Machine};
+///
+/// # struct Zeros;
+/// # impl Entropy for Zeros {
+/// #     fn fill(&mut self, bytes: &mut [u8]) {
+/// #         bytes.fill(0);
+/// #     }
+/// # }
+/// # let entropy = Box::new(Zeros);
+/// let config = ClientConfig {
+///     gateways: Vec::new(), // addresses and keys of servers
+///     proxies: Vec::new(),
+///     learns: [true; 2],
+///     credential: b"token".to_vec(),
+///     payload: 1_200,
+///     inbox_bytes: 1 << 20,
+///     socket: 0,
+/// };
+/// let mut client = Client::new(config, 1, entropy);
+/// let now = 1_000_000; // microseconds of a monotonic clock
+/// client.open(now, Side::Gateway);
+/// client.open(now, Side::Proxy);
+/// let room = client.join(now, "sports:7", Positions::default(), Policy::DropOldest);
+/// let opened = client.publication(now, "sports:7").expect("a free slot");
+/// let _ = client.publish(opened.publication, b"1:0", 0); // `WouldBlock` until there is credit
+///
+/// // After each turn:
+/// let mut events = Vec::new();
+/// client.drain_events(&mut events);
+/// let mut data = Vec::new();
+/// while let Some(_item) = client.read(now, room, &mut data) {}
+/// client.close();
+/// ```
 pub struct Client {
     node: Node,
     credential: Vec<u8>,
     socket: SocketId,
     inbox_bytes: usize,
-    /// The two sides, and once there was a command the spares.
+    /// The two main sessions and, after the first command, the spares.
     sessions: Vec<Session>,
     rooms: Vec<Option<Box<Member>>>,
-    /// Rooms by handle; a client has few.
+    /// Rooms by handle; a client has only a few.
     handles: Vec<(u32, u32)>,
     /// At most [`SESSION_PUBLICATIONS_MAX`].
     publications: Vec<Publication>,
-    /// The gateway is asked for the ages of messages.
+    /// The client asks the gateway for the ages of messages.
     ages: bool,
     commands: Commands,
-    /// The program was told that there is no place for another.
+    /// The program was told that no further room can be opened for publishing.
     full: bool,
-    /// Messages taken for publishing.
+    /// Number of messages accepted for publishing.
     taken: u64,
     /// The room that fills the next datagram first: all share a narrow window.
     publish_at: usize,
     repairs: VecDeque<u32>,
-    /// Joins that were taken back before they were answered.
+    /// Joins that were cancelled before they were answered.
     orphans: Vec<(u32, Box<str>)>,
     /// Handles and known places of rooms whose join is not answered yet.
     early: Vec<(u32, u64)>,
@@ -402,9 +448,9 @@ pub struct Client {
     budget: Budget,
     window: u32,
     check_at: Option<Micros>,
-    /// More than was heard lay in the sockets then.
+    /// When sockets held unread datagrams.
     behind_at: Option<Micros>,
-    /// When it was looked last whether there was more.
+    /// When the client last checked for unread datagrams.
     looked_at: Micros,
     closing: bool,
     pub counters: ClientCounters,
@@ -460,7 +506,7 @@ impl Client {
         }
     }
 
-    /// Tells how much the socket's receive buffer really holds.
+    /// Sets the actual size of the socket's receive buffer, in bytes.
     pub fn set_buffer(&mut self, bytes: u32) {
         self.window = bytes;
     }
@@ -475,9 +521,9 @@ impl Client {
         }
     }
 
-    /// Sets other servers, or another credential. A good session stays, and shows another credential to its server where
-    /// the former one has an end. A session that waits for a removed server, or
-    /// had the former credential, is soon opened anew. If the given servers stay the same, learned ones stay too.
+    /// Replaces the servers or the credential. A working session stays; if its token has an end, it shows the new
+    /// credential to its server. A session that waits for a removed server, or had the old credential, is soon
+    /// reopened. If the given servers are unchanged, announced ones stay too.
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
         let (gateways, proxies) = (distinct(gateways), distinct(proxies));
@@ -496,7 +542,7 @@ impl Client {
             let stays = !changed || session.give(now, &mut self.node.dice, given);
             let again = match session.state {
                 State::Idle | State::Ready => false,
-                // A session that a newer one replaced does not come back by itself, whatever its next token says.
+                // A session that a newer one replaced does not return by itself, whatever its next token is.
                 State::Refused => (other || changed) && !session.replaced,
                 State::Waiting | State::Knocking | State::Opening => !stays || other,
             };
@@ -509,7 +555,7 @@ impl Client {
             }
             session.begin(now);
             if let Some(conn) = session.conn.as_mut().filter(|_| other && session.leased) {
-                // Without a place for it the session ends with its token, and another one is opened.
+                // If there is no space for it, the session ends with its token, and another one is opened.
                 conn.record(&Record::Control(ControlRecord::Authenticate {
                     credential: &self.credential,
                 }));
@@ -523,12 +569,12 @@ impl Client {
         self.ages = true;
     }
 
-    /// Speaks these versions of the protocol from now on: stands in for another release.
+    /// Uses these protocol versions from now on, to stand in for another release.
     pub fn set_versions(&mut self, versions: Versions) {
         self.node.versions = versions;
     }
 
-    /// The version of the protocol that a session uses.
+    /// The protocol version of a session.
     pub fn version(&self, side: Side) -> Option<u8> {
         let session = &self.sessions[side as usize];
         session.version.filter(|_| session.conn.is_some())
@@ -544,7 +590,7 @@ impl Client {
         self.sessions[side as usize].conn.as_ref().map(|conn| conn.flow.rtt())
     }
 
-    /// Becomes a member of a room. The name is judged by the gateway.
+    /// Joins a room. The gateway checks the name.
     pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
         self.enter(now, name, (positions, 0), policy)
     }
@@ -556,7 +602,7 @@ impl Client {
 
     fn enter(&mut self, now: Micros, name: &str, (positions, history): (Positions, u32), policy: Policy) -> u32 {
         if !self.is_joining() {
-            self.early.clear(); // of rooms that were left; their handles may be reused by now
+            self.early.clear(); // of rooms that were left; their handles may be in use again by now
         }
         self.request += 1;
         let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
@@ -612,7 +658,7 @@ impl Client {
             self.tell_leave(handle);
         }
         match member.handle {
-            // At once, so that it comes before a join that follows: the room keeps its handle.
+            // At once, so that it precedes a join that follows: the room keeps its handle.
             Some(handle) => {
                 self.handles.retain(|(known, _)| *known != handle);
                 self.tell_leave(handle);
@@ -642,12 +688,12 @@ impl Client {
         }
     }
 
-    /// A room that was joined.
+    /// A joined room.
     pub fn room(&self, room: u32) -> Option<&Member> {
         self.rooms.get(room as usize)?.as_deref()
     }
 
-    /// Reads the next item of a room; a message's bytes go to the end of `data`.
+    /// Reads the next item of a room; appends a message's bytes to `data`.
     pub fn read(&mut self, now: Micros, room: u32, data: &mut Vec<u8>) -> Option<Item> {
         let member = self.rooms.get_mut(room as usize)?.as_deref_mut()?;
         let item = member.read(data);
@@ -666,8 +712,8 @@ impl Client {
         item
     }
 
-    /// Opens a room for publishing, unless it is open. `None`: rooms with unacknowledged messages take all places;
-    /// [`ClientEvent::Vacant`] tells when one is free.
+    /// Opens a room for publishing, unless it is open. `None`: rooms with unacknowledged messages take all slots;
+    /// [`ClientEvent::Vacant`] reports when one is free.
     pub fn publication(&mut self, now: Micros, name: &str) -> Option<Opened> {
         if let Some(known) = self.publications.iter().find(|known| &*known.name == name) {
             return Some(Opened {
@@ -690,7 +736,7 @@ impl Client {
             number.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)
         });
         self.request += 1;
-        // A new life of this client's publishing in the room, should the room be opened a second time.
+        // A new life of this client's publishing in the room, in case it was opened before.
         let incarnation = self.incarnation.wrapping_add(u64::from(self.request));
         let publication = Publication::new(name, number, self.request, incarnation);
         match idle {
@@ -710,11 +756,11 @@ impl Client {
         })
     }
 
-    /// The publication that can be closed and was not used for longest.
+    /// The publication that can be closed and was used least recently.
     fn idle_publication(&self) -> Option<usize> {
         let session = &self.sessions[Side::Proxy as usize];
         let log_full = session.conn.as_ref().is_some_and(|conn| conn.log.is_crowded());
-        // One that was asked for and not answered cannot be named.
+        // One that was requested and not answered cannot be named yet.
         let named = |known: &Publication| known.handle.is_some() || known.refused.is_some() || !session.ready;
         let publications = self.publications.iter().enumerate();
         let idle = publications.filter(|(_, known)| !log_full && known.is_idle() && named(known));
@@ -737,7 +783,8 @@ impl Client {
         }
     }
 
-    /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it when the owner has numbered it.
+    /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it once the owner has numbered the
+    /// message.
     pub fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> Result<(), PublishError> {
         let chunk_max = chunk_max(self.node.payload);
         let place = self
@@ -751,13 +798,14 @@ impl Client {
         known.push(data, ticket, chunk_max)
     }
 
-    /// A room that is published to, while it is open.
+    /// A room opened for publishing.
     pub fn publishing(&self, publication: u32) -> Option<&Publication> {
         let place = self.publications.get(publication as usize % SESSION_PUBLICATIONS_MAX)?;
         (place.number == publication).then_some(place)
     }
 
-    /// Tells the guest of a session's server a whole record. `false`: the session is not ready, or its log is full.
+    /// Sends a whole record to the guest of a session's server. `false`: the session is not ready, or its log is
+    /// full.
     pub fn tell_guest(&mut self, side: Side, record: &[u8]) -> bool {
         let session = &mut self.sessions[side as usize];
         let conn = session.conn.as_mut().filter(|_| session.state == State::Ready);
@@ -769,13 +817,13 @@ impl Client {
         self.closing = true;
     }
 
-    /// Whether everything that is to be said at the end was said.
+    /// Whether all closing messages have been sent.
     pub fn is_closed(&self) -> bool {
         self.closing && self.sessions.iter().all(|session| session.conn.is_none())
     }
 
-    /// Sets the gateway's window, which all rooms share: nothing while one room is blocked, little while one is
-    /// crowded. The gateway is told at once when it may send more, since it waits for nothing else.
+    /// Sets the window of the gateway, which all rooms share: nothing while one room is blocked, little while one is
+    /// crowded. If the gateway may send more, it is told at once, since it waits for nothing else.
     fn set_window(&mut self) {
         let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
             return;
@@ -793,7 +841,7 @@ impl Client {
         }
     }
 
-    /// The connection ids of datagrams to this client, for several clients at one socket.
+    /// The connection ids of datagrams to this client, for several clients on one socket.
     pub fn connections(&self) -> impl Iterator<Item = u64> + '_ {
         let ids = |session: &Session| {
             [
@@ -890,7 +938,7 @@ impl Client {
             }
             session.knock = None;
             session.conn = Some(Box::new(conn));
-            session.token = None; // it was that of another connection
+            session.token = None; // it belonged to another connection
             session.state = State::Opening;
             session.attempt_until = now + ATTEMPT_MAX * 2;
             session.choice.begin(now);
@@ -907,7 +955,7 @@ impl Client {
         self.counters.datagrams_dropped += 1;
     }
 
-    /// A server speaks no version of ours, which it has proven. It is over once each server has said so.
+    /// A server has proven that it supports no version of ours. The client gives up once each server has.
     fn differs(&mut self, now: Micros, slot: Slot, theirs: Versions, release: String) {
         let session = &mut self.sessions[slot.at()];
         let Some(endpoint) = session.endpoints.get(session.at).cloned() else {
@@ -956,8 +1004,8 @@ impl Client {
         }
     }
 
-    /// A session is gone: open another, soon if it was good until now. After a reset it goes back, as its server is
-    /// there again.
+    /// A session is gone: open another, soon if this one was working. After a reset it returns to the same server,
+    /// which is up again.
     fn lose(&mut self, now: Micros, slot: Slot, reason: &'static str) {
         let taken = self.taken(slot);
         let session = &mut self.sessions[slot.at()];
@@ -1034,7 +1082,7 @@ impl Client {
             let rtt = conn.flow.measured();
             match control {
                 Control::Other => self.role_frame(now, slot, &frame),
-                // Members stay at their gateway: its data for them is there.
+                // Members stay at their gateway, which holds their data.
                 Control::Heard(heard) if slot == Slot::PROXY => {
                     let session = &mut self.sessions[slot.at()];
                     if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
@@ -1048,10 +1096,10 @@ impl Client {
                 }
                 _ => {}
             }
-            // At once: the messages behind the answer to a join may follow in the same datagram.
+            // At once: messages that follow the reply to a join may be in the same datagram.
             for bytes in records.iter() {
                 if self.sessions[slot.at()].conn.is_none() {
-                    return; // refused by the record before
+                    return; // the previous record refused the session
                 }
                 if let Some(record) = Record::read(bytes) {
                     self.record(now, slot, record);
@@ -1109,7 +1157,7 @@ impl Client {
         }
     }
 
-    /// Applies to the room of `handle` a report on its places below `upto`.
+    /// Applies a report on places below `upto` to the room of `handle`.
     fn with_room(&mut self, now: Micros, handle: u32, upto: u64, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
         let found = self
             .handles
@@ -1146,8 +1194,8 @@ impl Client {
         }
     }
 
-    /// Notes messages of a room whose join is not answered yet, as the answer was lost or overtaken. For the gateway
-    /// they have arrived, so the member must know by itself that it has to ask for them.
+    /// Notes messages of a room whose join is not answered yet, because the reply was lost or overtaken. For the
+    /// gateway they have arrived, so the member itself must know that it has to request them.
     fn note_early(&mut self, handle: u32, upto: u64) {
         if !self.is_joining() {
             return;
@@ -1236,7 +1284,7 @@ impl Client {
                 let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
                 self.lose(now, slot, code.name());
                 let session = &mut self.sessions[slot.at()];
-                // A draining server will not be there then, and others have not answered.
+                // A draining server will be gone by then, and others have not answered.
                 if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
                     session.next_at = session.next_at.max(now + wait);
@@ -1329,8 +1377,8 @@ impl Client {
         }
     }
 
-    /// A join was answered after its room was left: leave, unless the room has been joined once more since, as the
-    /// gateway then holds one membership for both.
+    /// The reply to a join came after its room was left: leaves the room, unless it has been joined again since; the
+    /// gateway holds one membership for both joins.
     fn orphan_joined(&mut self, request: u32, handle: u32) {
         let Some(at) = self.orphans.iter().position(|(known, _)| *known == request) else {
             return;
@@ -1420,8 +1468,8 @@ impl Client {
         let behind = self.behind_at == Some(now);
         let session = &mut self.sessions[slot.at()];
         if behind {
-            // The answer may lie in the socket: the time since the last look does not count. A server that falls behind is not helped
-            // by more questions either.
+            // The reply may be in the socket: the time since the last check does not count. More requests would not
+            // help a server that falls behind, either.
             session.asked_at = session
                 .asked_at
                 .map(|at| at + now.saturating_sub(at.max(self.looked_at)));
@@ -1558,9 +1606,9 @@ impl Client {
             }
             let rtt = conn.flow.rtt();
             if asks {
-                conn.offer_status(); // a repairing gateway must know our window
+                conn.offer_status(); // the gateway must know our window for its repairs
                 if session.asked_at.is_some() {
-                    conn.ask_status(); // only requests leave, and these need no answer
+                    conn.ask_status(); // only requests leave, and these need no reply
                 }
             }
             let buffer = outbox.reserve(payload);
@@ -1593,7 +1641,7 @@ impl Client {
                     let publication = &mut publications[at];
                     let before = publication.repeated;
                     while publication.write(now, publish_body_max(payload), &mut writer) {
-                        // The datagram is mostly this one's: the next begins behind it.
+                        // This room fills most of the datagram: the next datagram begins with the room after it.
                         if !std::mem::replace(&mut opened, true) {
                             *publish_at = at + 1;
                         }
@@ -1628,7 +1676,7 @@ fn write_close(writer: &mut Writer<'_>) {
     append(writer, FrameKind::CLOSE, 0, |writer| !writer.u8(0).full());
 }
 
-/// The time until a refused request is repeated, after this many refusals in a row before.
+/// The wait before a refused request is repeated, after this many refusals in a row.
 fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
     let said = Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
     let wait = (said << refusals.min(8)).min(REFUSED_MAX.max(said));
@@ -1639,7 +1687,7 @@ fn planted_late_leaves() -> bool {
     crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
 }
 
-/// When a silent peer is asked whether it is there: after `patience`, and `wait` after something was sent to it in vain.
+/// When a silent peer is asked whether it is there: after `patience`, and `wait` after the last datagram sent to it.
 fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, patience: Micros, wait: Micros) -> Micros {
     match asked_at {
         Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(patience),
@@ -1647,7 +1695,7 @@ fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, patience: Micro
     }
 }
 
-/// Whether two names mean one room.
+/// Whether two names denote one room.
 fn same_room(one: &str, other: &str) -> bool {
     match (RoomName::parse(one), RoomName::parse(other)) {
         (Ok(one), Ok(other)) => one == other,
@@ -1655,8 +1703,8 @@ fn same_room(one: &str, other: &str) -> bool {
     }
 }
 
-/// Data bytes of one chunk in datagrams of `payload` bytes: it must fit into a publish frame, and with its publisher
-/// into a room block.
+/// Data bytes of one chunk in datagrams of `payload` bytes: it must fit into a publish frame and, with its
+/// publisher's id, into a room block.
 pub const fn chunk_max(payload: usize) -> usize {
     let published = publish_body_max(payload) - PUBLISHED;
     let delivered = message_max(payload);

@@ -10,25 +10,26 @@ use crate::wire::publish::{Ack, Publish, ACK_RANGES, PROMPT, PUBLISH, PUBLISHED,
 use crate::wire::room::LAST;
 use crate::wire::StreamId;
 
-/// Repeats of an unacknowledged message follow each other after this at least, and at most.
+/// Minimum and maximum interval between repeats of an unacknowledged message.
 pub const REPEAT_MIN: Micros = 2_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
-/// The same while no acknowledgement has been timed.
+/// The interval before an acknowledgement has been timed.
 const REPEAT_FIRST: Micros = 40_000;
-/// The wait is doubled up to this while no acknowledgement comes, unless the owner is further away: an owner that
-/// silently returns is found within this time.
+/// The interval doubles up to this while no acknowledgement comes, unless the owner is further away: an owner that
+/// returns silently is found within this time.
 const BACK_OFF_MAX: Micros = 250_000;
-/// Messages that are repeated when no acknowledgement comes.
+/// Number of messages repeated when no acknowledgement comes.
 const PROBES: usize = 2;
-/// A message that an acknowledgement does not cover may have been this much slower than the one before it.
+/// A message that an acknowledgement does not cover may be this much slower than the one before it.
 const BEYOND_SLACK: Micros = 1_000;
-/// Without credit, the owner is asked this often.
+/// How often a publisher without credit asks the owner.
 pub const POLL_EVERY: Micros = 100_000;
-/// An owner that is not ready is asked again after this, and a proxy that is above its user's rate, unless it said longer.
+/// Wait before asking an owner again that is not ready, or a proxy whose user exceeds the rate, unless the reply
+/// names a longer one.
 pub const NOT_READY_WAIT: Micros = 100_000;
-/// However long it is to wait, it asks again after this: a limit may have been raised.
+/// Longest such wait: a limit may have been raised meanwhile.
 const HOLD_MAX: Micros = 60_000_000;
-/// An acknowledgement that took longer is not timed.
+/// Acknowledgements that took longer are not timed.
 const SAMPLE_MAX: Micros = 60_000_000;
 
 struct Unacked {
@@ -43,7 +44,7 @@ struct Unacked {
 }
 
 impl Unacked {
-    /// How long the owner may keep its acknowledgement back.
+    /// How long the owner may delay its acknowledgement of the message.
     fn company(&self) -> Micros {
         if self.flags & PROMPT != 0 {
             0
@@ -58,7 +59,7 @@ fn clock(now: Micros) -> u32 {
     (now as u32).max(1)
 }
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishError {
     /// Out of credit: wait for the room to become writable.
@@ -68,7 +69,7 @@ pub enum PublishError {
     Refused(Code),
 }
 
-/// The result of a message.
+/// A message that was acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Published {
     pub ticket: u64,
@@ -76,18 +77,18 @@ pub struct Published {
     pub offset: u64,
 }
 
-/// One room to publish to.
+/// A room opened for publishing.
 pub struct Publication {
     pub name: Box<str>,
-    /// The program's name for it.
+    /// The program's number for it.
     pub number: u32,
-    /// The count of messages published since, in this room or another, orders rooms by their last use.
+    /// The count of messages published when this room was last used; it orders rooms by their last use.
     pub used: u64,
     pub request: u32,
     pub handle: Option<u32>,
     pub incarnation: u64,
     pub retry_at: Option<Micros>,
-    /// How often in a row it was refused for now.
+    /// How often in a row it was temporarily refused.
     pub refusals: u32,
     pub refused: Option<Code>,
     /// The program was told to wait.
@@ -102,21 +103,22 @@ pub struct Publication {
     credit_bytes: usize,
     /// Index of the first message that was never sent.
     unsent: usize,
-    /// From sending a frame to its acknowledgement, smoothed.
+    /// Smoothed time from sending a frame to its acknowledgement.
     ack_rtt: Micros,
     ack_var: Micros,
-    /// The highest sequence that the owner keeps, and the time from which later or named ones count as lost.
+    /// The highest sequence that the owner has; and the time from which messages above it, or reported missing, count
+    /// as lost.
     highest: u64,
     lost_at: Option<Micros>,
     any_due: bool,
-    /// When the oldest are repeated, and after how long: doubled each time, until an acknowledgement tells how long one takes.
+    /// When the oldest messages are repeated, and the interval, which doubles until an acknowledgement is timed.
     repeat_at: Micros,
     repeat_wait: Micros,
-    /// The owner was away until then, or is far: the first frame that left later tells which.
+    /// The owner was away until then, or is far: the first acknowledgement of a frame that left later tells which.
     timed_from: Option<Micros>,
     poll_at: Option<Micros>,
     poll_due: bool,
-    /// The owner takes nothing now, and why: nothing is sent before, and little until it takes that.
+    /// Until when the owner accepts nothing, and why. Nothing is sent before, and little until it accepts again.
     hold_until: Option<Micros>,
     pub put_off: Option<Code>,
 }
@@ -157,17 +159,17 @@ impl Publication {
         }
     }
 
-    /// Whether no message and no caller waits here.
+    /// Whether no message and no caller waits.
     pub fn is_idle(&self) -> bool {
         self.refused.is_some() || self.unacked.is_empty() && !self.waiting
     }
 
-    /// Messages (chunks counted one by one) that are not acknowledged.
+    /// Number of unacknowledged messages (each chunk counts).
     pub fn unacknowledged(&self) -> usize {
         self.unacked.len()
     }
 
-    /// Takes a message if there is credit for all of it. An acknowledgement names `ticket`, unless it is 0.
+    /// Accepts a message if there is credit for all of it. The acknowledgement names `ticket`, unless it is 0.
     pub fn push(&mut self, data: &[u8], ticket: u64, chunk_max: usize) -> Result<(), PublishError> {
         if let Some(code) = self.refused {
             return Err(PublishError::Refused(code));
@@ -195,7 +197,7 @@ impl Publication {
         Ok(())
     }
 
-    /// Takes the owner's acknowledgement; `done` hears of each message with a ticket.
+    /// Takes the owner's acknowledgement; calls `done` for each message with a ticket.
     pub fn acknowledged(&mut self, now: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
         let mut run = 0;
         let mut progress = false;
@@ -216,7 +218,7 @@ impl Publication {
                     run += 1;
                 }
                 let Some((first, offset, _)) = ack.runs.get(run).filter(|(first, _, _)| *first <= self.low) else {
-                    break; // where it stands was said before and lost: repeated, it is said again
+                    break; // its offset was in a lost acknowledgement: once repeated, the owner sends it again
                 };
                 done(Published {
                     ticket: message.ticket,
@@ -256,7 +258,7 @@ impl Publication {
         self.repeat_lost(now);
     }
 
-    /// Notes the sequences that the owner names as missing; it has all others below the last one named.
+    /// Marks the sequences that the owner reports as missing; it has all others below the last one reported.
     fn note_missing(&mut self, missing: &[(u64, u64)]) {
         let kept = usize::try_from((self.highest + 1).saturating_sub(self.low)).unwrap_or(usize::MAX);
         let mut ranges = missing.iter().copied().peekable();
@@ -270,7 +272,7 @@ impl Publication {
         }
     }
 
-    /// How long the owner may keep the acknowledgement of the oldest back.
+    /// How long the owner may delay the acknowledgement of the oldest message.
     fn company(&self) -> Micros {
         self.unacked.front().map_or(0, Unacked::company)
     }
@@ -279,7 +281,7 @@ impl Publication {
     fn timed(&mut self, now: Micros, sample: u32) {
         let sample = Micros::from(sample).max(1);
         if sample > SAMPLE_MAX {
-            return; // a clock of another turn, or no clock of ours
+            return; // the clock is of an earlier turn, or not ours
         }
         let tells = self.timed_from.map(|from| now.saturating_sub(sample) >= from);
         if tells == Some(false) {
@@ -289,7 +291,7 @@ impl Publication {
         let away = tells.is_none() && late && (self.put_off.is_some() || self.in_doubt());
         let off = self.ack_rtt.abs_diff(sample);
         (self.ack_rtt, self.ack_var) = match self.ack_rtt {
-            // Later than the patience: the path is another one. Much sooner: its queue has gone.
+            // Later than the patience: the path has changed. Much sooner: its queue is gone.
             known if known == 0 || late || tells.is_some() => (sample, sample / 2),
             known if sample < known / 4 => ((known + sample) / 2, self.ack_var / 2),
             known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
@@ -310,13 +312,13 @@ impl Publication {
         }
     }
 
-    /// Whether the known round trip may no longer hold.
+    /// Whether the measured round trip may be outdated.
     fn in_doubt(&self) -> bool {
         self.ack_rtt == 0 || self.repeat_wait > self.patience()
     }
 
-    /// Repeats sequences that the owner named as missing, at once if they were sent only once. Repeats those beyond all
-    /// that the owner kept after each round trip: they are lost, or were dropped as too far ahead.
+    /// Repeats sequences reported missing, at once if they were sent only once. Messages beyond all that the owner
+    /// has are repeated after each round trip: they are lost, or were dropped as too far ahead.
     fn repeat_lost(&mut self, now: Micros) {
         let wait = match self.ack_rtt {
             0 => self.repeat_wait,
@@ -363,7 +365,7 @@ impl Publication {
         (self.retry_at, self.poll_at, self.lost_at, self.hold_until) = (None, None, None, None);
     }
 
-    /// The proxy knows the room by `handle`.
+    /// The proxy opened the room with this handle.
     pub fn opened(&mut self, now: Micros, handle: u32) {
         self.handle = Some(handle);
         (self.retry_at, self.refusals) = (None, 0);
@@ -377,7 +379,7 @@ impl Publication {
         self.afresh();
     }
 
-    /// No unacknowledged message is in flight any more: as if none of them had been sent.
+    /// No unacknowledged message is in flight anymore: resets all to unsent.
     fn afresh(&mut self) {
         self.repeat_wait = self.patience();
         self.highest = 0;
@@ -388,7 +390,7 @@ impl Publication {
         }
     }
 
-    /// Runs the due timers: for the owner, for credit and for acknowledgements.
+    /// Runs the due timers: waits for the owner, for credit and for acknowledgements.
     pub fn expire(&mut self, now: Micros) {
         if self.hold_until.is_some_and(|at| now >= at) {
             self.hold_until = None;
@@ -403,8 +405,8 @@ impl Publication {
         if self.handle.is_none() || self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
             return;
         }
-        // The oldest message draws an acknowledgement, and that reveals the other missing ones: a burst of repeats
-        // would only add to the trouble.
+        // The oldest message triggers an acknowledgement, which names the other missing ones: a burst of repeats
+        // would only add load.
         for message in self
             .unacked
             .iter_mut()
@@ -428,12 +430,12 @@ impl Publication {
             .min()
     }
 
-    /// How long nothing is sent yet because the owner, or the proxy, takes nothing now.
+    /// How long nothing may be sent because the owner or the proxy accepts nothing now.
     pub fn held_for(&self, now: Micros) -> Micros {
         self.hold_until.map_or(0, |at| at.saturating_sub(now))
     }
 
-    /// Whether something is to be sent now.
+    /// Whether anything can be sent now.
     pub fn is_due(&self) -> bool {
         self.handle.is_some()
             && self.refused.is_none()
@@ -441,7 +443,7 @@ impl Publication {
             && (self.unsent < self.reach() || self.any_due || self.poll_due)
     }
 
-    /// How many of the unacknowledged may be on their way: all, but a few where the owner takes none.
+    /// How many unacknowledged messages may be in flight: all, or a few while the owner accepts none.
     fn reach(&self) -> usize {
         match self.put_off {
             Some(_) => self.unacked.len().min(PROBES),
@@ -449,7 +451,7 @@ impl Publication {
         }
     }
 
-    /// Writes one publish frame, if something is due and fits. Returns whether it wrote.
+    /// Writes one publish frame, if something is due and fits. Returns whether it wrote one.
     pub fn write(&mut self, now: Micros, body_max: usize, writer: &mut Writer<'_>) -> bool {
         let Some(handle) = self.handle.filter(|_| self.is_due()) else {
             return false;
@@ -469,7 +471,7 @@ impl Publication {
         let mut count = 0;
         let end = reach.min(self.unacked.len());
         let first = start.min(end);
-        // Waits for the condition that blocks everything.
+        // A wait that stops all sending.
         let stops = self.waiting || self.put_off.is_some();
         for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
@@ -509,7 +511,7 @@ impl Publication {
         .write(writer)
     }
 
-    /// Whether the program that was told to wait can go on.
+    /// Whether the program that was told to wait can continue.
     pub fn take_writable(&mut self) -> bool {
         let writable = self.waiting
             && self.unacked.len() * 4 <= self.credit_messages * 3
@@ -526,7 +528,8 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Publishes `count` messages, one each `every`, to an owner that is `rtt` away and loses nothing; how many were repeated.
+    /// Publishes `count` messages, one each `every`, to an owner with round trip `rtt` that loses nothing; returns
+    /// how many were repeated.
     fn repeats(publication: &mut Publication, start: Micros, count: u64, every: Micros, rtt: Micros) -> u64 {
         let (mut now, mut acks, before) = (start, VecDeque::new(), publication.repeated);
         let mut owned = publication.low - 1;
@@ -569,7 +572,7 @@ mod tests {
         publication.repeated - before
     }
 
-    /// A publication whose owner has been silent for long after quick answers.
+    /// A publication whose owner has been silent for long after quick acknowledgements.
     fn left_alone() -> (Publication, Micros) {
         let mut publication = Publication::new("live:room", 0, 1, 1);
         publication.opened(1, 1);
@@ -588,14 +591,14 @@ mod tests {
         publication.is_due() && publication.write(now, 1_000, &mut Writer::new(&mut [0; 1_200]))
     }
 
-    /// How often something is sent in the next 150 ms.
+    /// Number of sendings in the next 150 ms.
     fn pace(publication: &mut Publication, from: Micros) -> usize {
         let times = (from..from + 150_000).step_by(1_000);
         times.filter(|now| sends(publication, *now)).count()
     }
 
     #[test]
-    fn who_hears_of_an_owner_again_repeats_as_soon_as_at_first() {
+    fn repeats_are_fast_again_once_the_owner_returns() {
         let (mut silent, now) = left_alone();
         assert!(pace(&mut silent, now) <= 1);
         let word = |publication: &Publication, now, code, epoch| Ack {
@@ -630,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_repeated_until_its_place_is_known() {
+    fn a_message_is_repeated_until_its_offset_is_known() {
         let mut publication = Publication::new("live:room", 0, 1, 1);
         publication.opened(1, 1);
         (1..=3).for_each(|ticket| publication.push(b"message", ticket % 3, 1_000).unwrap());
@@ -654,7 +657,7 @@ mod tests {
         assert_eq!(
             (placed.len(), publication.unacknowledged()),
             (0, 3),
-            "who waits for the first knows no place"
+            "a publisher that waits for the first has no offset"
         );
         publication.acknowledged(3, &ack(vec![(1, 11, 1)]), |done| {
             placed.push((done.ticket, done.offset))
@@ -674,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_for_an_owner_that_was_away_does_not_make_it_a_far_one() {
+    fn waiting_for_an_absent_owner_is_not_taken_as_its_round_trip() {
         for refused in [false, true] {
             let (mut publication, mut now) = left_alone();
             let heard = |publication: &mut Publication, now, code, took: Micros| {
@@ -716,7 +719,7 @@ mod tests {
             publication.opened(1, 1);
             let repeated = repeats(&mut publication, 1, 200, 36_000, rtt);
             assert!(repeated <= 40, "{repeated} of 200 messages were repeated at {rtt} us");
-            // And a near one that moves away.
+            // The same for a near owner that moves away.
             let mut publication = Publication::new("live:room", 0, 1, 1);
             publication.opened(1, 1);
             assert_eq!(repeats(&mut publication, 1, 200, 36_000, 4_000), 0);
@@ -725,21 +728,21 @@ mod tests {
         }
     }
 
-    /// A path that loses one datagram in this many each way, and an owner behind it that holds early messages up to its
-    /// bound.
+    /// A path that loses one datagram in this many each way, and an owner behind it that holds early messages up to
+    /// its bound.
     struct Path {
         one_in: u64,
         dice: u64,
         now: Micros,
         owner: Owner,
-        /// Nothing gets there, and nothing is lost.
+        /// The path delays everything and loses nothing.
         shut: bool,
         there: VecDeque<(Micros, Vec<u8>)>,
         back: VecDeque<(Micros, Ack)>,
         datagrams: u64,
     }
 
-    /// The owner, if it is there and ready.
+    /// The owner, if it is reachable and ready.
     #[derive(Default)]
     struct Owner {
         epoch: u32,
@@ -874,7 +877,7 @@ mod tests {
 
     const SECOND: Micros = 1_000_000;
 
-    /// All that a client may have on its way, and then something happens; when all is acknowledged again.
+    /// Fills the client's credit, then calls `happens`; checks the time until everything is acknowledged again.
     fn recovery(name: &str, limit: Micros, happens: impl Fn(&mut Path, &mut Publication)) {
         let mut took: Vec<(Micros, u64)> = (0..300)
             .map(|seed| {
@@ -900,7 +903,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_happens_a_lost_datagram_costs_round_trips_and_not_seconds() {
+    fn a_lost_datagram_costs_round_trips_not_seconds() {
         recovery("nothing", SECOND, |_, _| {});
         recovery("another session", SECOND, |path, publication| {
             path.owner.here = false;

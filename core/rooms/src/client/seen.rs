@@ -1,8 +1,9 @@
-//! A publisher's messages that reached a member: when owners change, one may be numbered twice, or after its
-//! successors.
+//! Which of a publisher's messages reached a member: when owners change, a message may be numbered twice, or after
+//! its successors.
 
-/// Ranges of missing sequences that are remembered; beyond that, the oldest count as received. If two owners took
-/// turns, a returning member gets one's history and then the other's: as many as an owner resends at a time.
+/// Maximum number of ranges of missing sequences that are remembered; beyond it, the oldest count as received. If two
+/// owners took turns, a returning member gets one's history and then the other's: as many ranges as an owner resends
+/// at a time.
 const MISSING_MAX: usize = 1_024;
 
 /// A publisher's sequences in one room.
@@ -14,7 +15,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// The first one that comes.
+    /// Starts with the first received sequence.
     pub fn new(sequence: u64) -> Self {
         Received {
             first: sequence,
@@ -23,8 +24,8 @@ impl Received {
         }
     }
 
-    /// Notes a sequence. `false`: it was received before. One older than the first received counts as before: another,
-    /// slower owner numbered it, perhaps again, and whether the member was there by then is unknown.
+    /// Notes a sequence. `false`: it was received before. A sequence below the first one also counts as received:
+    /// another, slower owner numbered it, perhaps again, and whether the member was there by then is unknown.
     pub fn take(&mut self, sequence: u64) -> bool {
         if sequence < self.first {
             if sequence + 1 < self.first && self.missing.len() < MISSING_MAX {
@@ -52,7 +53,7 @@ impl Received {
         true
     }
 
-    /// One that came is missing again.
+    /// Marks a received sequence as missing again.
     pub fn forget(&mut self, sequence: u64) {
         let at = self.missing.partition_point(|(_, last)| *last < sequence);
         let is_missing = |(first, _): &(u64, u64)| *first <= sequence;
@@ -88,7 +89,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Nothing is taken twice, and in any order of a few neighbours all is taken.
+        /// Nothing is accepted twice; and in any order of a few neighbours, all are accepted.
         #[test]
         fn each_is_taken_once(start in 1u64..100, order in prop::collection::vec(0u64..12, 1..100)) {
             let mut seen = Received::new(start + 6);
@@ -99,9 +100,9 @@ mod tests {
             }
         }
 
-        /// Each is taken again once it is forgotten.
+        /// A forgotten sequence is accepted again.
         #[test]
-        fn what_is_forgotten_is_taken_again(order in prop::collection::vec((0u64..12, any::<bool>()), 1..100)) {
+        fn forgotten_sequences_are_accepted_again(order in prop::collection::vec((0u64..12, any::<bool>()), 1..100)) {
             let (mut seen, mut taken) = (Received::new(6), BTreeSet::from([6]));
             for (sequence, forgets) in order {
                 if forgets {
@@ -117,7 +118,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_remembered_is_bounded(order in prop::collection::vec(1u64..1000, 1..300)) {
+        fn remembered_ranges_are_bounded(order in prop::collection::vec(1u64..1000, 1..300)) {
             let mut seen = Received::new(500);
             let mut taken = BTreeSet::from([500]);
             for sequence in order {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_of_owners_that_took_turns_are_taken_whole() {
+    fn alternating_histories_of_two_owners_are_accepted_whole() {
         let mut seen = Received::new(2_000);
         let mut take = |parity| (0..1_000u64).all(|at| seen.take(2 * at + parity));
         assert!(take(0) && take(1), "the oldest first");
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_owner_numbered_before_the_first_that_came_is_taken_too() {
+    fn a_sequence_below_the_first_counts_as_received() {
         let mut seen = Received::new(11);
         assert_eq!(
             [9, 11, 12, 9, 10, 10].map(|sequence| seen.take(sequence)),

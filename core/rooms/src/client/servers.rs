@@ -1,7 +1,7 @@
-//! Servers that a client learns of, beside those that its program gave it, and how long it keeps them (ROOM-25).
+//! Servers that a client learns of besides those that its program gave it, and how long it keeps them (ROOM-25).
 //!
-//! Given servers stay, whatever servers announce. Of announced ones the latest list holds, plus the one in use. A list
-//! is believed as much as its server, which the client knew by its key, and no further: no list can keep a client from
+//! Given servers stay, whatever servers announce. Of announced ones the latest list holds, plus the one in use. A
+//! list is trusted as much as its server, whose key the client knew, and no further: no list can keep a client from
 //! the given servers.
 
 use std::net::Ipv6Addr;
@@ -12,12 +12,12 @@ use muster_transport::{Dice, Micros, Role, Server};
 
 use super::{Client, Endpoint, Session, Side, Slot, State, SPREAD};
 
-/// After this many failed attempts in a row, and every that many further ones, a given server is tried.
+/// A given server is tried after this many failed attempts in a row, and after each further multiple.
 const GIVEN_EVERY: u32 = 2;
 
 impl Client {
-    /// A server announces others. If there is a session with a kind of server, only such a server is believed for it:
-    /// with several clusters of brokers a proxy names those of its own.
+    /// A server announces others. If there is a session with a kind of server, only that session's server is trusted
+    /// for its kind: with several clusters of brokers, a proxy names the proxies of its own cluster.
     pub(super) fn told_servers(&mut self, now: Micros, side: Side, role: Role, servers: &[Server]) {
         let of = match role {
             role::GATEWAY => Side::Gateway,
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// A kind without known servers is learned from a server of the other kind.
+    /// For a kind without known servers, opens a session with the other kind, which announces them.
     pub(super) fn open_teller(&mut self, now: Micros, side: Side) {
         let other = match side {
             Side::Gateway => Side::Proxy,
@@ -48,8 +48,8 @@ impl Client {
         session.begin(now);
     }
 
-    /// A client that has just learned of other servers moves to a drawn one, before anything is in flight: else all
-    /// would stay with the few given ones.
+    /// A client that has just learned of other servers moves to a drawn one, before it uses the session: otherwise
+    /// all clients would stay with the few given ones.
     fn spread(&mut self, now: Micros, side: Side) {
         let busy = match side {
             Side::Gateway => !self.handles.is_empty(),
@@ -69,7 +69,7 @@ impl Client {
 }
 
 impl Session {
-    /// Begins to open itself, if that is wanted and a server is known.
+    /// Starts opening the session, if that is wanted and a server is known.
     pub(super) fn begin(&mut self, now: Micros) {
         if self.wanted && self.state == State::Idle && !self.endpoints.is_empty() {
             self.state = State::Waiting;
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Takes the announced servers. The one in use, or being tried, stays.
+    /// Takes the announced servers. The server in use, or being tried, stays.
     fn learn<'a>(&mut self, now: Micros, dice: &mut Dice, named: impl Iterator<Item = &'a Server> + Clone) {
         let used = !matches!(self.state, State::Idle | State::Waiting | State::Refused);
         let given = self.endpoints[..self.given].iter().map(|given| {
@@ -96,7 +96,7 @@ impl Session {
         self.take(now, dice, list, used);
     }
 
-    /// Its servers, with their weights.
+    /// The session's servers with their weights.
     pub(super) fn weighed(&self) -> Vec<(Endpoint, u16)> {
         let endpoints = self.endpoints.iter().cloned().enumerate();
         endpoints
@@ -104,14 +104,14 @@ impl Session {
             .collect()
     }
 
-    /// Takes others as those that are given. Whether the one that it turned to is still there, as one that serves is.
+    /// Replaces the given servers. Returns whether the current server is still known, or in use.
     pub(super) fn give(&mut self, now: Micros, dice: &mut Dice, given: Vec<(Endpoint, u16)>) -> bool {
         self.given = given.len();
         self.take(now, dice, given, self.state == State::Ready)
     }
 
-    /// Sets this list, and keeps the history of servers that stay. With `used` the current server is kept too; returns
-    /// whether it is listed.
+    /// Sets this list, and keeps the history of servers that stay. With `used` the current server is kept too;
+    /// returns whether it is listed.
     fn take(&mut self, now: Micros, dice: &mut Dice, mut list: Vec<(Endpoint, u16)>, used: bool) -> bool {
         let current = self.endpoints.get(self.at).cloned();
         if let Some(current) = current.clone().filter(|_| used) {
@@ -132,7 +132,7 @@ impl Session {
         stands.is_some()
     }
 
-    /// The one that is used failed: turns to another, and forgets it if it was kept only as long as it served.
+    /// The current server failed: turns to another, and forgets it if it was kept only while in use.
     pub(super) fn turn(&mut self, now: Micros, dice: &mut Dice, taken: &[usize]) {
         let (before, all) = (self.at, self.endpoints.len());
         let drawn = self.attempts == 1 && self.losses == self.drawn_at + 1;
@@ -146,18 +146,18 @@ impl Session {
         }
     }
 
-    /// Whether this one is in no list any more, and is there only as long as it serves.
+    /// Whether this server is in no list anymore, and is kept only while in use.
     pub(super) fn is_kept(&self, at: usize) -> bool {
         at >= self.given && self.choice.weight(at) == 0
     }
 
-    /// Whether a final refusal of the current server must be confirmed by a given one.
+    /// Whether a final refusal by the current server must be confirmed by a given one.
     pub(super) fn disbelieves(&self) -> bool {
         self.at >= self.given && self.given > 0
     }
 }
 
-/// Each once.
+/// The endpoints without duplicates.
 pub(super) fn distinct(endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     let mut known: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     for endpoint in endpoints {

@@ -1,22 +1,22 @@
-//! Spare sessions: while it sends commands, a client is at up to three proxies at once, so that none of them can hold one up
-//! (ROOM-14).
+//! Spare sessions: while it sends commands, a client has sessions with up to three proxies, so that no single one can
+//! delay a command (ROOM-14).
 //!
-//! Owns when there are any, and at which proxies. They carry copies of commands and nothing else, and the program hears nothing of
-//! them. How a session is opened, kept and lost is that of all sessions.
+//! Owns when spares exist, and at which proxies. They carry copies of commands and nothing else, and the program does
+//! not see them. They are opened, kept and lost like all sessions.
 
 use muster_transport::{Addr, Micros};
 
 use super::{Client, Session, Side, Slot, State, SIDES};
 use crate::command::COPIES;
 
-/// Beside the session that there is anyway.
+/// Spares besides the main session.
 const SPARES: usize = COPIES - 1;
-/// Spares are closed this long after the last command ended: a command every few seconds does not cost two handshakes
-/// each, and rare ones leave no sessions behind that cost a keepalive a second.
+/// Spares are closed this long after the last command ended: a command every few seconds then does not cost two
+/// handshakes each, and rare ones leave no sessions behind that cost a keepalive a second.
 pub(super) const SPARE_IDLE: Micros = 30_000_000;
 
 impl Session {
-    /// The address that it uses, or tries.
+    /// The address that the session uses or tries.
     fn stands(&self) -> Option<Addr> {
         match &self.conn {
             Some(conn) => Some(conn.addr),
@@ -26,8 +26,8 @@ impl Session {
 }
 
 impl Client {
-    /// Opens spares while there are commands, one at each proxy; moves those that stand where another session is, and closes them in
-    /// the end.
+    /// Opens spares while there are commands, one at each proxy; moves spares whose proxy has another session, and
+    /// closes them in the end.
     pub(super) fn keep_spares(&mut self, now: Micros) {
         let wanted = self.commands.spares_until().is_some_and(|until| now < until);
         if self.closing || !wanted && self.sessions.len() == SIDES {
@@ -47,7 +47,7 @@ impl Client {
                 let proxies = self.sessions[Side::Proxy as usize].weighed();
                 let session = &mut self.sessions[slot.at()];
                 if session.weighed() != proxies {
-                    session.give(now, &mut self.node.dice, proxies); // servers named others meanwhile
+                    session.give(now, &mut self.node.dice, proxies); // servers announced others meanwhile
                 }
                 let taken = self.taken(slot);
                 let session = &mut self.sessions[slot.at()];
@@ -55,7 +55,7 @@ impl Client {
                 if !taken.contains(&at) {
                     session.at = at;
                     session.restart(now);
-                } // else two of the list have one address: there are fewer than it has places
+                } // otherwise two entries have one address: there are fewer proxies than entries
             }
         }
     }
@@ -70,7 +70,7 @@ impl Client {
             .filter(|until| open && *until < Micros::MAX)
     }
 
-    /// The proxies that a spare leaves to the others: places in its list.
+    /// The proxies that a spare must not use, as indices in its list.
     pub(super) fn taken(&self, slot: Slot) -> Vec<usize> {
         let Slot::Spare(_) = slot else { return Vec::new() };
         let others = (Side::Proxy as usize..self.sessions.len()).filter(|other| *other != slot.at());
@@ -86,7 +86,8 @@ impl Client {
             .collect()
     }
 
-    /// Whether a session before this one is where it is; it only knocks there yet, as long as this one is of use.
+    /// Whether an earlier session uses the same proxy; one that is still connecting does not count while this one is
+    /// useful.
     fn is_doubled(&self, slot: Slot) -> bool {
         let session = &self.sessions[slot.at()];
         let before = &self.sessions[Side::Proxy as usize..slot.at()];
@@ -97,7 +98,7 @@ impl Client {
         session.state != State::Idle && before.iter().find(doubled).is_some()
     }
 
-    /// Says goodbye to a proxy.
+    /// Closes the session with a proxy.
     fn close_spare(&mut self, now: Micros, slot: Slot) {
         let session = &mut self.sessions[slot.at()];
         if session.state != State::Idle {

@@ -1,5 +1,5 @@
-//! Commands, and questions for a room's members, at the proxy: their senders, the broker that has each, and the
-//! receivers of the outcome.
+//! Commands and member queries at the proxy: their senders, the broker that has each, and the receivers of the
+//! outcome.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,32 +16,33 @@ use crate::rights::Rights;
 use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 
-/// A broker that has said nothing of a command is left for another one after this: it stands still, or is about to be found dead.
+/// If a broker has not reported on a command for this long, another one gets it: the first stands still, or is about
+/// to be found dead.
 const NEXT_AFTER: Micros = 300_000;
 
 /// A broker that has a command.
 struct Attempt {
     node: u32,
-    /// On the link that came up then.
+    /// The link that the command was sent on, by the time that link came up.
     since: Micros,
     at: Micros,
-    /// It counts as one that says nothing.
+    /// It counts as silent.
     silent: bool,
 }
 
-/// One command on its way.
+/// One open command.
 struct Pending {
     session: u64,
     room: RoomKey,
     until: Micros,
     ask: Ask<'static>,
-    /// The brokers that were told, the latest last. None is told twice on one link.
+    /// The brokers that got it, latest last. None gets it twice on one link.
     told: Vec<Attempt>,
-    /// Another broker had it before the latest, and may still report the outcome.
+    /// An earlier broker may still report the outcome.
     others: bool,
-    /// When it is looked at next.
+    /// When it is reviewed next.
     due: Micros,
-    /// The broker that was not ready last: it is asked again where there is no other.
+    /// The broker that was last not ready: it is asked again if there is no other.
     unready: Option<u32>,
 }
 
@@ -51,12 +52,12 @@ impl Pending {
     }
 }
 
-/// All of them.
+/// All open commands.
 pub(super) struct Commands {
     pending: HashMap<CommandId, Pending, KeyedState>,
-    /// The bound of their number.
+    /// The bound on their number.
     places: Shares,
-    /// When each is looked at next.
+    /// When each is reviewed next.
     due: BTreeSet<(Micros, CommandId)>,
     #[cfg(test)]
     visits: usize,
@@ -77,7 +78,7 @@ impl Commands {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// One is looked at next then, at the latest when its time is over.
+    /// Schedules the next review of a command; at the latest when its time is over.
     fn plan(&mut self, id: CommandId, at: Micros) {
         let Some(pending) = self.pending.get_mut(&id) else {
             return;
@@ -99,13 +100,13 @@ impl Commands {
     }
 }
 
-/// The holders that a command counts for.
+/// The holders that a command is charged to.
 fn holders(id: CommandId, room: &RoomKey) -> [Holder; 2] {
     [Holder::User(id.user), Holder::Room(room.id)]
 }
 
 impl Proxy {
-    /// Takes a session's command, or says at once why not.
+    /// Takes a session's command, or refuses it at once with a reason.
     pub(super) fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, ask: Ask<'_>) {
         let Some(peer) = self.sessions.table.get(slot) else {
             return;
@@ -156,13 +157,13 @@ impl Proxy {
         self.pass_on(now, id);
     }
 
-    /// Gives a command to a broker that has not had it, or has restarted since.
+    /// Sends a command to a broker that has not had it, or has restarted since.
     fn pass_on(&mut self, now: Micros, id: CommandId) {
         let Some(pending) = self.commands.pending.get_mut(&id) else {
             return;
         };
         let links = &self.links;
-        // Another one each time, and none that has it.
+        // Another broker each time, and none that has it.
         let replicas = self.placement.own().replicas(pending.room.id).iter().copied();
         let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
         let fresh = reached.filter(|(node, since)| !pending.has(*node, *since));
@@ -220,7 +221,7 @@ impl Proxy {
     ) {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
-                // It may have told gateways before its part of the rooms became another one.
+                // It may have sent it to gateways before its share of the rooms changed.
                 pending.others |= !pending.told.is_empty();
                 pending.told.retain(|told| broker != Some(told.node));
                 pending.unready = broker;
@@ -231,9 +232,9 @@ impl Proxy {
             return;
         }
         if outcome.is_put_off() && self.commands.pending.get(&id).is_some_and(|pending| pending.others) {
-            return self.put_off(now, broker, id); // this one has not tried it, but another one may have: it is tried on
+            return self.put_off(now, broker, id); // this one has not tried it, but another one may have: continues
         }
-        // A late answer counts too, and one of a broker that was asked first.
+        // A late reply counts too, and one of an earlier broker.
         if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
             self.health.asked(node, true);
         }
@@ -242,14 +243,14 @@ impl Proxy {
             if let Some(page) = &mut page {
                 match told {
                     Some(told) => page.hops.insert(0, Hop::new(told.node, told.at, now)),
-                    None => page.hops.clear(), // of a broker that was asked earlier, at an unknown time
+                    None => page.hops.clear(), // of an earlier broker, asked at an unknown time
                 }
             }
             self.command_done(pending.session, id.number, outcome, RETRY, page);
         }
     }
 
-    /// A broker has no place now: it is asked again when it may have, where there is no other.
+    /// A broker has no space now: it is asked again when it may have, if there is no other.
     fn put_off(&mut self, now: Micros, broker: Option<u32>, id: CommandId) {
         let Some(pending) = self.commands.pending.get_mut(&id) else {
             return;
@@ -269,13 +270,13 @@ impl Proxy {
         }
     }
 
-    /// Tells a session the outcome of its command and, for a temporary refusal, the wait before another try.
+    /// Sends a session the outcome of its command and, for a temporary refusal, the wait before another try.
     fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, retry: Micros, page: Option<Page>) {
         let Some(slot) = self.sessions.table.find(session) else {
-            return; // a returning sender asks again
+            return; // a sender that returns asks again
         };
         let retry_ms = match outcome.is_put_off() {
-            true => u32::try_from(retry / 1_000 + 1).unwrap_or(u32::MAX), // no clock is exact
+            true => u32::try_from(retry / 1_000 + 1).unwrap_or(u32::MAX), // clocks are not exact
             false => 0,
         };
         let done = Record::CommandDone {
@@ -287,7 +288,7 @@ impl Proxy {
         self.sessions.tell(slot, &done);
     }
 
-    /// The link to a broker came or went: commands told on a former link are soon told to another broker.
+    /// The link to a broker came up or was lost: commands sent on a former link soon go to another broker.
     pub(super) fn command_links_changed(&mut self, now: Micros) {
         let waits = |pending: &Pending| {
             let on = |told: &Attempt| self.links.since(told.node) == Some(told.since);
@@ -301,7 +302,7 @@ impl Proxy {
         }
     }
 
-    /// Handles due commands: another broker, or the end.
+    /// Handles due commands: sends them to another broker, or ends them.
     pub(super) fn look_after_commands(&mut self, now: Micros) {
         while let Some((_, id)) = self.commands.due.first().copied().filter(|(at, _)| *at <= now) {
             #[cfg(test)]
@@ -323,7 +324,7 @@ mod tests {
     use crate::fixtures::proxy;
     use crate::rights::Grant;
 
-    /// Ten thousand commands that wait for members, of users with one each.
+    /// Ten thousand commands that wait for members, one for each user.
     #[test]
     fn a_command_that_waits_costs_nothing_before_its_time() {
         let mut proxy = proxy();

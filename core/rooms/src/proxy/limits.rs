@@ -1,7 +1,7 @@
-//! Limits on a user's commands, and on its questions for members, at this proxy.
+//! Limits on a user's commands and member queries at this proxy.
 //!
-//! Owns a bucket per user for each of the two, and the commands already counted: a copy of one, and another try of it,
-//! is the same command. Knows no session and no broker.
+//! Owns a bucket per user for each of the two, and the commands already counted: a copy or a retry is the same
+//! command. Knows no session and no broker.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,26 +10,27 @@ use muster_transport::{Buckets, Code, KeyedState, Micros, Taken};
 use crate::command::{Ask, CommandId, COMMAND_BURST, COMMAND_RATE, COUNT_BURST, COUNT_RATE, GRACE, RETRY};
 use crate::principal::Principal;
 
-/// Users at once with debt, for commands and for questions each: 65,536 x 32 B = 2 MiB, and two thirds of them always
-/// fit. As one second pays one off, that is 44,000 a second, twice the capacity of a proxy.
+/// Maximum number of users at once with debt, for commands and for queries each: 65,536 x 32 B = 2 MiB, of which two
+/// thirds always fit. A debt is paid off in one second, so this serves 44,000 users a second, twice the capacity of a
+/// proxy.
 const USERS_MAX: usize = 1 << 16;
-/// Commands that are known to be counted: 65,536 x some 90 B = 6 MiB. Beyond it the oldest is forgotten, so that another try
-/// of it would count once more.
+/// Maximum number of commands known as counted: 65,536 x some 90 B = 6 MiB. Beyond it the oldest is forgotten, and a
+/// retry of it would count once more.
 const COUNTED_MAX: usize = 1 << 16;
-/// A command counts as over this long after its time, when its sender and the brokers have finished with it. A later
-/// one is new. Brokers forget it after this; otherwise a repeat would be told again without being counted.
+/// How long after its time a command counts as over, when its sender and the brokers have finished with it; a later
+/// one is new. Brokers forget it later than this, so that no repeat is delivered again without being counted.
 const COUNTED_AFTER: Micros = 4 * GRACE;
 
-/// A command and its room: a number used for another room is another command.
+/// A command and its room: the same number for another room is another command.
 type What = (CommandId, u64);
 
-/// Why a command is refused, and after how long it is worth another try.
+/// Why a command is refused, and the wait before another try.
 pub(super) type Refusal = (Code, Micros);
 
 pub(super) struct Limits {
     /// Rate and burst.
     commands: (u32, u32),
-    /// Made with the first command, and the first question.
+    /// Made with the first command, and the first query.
     buckets: [Option<Buckets<Principal>>; 2],
     counted: HashMap<What, Micros, KeyedState>,
     order: VecDeque<What>,
@@ -47,14 +48,14 @@ impl Limits {
         }
     }
 
-    /// Sets a user's commands a second, and the number at once. Earlier debt is forgiven.
+    /// Sets a user's commands per second, and the burst. Earlier debt is forgiven.
     pub(super) fn set(&mut self, rate: u32, burst: u32) {
         if std::mem::replace(&mut self.commands, (rate, burst)) != (rate, burst) {
             self.buckets[0] = None;
         }
     }
 
-    /// Counts a command or a question that lives until `until`, unless it is counted already; or says why not.
+    /// Charges a command or a query that lives until `until`, unless it is counted already; or returns why not.
     pub(super) fn take(
         &mut self,
         now: Micros,
@@ -65,7 +66,7 @@ impl Limits {
         ask: &Ask<'_>,
     ) -> Result<(), Refusal> {
         let what = (id, room);
-        // A command is told once however often it comes; a question is asked anew each time, and has no copies.
+        // Copies of a command are counted once; a query is new each time, and has no copies.
         let told = matches!(ask, Ask::Tell(_));
         if told && self.counted.get(&what).is_some_and(|until| now < *until) {
             return Ok(());
@@ -90,7 +91,7 @@ impl Limits {
 
     fn note(&mut self, what: What, until: Micros) {
         if self.counted.insert(what, until).is_some() {
-            return; // it has its place in the order
+            return; // it is in the order already
         }
         self.order.push_back(what);
         if self.order.len() > COUNTED_MAX {
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_one_a_second_by_whatever_session_and_is_told_how_long_to_wait() {
+    fn a_user_has_one_per_second_over_all_sessions_and_learns_the_wait() {
         let mut limits = limits();
         assert_eq!(command(&mut limits, 0, ANN, 1, 1), Ok(()));
         assert_eq!(
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_user_that_many_share_each_session_has_its_own() {
+    fn each_session_of_the_shared_user_has_its_own_limit() {
         let mut limits = limits();
         for session in [1, 2] {
             assert_eq!(command(&mut limits, 0, SHARED_USER, session, session), Ok(()));
@@ -165,7 +166,7 @@ mod tests {
         );
     }
 
-    /// Otherwise an asker could command for free, and command any number of rooms with one number.
+    /// Otherwise a query would make a command free, and one number would serve for commands to any number of rooms.
     #[test]
     fn the_same_number_for_another_room_or_as_a_command_counts_once_more() {
         let mut limits = limits();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_have_a_bucket_of_their_own() {
+    fn queries_have_a_bucket_of_their_own() {
         let mut limits = limits();
         let ask = |limits: &mut Limits, number| {
             let id = CommandId { user: ANN, number };
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn another_limit_is_in_force_at_once() {
+    fn a_new_limit_applies_at_once() {
         let mut limits = limits();
         assert_eq!(command(&mut limits, 0, ANN, 1, 1), Ok(()));
         limits.set(10, 3);
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_users_there_are_the_tables_are_bounded_and_who_finds_no_place_is_told_to_come_later() {
+    fn tables_are_bounded_and_overflow_is_refused_for_now() {
         let mut limits = limits();
         let said = (0..4 * USERS_MAX as u64).map(|user| command(&mut limits, 0, user + 2, 1, user));
         let full = said.filter(|said| *said == Err((Code::Busy, RETRY))).count();

@@ -1,7 +1,7 @@
-//! The proxy: passes clients' messages to the room's owner, and the owner's acknowledgements back.
+//! The proxy: forwards clients' messages to the room's owner, and the owner's acknowledgements back.
 //!
-//! It numbers nothing and keeps no message: a publisher repeats lost ones. It stamps each message with the publisher's
-//! user, so no client can speak for another user. Knows no member. `commands` holds commands.
+//! It numbers nothing and keeps no message: a publisher repeats lost ones. It stamps each message with the
+//! publisher's user, so no client can publish as another user. Knows no member. `commands` holds commands.
 
 mod commands;
 mod limits;
@@ -37,21 +37,21 @@ use crate::wire::PublisherId;
 use commands::Commands;
 use limits::Limits;
 
-/// Control records a second from one session, each of which opens a room. Brokers remember an unused room for 60 s,
-/// about 10 MB at this rate. They bound one user's share.
+/// Maximum number of control records per second of one session, each of which opens a room. Brokers remember an
+/// unused room for 60 s, about 10 MB at this rate. They bound one user's share.
 pub const CONTROL_RATE: u32 = 200;
-/// Publish frames that wait for a broker's window, in bytes per broker: a burst of 2,000 full frames.
+/// Maximum bytes of publish frames that wait for one broker's window: a burst of 2,000 full frames.
 pub const QUEUE_BYTES_MAX: usize = 2 << 20;
 /// One session's share of these, once the queue is half full.
 const QUEUE_SHARE_MAX: usize = QUEUE_BYTES_MAX / 8;
-/// A session's least window, however much waits: the brokers of its other rooms may be free.
+/// A session's smallest window, however much waits: the brokers of its other rooms may be free.
 const WINDOW_MIN: u32 = 64 * 1024;
-/// Datagrams between the prefetch of a session, that of its parts, and its use.
+/// Distance in datagrams between the prefetch of a session, the prefetch of its parts, and its use.
 const AHEAD: usize = 4;
-/// Acknowledgements that wait for one session.
+/// Maximum number of acknowledgements that wait for one session.
 const ACKS_MAX: usize = 512;
 
-/// How a proxy is set up.
+/// The configuration of a proxy.
 pub struct ProxyConfig {
     pub me: Identity,
     pub payload: usize,
@@ -63,7 +63,7 @@ pub struct ProxyConfig {
     pub reset_secret: [u8; 32],
     /// One of this many publish frames carries the age of its messages; 0: none.
     pub age_every: u32,
-    /// Namespaces whose rooms brokers keep otherwise than others: they are told of these.
+    /// Namespaces with settings at brokers, which get their names and numbers.
     pub namespaces: Vec<String>,
 }
 
@@ -74,11 +74,11 @@ muster_transport::counters! {
         messages_received,
         /// Messages passed on to brokers.
         messages_forwarded,
-        /// Of these, messages passed on to another broker than the room's owner, which has no link.
+        /// Messages passed on to another broker because the room's owner has no link.
         messages_detoured,
         /// Messages dropped: the room's owner is not linked; the publisher repeats them.
         dropped_no_owner,
-        /// Messages dropped: too much waits for the owner; the publisher repeats them.
+        /// Messages dropped: the queue for the owner is full; the publisher repeats them.
         dropped_queue_full,
         /// Messages dropped: above their user's rate, of messages or of bytes; the publisher repeats them.
         dropped_rate,
@@ -92,13 +92,13 @@ muster_transport::counters! {
         rooms_opened,
         /// Rooms that publishers closed.
         rooms_closed,
-        /// Opens refused, whatever the reason.
+        /// Opens refused, for any reason.
         opens_refused,
-        /// Commands, and questions for a room's members, taken from clients.
+        /// Commands and member queries taken from clients.
         commands_received,
-        /// Commands and such questions refused, whatever the reason.
+        /// Commands and member queries refused, for any reason.
         commands_refused,
-        /// Commands and such questions told to brokers, each try counted.
+        /// Commands and member queries sent to brokers, each try counted.
         commands_forwarded,
     }
 }
@@ -110,12 +110,12 @@ pub enum ProxyEvent {
     Link(LinkChange),
 }
 
-/// A place for a room that is published to.
+/// A slot for a room opened for publishing.
 #[derive(Clone, Copy)]
 struct Place {
     key: RoomKey,
     incarnation: u64,
-    /// The place's number in the low bits, its number of former uses in the high ones: late data for a former use
+    /// The slot's number in the low bits, its number of former uses in the high ones: late data for a former use
     /// matches nothing.
     handle: u32,
     /// The number of the room's namespace, if it has settings.
@@ -125,16 +125,16 @@ struct Place {
 
 /// A proxy's data per session.
 #[derive(Default)]
-#[repr(C)] // what every datagram needs stands in front
+#[repr(C)] // fields that every datagram needs come first
 pub struct Publisher {
     places: Vec<Place>,
     account: Option<AccountId>,
     /// Bytes of this session in the queues to brokers.
     queued: usize,
-    /// The window that it has while nothing waits.
+    /// The session's window while nothing waits.
     share: u32,
     acks: VecDeque<Vec<u8>>,
-    /// What it may do in which rooms.
+    /// The user's rights by room.
     grant: Grant,
 }
 
@@ -149,7 +149,7 @@ impl HasGrant for Publisher {
 }
 
 impl Publisher {
-    /// The window for a session: datagrams beyond the queue's space would come in vain.
+    /// The window for a session: datagrams beyond the queue's space would be dropped.
     fn window(&self, queue: &Queue) -> u32 {
         let most = if queue.bytes() > QUEUE_BYTES_MAX / 2 {
             QUEUE_SHARE_MAX
@@ -160,14 +160,18 @@ impl Publisher {
         self.share.min(free.max(WINDOW_MIN))
     }
 
-    /// The place that `handle` names, as long as it is open.
+    /// The slot that `handle` names, if it is open.
     fn place(&mut self, handle: u32) -> Option<&mut Place> {
         let place = self.places.get_mut(handle as usize % SESSION_PUBLICATIONS_MAX)?;
         (place.open && place.handle == handle).then_some(place)
     }
 }
 
-/// The proxy.
+/// A proxy: it forwards its clients' messages and commands to brokers, and the replies back.
+///
+/// Give it the nodes with [`Proxy::set_placement`], and run the verbs of [`Machine`] in every turn. For each
+/// [`ProxyEvent::Authenticate`] call [`Proxy::answer`] with the user and its rights. [`Proxy::not_ready`] returns why
+/// it does not serve yet.
 pub struct Proxy {
     node: Node,
     links: Links,
@@ -176,16 +180,16 @@ pub struct Proxy {
     owners: Owners,
     placement: Placement,
     name_key: [u8; 16],
-    /// Those with settings, numbered from 1 on.
+    /// Namespaces with settings, numbered from 1 on.
     namespaces: Vec<String>,
     commands: Commands,
     limits: Limits,
     accounts: Accounts,
     ages: Sampler,
-    /// Another system that lives here, and the frames on links that are ours or its.
+    /// The guest, and the kinds of link frames that are ours or the guest's.
     lodge: Lodge,
     link_kinds: FrameKinds,
-    /// Health of brokers, for commands alone.
+    /// Health of brokers, used for commands alone.
     pub health: Health,
     pub counters: ProxyCounters,
     events: VecDeque<ProxyEvent>,
@@ -223,7 +227,7 @@ impl Proxy {
         }
     }
 
-    /// Takes the control plane's placement; one older than the present changes nothing.
+    /// Takes the control plane's placement; an older one changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         if placement.epoch() < self.placement.epoch() {
             return;
@@ -238,12 +242,12 @@ impl Proxy {
         self.placement = placement;
     }
 
-    /// Whether all that the placement asks is done: running brokers are linked.
+    /// Whether the proxy has done all that the placement demands: running brokers are linked.
     pub fn settled(&self) -> bool {
         Owners::are_linked(&self.placement, &self.links)
     }
 
-    /// Takes a guest in, which hears of sessions and links from now on.
+    /// Installs a guest, which gets the events of sessions and links from now on.
     pub fn take_in(&mut self, guest: Box<dyn Guest>) {
         self.link_kinds = self.lodge.take_in(guest, kinds::ALL);
     }
@@ -253,8 +257,8 @@ impl Proxy {
         &self.lodge
     }
 
-    /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused. `aside`: what the
-    /// credential says for a guest.
+    /// Answers a [`ProxyEvent::Authenticate`]: the user and its rights, or why it is refused. `aside`: the guest's
+    /// part of the credential.
     pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, aside: &[u8]) {
         let (sessions, lodge, accounts) = (&mut self.sessions, &mut self.lodge, &mut self.accounts);
         let Some((slot, waiting)) = admission::admit(sessions, lodge, accounts, now, id, said, aside) else {
@@ -268,13 +272,13 @@ impl Proxy {
         self.sessions.reschedule(now, slot);
     }
 
-    /// Sets a user's commands a second, and the number at once after a pause, also for each session of
+    /// Sets a user's commands per second, and the burst; also for each session of
     /// [`SHARED_USER`](crate::command::SHARED_USER).
     pub fn set_command_limit(&mut self, rate: u32, burst: u32) {
         self.limits.set(rate, burst);
     }
 
-    /// Sets what a user may have and do here, over all its sessions, and each session of
+    /// Sets the limits of a user, over all its sessions; and of each session of
     /// [`SHARED_USER`](crate::command::SHARED_USER).
     pub fn set_bounds(&mut self, bounds: Bounds) {
         self.accounts.set(bounds);
@@ -289,7 +293,7 @@ impl Proxy {
         (!linked).then_some("no broker is linked")
     }
 
-    /// A service that other nodes offer clients and this proxy cannot, if any: running brokers that it does not reach.
+    /// The service that this proxy cannot offer although its nodes run, if any: running brokers that it cannot reach.
     pub fn cut_off(&self) -> Option<String> {
         let partition = self
             .placement
@@ -424,7 +428,7 @@ impl Proxy {
         Ok(place.handle)
     }
 
-    /// Frees the place of a room that is published to no more.
+    /// Frees the slot of a room that is no longer published to.
     fn close(&mut self, slot: u32, handle: u32) {
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
@@ -487,7 +491,7 @@ impl Proxy {
             messages: frame.messages,
             detour: route.detour,
             namespace: open.namespace,
-            // When they were born, until they leave.
+            // The time of birth, until the frame leaves.
             age: (frame.count > 0 && self.ages.draws()).then(|| age::born(now, away)),
         };
         let queue = self.queues.entry(route.node).or_default();
@@ -495,7 +499,7 @@ impl Proxy {
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
         };
-        // Once the queue is half full, a session with much in it waits for the others.
+        // Once the queue is half full, a session with much in it must wait.
         let greedy = queue.bytes() > QUEUE_BYTES_MAX / 2 && peer.data.data.queued + cost > QUEUE_SHARE_MAX;
         if queue.bytes() + cost > QUEUE_BYTES_MAX || greedy {
             self.counters.dropped_queue_full += count;
@@ -513,12 +517,12 @@ impl Proxy {
         self.links.table.mark(route.slot);
     }
 
-    /// Refuses a frame that goes to no owner, with the reason: silence would make the publisher wait longer and longer.
+    /// Refuses a frame that goes to no owner, with the reason: without one the publisher would back off ever longer.
     fn refuse(&mut self, slot: u32, frame: &Publish<'_>, code: Code) {
         self.answer_with(slot, Ack::refusing(frame.handle, frame.low, code));
     }
 
-    /// The same of a frame above the rate of its user, who is to wait for so long.
+    /// Refuses a frame above the rate of its user, who must wait for `wait`.
     fn hold_off(&mut self, slot: u32, frame: &Publish<'_>, wait: Micros) {
         self.answer_with(slot, Ack::putting_off(frame.handle, frame.low, wait));
     }
@@ -528,7 +532,7 @@ impl Proxy {
             return;
         };
         let (ack, acks) = (ack.to_vec(), &mut peer.data.data.acks);
-        // The same once more, but for the time to wait: it is heard soon enough.
+        // Skips a repeat that differs only in the wait, which the client learns soon enough.
         let again = |last: &Vec<u8>| last[..4] == ack[..4] && last[8..] == ack[8..];
         if !acks.back().is_some_and(again) && acks.len() < ACKS_MAX {
             acks.push_back(ack);
@@ -620,7 +624,7 @@ impl Proxy {
                 LinkChange::Down { peer, .. } if peer.role == role::BROKER && self.links.to(peer.node).is_none() => {
                     self.owners.lost(now, peer.node);
                     self.health.lost(peer.node);
-                    // The publishers repeat it to their rooms' new owners.
+                    // The publishers repeat these messages to their rooms' new owners.
                     if let Some(mut queue) = self.queues.remove(&peer.node) {
                         drop_queue(&mut self.sessions, &mut queue);
                     }
@@ -640,7 +644,7 @@ impl Proxy {
         }
     }
 
-    /// Judges once a second how well the brokers of each partition are reached.
+    /// Judges once a second the health of the brokers of each partition.
     fn judge_brokers(&mut self, now: Micros) {
         if !self.health.is_due(now) {
             return;
@@ -733,7 +737,7 @@ impl Proxy {
                 outbox,
                 self.node.payload,
                 |writer, _| {
-                    // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+                    // Acknowledgements are not repeated from here: the publisher repeats its message instead.
                     while let Some(ack) = acks.front() {
                         if !append(writer, kinds::ACK, 0, |writer| !writer.put(ack).full()) {
                             more = true;
@@ -778,8 +782,8 @@ impl Machine for Proxy {
     type Event = ProxyEvent;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
-        // Each step prefetches a datagram's session, then the session's parts, and takes a datagram for which both are
-        // there.
+        // Each step prefetches a datagram's session and another's session parts, and processes a datagram for which
+        // both are cached.
         let count = inbox.arrivals.len();
         let mut slots = [None; AHEAD];
         for step in 0..count + 2 * AHEAD {
@@ -866,7 +870,7 @@ impl Machine for Proxy {
     }
 }
 
-/// A frame of a session left a queue: it hears of it when it may have much more on its way than it knows.
+/// A frame of a session left a queue: announces the session's window if it has grown much.
 fn gone(sessions: &mut Sessions<Publisher>, queue: &Queue, session: u64, cost: usize) {
     let Some(slot) = sessions.table.find(session) else {
         return;
@@ -884,7 +888,7 @@ fn gone(sessions: &mut Sessions<Publisher>, queue: &Queue, session: u64, cost: u
     }
 }
 
-/// No broker will take the frames that wait here.
+/// Drops the frames that wait here, since no broker will take them.
 fn drop_queue(sessions: &mut Sessions<Publisher>, queue: &mut Queue) {
     while let Some((session, frame)) = queue.front() {
         let cost = Queue::cost(frame.len());

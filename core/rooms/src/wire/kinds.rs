@@ -8,21 +8,21 @@ use muster_transport::{FrameKind, FrameKinds};
 pub const ROOM: FrameKind = FrameKind::new(8);
 /// One place in a room's sequence that holds a gap, gateway to member.
 pub const GAP: FrameKind = FrameKind::new(9);
-/// The member's cursor was moved, gateway to member.
+/// The member's cursor moved, gateway to member.
 pub const SKIP: FrameKind = FrameKind::new(10);
 /// Heads of rooms, gateway to member.
 pub const HEADS: FrameKind = FrameKind::new(11);
-/// Ask for places again, member to gateway.
+/// Request for places, member to gateway.
 pub const REPAIR: FrameKind = FrameKind::new(12);
 /// A room's messages, broker to gateway.
 pub const LINK_ROOM: FrameKind = FrameKind::new(13);
 /// Heads of rooms, broker to gateway.
 pub const LINK_HEADS: FrameKind = FrameKind::new(14);
-/// Ask for offsets again, gateway to broker.
+/// Request for offsets, gateway to broker.
 pub const LINK_REPAIR: FrameKind = FrameKind::new(15);
 /// Offsets that the owner no longer has, broker to gateway.
 pub const LINK_LOST: FrameKind = FrameKind::new(16);
-/// How far the gateway is, gateway to broker.
+/// The gateway's progress, gateway to broker.
 pub const CONSUMED: FrameKind = FrameKind::new(17);
 /// Messages to publish, client to proxy (`publish`).
 pub const PUBLISH: FrameKind = FrameKind::new(18);
@@ -32,11 +32,11 @@ pub const LINK_PUBLISH: FrameKind = FrameKind::new(19);
 pub const LINK_ACK: FrameKind = FrameKind::new(20);
 /// Acknowledgement of publishing, proxy to client.
 pub const ACK: FrameKind = FrameKind::new(21);
-/// A link publish frame that says how old its messages are.
+/// A link publish frame that carries the age of its messages.
 pub const AGED_PUBLISH: FrameKind = FrameKind::new(22);
-/// A link room frame that says how old its messages are.
+/// A link room frame that carries the age of its messages.
 pub const AGED_ROOM: FrameKind = FrameKind::new(23);
-/// A room frame that says how old its messages are, gateway to member that asked for it.
+/// A room frame that carries the age of its messages, gateway to a member that asked for ages.
 pub const AGED_MEMBER_ROOM: FrameKind = FrameKind::new(24);
 
 const ELICITING: [FrameKind; 14] = [
@@ -57,5 +57,6 @@ const ELICITING: [FrameKind; 14] = [
 ];
 const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
 
-/// The frames that the machines of rooms understand. Repairs and progress are repeated by clocks of their own.
+/// The frames that the machines of rooms understand. Repair requests and progress are silent: timers of their own
+/// repeat them.
 pub const ALL: FrameKinds = FrameKinds::TRANSPORT.with(&ELICITING, false).with(&SILENT, true);

@@ -1,4 +1,4 @@
-//! Publishing: messages on their way to the room's owner, and the acknowledgements on their way back.
+//! Publishing: messages on their way to the room's owner, and the acknowledgements on the way back.
 
 use muster_transport::{append, Code, Micros, Reader, Writer, FRAME, HEADER, MISSING_RANGES_MAX};
 
@@ -14,26 +14,27 @@ pub const PUBLISH: usize = FRAME + 4 + 4 + 8 + 8 + 1;
 pub const LINK_PUBLISH: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 4 + 8 + 8 + 1;
 /// Bytes of a published message's own header.
 pub const PUBLISHED: usize = 3;
-/// Bytes of messages that a publish frame may carry, so that a proxy can pass them on in one datagram of `payload` bytes.
+/// Maximum bytes of messages in a publish frame, so that a proxy can forward them in one datagram of `payload` bytes.
 pub const fn publish_body_max(payload: usize) -> usize {
     payload - HEADER - muster_transport::TAG - LINK_PUBLISH
 }
-/// Flag of a published message beside those of chunks: a caller waits for its acknowledgement, which leaves at once.
+/// Flag of a published message, besides those of chunks: a caller waits for its acknowledgement, which must leave at
+/// once.
 pub const PROMPT: u8 = 4;
-/// Messages that one publish frame may carry.
+/// Maximum number of messages in one publish frame.
 pub const PUBLISH_MESSAGES: usize = 255;
 
 /// Messages of one publisher for one room, numbered from `first`.
 #[derive(Clone, Copy, Debug)]
 pub struct Publish<'a> {
     pub handle: u32,
-    /// The publisher's clock, as the acknowledgement that this frame draws gives it back; not 0.
+    /// The publisher's clock, not 0; the acknowledgement of this frame echoes it.
     pub sent_at: u32,
-    /// The lowest sequence that the publisher has no acknowledgement for.
+    /// The publisher's lowest unacknowledged sequence.
     pub low: u64,
     pub first: u64,
     pub count: u8,
-    /// The messages as on the wire: length u16, flags u8, data.
+    /// The messages in wire format: length u16, flags u8, data.
     pub messages: &'a [u8],
 }
 
@@ -50,7 +51,7 @@ impl<'a> Publish<'a> {
         })
     }
 
-    /// Writes the frame with messages already in wire form.
+    /// Writes the frame with messages already in wire format.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, kinds::PUBLISH, 0, |writer| {
             writer
@@ -65,14 +66,14 @@ impl<'a> Publish<'a> {
     }
 }
 
-/// The same between proxy and broker, with the publisher stamped by the proxy and fields that the owner echoes.
+/// The same frame between proxy and broker, with the publisher stamped by the proxy and fields that the owner echoes.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkPublish<'a> {
     pub room: u64,
     /// The second half of the hash of the room's name.
     pub check: u64,
     pub publisher: PublisherId,
-    /// The proxy's name for the session, echoed in the acknowledgement.
+    /// The proxy's number for the session, echoed in the acknowledgement.
     pub session: u64,
     /// The proxy's handle of the room in that session, and the publisher's clock, echoed.
     pub handle: u32,
@@ -83,19 +84,19 @@ pub struct LinkPublish<'a> {
     pub messages: &'a [u8],
     /// The proxy has no link to the room's owner: the receiver must number it.
     pub detour: bool,
-    /// The age of the messages in microseconds, in frames that carry it.
+    /// The age of the messages in microseconds, if the frame carries it.
     pub age: Option<u32>,
-    /// The proxy's number of the room's namespace ([`Record::Namespace`]); 0: one without settings.
+    /// The proxy's number of the room's namespace ([`Record::Namespace`]); 0: no settings.
     ///
     /// [`Record::Namespace`]: crate::wire::record::Record::Namespace
     pub namespace: u8,
 }
 
-/// Flag of a link publish frame that does not go to the room's owner.
+/// Flag of a link publish frame sent to a broker that is not the room's owner.
 pub const DETOUR: u8 = 1;
-/// The flags above it are the number of the room's namespace.
+/// The flag bits from here on are the number of the room's namespace.
 const NAMESPACE_AT: u8 = 1;
-/// The position of the age in an aged publish frame, from the frame's first byte.
+/// The offset of the age in an aged publish frame.
 pub const PUBLISH_AGE_AT: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 4 + 4;
 
 impl<'a> LinkPublish<'a> {
@@ -103,7 +104,8 @@ impl<'a> LinkPublish<'a> {
         Self::read_as(false, flags, body)
     }
 
-    /// The same of an aged publish frame. In it stands how far `low` is below `first`, so that it is not longer for its age.
+    /// Parses an aged publish frame. It stores `low` as the distance below `first`, so that the age makes it no
+    /// longer.
     pub fn read_aged(flags: u8, body: &'a [u8]) -> Option<Self> {
         Self::read_as(true, flags, body)
     }
@@ -143,12 +145,12 @@ impl<'a> LinkPublish<'a> {
         Some(frame)
     }
 
-    /// The distance of `low` below `first`, if an aged frame can express it.
+    /// The distance of `low` below `first`, if an aged frame can hold it.
     fn behind(&self) -> Option<u32> {
         u32::try_from(self.first.checked_sub(self.low)?).ok()
     }
 
-    /// Writes the frame: an aged one where there is an age, and it can.
+    /// Writes the frame; an aged one if there is an age that it can hold.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         let flags = self.namespace << NAMESPACE_AT | if self.detour { DETOUR } else { 0 };
         let aged = self.age.zip(self.behind());
@@ -174,7 +176,7 @@ impl<'a> LinkPublish<'a> {
     }
 }
 
-/// Walks published messages: flags and data.
+/// Iterates over published messages: flags and data.
 pub fn published(messages: &[u8], count: u8) -> impl Iterator<Item = (u8, &[u8])> {
     let mut reader = Reader::new(messages);
     let mut left = count;
@@ -186,16 +188,17 @@ pub fn published(messages: &[u8], count: u8) -> impl Iterator<Item = (u8, &[u8])
     })
 }
 
-/// The highest sequence: higher ones leave room for arithmetic.
+/// The highest sequence; the rest is headroom for arithmetic.
 pub const SEQUENCE_MAX: u64 = 1 << 61;
 
-/// Whether a publisher may use these sequences, the lowest without an acknowledgement and the first of a frame. They begin at 1.
+/// Whether these sequences are valid for a publisher: its lowest unacknowledged one and the first of a frame. They
+/// begin at 1.
 pub fn numbered(low: u64, first: u64) -> bool {
     let valid = 1..=SEQUENCE_MAX;
     valid.contains(&low) && valid.contains(&first)
 }
 
-/// Whether `messages` are `count` messages that members can be sent in datagrams of `payload` bytes, and nothing else.
+/// Whether `messages` holds exactly `count` messages that fit into members' datagrams of `payload` bytes.
 pub fn well_formed(messages: &[u8], count: u8, payload: usize) -> bool {
     let (mut len, mut seen) = (0, 0);
     for (_, data) in published(messages, count) {
@@ -208,24 +211,24 @@ pub fn well_formed(messages: &[u8], count: u8, payload: usize) -> bool {
     seen == count && len == messages.len()
 }
 
-/// Runs of positions that one acknowledgement can carry.
+/// Maximum number of runs of positions in one acknowledgement.
 pub const ACK_RUNS: usize = 16;
-/// Missing ranges that one acknowledgement can carry.
+/// Maximum number of missing ranges in one acknowledgement.
 pub const ACK_RANGES: usize = MISSING_RANGES_MAX;
 
 /// The owner's state of a publisher's messages in a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     pub handle: u32,
-    /// The clock of the frame that drew it; 0 if none did, or one that another acknowledgement has answered. With the code
-    /// `rate_limited`: the milliseconds after which it is worth another try.
+    /// The clock of the frame that caused it; 0 if none did, or if another acknowledgement has echoed it. With the
+    /// code `rate_limited`: the milliseconds before another try.
     pub echo: u32,
     pub code: Code,
     /// Every sequence up to here is numbered.
     pub cumulative: u64,
-    /// The highest sequence numbered or held: nothing above it has come and been kept.
+    /// The highest sequence numbered or held; nothing above it has been kept.
     pub highest: u64,
-    /// Messages and bytes that the publisher may have unacknowledged.
+    /// Maximum number of messages and bytes that the publisher may have unacknowledged.
     pub credit_messages: u16,
     pub credit_bytes: u32,
     pub stream: StreamId,
@@ -243,7 +246,7 @@ impl Ack {
         FRAME + 8 + 4 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ranges * 12 + runs * 18
     }
 
-    /// Refuses everything from `low` on, with the reason; says nothing else.
+    /// Refuses everything from `low` on with this reason.
     pub fn refusing(handle: u32, low: u64, code: Code) -> Self {
         Ack {
             handle,
@@ -259,7 +262,7 @@ impl Ack {
         }
     }
 
-    /// Refuses everything from `low` on as above its user's rate, until `wait` has passed.
+    /// Refuses everything from `low` on because its user exceeds the rate, until `wait` has passed.
     pub fn putting_off(handle: u32, low: u64, wait: Micros) -> Self {
         Ack {
             echo: u32::try_from(wait.div_ceil(1_000)).unwrap_or(u32::MAX),
@@ -267,12 +270,12 @@ impl Ack {
         }
     }
 
-    /// How long a publisher that is refused for now is to wait, if that was said.
+    /// How long a temporarily refused publisher must wait, if announced.
     pub fn wait(&self) -> Option<Micros> {
         (self.code == Code::RateLimited).then_some(Micros::from(self.echo) * 1_000)
     }
 
-    /// Bytes of this one between broker and proxy.
+    /// Length of this acknowledgement between broker and proxy.
     pub fn link_len(&self) -> usize {
         Ack::len_of(self.missing.len(), self.runs.len())
     }
@@ -328,7 +331,7 @@ impl Ack {
         Ack::read_from(&mut Reader::new(body))
     }
 
-    /// Reads a broker's frame to a proxy: the session, and the acknowledgement's bytes to pass on unchanged.
+    /// Parses a broker's frame to a proxy: the session, and the acknowledgement's bytes to forward unchanged.
     pub fn read_link(body: &[u8]) -> Option<(u64, &[u8])> {
         let mut reader = Reader::new(body);
         let session = reader.u64()?;
@@ -336,7 +339,7 @@ impl Ack {
         Ack::read(rest).map(|_| (session, rest))
     }
 
-    /// A proxy's own answer to a client.
+    /// Encodes a proxy's own acknowledgement to a client.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; Ack::LEN_MAX];
         let mut writer = Writer::new(&mut bytes);
@@ -346,7 +349,7 @@ impl Ack {
         bytes
     }
 
-    /// Writes from broker to proxy.
+    /// Writes the frame from broker to proxy.
     pub fn write_link(&self, writer: &mut Writer<'_>, session: u64) -> bool {
         debug_assert!(self.missing.len() <= ACK_RANGES && self.runs.len() <= ACK_RUNS);
         append(writer, kinds::LINK_ACK, 0, |writer| {
@@ -356,7 +359,7 @@ impl Ack {
         })
     }
 
-    /// Writes from proxy to client.
+    /// Writes the frame from proxy to client.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, kinds::ACK, 0, |writer| {
             self.write_to(writer);
@@ -374,7 +377,7 @@ const ENDED: u64 = 1 << 62;
 pub enum Course {
     #[default]
     GoesOn,
-    /// Another owner went on.
+    /// Another owner continues the room.
     Ended,
     /// The rest is lost, and its end is unknown.
     Lost,
@@ -384,21 +387,21 @@ pub enum Course {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub stream: StreamId,
-    /// Everything up to here is had or announced as lost.
+    /// Everything up to here was received, or announced as lost.
     pub offset: u64,
     pub course: Course,
 }
 
-/// Streams of a room that a member remembers, those that go on for longest. It names half of them; a gateway's
-/// statement about the others is not new to it.
+/// Maximum number of streams of a room that a member remembers; those that continue stay longest. It names half of
+/// them; what a gateway reports about the others is not new to it.
 const REMEMBERED_MAX: usize = 2 * STREAMS_MAX;
 
-/// A member's position in a room: the streams that it knows, the newest last. Opaque to users.
+/// A member's position in a room: the streams that it knows, newest last. Opaque to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Positions(pub Vec<Position>);
 
 impl Positions {
-    /// Streams that go on, each with the last offset had.
+    /// Streams that continue, each with its last received offset.
     pub fn at(streams: impl IntoIterator<Item = (StreamId, u64)>) -> Self {
         let position = |(stream, offset)| Position {
             stream,
@@ -432,7 +435,7 @@ impl Positions {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) {
-        // If there are too many to name, streams that go on come first, then the newest.
+        // If there are too many to name, streams that continue come first, then the newest.
         let mut over = self.0.len().saturating_sub(STREAMS_MAX);
         let ended = self.0.iter().filter(|known| known.course != Course::GoesOn).count();
         let mut live = over.saturating_sub(ended);
@@ -462,8 +465,8 @@ impl Positions {
         self.0.iter().rev().find(|known| known.stream == stream).copied()
     }
 
-    /// Notes that everything of `stream` up to `offset` is had or announced as lost, and that it goes on. Returns whether that
-    /// is news.
+    /// Notes that everything of `stream` up to `offset` was received or announced as lost, and that the stream
+    /// continues. Returns whether that is new.
     pub fn advance(&mut self, stream: StreamId, offset: u64) -> bool {
         let position = self.entry(stream, offset);
         let news = offset > position.offset;
@@ -473,21 +476,21 @@ impl Positions {
         news
     }
 
-    /// Notes a stream that was not known.
+    /// Notes a new stream.
     pub fn begin(&mut self, position: Position) {
         *self.entry(position.stream, 0) = position;
     }
 
-    /// Notes that `stream` ends before `first` as far as anyone knows.
+    /// Notes that `stream` ends before `first`, as far as known.
     pub fn end(&mut self, stream: StreamId, first: u64, course: Course) {
         let position = self.entry(stream, 0);
         position.offset = position.offset.max(first.saturating_sub(1));
         position.course = course;
     }
 
-    /// The position in `stream`. A new one makes the oldest of too many forgotten, one that does not go on before others.
+    /// The position in `stream`. A new one may push out the oldest: first among those that do not continue.
     fn entry(&mut self, stream: StreamId, offset: u64) -> &mut Position {
-        // Nearly always the last one.
+        // It is nearly always the last one.
         let at = match self.0.iter().rposition(|known| known.stream == stream) {
             Some(at) => at,
             None => {
@@ -514,7 +517,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn more_streams_are_remembered_than_named_and_those_that_go_on_for_longest() {
+    fn more_streams_are_remembered_than_named_and_continuing_ones_longest() {
         let stream = |node| StreamId {
             node,
             epoch: 1,
@@ -541,7 +544,7 @@ mod tests {
         assert_eq!(
             known,
             [vec![4], (6..=20).collect()].concat(),
-            "what was over went first"
+            "ended streams are forgotten first"
         );
     }
 

@@ -7,8 +7,8 @@ use crate::wire::publish::Positions;
 use crate::wire::room::STREAMS_MAX;
 use crate::wire::stream::StreamGap;
 
-/// Gaps that an answer to a join can carry: one for each stream that the member names and one for each that the room has. With
-/// all else that is 712 bytes.
+/// Maximum number of gaps in a reply to a join: one for each stream that the member names and one for each that the
+/// room has. With everything else that is 712 bytes.
 pub const JOIN_GAPS: usize = 2 * STREAMS_MAX;
 
 macro_rules! kinds {
@@ -108,7 +108,7 @@ fn read_data<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     reader.bytes16().filter(|data| data.len() <= COMMAND_BYTES_MAX)
 }
 
-/// A question that tells members nothing: whether users must be named (1 B), and from which on (8 B).
+/// A member query: whether users must be named (1 B), and from which one on (8 B).
 fn read_count(reader: &mut Reader<'_>) -> Option<Ask<'static>> {
     let (users, from) = (reader.u8()?, reader.u64()?);
     Some(Ask::Count {
@@ -157,7 +157,7 @@ fn write_page(page: Option<&Page>, writer: &mut Writer<'_>) {
     });
 }
 
-/// Verdict (1 B), code (1 B, 0 but of a refusal), members (4 B).
+/// Verdict (1 B), code (1 B, 0 unless refused), members (4 B).
 fn read_outcome(reader: &mut Reader<'_>) -> Option<Outcome> {
     let (verdict, code, members) = (reader.u8()?, reader.u8()?, reader.u32()?);
     let verdict = match verdict {
@@ -180,51 +180,51 @@ fn write_outcome<'w, 'b>(outcome: &Outcome, writer: &'w mut Writer<'b>) -> &'w m
     writer.u8(verdict).u8(code).u32(outcome.members)
 }
 
-/// One record, borrowed. `request` is the asker's number, echoed by the answer.
+/// One record, borrowed. `request` is the asker's number, echoed by the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// One that every system has.
+    /// A record that every system has.
     Control(ControlRecord<'a>),
-    /// One of a guest, whole.
+    /// A whole record of a guest.
     Guest(&'a [u8]),
     // ---- client to gateway or proxy
-    /// Join a room, with the positions already held; without any, with its last `history` messages first.
+    /// Joins a room: with the positions already held, or without any and with its last `history` messages first.
     Join {
         request: u32,
         name: &'a [u8],
         positions: Positions,
         history: u32,
     },
-    /// Stop being a member.
+    /// Leaves a room.
     Leave {
         handle: u32,
     },
-    /// Tell this session the ages of messages where they are known. Gateways of before 0.3 drop it.
+    /// Asks for the ages of messages in this session, where known. Gateways before 0.3 drop it.
     Ages,
-    /// Be about to publish to a room under this incarnation.
+    /// Opens a room for publishing, under this incarnation.
     Open {
         request: u32,
         name: &'a [u8],
         incarnation: u64,
     },
-    /// Nothing more is published by this handle; all that was is acknowledged.
+    /// Closes this handle: everything published with it is acknowledged.
     Close {
         handle: u32,
     },
-    /// Tell every member of a room, or count them. `number` is random, and the same in each try.
+    /// A command to every member of a room, or a count of them. `number` is random, and the same in each try.
     Command {
         number: u64,
         name: &'a [u8],
         left_ms: u32,
         ask: Ask<'a>,
     },
-    /// A member has a command, or (`taken` is false) has no place for it or is none.
+    /// A member has taken a command; or (`taken` is false) has no space for it, or is no member.
     CommandTaken {
         command: CommandId,
         taken: bool,
     },
     // ---- gateway or proxy to client
-    /// The outcome of a command, and the members if asked. A refused one may be sent again after `retry_ms`.
+    /// The outcome of a command, and the members if requested. A refused one may be sent again after `retry_ms`.
     CommandDone {
         number: u64,
         outcome: Outcome,
@@ -239,8 +239,8 @@ pub enum Record<'a> {
     },
     /// The member begins at place `index`, which follows `start` if the stream is known. `heads`: the first unknown
     /// offset of each stream. `gaps`: messages that a join with positions can no longer get. `whole`: every message
-    /// since those positions comes or is among the gaps. For a join with history: there is no more of it, or it is as
-    /// much as asked.
+    /// since those positions comes or is among the gaps; for a join with history: there is no more of it, or it is as
+    /// much as requested.
     Joined {
         request: u32,
         handle: u32,
@@ -251,13 +251,13 @@ pub enum Record<'a> {
         history: u32,
         whole: bool,
     },
-    /// The handle to publish with.
+    /// The handle for publishing.
     Opened {
         request: u32,
         handle: u32,
     },
     // ---- gateway to router
-    /// All rooms of this gateway within a scope as of `version` follow.
+    /// All rooms of this gateway within a scope follow, as of `version`.
     SnapshotBegin {
         scope: Scope,
         version: u64,
@@ -268,7 +268,7 @@ pub enum Record<'a> {
         version: u64,
     },
     // ---- router to gateway or router
-    /// Every broker has what was logged here up to this log offset.
+    /// Every broker has everything that was logged here up to this log offset.
     Covered {
         offset: u64,
     },
@@ -291,7 +291,7 @@ pub enum Record<'a> {
         version: u64,
     },
     // ---- router to broker
-    /// Nothing of this gateway's life is left in a scope.
+    /// A gateway's life is over within a scope.
     GatewayGone {
         node: u32,
         epoch: u32,
@@ -302,13 +302,13 @@ pub enum Record<'a> {
         scope: Scope,
     },
     // ---- broker to router
-    /// Be told of a scope's rooms, from a snapshot on.
+    /// Subscribes to a scope's rooms, starting with a snapshot.
     Subscribe {
         scope: Scope,
     },
     Unsubscribe,
     // ---- router to router, and to broker
-    /// Whether there is a link to a gateway; to a broker, whether any router of the partition has one.
+    /// Whether there is a link to a gateway; sent to a broker: whether any router of the partition has one.
     GatewaySeen {
         node: u32,
         up: bool,
@@ -320,13 +320,13 @@ pub enum Record<'a> {
         told: bool,
     },
     // ---- proxy to broker
-    /// The number by which this proxy names a namespace with settings in its frames.
+    /// The number that this proxy uses in its frames for a namespace with settings.
     Namespace {
         number: u8,
         name: &'a [u8],
     },
     // ---- proxy to broker, broker to gateway
-    /// A command. `session` is the sender's at its proxy, which the answer names.
+    /// A command. `session` is the sender's at its proxy, named in the reply.
     LinkCommand {
         command: CommandId,
         session: u64,
@@ -343,7 +343,7 @@ pub enum Record<'a> {
         page: Option<Page>,
     },
     // ---- router or broker to gateway
-    /// Nothing will come of this gateway's interest in a room.
+    /// The gateway's interest in a room is refused.
     RoomRefused {
         room: u64,
         code: Code,
@@ -704,8 +704,8 @@ impl<'a> SystemRecord<'a> for Record<'a> {
         }
     }
 
-    /// Records that undo a join or an open: dropped, they would leave a member or a place behind forever. Also answers
-    /// to the server's own request. A guest has limits of its own.
+    /// Records that undo a join or an open: if they were dropped, a membership or a publication would stay forever.
+    /// Also replies to the server's own request. A guest has limits of its own.
     fn is_free(&self) -> bool {
         matches!(
             self,

@@ -14,33 +14,33 @@ use crate::wire::stream::{GapReason, PublisherId, StreamGap, StreamId};
 pub const FIRST: u8 = 1;
 /// Last chunk of a message.
 pub const LAST: u8 = 2;
-/// Both: a message in one piece.
+/// Both: a message in one chunk.
 pub const WHOLE: u8 = FIRST | LAST;
 
-/// Publishers that one block can name; the next one starts a new block.
+/// Maximum number of publishers in one block; the next one starts a new block.
 pub const BLOCK_PUBLISHERS: usize = 16;
-/// Messages that one block can hold.
+/// Maximum number of messages in one block.
 pub const BLOCK_MESSAGES: usize = 255;
 /// Bytes of a message's own header.
 pub const MESSAGE: usize = 6;
-/// Bytes that name a publisher, inline.
+/// Bytes that name a publisher inline.
 pub const PUBLISHER: usize = 24;
-/// Bytes of a member block's own header, the frame's included.
+/// Bytes of a member block's own header, including the frame's.
 pub const ROOM_BLOCK: usize = FRAME + 4 + 8 + StreamId::LEN + 8 + 1;
-/// Bytes of a link block's own header, the frame's included.
+/// Bytes of a link block's own header, including the frame's.
 pub const LINK_BLOCK: usize = FRAME + 8 + 4 + 8 + 8 + 1;
-/// Data bytes of the longest message that a member can be sent in datagrams of `payload` bytes.
+/// Data bytes of the longest message that fits into a member's datagram of `payload` bytes.
 pub const fn message_max(payload: usize) -> usize {
     payload - HEADER - muster_transport::TAG - ROOM_BLOCK - PUBLISHER - MESSAGE
 }
-/// Flag of a link room frame: all in it is older than a live room's members want.
+/// Flag of a link room frame whose messages are all too old for a live room's members.
 pub const OLD: u8 = 1;
-/// The position of a link block's `base`, from the frame's first byte.
+/// The offset of a link block's `base` in its frame.
 pub const LINK_BASE_AT: usize = FRAME + 12;
-/// The position of the age in an aged block. The block is not longer than a member's, so its content fits there too.
+/// The offset of the age in an aged block. The block is not longer than a member's, so its content fits there too.
 pub const LINK_AGE_AT: usize = LINK_BLOCK - 1;
 const _: () = assert!(LINK_BLOCK + 4 <= ROOM_BLOCK);
-/// The position of the age in an aged member block.
+/// The offset of the age in an aged member block.
 pub const ROOM_AGE_AT: usize = ROOM_BLOCK - 1;
 
 /// One message of a block, borrowed.
@@ -61,7 +61,7 @@ pub struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Begins after the block's header; `writer` stands where the message count goes.
+    /// Begins after the block's header; `writer` is at the message count.
     pub fn begin(writer: &mut Writer<'_>) -> Self {
         let count_at = writer.len();
         writer.u8(0);
@@ -73,7 +73,7 @@ impl BlockWriter {
         }
     }
 
-    /// Appends one message, or says that this block is full.
+    /// Appends one message; `false` if this block is full.
     pub fn push(&mut self, writer: &mut Writer<'_>, message: &Message<'_>) -> bool {
         if self.count == BLOCK_MESSAGES {
             return false;
@@ -108,7 +108,7 @@ impl BlockWriter {
         true
     }
 
-    /// Writes the count. Returns how many messages the block holds; none where not even the block's header fitted.
+    /// Writes the count. Returns how many messages the block holds; 0 if not even its header fitted.
     pub fn finish(self, writer: &mut Writer<'_>) -> usize {
         if let Some(place) = writer.written().get_mut(self.count_at) {
             *place = self.count as u8;
@@ -131,7 +131,7 @@ impl<'a> BlockMessages<'a> {
         Some(BlockMessages::of(left, reader.rest()))
     }
 
-    /// The `count` messages in `bytes`; each publisher is named at its first one.
+    /// The `count` messages in `bytes`; each publisher is named at its first message.
     pub fn of(count: usize, bytes: &'a [u8]) -> Self {
         BlockMessages {
             reader: Reader::new(bytes),
@@ -141,12 +141,12 @@ impl<'a> BlockMessages<'a> {
         }
     }
 
-    /// Messages that the block claims and has not given yet; bounded by [`BLOCK_MESSAGES`].
+    /// Messages that the block claims and has not yielded yet; bounded by [`BLOCK_MESSAGES`].
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// The bytes in which these stand.
+    /// The bytes of the remaining messages.
     pub fn bytes(&self) -> &'a [u8] {
         self.reader.rest()
     }
@@ -155,7 +155,7 @@ impl<'a> BlockMessages<'a> {
 impl<'a> Iterator for BlockMessages<'a> {
     type Item = Message<'a>;
 
-    /// The next message; a lie in a length ends the block.
+    /// The next message; a wrong length ends the block.
     #[inline]
     fn next(&mut self) -> Option<Message<'a>> {
         self.left = self.left.checked_sub(1)?;
@@ -196,12 +196,12 @@ impl<'a> Iterator for BlockMessages<'a> {
 /// A member block: consecutive places of a room, gateway to member.
 pub struct RoomBlock<'a> {
     pub handle: u32,
-    /// The gateway's place of the first message; dense per gateway and room, gaps take a place too.
+    /// The place of the first message, assigned by the gateway; dense per gateway and room, gaps take a place too.
     pub index: u64,
     pub stream: StreamId,
     /// The owner's offset of the first message.
     pub offset: u64,
-    /// Their age in microseconds, where that is told.
+    /// Age of the messages in microseconds, if known.
     pub age: Option<u32>,
     pub messages: BlockMessages<'a>,
 }
@@ -212,7 +212,7 @@ impl<'a> RoomBlock<'a> {
         Self::read_as(false, body)
     }
 
-    /// The same of an aged block.
+    /// Parses an aged block.
     pub fn read_aged(body: &'a [u8]) -> Option<Self> {
         Self::read_as(true, body)
     }
@@ -230,7 +230,7 @@ impl<'a> RoomBlock<'a> {
         })
     }
 
-    /// Begins a member block's body; with an age that of an aged one.
+    /// Begins the body of a member block; with an age, of an aged one.
     pub fn begin(
         writer: &mut Writer<'_>,
         handle: u32,
@@ -253,10 +253,10 @@ impl<'a> RoomBlock<'a> {
 pub struct LinkBlock<'a> {
     pub room: u64,
     pub generation: u32,
-    /// The first offset that this gateway is to have: where its interest began.
+    /// The first offset that this gateway gets: where its interest began.
     pub base: u64,
     pub offset: u64,
-    /// How old all of them are, in microseconds, where that is told.
+    /// Age of the messages in microseconds, if known.
     pub age: Option<u32>,
     pub messages: BlockMessages<'a>,
 }
@@ -267,7 +267,7 @@ impl<'a> LinkBlock<'a> {
         Self::read_as(false, body)
     }
 
-    /// The same of an aged block.
+    /// Parses an aged block.
     pub fn read_aged(body: &'a [u8]) -> Option<Self> {
         Self::read_as(true, body)
     }
@@ -285,7 +285,7 @@ impl<'a> LinkBlock<'a> {
         })
     }
 
-    /// Begins a link block's body; with an age that of an aged one.
+    /// Begins the body of a link block; with an age, of an aged one.
     pub fn begin(
         writer: &mut Writer<'_>,
         room: u64,
@@ -329,11 +329,11 @@ impl GapPlace {
     }
 }
 
-/// Streams that one skip or one set of positions can name.
+/// Maximum number of streams that one skip or one set of positions can name.
 pub const STREAMS_MAX: usize = 8;
 
-/// The member's cursor was moved to `index`: every place below it that the member lacks is lost. For each stream that the
-/// move passed over, the first offset that still follows (`u64::MAX`: nothing follows).
+/// The member's cursor moved to `index`: every place below it that the member lacks is lost. For each stream that the
+/// move skipped, the first offset that still follows (`u64::MAX`: nothing follows).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
     pub handle: u32,
@@ -381,7 +381,7 @@ impl Skip {
 /// One room's head in a heads frame, gateway to member: the place after the last one sent.
 pub const HEAD: usize = 12;
 
-/// Walks a heads frame.
+/// Iterates over a heads frame.
 pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
     body.chunks_exact(HEAD).filter_map(|entry| {
         let mut reader = Reader::new(entry);
@@ -389,7 +389,7 @@ pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
     })
 }
 
-/// Flag of a link heads frame whose streams have ended: another broker continues them.
+/// Flag of a link heads frame for streams that have ended: another broker continues them.
 pub const ENDED: u8 = 1;
 
 /// One room's head in a link heads frame.
@@ -405,7 +405,7 @@ pub struct LinkHead {
 impl LinkHead {
     pub const LEN: usize = 28;
 
-    /// Says that the broker has nothing of a room: no stream has generation 0.
+    /// States that the broker has nothing of a room: no stream has generation 0.
     pub fn nothing(room: u64) -> Self {
         LinkHead {
             room,
@@ -432,14 +432,14 @@ impl LinkHead {
     }
 }
 
-/// How far a gateway has a room's stream, gateway to broker.
+/// A gateway's progress in a room's stream, gateway to broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumed {
     pub room: u64,
     pub generation: u32,
-    /// The first offset that it has not passed on.
+    /// The first offset that the gateway has not passed on.
     pub next: u64,
-    /// In a paced room, the first offset that it still has to have for a member; 0 in a live one.
+    /// In a paced room, the first offset that a member still needs from the gateway; 0 in a live one.
     pub kept: u64,
 }
 
@@ -464,10 +464,10 @@ impl Consumed {
     }
 }
 
-/// Ranges that one repair request can name.
+/// Maximum number of ranges in one repair request.
 pub const REPAIR_RANGES: usize = 16;
 
-/// Walks inclusive ranges at the end of a repair frame.
+/// Iterates over inclusive ranges at the end of a repair frame.
 fn ranges<'a>(reader: &mut Reader<'a>) -> Option<impl Iterator<Item = (u64, u64)> + 'a> {
     let count = usize::from(reader.u8()?);
     let bytes = reader.rest();
@@ -488,14 +488,15 @@ fn put_ranges(writer: &mut Writer<'_>, ranges: &[(u64, u64)]) {
     }
 }
 
-/// Reads a member's repair request: handle, the first place that it lacks, and inclusive ranges of places.
+/// Parses a member's repair request: handle, the first missing place, and inclusive ranges of places.
 pub fn read_repair(body: &[u8]) -> Option<(u32, u64, impl Iterator<Item = (u64, u64)> + '_)> {
     let mut reader = Reader::new(body);
     let (handle, next) = (reader.u32()?, reader.number()?);
     Some((handle, next, ranges(&mut reader)?))
 }
 
-/// Writes a member's repair request of at most [`REPAIR_RANGES`] ranges; with none, nothing is missing below `next` any more.
+/// Writes a member's repair request of at most [`REPAIR_RANGES`] ranges; without ranges, nothing below `next` is
+/// missing anymore.
 pub fn write_repair(writer: &mut Writer<'_>, handle: u32, next: u64, wanted: &[(u64, u64)]) -> bool {
     append(writer, kinds::REPAIR, 0, |writer| {
         writer.u32(handle).u64(next);
@@ -504,15 +505,15 @@ pub fn write_repair(writer: &mut Writer<'_>, handle: u32, next: u64, wanted: &[(
     })
 }
 
-/// Reads a gateway's repair request: room, generation, whether it is for history, and inclusive ranges of offsets.
+/// Parses a gateway's repair request: room, generation, whether it is for history, and inclusive ranges of offsets.
 pub fn read_link_repair(body: &[u8]) -> Option<(u64, u32, bool, impl Iterator<Item = (u64, u64)> + '_)> {
     let mut reader = Reader::new(body);
     let (room, generation, history) = (reader.u64()?, reader.u32()?, reader.u8()? != 0);
     Some((room, generation, history, ranges(&mut reader)?))
 }
 
-/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges. `history`: nothing is missing, a returning
-/// member wants earlier messages.
+/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges. `history`: nothing is missing, but a
+/// returning member wants earlier messages.
 pub fn write_link_repair(
     writer: &mut Writer<'_>,
     room: u64,
@@ -527,7 +528,7 @@ pub fn write_link_repair(
     })
 }
 
-/// Offsets below `first` of a stream are no longer to be had from its owner.
+/// Offsets below `first` of a stream are no longer available from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLost {
     pub room: u64,

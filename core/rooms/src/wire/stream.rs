@@ -1,11 +1,11 @@
-//! The names of streams and of publishers, and the gaps of a stream.
+//! The identities of streams and publishers, and the gaps of a stream.
 //!
 //! Owns their layouts and the reasons of gaps. Knows no frame and no record.
 
 use muster_transport::{Reader, Writer};
 
-/// The name of one numbered sequence of a room's messages: the owner, its life, and the generation of the room in that
-/// life.
+/// The identity of one numbered sequence of a room's messages: the owner, its life, and the generation of the room in
+/// that life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct StreamId {
     pub node: u32,
@@ -38,23 +38,23 @@ pub struct PublisherId {
     pub incarnation: u64,
 }
 
-/// Why offsets of a stream will not come.
+/// Why offsets of a stream will not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum GapReason {
-    /// The member was slower than the ring keeps.
+    /// The member was slower than the ring allows.
     Slow = 1,
     /// The owner died and its ring with it; the gap has no known end.
     OwnerLost = 2,
-    /// A repair did not come in time.
+    /// A repair did not arrive in time.
     Unrepaired = 3,
     /// Older than the ring, at a join with positions.
     Expired = 4,
-    /// The owner forgot the room (idle) and numbered it anew.
+    /// The owner forgot the idle room and started a new stream.
     Restarted = 5,
-    /// The program that reads was slower than its policy allows; never on the wire.
+    /// The reading program was slower than its policy allows; never on the wire.
     Reader = 6,
-    /// Another owner goes on: nothing is missing.
+    /// Another owner continues: nothing is missing.
     Ended = 7,
 }
 

@@ -1,7 +1,7 @@
-//! One real machine among peers that have valid keys and bad behaviour, for the hostile tests and the fuzz targets.
+//! One real machine among peers that have valid keys and behave badly, for the hostile tests and the fuzz targets.
 //!
-//! Owns [`Rig`] (a machine, its clock, its datagrams), [`Peer`] (the other end of a session or link, which seals
-//! anything) and the entry functions of the fuzz targets. A panic of the machine is the finding.
+//! Owns [`Rig`] (a machine, its clock, its datagrams), [`Peer`] (the other end of a session or link, which can seal
+//! any bytes) and the entry functions of the fuzz targets. A panic of the machine is a finding.
 #![allow(dead_code)]
 
 use muster_rooms::wire::kinds;
@@ -31,7 +31,7 @@ pub const NAME_KEY: [u8; 16] = [9; 16];
 pub const ROOM: &str = "sports:final";
 pub const OWN: u16 = 100;
 pub const EPOCH: u32 = 1000;
-/// The nodes that the fakes play.
+/// Numbers of the simulated nodes.
 pub const GATEWAY: u32 = 1;
 pub const PROXY: u32 = 2;
 pub const BROKER: u32 = 3;
@@ -45,7 +45,7 @@ impl Entropy for Seeded {
     }
 }
 
-/// A user's command to the room that all are in.
+/// A user's command to the room that all have joined.
 pub fn go(number: u64) -> Record<'static> {
     Record::Command {
         number,
@@ -63,7 +63,7 @@ pub fn addr(port: u16) -> Addr {
     std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()
 }
 
-/// An address of its own network, port and all.
+/// An address in a network of its own, with its own port.
 pub fn stranger(number: u32) -> Addr {
     let [a, b, c, d] = number.wrapping_add(1).to_be_bytes();
     std::net::SocketAddr::from(([a | 32, b, c, d], 7)).into()
@@ -81,12 +81,12 @@ pub fn server_key() -> ServerKey {
     ServerKey::from_private([1; 32])
 }
 
-/// By which a node proves that it is this one.
+/// The key with which a node proves its identity.
 pub fn node_key(node: u32) -> ServerKey {
     ServerKey::from_private([node as u8 + 100; 32])
 }
 
-/// The fakes' numbers, each with its role.
+/// The simulated nodes' numbers, each with its role.
 pub const NODES: [(u32, Role); 4] = [
     (GATEWAY, role::GATEWAY),
     (PROXY, role::PROXY),
@@ -94,7 +94,7 @@ pub const NODES: [(u32, Role); 4] = [
     (ROUTER, role::ROUTER),
 ];
 
-/// The keys of links where these nodes are listed, for the node `own`.
+/// The keys for links of node `own`, with these nodes on the list.
 pub fn listed(demand: Demand, own: u32, nodes: &[(u32, Role)]) -> ClusterKeys {
     let line = |(node, role): &(u32, Role)| {
         let (role, key) = (*role, node_key(*node).public());
@@ -114,7 +114,7 @@ pub fn room_id(name: &str) -> u64 {
     room_key(name).id
 }
 
-/// A gateway's report of the room.
+/// A gateway's membership report of the room.
 pub fn membership(version: u64, present: bool) -> Membership {
     let RoomKey { id: room, check } = room_key(ROOM);
     Membership {
@@ -144,7 +144,7 @@ pub fn identity(node: u32, role: Role) -> Identity {
     }
 }
 
-/// The sessions of most tests are of one user.
+/// Most tests use sessions of a single user.
 const UNBOUNDED: Bounds = Bounds {
     sessions: u32::MAX,
     places: u32::MAX,
@@ -152,8 +152,8 @@ const UNBOUNDED: Bounds = Bounds {
     bytes: 0,
 };
 
-/// The user that the tests' authenticator finds: one who may do all, also by number, or one with these rights in rooms of
-/// `sports`.
+/// The user that the tests' authenticator returns: one with all rights, also by number, or one with these rights in
+/// rooms of `sports`.
 pub fn user_of(credential: &[u8]) -> Result<Admitted, Denied> {
     if let Some(words) = credential.strip_prefix(b"sports:*=") {
         let words = std::str::from_utf8(words).expect("words");
@@ -176,21 +176,21 @@ pub fn user_of(credential: &[u8]) -> Result<Admitted, Denied> {
 pub trait Subject: Machine + Sized {
     const ROLE: Role;
     fn build(seed: u64) -> Self;
-    /// Answers the machine's questions to the control plane: every credential is user 42.
+    /// Answers the machine's questions to the control plane: every credential belongs to user 42.
     fn authenticate(&mut self, now: Micros);
-    /// The state that may not change without authority.
+    /// A digest of the state that may not change without authority.
     fn digest(&self) -> String;
-    /// Calls with every counter.
+    /// Calls `each` with every counter.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
-    /// Those that it has to other nodes. A client is none.
+    /// Its links to other nodes. A client has none.
     fn links_of(&self) -> &Links {
-        unreachable!("a client has no links")
+        unreachable!("clients have no links")
     }
-    /// Takes other secrets, or another list of nodes.
+    /// Replaces the secrets, or the list of nodes.
     fn take_cluster(&mut self, _now: Micros, _keys: ClusterKeys) {
-        unreachable!("a client has no links")
+        unreachable!("clients have no links")
     }
-    /// Brings the peers that the role lives with, and some state.
+    /// Adds the peers that the role needs, and some state.
     fn settle(rig: &mut Rig<Self>);
 }
 
@@ -233,7 +233,7 @@ pub struct Peer {
     pub socket: SocketId,
     pub role: Role,
     keys: KeyCache,
-    /// Frames received, the newest last; old ones are forgotten.
+    /// Frames received, newest last; old ones are dropped.
     pub got: VecDeque<(FrameKind, Vec<u8>)>,
     records: Vec<Vec<u8>>,
     /// Whether it acknowledges datagrams.
@@ -243,7 +243,7 @@ pub struct Peer {
     pub last: Vec<u8>,
     pub received: u64,
     counts: [usize; 32],
-    /// Frames with a flag.
+    /// Number of frames with a flag.
     pub flagged: usize,
 }
 
@@ -270,7 +270,7 @@ impl Peer {
         buffer
     }
 
-    /// Records of its control log that came.
+    /// Takes the records received from its control log.
     pub fn take_records(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.records)
     }
@@ -280,7 +280,7 @@ impl Peer {
     }
 }
 
-/// Bytes from and to an address.
+/// Bytes received from and sent to an address.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Account {
     pub received: u64,
@@ -292,23 +292,23 @@ pub struct Rig<M: Subject> {
     pub now: Micros,
     pub peers: Vec<Peer>,
     pub accounts: BTreeMap<Addr, Account>,
-    /// Datagrams for addresses outside.
+    /// Datagrams for addresses that belong to no peer.
     pub out: VecDeque<(Addr, Vec<u8>)>,
     outbox: Outbox,
     entropy: Seeded,
-    /// Datagrams that left in the last turn.
+    /// Datagrams sent in the last turn.
     pub left: usize,
-    /// The keys by which peers prove their identities when they link, if they do.
+    /// The keys with which peers prove their identities when they link, if they do.
     pub proof: Option<fn(u32) -> ServerKey>,
-    /// A change to their hellos on the way.
+    /// A modification of their hellos in transit.
     pub touch: fn(&mut [u8]),
-    /// The clients' statement in their hellos: as long as it is empty, that of the first release.
+    /// The clients' statement in their hellos; empty: that of the first release.
     pub offer: Vec<u8>,
-    /// The statement of the servers of a client, out of its own.
+    /// What the client's servers reply to its statement.
     pub says: fn(&[u8]) -> Vec<u8>,
 }
 
-/// A gateway with a broker's link, 0, and a router's, 1.
+/// A gateway with a broker's link (peer 0) and a router's (peer 1).
 pub fn linked_gateway() -> Rig<Gateway> {
     let mut rig = Rig::<Gateway>::bare();
     rig.link(BROKER, role::BROKER);
@@ -334,7 +334,7 @@ impl<M: Subject> Rig<M> {
         }
     }
 
-    /// A rig in which every node must prove its identity; those that the role knows have.
+    /// A rig in which every node must prove its identity, and those that the role knows have done so.
     pub fn identified() -> Self {
         let mut rig = Rig::bare();
         rig.know(&NODES);
@@ -343,7 +343,7 @@ impl<M: Subject> Rig<M> {
         rig
     }
 
-    /// Lists these nodes, and no other.
+    /// Sets the list to exactly these nodes.
     pub fn know(&mut self, nodes: &[(u32, Role)]) {
         let own = NODES.iter().find(|(_, role)| *role == M::ROLE).map(|(node, _)| *node);
         let keys = listed(Demand::Required, own.expect("a node"), nodes);
@@ -426,7 +426,7 @@ impl<M: Subject> Rig<M> {
 
     fn hear(&mut self, to: Addr, mut bytes: Vec<u8>) {
         let Ok(header) = Header::read(&bytes) else {
-            panic!("a datagram of ours without a header")
+            panic!("the machine sent a datagram without a header")
         };
         let found = self
             .peers
@@ -465,7 +465,7 @@ impl<M: Subject> Rig<M> {
         }
     }
 
-    /// Steps of `step` until `until` has passed.
+    /// Runs in steps of `step` until `until`.
     pub fn pass(&mut self, time: Micros, step: Micros) {
         let end = self.now + time;
         while self.now < end {
@@ -500,7 +500,7 @@ impl<M: Subject> Rig<M> {
         body.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
         body.extend_from_slice(bytes);
         self.frame(peer, FrameKind::LOG.code(), &body);
-        // It came at once: the peer need not repeat it.
+        // It arrived at once: the peer need not repeat it.
         let mut scratch = [0; 1500];
         while self.peers[peer]
             .conn
@@ -515,7 +515,7 @@ impl<M: Subject> Rig<M> {
         record.encode(|bytes| self.record(peer, bytes));
     }
 
-    /// A client's hello with the machine's cookie, and where it is from.
+    /// A client's hello with the machine's cookie, and its source address.
     pub fn at_the_door(&mut self, number: u32) -> (Addr, Vec<u8>) {
         let (from, key) = (stranger(number), server_key().public());
         let id = u64::from(number) << 32;
@@ -533,7 +533,7 @@ impl<M: Subject> Rig<M> {
         (from, hello(&mut self.outbox, &mut knock))
     }
 
-    /// Opens a session or link to the machine; `None` if it was not let in.
+    /// Opens a session or link to the machine; `None` if it was refused.
     pub fn connect(&mut self, socket: SocketId, from: Addr, me: Identity) -> Option<usize> {
         let id = u64::from_le_bytes({
             let mut bytes = [0; 8];
@@ -618,13 +618,13 @@ impl<M: Subject> Rig<M> {
         at
     }
 
-    /// A link of a node to the machine.
+    /// Links a node to the machine.
     pub fn link(&mut self, node: u32, role: Role) -> usize {
         self.connect(LINK_SOCKET, addr(9000 + node as u16), identity(node, role))
             .expect("a node with the secret is let in")
     }
 
-    /// The link of a node in its next life.
+    /// Links a node in its next life.
     pub fn link_again(&mut self, node: u32, role: Role) -> usize {
         let epoch = EPOCH + 1;
         let me = Identity {
@@ -707,7 +707,7 @@ pub fn message(sequence: u64, data: &[u8]) -> Message<'_> {
     }
 }
 
-/// A broker's block of messages `offset..`.
+/// A broker's block of messages from `offset` on.
 pub fn link_room(generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
     link_room_of(ROOM, generation, offset, data)
 }
@@ -737,7 +737,7 @@ pub fn link_publish_in(room: &str, publisher: PublisherId, low: u64, first: u64,
     link_publish_from(0, room, publisher, low, first, data)
 }
 
-/// The same with the number that the proxy has for the room's namespace.
+/// As [`link_publish`], with the proxy's number of the room's namespace.
 pub fn link_publish_from(
     namespace: u8,
     room: &str,
@@ -793,7 +793,7 @@ pub fn publish(handle: u32, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
     })
 }
 
-/// At least one valid frame of every kind but [`FrameKind::LOG`], about the state that `settle` makes.
+/// At least one valid frame of every kind except [`FrameKind::LOG`], about the state that `settle` makes.
 pub fn sample_frames() -> Vec<Vec<u8>> {
     let room = room_id(ROOM);
     let place = muster_rooms::FIRST_PLACE;
@@ -1078,7 +1078,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
     records.iter().map(|record| record.encode(<[u8]>::to_vec)).collect()
 }
 
-/// The kind of a frame that stands alone in `bytes`, and its body.
+/// The kind of the only frame in `bytes`, and its body.
 pub fn split_frame(bytes: &[u8]) -> (u8, &[u8]) {
     (bytes[0], &bytes[4..])
 }
@@ -1295,7 +1295,7 @@ impl Subject for Proxy {
     }
 }
 
-/// A broker tells a gateway how far one of its rooms is.
+/// A broker reports the head of one of its rooms to a gateway.
 pub fn tells_head(rig: &mut Rig<Gateway>, broker: usize, head: LinkHead) {
     let frame = body(|writer| {
         head.write(writer);
@@ -1304,12 +1304,12 @@ pub fn tells_head(rig: &mut Rig<Gateway>, broker: usize, head: LinkHead) {
     rig.frame(broker, kinds::LINK_HEADS.code(), &frame);
 }
 
-/// A router tells a broker of a gateway's only room.
+/// A router reports a gateway's only room to a broker.
 pub fn names_gateway(rig: &mut Rig<Broker>, router: usize, node: u32, membership: Membership) {
     names_life(rig, router, (node, EPOCH), membership);
 }
 
-/// And of its life.
+/// As [`names_gateway`], with the gateway's life.
 pub fn names_life(rig: &mut Rig<Broker>, router: usize, (node, epoch): (u32, u32), membership: Membership) {
     let (scope, version) = (Scope::ALL, membership.version);
     rig.tell(
@@ -1552,7 +1552,7 @@ thread_local! {
 }
 
 impl Rig<Client> {
-    /// One that was given no more than these gateways, and did nothing yet.
+    /// A client that was given only these gateways, and has done nothing yet.
     pub fn learning_from(gateways: &[Endpoint]) -> Self {
         let config = ClientConfig {
             gateways: gateways.to_vec(),
@@ -1568,7 +1568,7 @@ impl Rig<Client> {
         rig
     }
 
-    /// A server that takes clients from other servers, without any client yet.
+    /// A client that learns servers from other servers, and has connected to none yet.
     pub fn new_to_all() -> Self {
         LEARNS.set(true);
         let rig = Rig::bare();
@@ -1576,7 +1576,7 @@ impl Rig<Client> {
         rig
     }
 
-    /// One that takes servers from servers.
+    /// A client that learns servers from other servers.
     pub fn learning() -> Self {
         LEARNS.set(true);
         let rig = Rig::new();
@@ -1627,16 +1627,16 @@ impl Rig<Client> {
             }
             self.now += 10_000;
         }
-        panic!("the client does not knock at {port}");
+        panic!("the client does not try {port}");
     }
 }
 
 // ---- entry functions of the fuzz targets
 
-/// Ignores the value: that it can be read is the test.
+/// Ignores the value: the test is that it can be parsed.
 fn seen<T>(_: T) {}
 
-/// Any bytes as the frames of an opened datagram; every body is read by its kind.
+/// Any bytes as the frames of an opened datagram; every body is parsed by its kind.
 pub fn fuzz_frames(data: &[u8]) {
     for frame in Frames::new(data, kinds::ALL).flatten() {
         let body = frame.body;
@@ -1671,7 +1671,7 @@ pub fn fuzz_frames(data: &[u8]) {
     let _ = Header::read(data);
 }
 
-/// Any bytes as a record: one that reads must write and read the same.
+/// Any bytes as a record: one that can be parsed must be written and parsed back the same.
 pub fn fuzz_records(data: &[u8]) {
     if let Some(record) = Record::read(data) {
         let mut bytes = [0; 2048];
@@ -1689,8 +1689,8 @@ pub fn fuzz_records(data: &[u8]) {
     }
 }
 
-/// Datagrams of strangers at a door for clients, and at two for nodes, without identities and with them. Each step:
-/// sender (u8), door (u8), kind (u8), length (u16), bytes.
+/// Datagrams of strangers at a door for clients, and at two for nodes, without and with identities. Each step: sender
+/// (u8), door (u8), kind (u8), length (u16), bytes.
 pub fn fuzz_handshake(data: &[u8]) {
     let mut source = Seeded(Dice::new(3));
     let keys = [
@@ -1709,7 +1709,7 @@ pub fn fuzz_handshake(data: &[u8]) {
         let (from, at) = (stranger(u32::from(who)), usize::from(place) % doors.len());
         let mut datagram = bytes.to_vec();
         if what & 1 != 0 {
-            // A hello of full length with the cookie that the door gave, whatever stands behind it.
+            // A hello of full length with the cookie that the door gave, with any bytes behind it.
             datagram.resize(1200.max(datagram.len()), 0);
             Header {
                 key_id: 1,
@@ -1748,7 +1748,7 @@ pub fn fuzz_handshake(data: &[u8]) {
             }
         }
     }
-    // Each door keeps its own account of an address.
+    // Each door keeps a separate account of an address.
     for (addr, account) in accounts {
         assert!(account.sent <= 3 * account.received, "{addr:?}: {account:?}");
     }
@@ -1799,7 +1799,7 @@ pub fn fuzz_role<M: Subject>(data: &[u8]) {
                 rig.record(peer, &bytes);
             }
             6 => {
-                // A sample with one number of it replaced.
+                // A sample with one of its numbers replaced.
                 let (Some(which), Some(at), Some(size)) = (reader.u8(), reader.u8(), reader.u8()) else {
                     break;
                 };
@@ -1867,7 +1867,7 @@ pub const TARGETS: [Target; 8] = [
     ("client", fuzz_client),
 ];
 
-/// Inputs to begin with: every sample frame and record, by every peer.
+/// Initial inputs: every sample frame and record, by every peer.
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     match target {
         "frames" => sample_frames(),

@@ -1,4 +1,4 @@
-//! Failures that a plan allows: gaps, disorder, losses.
+//! Deviations that a plan allows: gaps, reordering, losses.
 
 use muster_transport::Micros;
 
@@ -9,18 +9,18 @@ use crate::identities::Identities;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Late {
     Never,
-    /// Once something was announced as lost before these, or where it was published before the join.
+    /// After something before these was announced as lost, or if it was published before the join.
     OnceLost,
     Anyhow,
 }
 
-/// Whether repairs keep up with it.
+/// Whether repairs keep up with this network.
 fn is_mild(weather: &Weather) -> bool {
     weather.loss + weather.corrupt <= 50_000 && weather.burst_in == 0 && weather.latency <= 20 * MS
 }
 
 impl Plan {
-    /// All faults, whenever they come.
+    /// All faults, at any time.
     pub fn every_fault(&self) -> impl Iterator<Item = &Fault> {
         let timed = self.faults.iter().map(|(_, fault)| fault);
         timed.chain(self.strike.iter().flat_map(|strike| &strike.faults))
@@ -31,8 +31,8 @@ impl Plan {
         self.every_fault().any(|fault| matches!(fault, Fault::Remove { .. }))
     }
 
-    /// When a publisher's message may come after later ones. Another owner numbers again those that a dead one took with
-    /// it. Where a room has several, a message goes on without those of one that cannot be reached.
+    /// When a publisher's message may come after later ones. Another owner renumbers messages that a dead one took
+    /// with it. In a room with several owners, messages do not wait for those of an unreachable one.
     pub fn late(&self) -> Late {
         let dies = |fault: &Fault| match fault {
             Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
@@ -53,7 +53,7 @@ impl Plan {
         }
     }
 
-    /// The longest that a process stands still.
+    /// The longest standstill of a process.
     pub fn stands_still(&self, process: usize) -> Micros {
         let pauses = self.every_fault().filter_map(|fault| match fault {
             Fault::Pause { process: of, pause } if *of == process => Some(*pause),
@@ -62,7 +62,7 @@ impl Plan {
         pauses.max().unwrap_or(0)
     }
 
-    /// Whether all victims number no message and hold none for a member: no member has a gap.
+    /// Whether no victim numbers messages or holds them for a member, so that no member has a gap.
     pub fn spares_members(&self) -> bool {
         self.strike.as_ref().is_some_and(|strike| strike.cell.spares_members())
             && self.faults.is_empty()
@@ -70,15 +70,15 @@ impl Plan {
             && is_mild(&self.sessions)
     }
 
-    /// Whether moreover no room moves during a blow, and no proxy may find an owner unreachable.
+    /// Whether, in addition, no room moves during a fault, and no proxy may find an owner unreachable.
     fn keeps_order(&self) -> bool {
         self.spares_members() && self.strike.as_ref().is_some_and(|strike| strike.cell.keeps_owners())
     }
 
-    /// Whether repairs must mend everything that the network does, so that no reader may have a gap, and order is kept
+    /// Whether repairs must fix everything that the network does, so that no reader may have a gap, and order is kept
     /// when rooms move.
     pub fn repairable(&self) -> bool {
-        // A session takes 213 KB a round trip: beyond this, a reader may fall behind the ring.
+        // A session carries 213 KB per round trip: beyond this, a reader may fall behind the ring.
         let publishing = self.clients.iter().flat_map(|client| &client.publishing);
         let load: u64 = publishing
             .map(|p| (p.burst * (p.bytes.0 + p.bytes.1) / 2) as u64 * SECOND / p.every)

@@ -1,4 +1,4 @@
-//! Runs with a second cluster, on top of any other plan.
+//! Runs with a second cluster, added to any other plan.
 
 use muster_simkit::Draw;
 
@@ -6,7 +6,7 @@ use super::{Fault, Plan, Upkeep};
 use crate::second::SecondCluster;
 
 impl Plan {
-    /// The draw of a run with a second cluster, in the weathers and faults of one of the others.
+    /// Draws a run with a second cluster, with the network and faults of another plan.
     pub fn clusters(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0xc105);
         let mut plan = match seed % 5 {
@@ -23,17 +23,17 @@ impl Plan {
             .map(|(at, fault)| (at, behind(fault, first, second.servers())))
             .collect();
         plan.faults.extend(second.faults(&mut draw, first, plan.heal));
-        // When owners change, lost messages could not be distinguished from earlier ones if they were short.
+        // When owners change, lost messages could not be told from earlier ones if they were short.
         let publishing = plan.clients.iter_mut().flat_map(|client| &mut client.publishing);
         publishing.for_each(|p| p.bytes = (p.bytes.0.max(8), p.bytes.1.max(8)));
-        plan.back_max = None; // measured from the return of one, while others may still be away
+        plan.back_max = None; // it is measured from the return of one process, while others may still be away
         plan.prompt = None; // a cluster may have one proxy, or none yet
         plan.second = Some(second);
         plan
     }
 }
 
-/// The same fault where processes from `first` on have numbers that are higher by `count`.
+/// The same fault with the numbers of processes from `first` on raised by `count`.
 fn behind(fault: Fault, first: usize, count: usize) -> Fault {
     let moved = |process: usize| process + if process >= first { count } else { 0 };
     let mut fault = fault;

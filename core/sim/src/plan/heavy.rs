@@ -1,4 +1,4 @@
-//! Runs with more of one thing than there is room for: joins, rooms, messages behind a hole.
+//! Runs with more of something than there is space for: joins, rooms, messages behind a hole.
 
 use muster_rooms::limits::SESSION_PUBLICATIONS_MAX;
 use muster_rooms::SESSION_ROOMS;
@@ -8,7 +8,7 @@ use super::topology::Topology;
 use super::{ClientPlan, Fault, Plan, Publishing, Weather, CONVERGED, MS, SECOND};
 
 impl Plan {
-    /// Draws a run in which hardly anything is published, but all clients join and leave all the time, under at least
+    /// Draws a run in which hardly anything is published, but all clients join and leave all the time, with at least
     /// some faults of the plain plan.
     pub fn members(seed: u64) -> Plan {
         let mut plan = Plan::draw(seed);
@@ -30,7 +30,7 @@ impl Plan {
             } else {
                 let share = draw.within(10, 90);
                 client.rooms = (0..rooms).filter(|_| draw.chance(share)).collect();
-                client.toggle_every = Some(draw.within(50 * MS, 500 * MS)); // within the limit of joins
+                client.toggle_every = Some(draw.within(50 * MS, 500 * MS)); // within the rate limit of joins
             }
         }
         plan.faults.retain(|(_, fault)| !matches!(fault, Fault::Remove { .. }));
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// The draw of a run in which clients publish to more rooms than a session may have open.
+    /// Draws a run in which clients publish to more rooms than a session may have open.
     pub fn many_rooms(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x5eed);
         let count = draw.within(SESSION_PUBLICATIONS_MAX as u64 + 1, 400) as usize;

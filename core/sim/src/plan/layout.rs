@@ -41,12 +41,12 @@ impl Plan {
         }
     }
 
-    /// Whether brokers or routers double.
+    /// Whether the partitions of brokers or routers double.
     pub fn doubles(&self, kind: Kind) -> bool {
         self.grows.iter().any(|(_, of)| *of == kind)
     }
 
-    /// In how many partitions brokers and routers stand at the start.
+    /// Initial number of partitions of brokers and of routers.
     pub fn partitions_before(&self) -> (usize, usize) {
         let before = |count, kind| if self.doubles(kind) { count / 2 } else { count };
         let (brokers, routers) = self.partitions;
@@ -68,7 +68,7 @@ impl Plan {
         usize::from((self.first_of_second()..self.servers()).contains(&process))
     }
 
-    /// The kind of a process behind the routers, and a broker's partition.
+    /// The kind of a process after the routers, and a broker's partition.
     pub fn kind_in_second(&self, process: usize) -> Option<(Kind, usize)> {
         let (second, at) = (self.second.as_ref()?, process.checked_sub(self.first_of_second())?);
         match at.checked_sub(second.proxies) {

@@ -1,4 +1,4 @@
-//! Runs of everything at once: any topology, load, weather and faults, and additions to such a run.
+//! Runs of everything at once: any topology, load, network and faults, and additions to such a run.
 
 use muster_rooms::Policy;
 use muster_simkit::{clock, Draw};
@@ -14,7 +14,7 @@ impl Plan {
         plan
     }
 
-    /// The draw of a run in which the partitions of brokers, of routers or of both double.
+    /// Draws a run in which the partitions of brokers, of routers or of both double.
     pub fn grows(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x9204);
         let kinds = match draw.below(3) {
@@ -33,7 +33,7 @@ impl Plan {
         plan
     }
 
-    /// The draw of a run in which clients send commands, in the weathers and faults of one of the others.
+    /// Draws a run in which clients send commands, with the network and faults of another plan.
     pub fn commands(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0xc033);
         let mut plan = match seed % 4 {
@@ -47,7 +47,7 @@ impl Plan {
         plan
     }
 
-    /// Draws a run in which the cluster's secret is replaced, in the weather and faults of one of the others. In a
+    /// Draws a run in which the cluster's secret is replaced, with the network and faults of another plan. In a
     /// quarter of the seeds nodes begin to prove identities meanwhile; in another quarter they always do, and one of
     /// them is shut out for a while.
     pub fn rekeys(seed: u64) -> Plan {
@@ -72,7 +72,7 @@ impl Plan {
         plan
     }
 
-    /// The draw of a run in which rooms move between brokers that begin to drain and come back.
+    /// Draws a run in which rooms move between brokers that drain and return.
     pub fn moves(seed: u64) -> Plan {
         let mut plan = Plan::drawn(seed, |brokers| Topology::draw(seed, brokers.max(2)));
         let mut draw = Draw::new(seed ^ 0x3035);
@@ -80,7 +80,7 @@ impl Plan {
         plan
     }
 
-    /// Brokers drain one after the other, so that each room has a running one.
+    /// Drains the brokers one after the other, so that each room has a running one.
     fn brokers_drain(&mut self, draw: &mut Draw) {
         let first = self.gateways + self.proxies;
         let mut at = draw.within(200 * MS, SECOND);
@@ -214,7 +214,7 @@ impl Plan {
         if process_faults && !calm {
             for _ in 0..draw.within(1, 4) {
                 let at = draw.within(300 * MS, heal - 500 * MS);
-                // Clients die too: messages not yet delivered are theirs to lose.
+                // Clients die too: their undelivered messages may be lost.
                 let among = if draw.chance(70) { servers } else { all };
                 let process = draw.below(among as u64) as usize;
                 let fault = if draw.chance(60) {
@@ -257,7 +257,7 @@ impl Plan {
         for (_, fault) in &faults {
             if let Fault::Kill { process, .. } = fault {
                 if let Some(client) = process.checked_sub(servers) {
-                    // Its messages must tell its lives apart.
+                    // Its messages must show which of its lives sent them.
                     clients[client]
                         .publishing
                         .iter_mut()
@@ -273,7 +273,7 @@ impl Plan {
             faults.extend(topology.drains(seed, servers - routers, heal));
         }
         if brokers > 1 {
-            // When owners change, lost messages could not be distinguished from earlier ones if they were short.
+            // When owners change, lost messages could not be told from earlier ones if they were short.
             let all = clients.iter_mut().flat_map(|client| &mut client.publishing);
             all.for_each(|p| p.bytes = (p.bytes.0.max(8), p.bytes.1.max(8)));
         }

@@ -7,16 +7,16 @@ use muster_transport::{Micros, DEAD_AFTER, DIAL_MAX};
 use super::topology::Topology;
 use super::{ClientPlan, Fault, Growing, Plan, Publishing, Weather, MS, SECOND};
 
-/// How long after a killed process is back every member receives again, also where one datagram of twenty is lost.
+/// How long after the return of a killed process every member receives again, even with a loss of 5 %.
 pub const BACK_MAX: Micros = 2 * SECOND;
-/// How long a run lasts in which nothing happens: ten of them are an hour.
+/// Duration of a run without events: ten of them are an hour.
 const LOSSY: Micros = 360 * SECOND;
 const KILL_EVERY: Micros = 6 * SECOND;
-/// This many processes are killed one after the other.
+/// Maximum number of processes that are killed one after the other.
 const KILLED_MAX: usize = 6;
 
 impl Plan {
-    /// A run without faults, through one gateway and one proxy, on a network that is the same everywhere.
+    /// A run without faults, through one gateway and one proxy, on a uniform network.
     pub(super) fn steady(
         seed: u64,
         draw: &mut Draw,
@@ -57,8 +57,8 @@ impl Plan {
         }
     }
 
-    /// The draw of a run that kills each role under steady load, half the time together with another one, on a near network
-    /// that mostly loses a lot.
+    /// Draws a run that kills each role under steady load, half the time together with another one, on a near network
+    /// that mostly has a high loss.
     pub fn kills(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x5eed);
         let rooms: Vec<String> = (0..draw.within(1, 6)).map(|at| format!("live:room-{at}")).collect();
@@ -114,8 +114,8 @@ impl Plan {
         }
     }
 
-    /// The draw of a run in which one of several proxies dies, stands still or is not heard any more, while commands go by all of
-    /// them, on a near network that loses little.
+    /// Draws a run in which one of several proxies dies, stands still or is cut off while commands go through all of
+    /// them, on a near network with little loss.
     pub fn copies(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0xc0b1);
         let rooms: Vec<String> = (0..draw.within(1, 4)).map(|at| format!("live:room-{at}")).collect();
@@ -174,8 +174,9 @@ impl Plan {
         }
     }
 
-    /// The draw of a run in which routers hear nothing of each other for a while and a broker dies meanwhile, maybe with one of them,
-    /// so that the other one owns rooms that were joined without it, or the next one asks the router that has not heard of them.
+    /// Draws a run in which routers are cut off from each other for a while and a broker dies meanwhile, maybe with
+    /// one of the routers. Then the other router has rooms that were joined without it, or the next broker asks the
+    /// router that does not know of them.
     pub fn apart(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0xa9a7);
         let rooms: Vec<String> = (0..draw.within(4, 12)).map(|at| format!("live:room-{at}")).collect();
@@ -214,8 +215,8 @@ impl Plan {
         let [broker, router] = [first, first + run.brokers];
         let (mut faults, mut heal) = (Vec::new(), SECOND);
         for _ in 0..draw.within(4, 6) {
-            // Longer than the timeout of a silent link, and over early enough for waiting members to learn of it: nodes
-            // dial now and then, and a dial may be lost.
+            // Longer than the timeout of a silent link, and over early enough for waiting members to learn of it:
+            // nodes dial only now and then, and a dial may be lost.
             let pause = draw.within(DEAD_AFTER + 500 * MS, DEAD_AFTER + MISSING_WAIT - 2 * DIAL_MAX);
             for (from, to) in [(router, router + 1), (router + 1, router)] {
                 faults.push((heal, Fault::Cut { from, to, pause }));
@@ -239,8 +240,8 @@ impl Plan {
         }
     }
 
-    /// The draw of a run in which a gateway hears nothing of brokers, and they nothing of it, for longer than one that is dead is waited
-    /// for; routers and its members have it all the time.
+    /// Draws a run in which a gateway and brokers are cut off from each other for longer than a dead gateway is
+    /// waited for; routers and its members are connected to it all the time.
     pub fn cut_off(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0xc0ff);
         let mut plan = Plan::apart(seed);
@@ -262,7 +263,7 @@ impl Plan {
         }
     }
 
-    /// The draw of minutes in which nothing happens but that a near network loses one datagram of twenty.
+    /// Draws minutes in which nothing happens except that a near network loses one datagram in twenty.
     pub fn lossy(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x5eed);
         let rooms: Vec<String> = (0..draw.within(1, 6)).map(|at| format!("live:room-{at}")).collect();

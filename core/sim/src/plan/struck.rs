@@ -1,4 +1,4 @@
-//! Runs of the doubling matrix: one blow during one step of a doubling, under steady traffic.
+//! Runs of the doubling matrix: one fault during one step of a doubling, under steady traffic.
 
 use muster_simkit::{clock, Draw};
 
@@ -6,7 +6,7 @@ use super::{ClientPlan, Fault, Growing, Kind, Plan, Publishing, Weather, MS, SEC
 use crate::matrix::{Blow, Cell, Strike, Victim};
 
 impl Cell {
-    /// The draw of a run in which the fault falls into the step, under steady traffic.
+    /// Draws a run with the fault during the step, under steady traffic.
     pub fn plan(self, seed: u64) -> Plan {
         let mixed = (self.step as u64) << 12 | (self.victim as u64) << 8 | (self.blow as u64) << 4 | self.layer as u64;
         let mut draw = Draw::new(seed ^ mixed << 32 ^ 0x3a71);
@@ -114,7 +114,7 @@ impl Victim {
     }
 }
 
-/// On half of the days all is well but for the fault; else the network does a bit of everything.
+/// In half of the runs the network is fault-free; in the others it has a bit of everything.
 fn weather(draw: &mut Draw) -> (Weather, Weather) {
     if draw.chance(30) {
         return (draw.weather(true), draw.weather(false));
@@ -129,7 +129,7 @@ fn weather(draw: &mut Draw) -> (Weather, Weather) {
     (mild(2_000), mild(15_000))
 }
 
-/// One or two publish to all rooms, some stay in all rooms, some come and go.
+/// One or two clients publish to all rooms, some stay in all rooms, some come and go.
 fn clients(rooms: usize, draw: &mut Draw) -> Vec<ClientPlan> {
     let every = draw.within(10 * MS, 60 * MS);
     let publishing = |room| Publishing {

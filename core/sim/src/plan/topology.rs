@@ -1,11 +1,11 @@
-//! How many brokers and routers there are.
+//! The number of brokers and routers.
 
 use muster_simkit::Draw;
 use muster_transport::Micros;
 
 use super::{Fault, Kind, Upkeep, MS, SECOND};
 
-/// How many brokers and routers there are, and in how many partitions.
+/// The number of brokers and routers, and of their partitions.
 pub struct Topology {
     pub brokers: usize,
     pub routers: usize,
@@ -22,7 +22,7 @@ impl Topology {
         }
     }
 
-    /// In half of the seeds one router; `brokers` in one partition, in a quarter of them in more.
+    /// One router in half of the seeds; `brokers` in one partition, in a quarter of the seeds in more.
     pub fn draw(seed: u64, brokers: usize) -> Topology {
         let mut draw = Draw::new(seed ^ 0x7090);
         let counts = |draw: &mut Draw| (1 << draw.below(3), draw.within(1, 2) as usize);
@@ -39,7 +39,7 @@ impl Topology {
         }
     }
 
-    /// One or two partitions of one or two replicas each, and as many as that becomes for those that grow.
+    /// One or two partitions of one or two replicas each, and for those that grow as many as that becomes.
     pub fn grown(seed: u64, grows: impl Fn(Kind) -> bool) -> Topology {
         let mut draw = Draw::new(seed ^ 0x960b);
         let mut layer = |kind| {
@@ -54,7 +54,8 @@ impl Topology {
         }
     }
 
-    /// Routers that drain for a while, so that gateways and brokers go to others and come back; `first`: the first router.
+    /// Routers that drain for a while, so that gateways and brokers move to others and return; `first`: the first
+    /// router.
     pub fn drains(&self, seed: u64, first: usize, heal: Micros) -> Vec<(Micros, Fault)> {
         let mut draw = Draw::new(seed ^ 0xd4a1);
         let count = if self.routers > 1 && draw.chance(50) {

@@ -1,4 +1,4 @@
-//! The fate of the messages that came to a role, over all lives of all processes.
+//! What happened to the messages that reached a role, over all lives of all processes.
 //!
 //! Owns the sums of the machines' counters, and the check that they add up.
 
@@ -7,7 +7,7 @@ use muster_rooms::Ages;
 use super::{Role, Rooms, Sim};
 use crate::plan::Kind;
 
-/// The fates of a message that came to a role, beside those of dropped messages.
+/// What can happen to a message that reached a role, besides being dropped.
 const KEPT: [(Kind, &[&str]); 3] = [
     (Kind::Proxy, &["messages_forwarded"]),
     (Kind::Broker, &["messages_published", "messages_repeated", "held"]),
@@ -16,7 +16,7 @@ const KEPT: [(Kind, &[&str]); 3] = [
 /// The sum of the counters of dropped messages.
 const DROPPED: &str = "messages_dropped";
 
-/// Whether each event of a counter with this help is the end of one message here.
+/// Whether each count of a counter with this help is the end of one message here.
 fn is_drop(help: &str) -> bool {
     help.starts_with("Messages dropped") || help.starts_with("Room messages dropped")
 }
@@ -52,7 +52,7 @@ impl Rooms {
         }
     }
 
-    /// Each message was passed on, had come before, is held, or was dropped by reason (I-8).
+    /// Each message was forwarded, had come before, is held, or was dropped with a reason (I-8).
     pub(super) fn accounts(&self) -> Result<(), String> {
         for (kind, kept) in KEPT {
             let of = |name| self.accounts.get(&(kind, name)).copied().unwrap_or(0);
@@ -69,7 +69,7 @@ impl Rooms {
     }
 }
 
-/// How many messages that carry their age were seen, the least and the most.
+/// Counts messages that carry their age, and the least and the greatest age.
 fn note_ages((count, least, most): &mut (u64, u32, u32), ages: &Ages) {
     for (_, histogram) in ages.iter() {
         *count += histogram.count();
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Counters whose name says that something was dropped, though no message was.
+    /// Counters with "dropped" in their name that count something other than messages.
     const OTHERS: [&str; 5] = [
         "dropped_acknowledgement",
         "dropped_repair_limit",
@@ -94,7 +94,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_counter_of_dropped_messages_is_a_fate_of_messages() {
+    fn every_counter_of_dropped_messages_is_accounted() {
         let mut others = Vec::new();
         let mut drops = 0;
         let mut look = |name: &'static str, help: &str, _: u64| match is_drop(help) {

@@ -1,7 +1,6 @@
 //! The reactions of the control plane and the clients' programs to events of machines.
 //!
-//! Owns answers to questions for credentials, and the events that a program may get of its sessions. Judges messages by
-//! the oracle.
+//! Owns verdicts on credentials, and the session events that a program may get. The oracle checks messages.
 
 use muster_rooms::{Admitted, ClientEvent, GatewayEvent, ProxyEvent, Side, SPREAD};
 use muster_transport::{Code, Denied, Machine};
@@ -17,7 +16,7 @@ pub struct Answer {
 }
 
 impl Rooms {
-    /// Gives a role the user of a client, if the asking life still lives.
+    /// Gives a role the user of a client, if the asking process is still in the same life.
     pub(super) fn answer(&mut self, world: &mut Sim, answer: Answer) -> Result<(), String> {
         let Answer {
             process,
@@ -144,7 +143,7 @@ impl Rooms {
                         && !self.awaits_second(side) =>
                 {
                     return Err(format!(
-                        "client {client}: its session with a {side:?} was lost for nothing: {reason}"
+                        "client {client}: its session with a {side:?} was lost without a fault: {reason}"
                     ));
                 }
                 ClientEvent::Down {
@@ -169,7 +168,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Whether a client may look for proxies of a cluster that is started later.
+    /// Whether a client may wait for proxies of a cluster that starts later.
     fn awaits_second(&self, side: Side) -> bool {
         let begins = |second: &SecondCluster| second.begins.is_some();
         side == Side::Proxy && self.plan.second.as_ref().is_some_and(begins)

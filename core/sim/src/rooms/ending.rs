@@ -1,16 +1,16 @@
-//! A server that is told to end: it sends its clients to others, and dies once they are gone.
+//! A server that must end: it sends its clients to others, and dies once they are gone.
 
 use muster_simkit::{Fault, MS, SECOND};
 use muster_transport::{HasSessions, Micros};
 
 use super::{Event, Role, Rooms, Sim};
 
-/// An ending server checks at this interval whether its clients are gone, and ends in any case after the second time.
+/// How often an ending server checks whether its clients are gone, and after which time it ends in any case.
 const LOOKS_EVERY: Micros = 20 * MS;
 const ENDS_WITHIN: Micros = SECOND;
 
 impl Rooms {
-    /// Tells a server to end. It starts again after this time.
+    /// Makes a server end. It starts again after this time.
     pub(super) fn end(&mut self, world: &mut Sim, process: usize, down: Micros) -> Result<(), String> {
         if !world.is_up(process) {
             return Ok(());
@@ -24,7 +24,7 @@ impl Rooms {
         self.ended(world, process, world.now + ENDS_WITHIN, down)
     }
 
-    /// Ends a process once its clients are gone, or at this time.
+    /// Ends a process once its clients are gone, at the latest at this time.
     pub(super) fn ended(&mut self, world: &mut Sim, process: usize, by: Micros, down: Micros) -> Result<(), String> {
         let drained = match &world.processes[process].node {
             Role::Gateway(machine) => machine.sessions().is_drained(),

@@ -11,7 +11,8 @@ use super::{Role, Rooms, Sim};
 use crate::identities::node_of;
 
 impl Rooms {
-    /// Brokers know exactly the rooms that gateways have members of, and gateways have exactly the members that joined.
+    /// Brokers know exactly the rooms in which gateways have members, and gateways have exactly the members that
+    /// joined.
     pub(super) fn interest(&self, world: &Sim) -> Result<(), String> {
         let mut members: BTreeMap<u64, usize> = BTreeMap::new();
         for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
@@ -32,7 +33,7 @@ impl Rooms {
         self.views_between(world, &wanted, &wanted)
     }
 
-    /// The gateways that are there, by process.
+    /// The running gateways, by process.
     fn gateways<'w>(&self, world: &'w Sim) -> impl Iterator<Item = (usize, &'w Gateway)> + use<'w> {
         let alive = world.processes.iter().enumerate().filter(|(_, known)| known.is_alive());
         alive.filter_map(|(process, known)| match &known.node {
@@ -64,7 +65,8 @@ impl Rooms {
         }
     }
 
-    /// Brokers and routers know all of their partition that is wanted at least, and nothing that is not wanted at all.
+    /// Brokers and routers know at least the certain interest in their partition, and nothing beyond the possible
+    /// interest.
     fn views_between(
         &self,
         world: &Sim,

@@ -1,6 +1,6 @@
-//! The judgements at the end of a run.
+//! The checks at the end of a run.
 //!
-//! Owns their order, and those that ask machines. `oracle` holds those of messages, `commands` those of commands.
+//! Owns their order, and the checks of machines. `oracle` has those of messages, `commands` those of commands.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::oracle::Membership;
 use crate::plan::{Fault, Kind, Upkeep};
 use crate::second::SecondCluster;
 
-/// Datagrams that a process may exchange in the last second, when nothing happens any more: pings of ten a second on each
-/// link, their answers, and keepalives.
+/// Maximum number of datagrams that a process may exchange in the last second, when nothing happens anymore: ten
+/// pings a second on each link, their replies, and keepalives.
 const IDLE_LINK_DATAGRAMS: u64 = 60;
 const IDLE_SESSION_DATAGRAMS: u64 = 8;
 
 impl Rooms {
-    /// All of it, one after the other; gives the first that does not hold.
+    /// All checks, one after the other; returns the first failure.
     pub(super) fn judge_all(&mut self, world: &mut Sim) -> Result<(), String> {
         for client in 0..self.plan.clients.len() {
             for at in 0..self.programs[client].publications.len() {
@@ -80,7 +80,7 @@ impl Rooms {
         let singly = |second: &SecondCluster| second.brokers == second.partitions;
         let singly = self.plan.brokers == self.plan.partitions.0 || self.plan.second.as_ref().is_some_and(singly);
         let alone = singly && self.plan.every_fault().any(drains);
-        // A client of a cluster that is started later has no proxy until then.
+        // A client of a cluster that starts later has no proxy until then.
         let late = self.plan.second.as_ref().is_some_and(|second| second.begins.is_some());
         let reads = |client: usize| clients[client].read_every.is_none();
         let mild = repairable && !alone && !late;
@@ -124,7 +124,7 @@ impl Rooms {
         }
     }
 
-    /// Messages published when all was well again must have arrived, whatever happened before.
+    /// Messages published after the end of faults must have arrived, whatever happened before.
     fn last_word(&self, world: &Sim) -> Result<(), String> {
         let from = self.last_word_at;
         for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
@@ -156,7 +156,7 @@ impl Rooms {
         }
     }
 
-    /// The least datagrams for these deliveries: each message once per hop.
+    /// The least number of datagrams for these deliveries: each message once per hop.
     pub(super) fn minimum(&self) -> u64 {
         3 * self
             .oracle
@@ -167,7 +167,7 @@ impl Rooms {
             + self.oracle.delivered_datagrams
     }
 
-    /// Nothing storms when nothing happens, and nothing grew beyond its bound.
+    /// Checks that there is no storm when nothing happens, and that nothing grew beyond its bound.
     fn bounds(&self, world: &Sim) -> Result<(), String> {
         let sessions: u64 = world
             .processes
@@ -236,7 +236,7 @@ impl Rooms {
         }
     }
 
-    /// If nothing failed and the network only loses, no process may have been taken for dead.
+    /// If nothing failed and the network only loses datagrams, no process may have been taken for dead.
     fn ejections(&self, world: &Sim) -> Result<(), String> {
         let grows = |second: &SecondCluster| second.grows.is_some();
         let grows = !self.plan.grows.is_empty() || self.plan.second.as_ref().is_some_and(grows);
@@ -253,20 +253,20 @@ impl Rooms {
             };
             if links.counters.links_down > 0 {
                 let (kind, down) = (self.plan.kind(number), links.counters.links_down);
-                return Err(format!("{kind:?} {number} lost {down} links for nothing"));
+                return Err(format!("{kind:?} {number} lost {down} links without a fault"));
             }
             if let Role::Proxy(machine) = &process.node {
                 let counters = &machine.health.counters;
                 if *counters != HealthCounters::default() {
-                    return Err(format!("proxy {number} left brokers out for nothing: {counters:?}"));
+                    return Err(format!("proxy {number} excluded brokers without a fault: {counters:?}"));
                 }
             }
         }
         Ok(())
     }
 
-    /// In the end each living broker is among those that its proxies give commands to. Its losses and unanswered
-    /// commands are forgotten later, in up to 20 s, and so is a node that was shut out before the end.
+    /// In the end each running broker gets commands from its proxies again. Its losses and unanswered commands are
+    /// forgotten in up to 20 s, and so is an earlier shut-out of a node.
     fn taken_back(&self, world: &Sim) -> Result<(), String> {
         if let Some(Identities::Out(_)) = self.plan.identities {
             return Ok(());

@@ -1,6 +1,6 @@
-//! The replacement of the cluster's secret, and the proof of identities meanwhile.
+//! The replacement of the cluster's secret, and the proof of identities during it.
 //!
-//! Owns the steps, and the judgement of links at each. `identities` holds the lists.
+//! Owns the steps, and the check of links at each. `identities` has the lists.
 
 use muster_transport::ClusterKeys;
 
@@ -8,10 +8,10 @@ use super::role::role_of;
 use super::{Event, Rooms, Sim, Snapshot};
 use crate::identities::{node_of, Identities};
 
-/// After this many steps the secret is replaced.
+/// Number of steps to replace the secret.
 const REKEYED: usize = 3;
 
-/// A server's secrets after this many steps: also the next one, then in use, then without the former.
+/// A server's secrets after this many steps: with the next one added, then with it in use, then without the old one.
 fn secrets(step: usize) -> ClusterKeys {
     let (former, next) = ((1, [7; 32]), (2, [8; 32]));
     let (current, other) = [(former, None), (former, Some(next)), (next, Some(former)), (next, None)][step];
@@ -20,7 +20,7 @@ fn secrets(step: usize) -> ClusterKeys {
 }
 
 impl Rooms {
-    /// All servers are told of the next step one after the other, once all have taken the one before.
+    /// Starts the next step at all servers one after the other, once all have taken the previous one.
     pub(super) fn rekey(&mut self, world: &mut Sim) {
         let Some((_, spread, rest)) = self.plan.rekeys else {
             return;
@@ -61,12 +61,12 @@ impl Rooms {
         }
     }
 
-    /// A server takes the step that all are asked to take.
+    /// A server takes the step that all should take.
     pub(super) fn take_keys(&mut self, world: &mut Sim, process: usize) -> Result<(), String> {
         let now = world.now;
         self.rekeyed[process] = self.rekeying;
         if !world.is_up(process) {
-            return Ok(()); // it begins with it
+            return Ok(()); // a started process begins with it
         }
         let keys = self.cluster_keys(process);
         world.processes[process].node.set_cluster(now, keys);
@@ -74,7 +74,7 @@ impl Rooms {
         self.keeps_out(world, process)
     }
 
-    /// Every link has the new secret, if it was replaced, and a proof of identity where one is required.
+    /// Every link has the new secret, if it was replaced, and a proof of identity if one is required.
     pub(super) fn has_rekeyed(&self, world: &Sim) -> Result<(), String> {
         let Some((key, _)) = self.plan.rekeys.map(|_| secrets(REKEYED).current) else {
             return Ok(());

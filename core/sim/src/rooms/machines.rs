@@ -1,4 +1,4 @@
-//! The machine of a process at the start of one of its lives, and which servers clients are given.
+//! The machine of a process at the start of a life, and the servers that clients get.
 //!
 //! Owns all settings of machines.
 
@@ -21,7 +21,7 @@ pub(super) const LINKS: usize = 0;
 const SESSIONS: usize = 1;
 
 pub(super) const NAME_KEY: [u8; 16] = [9; 16];
-/// Commands of a client at once, so that some are under way together.
+/// Commands of a client in a burst, so that some are in progress together.
 const COMMAND_BURST: u32 = 5;
 
 pub(super) fn server_key(process: usize) -> ServerKey {
@@ -132,15 +132,15 @@ impl Rooms {
                 };
                 let mut machine = Client::new(config, seed, entropy);
                 if world.seed % 4 == 1 && client % 2 == 0 {
-                    machine.set_ages(); // in the seeds in which all messages have one
+                    machine.set_ages(); // in the seeds in which all messages have an age
                 }
                 Role::Client(Box::new(machine))
             }
         }
     }
 
-    /// The servers of a kind that a client is given. If it learns the others, that is one gateway which does not end
-    /// for good.
+    /// The servers of a kind that a client is given. If it learns the others, that is one gateway that is never
+    /// removed.
     fn given(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
         let all = self.endpoints(kind, client);
         if !self.plan.learns {
@@ -158,7 +158,7 @@ impl Rooms {
         stay.take(count).cloned().collect()
     }
 
-    /// The servers that clients are told of, by their roles.
+    /// The servers announced to clients, by role.
     fn servers(&self) -> [(NodeRole, Vec<Server>); 2] {
         [
             (role::GATEWAY, self.named(Kind::Gateway)),
@@ -166,7 +166,7 @@ impl Rooms {
         ]
     }
 
-    /// The servers that servers announce to clients.
+    /// The servers of a kind that servers announce to clients.
     fn named(&self, kind: Kind) -> Vec<Server> {
         let server = |known: Endpoint| Server {
             addr: known.addr,
@@ -181,7 +181,7 @@ impl Rooms {
         known.into_iter().map(server).collect()
     }
 
-    /// The servers of a kind that a client may come to know: of proxies those of its cluster, unless it may use all.
+    /// The servers of a kind that a client may learn of: only the proxies of its cluster, unless it may use all.
     pub(super) fn endpoints(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
         let second = self.plan.second.as_ref().filter(|second| !second.shared);
         let cluster = second.map(|_| client % 2).filter(|_| kind == Kind::Proxy);

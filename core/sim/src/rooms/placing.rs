@@ -1,6 +1,6 @@
-//! The control plane of a run: the places of nodes, their draining, and the doubling of partitions.
+//! The control plane of a run: the placement of nodes, their draining, and the doubling of partitions.
 //!
-//! Owns the placement and its steps. The kit owns the times of its delivery.
+//! Owns the placement and its steps. The kit determines when it is delivered.
 
 use muster_rooms::role;
 use muster_rooms::room_placement;
@@ -15,21 +15,21 @@ use super::{Event, Role, Rooms, Sim, Snapshot, PLACED_AGAIN};
 use crate::identities::node_of;
 use crate::plan::{Kind, Plan};
 
-/// The registry takes a process that stands still for this long for dead.
+/// The registry takes a process for dead that stands still for this long.
 const SESSION: Micros = 3 * SECOND;
-/// How often the coordinator of a doubling looks.
+/// How often the coordinator of a doubling checks.
 pub(super) const COORDINATED: Micros = 50 * MS;
 
-/// The brokers of a cluster, or the routers, which belong to none.
+/// The brokers of a cluster; or the routers, which belong to none.
 pub type Group = (Kind, usize);
 
-/// How far the control plane is with the partitions of a group.
+/// The control plane's progress with the partitions of a group.
 pub struct Doubling {
     pub layer: Layer,
-    /// The placement with its present step, and the time since when all have finished that.
+    /// The placement epoch of the present step, and since when all have finished that step.
     pub epoch: u32,
     pub done: Option<Micros>,
-    /// When the last one hears of it.
+    /// When the last node learns of it.
     pub heard_at: Micros,
 }
 
@@ -50,7 +50,7 @@ pub fn at_start(plan: &Plan) -> BTreeMap<Group, Doubling> {
 }
 
 impl Rooms {
-    /// The placement as a process gets it: a proxy or a broker with the brokers of its own cluster only.
+    /// The placement as a process gets it: a proxy or a broker gets only the brokers of its own cluster.
     pub(super) fn placement(&self, of: usize) -> Placement {
         let node = |process| PlacedNode {
             partition: self.plan.partition(process) as u16,
@@ -88,7 +88,7 @@ impl Rooms {
             && growth.is_none_or(|growth| self.plan.partition(process) < usize::from(growth.layer.all()))
     }
 
-    /// The next step of a doubling; all hear of it one after the other.
+    /// The next step of a doubling; nodes learn of it one after the other.
     fn step(&mut self, world: &mut Sim, group: Group) {
         let Some(growth) = self.growths.get_mut(&group) else {
             return;
@@ -112,7 +112,7 @@ impl Rooms {
         world.push(world.now + COORDINATED, Event::Coordinate { group });
     }
 
-    /// The second cluster is there from now on.
+    /// The second cluster exists from now on.
     pub(super) fn begin_second(&mut self, world: &mut Sim) {
         self.place_more(world, |rooms, world| {
             rooms.begun = true;
@@ -120,7 +120,7 @@ impl Rooms {
         });
     }
 
-    /// The placement comes to name more processes, which start.
+    /// Adds processes to the placement, and starts them.
     fn place_more(&mut self, world: &mut Sim, name: impl FnOnce(&mut Rooms, &mut Sim)) {
         let before: Vec<bool> = (0..self.plan.servers())
             .map(|process| self.is_placed(process))
@@ -139,7 +139,7 @@ impl Rooms {
         }
     }
 
-    /// Goes on with a doubling once all are done with its step.
+    /// Continues a doubling once all have finished its step.
     pub(super) fn coordinate(&mut self, world: &mut Sim, group: Group) {
         let Some(growth) = self.growths.get(&group) else { return };
         let ended = growth.layer == Layer::from(growth.layer.used());
@@ -166,13 +166,13 @@ impl Rooms {
         world.push(world.now + COORDINATED, Event::Coordinate { group });
     }
 
-    /// Whether all placed nodes that a group concerns have heard of an epoch and finished its work.
+    /// Whether all placed nodes that a group concerns know an epoch and have finished its work.
     fn are_settled(&self, world: &Sim, group: Group, epoch: u32) -> bool {
         let settled = |process: usize| {
             let known = &world.processes[process];
             match (known.state, &known.node) {
                 (State::Paused, _) => self.plan.growing.forgets_paused && world.is_expired(process, SESSION),
-                (State::Down, Role::Broker(_) | Role::Router(_)) => false, // it is to hear of its rooms first
+                (State::Down, Role::Broker(_) | Role::Router(_)) => false, // it must learn of its rooms first
                 (State::Down | State::Removed, _) => true,
                 _ if world.is_deaf(process) => self.plan.growing.forgets_paused && world.is_expired(process, SESSION),
                 _ if self.placed[process] < epoch => false,
@@ -188,7 +188,8 @@ impl Rooms {
         named.filter(concerned).all(settled)
     }
 
-    /// Whether the placement says that a process drains; the others hear of it one after the other, within `spread`.
+    /// Marks a process as draining or running in the placement; the others learn of it one after the other, within
+    /// `spread`.
     pub(super) fn set_draining(&mut self, world: &mut Sim, process: usize, drains: bool, spread: Micros) {
         let changed = if drains {
             self.draining.insert(process)
@@ -201,7 +202,7 @@ impl Rooms {
         self.announce(world, spread);
     }
 
-    /// All hear of the placement as it is now one after the other.
+    /// Nodes learn of the present placement one after the other.
     fn announce(&mut self, world: &mut Sim, spread: Micros) {
         self.placement_epoch += 1;
         let spread = if world.healed { spread.min(PLACED_AGAIN) } else { spread };
@@ -213,7 +214,7 @@ impl Rooms {
         }
     }
 
-    /// A process that is up hears of the newest placement.
+    /// Gives a running process the newest placement.
     pub(super) fn place(&mut self, world: &mut Sim, process: usize) {
         if !world.is_up(process) {
             return;

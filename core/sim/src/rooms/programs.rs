@@ -10,23 +10,23 @@ use muster_transport::Micros;
 use super::{Event, Role, Rooms, Sim};
 use crate::oracle::content;
 
-/// Messages that a join without positions asks for now and then.
+/// Messages of history that a join without positions sometimes requests.
 const HISTORY: u32 = 20;
 
 /// The state of a client's program.
 #[derive(Default)]
 pub struct Program {
-    /// By place in the plan's rooms: the client's number of the room, and the membership.
+    /// For each of the plan's rooms: the client's number of the room, and the membership.
     pub joined: Vec<Option<(u32, usize)>>,
     pub positions: Vec<Option<(Positions, Micros)>>,
-    /// By index in the plan's publishing; a room closed for another one is opened again.
+    /// For each of the plan's publications; a room closed for another one is opened again.
     pub publications: Vec<Option<u32>>,
-    /// How often its process was started again.
+    /// How often its process was restarted.
     pub life: u64,
 }
 
 impl Rooms {
-    /// Clients stand behind servers.
+    /// Clients come after the servers.
     pub(super) fn process_of(&self, client: usize) -> usize {
         self.plan.servers() + client
     }
@@ -36,7 +36,7 @@ impl Rooms {
         let process = self.process_of(client);
         match &mut world.processes[process].node {
             Role::Client(machine) => machine,
-            _ => unreachable!("clients stand behind servers"),
+            _ => unreachable!("clients come after servers"),
         }
     }
 
@@ -92,7 +92,7 @@ impl Rooms {
         let (room, policy) = (plan.rooms[place], plan.policy);
         let name = self.plan.rooms[room].clone();
         let resumed = self.programs[client].positions[place].take().filter(|_| plan.resumes);
-        // A member that returns with positions is owed the messages published since it left.
+        // A member that returns with positions must get the messages published since it left.
         let owed_from = resumed
             .as_ref()
             .filter(|(positions, _)| !positions.0.is_empty())
@@ -131,7 +131,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// A client's program leaves one of its rooms, or comes back to one that it left.
+    /// A client's program leaves one of its rooms, or returns to one that it left.
     pub(super) fn toggle(&mut self, world: &mut Sim, client: usize) -> Result<(), String> {
         let count = self.programs[client].joined.len() as u64;
         if count == 0 {
@@ -139,7 +139,7 @@ impl Rooms {
         }
         let place = world.dice.below(count) as usize;
         if self.programs[client].joined[place].is_none() {
-            world.say(|| format!("client {client}: joins place {place} again"));
+            world.say(|| format!("client {client}: rejoins room {place} of its plan"));
             self.join(world, client, place);
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// A client's publication, opened again if it was closed; none while all places are taken.
+    /// A client's publication, opened again if it was closed; `None` while all slots are taken.
     fn publication(&mut self, world: &mut Sim, client: usize, at: usize) -> Option<u32> {
         let (now, room) = (world.now, self.plan.clients[client].publishing[at].room);
         let known = self.programs[client].publications[at];
@@ -253,7 +253,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Notes when every member that stays has received something that was published after the last return of a process.
+    /// Notes when every lasting member has received something published after the last return of a process.
     fn note_return(&mut self, world: &mut Sim) {
         let Some((kind, since)) = self.back else { return };
         let stays = |client: usize| self.plan.clients[client].toggle_every.is_none();
@@ -269,7 +269,7 @@ impl Rooms {
         }
     }
 
-    /// A client's program sends a command to one of the rooms, or asks for its members.
+    /// A client's program sends a command to one of the rooms, or queries its members.
     pub(super) fn command(&mut self, world: &mut Sim, client: usize) {
         let (now, room) = (world.now, world.dice.below(self.plan.rooms.len() as u64) as usize);
         let lifetime = 500 * MS + world.dice.below(4 * SECOND);
@@ -286,7 +286,7 @@ impl Rooms {
         world.turn_at(self.process_of(client), now);
     }
 
-    /// Judges an answer to a join: that nothing was missed, or the number of messages that come first.
+    /// Checks a reply to a join: that nothing was missed, or how many messages come first.
     pub(super) fn judge_join(
         &mut self,
         world: &mut Sim,
@@ -304,11 +304,11 @@ impl Rooms {
         let (recovered, counters) = (member.recovered(), member.counters);
         let given = member.given.filter(|_| member.is_caught_up());
         let history = given.map_or(0, |(messages, _)| u64::from(messages));
-        // A message that two owners numbered counts twice in a gateway's ring, and comes to the program once.
+        // A message that two owners numbered counts twice in a gateway's ring, and reaches the program once.
         let had = counters.delivered + counters.repeats;
         if history > HISTORY.into() || counters.lost + counters.gaps == 0 && had < history {
             return Err(format!(
-                "client {client}: {history} messages of history, and {counters:?} had"
+                "client {client}: {history} messages of history, and {counters:?} received"
             ));
         }
         self.asked += history;
@@ -319,7 +319,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// A client's process is back: its program has forgotten all.
+    /// A client's process has restarted: its program has forgotten everything.
     pub(super) fn program_returned(&mut self, world: &mut Sim, client: usize) {
         let program = &mut self.programs[client];
         program.life += 1;
@@ -332,7 +332,7 @@ impl Rooms {
         self.open(world, client);
     }
 
-    /// Everyone is in all of its rooms again.
+    /// Everyone joins all of its rooms again.
     pub(super) fn join_all(&mut self, world: &mut Sim) {
         for client in 0..self.plan.clients.len() {
             for place in 0..self.programs[client].joined.len() {

@@ -1,6 +1,6 @@
 //! The machine of a process: one of the five.
 //!
-//! Owns the run's calls that suit any machine.
+//! Owns the run's calls that apply to any machine.
 
 use muster_rooms::role;
 use muster_rooms::{Broker, Client, Gateway, Proxy, Router};
@@ -30,7 +30,7 @@ impl Node for Role {
 }
 
 impl Role {
-    /// Its links to other nodes. A client has none.
+    /// Its links to other nodes; clients have none.
     pub fn links(&self) -> Option<&Links> {
         match self {
             Role::Gateway(machine) => Some(machine.links()),

@@ -1,4 +1,5 @@
-//! The fault that falls into a step of a doubling: it waits until the step is reached, and comes before it is over.
+//! The fault that belongs into a step of a doubling: it waits until the step is reached, and happens before the step
+//! is over.
 
 use muster_simkit::{Fault, State};
 use muster_transport::{Growth, Layer, Micros};
@@ -12,19 +13,19 @@ use crate::plan::{Kind, Plan};
 pub struct Struck {
     planned: bool,
     pub fell: Option<Step>,
-    /// All have finished the work at the end of the growth.
+    /// All have finished the work after the growth.
     pub clean: bool,
 }
 
 impl Struck {
-    /// Whether a growth has ended and is not watched any more.
+    /// Whether a growth has ended and is no longer watched.
     pub fn is_over(&self, plan: &Plan) -> bool {
         plan.strike.is_none() || self.clean
     }
 }
 
 impl Rooms {
-    /// The step of the doubling.
+    /// The step that the doubling has reached.
     fn step_reached(&self, world: &Sim) -> Option<Step> {
         let layer = self.plan.strike.as_ref()?.cell.layer;
         let growth = &self.growths[&(layer, 0)];
@@ -47,7 +48,7 @@ impl Rooms {
         }
     }
 
-    /// Whether the fault is due, for this is its step and the process is there.
+    /// Whether the fault is due, because its step is reached and the process is there.
     pub(super) fn strikes_now(&self, world: &Sim) -> bool {
         let strike = self.plan.strike.as_ref().filter(|_| self.struck.fell.is_none());
         strike.is_some_and(|strike| {
@@ -55,7 +56,7 @@ impl Rooms {
         })
     }
 
-    /// Plans the fault once its step has begun; the coordinator will not end that before.
+    /// Plans the fault once its step has begun; the coordinator does not end the step before.
     pub(super) fn await_step(&mut self, world: &mut Sim) {
         if self.plan.strike.is_none() || self.struck.planned || !self.strikes_now(world) {
             return;
@@ -66,7 +67,7 @@ impl Rooms {
         world.push(world.now + after, Event::Strike);
     }
 
-    /// How long the step that is reached lasts at least, or a while.
+    /// How long the present step lasts at least; otherwise a fixed while.
     fn step_left(&self, world: &Sim) -> Micros {
         let Some(strike) = &self.plan.strike else { return 0 };
         let growth = &self.growths[&(strike.cell.layer, 0)];
@@ -79,10 +80,10 @@ impl Rooms {
 
     pub(super) fn strike_step(&mut self, world: &mut Sim) -> Result<(), String> {
         let Some(strike) = self.plan.strike.clone().filter(|_| self.struck.fell.is_none()) else {
-            return Ok(()); // the coordinator's look came first
+            return Ok(()); // the coordinator checked first
         };
         if !self.strikes_now(world) {
-            self.struck.planned = false; // a process is not settled after all: the step comes again
+            self.struck.planned = false; // a process is not settled after all: the step is reached again later
             return Ok(());
         }
         self.struck.fell = self.step_reached(world);
@@ -104,11 +105,11 @@ impl Rooms {
         });
         (hit && (!strike.faults.is_empty() || strike.registry.is_some()))
             .then_some(())
-            .ok_or_else(|| "the fault hit nobody".into())
+            .ok_or_else(|| "the fault had no victim".into())
     }
 
-    /// For how long a strike takes a gateway from a broker and from all routers that tell of some of its rooms: that one does not
-    /// count the members there.
+    /// For how long a strike separates a gateway from a broker and from all routers that report some of its rooms:
+    /// that broker does not count the members there.
     fn cuts_off(&self, strike: &Strike) -> Option<Micros> {
         let cut = |other: usize| {
             strike.faults.iter().find_map(|fault| match *fault {
@@ -127,19 +128,20 @@ impl Rooms {
         of(Kind::Router).any(untold).then_some(pause)
     }
 
-    /// A process that is up, and hears of the step that begins last.
+    /// A running process that learns last of the step.
     pub(super) fn last_to_hear(&self, world: &mut Sim) -> usize {
         let up = |process: &usize| world.processes[*process].state == State::Up;
         let up: Vec<usize> = (0..self.plan.servers()).filter(up).collect();
         up[world.dice.below(up.len() as u64) as usize]
     }
 
-    /// The fault fell into its step.
+    /// Checks that the fault happened during its step.
     pub(super) fn has_struck(&self) -> Result<(), String> {
         match (&self.plan.strike, self.struck.fell) {
-            (Some(strike), fell) if fell != Some(strike.cell.step) => {
-                Err(format!("the fault did not fall into {}: {fell:?}", strike.cell.step))
-            }
+            (Some(strike), fell) if fell != Some(strike.cell.step) => Err(format!(
+                "the fault did not happen during {}: {fell:?}",
+                strike.cell.step
+            )),
             _ => Ok(()),
         }
     }

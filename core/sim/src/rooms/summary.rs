@@ -1,4 +1,4 @@
-//! The figures of one run.
+//! The statistics of one run.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::plan::Kind;
 /// Counters of all lives of all processes of a kind.
 pub type Accounts = BTreeMap<(Kind, &'static str), u64>;
 
-/// The figures of one run.
+/// The statistics of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub trace: u64,
@@ -26,17 +26,17 @@ pub struct Summary {
     pub minimum: u64,
     pub reasons: BTreeMap<String, u64>,
     pub accounts: Accounts,
-    /// Messages with an age, as brokers and gateways saw them: their number, the least and the highest age.
+    /// Messages with an age at brokers and gateways: their number, and the least and greatest age.
     pub ages: BTreeMap<Kind, (u64, u32, u32)>,
     /// For each killed process: its role, and the time from its return until every member had received a new message.
     pub returns: Vec<(Kind, Micros)>,
-    /// Delivered commands, expired ones, and questions for members that all gateways answered.
+    /// Delivered commands, expired ones, and member queries that all gateways answered.
     pub commands: (u64, u64, u64),
-    /// The longest that a command, or such a question, took until its sender heard that it was delivered.
+    /// The longest time until a sender learned that a command or query was delivered.
     pub slowest: Micros,
-    /// Joins that went on where they had been with nothing lost, and messages of history.
+    /// Joins that continued a membership without loss, and messages of history.
     pub joins: (u64, u64),
-    /// The step into which the plan's strike fell.
+    /// The step during which the plan's fault happened.
     pub struck: Option<Step>,
 }
 

@@ -1,23 +1,23 @@
 //! The toy's two kinds of nodes: replicas of a log of adds, and clients that add.
 //!
-//! A replica is a machine. A client is none: it takes and sends by itself.
+//! A replica is a machine. A client is none: it takes and sends datagrams by itself.
 
 use muster_simkit::{Addr, Inbox, Machine, Micros, Node, Outbox, Turn, Turned, MS};
 
 use super::Bug;
 
-/// The client, and the number of its addition.
+/// The client, and the number of its add.
 pub type Entry = (u8, u32);
 
-/// A client asks the next replica if it has no answer after this time.
+/// A client asks the next replica if it has no reply after this time.
 const RETRY: Micros = 60 * MS;
-/// A replica tells the others all that it has.
+/// How often a replica sends all its entries to the others.
 const TELL_EVERY: Micros = 150 * MS;
 const ADD: u8 = 1;
 const DONE: u8 = 2;
 const ALL: u8 = 3;
 
-/// A kind, entries of 5 B each, and a sum of all that.
+/// A datagram: its kind, entries of 5 B each, and a checksum.
 fn datagram(kind: u8, entries: &[Entry]) -> Vec<u8> {
     let mut bytes = vec![kind];
     for (client, number) in entries {
@@ -123,7 +123,7 @@ pub struct Client {
     bug: Option<Bug>,
     name: u8,
     replicas: Vec<Addr>,
-    /// Adds that wait, the one under way with its next attempt, and how many were begun and are done.
+    /// Waiting adds, the present one with its next attempt, and how many were begun and are done.
     pub waiting: u32,
     asked: Option<(u32, Micros)>,
     pub begun: u32,

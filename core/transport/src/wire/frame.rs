@@ -1,11 +1,11 @@
-//! Frames, the content of a seal. Kind, flags, 16-bit length, body; a zero kind is padding to the end.
+//! Frames, the content of a sealed datagram: kind, flags, 16-bit length, body. A kind of 0 is padding to the end.
 
 use crate::codec::{Reader, Writer};
 use crate::limits::MISSING_RANGES_MAX;
 
 /// Bytes in front of a frame's body.
 pub const FRAME: usize = 4;
-/// The position of a frame's flags, from its first byte.
+/// The offset of a frame's flags.
 pub const FLAGS_AT: usize = 1;
 
 /// The kind of a frame: 1 to 7 belong to every connection, others to systems. A peer may send only the kinds that
@@ -20,7 +20,7 @@ impl FrameKind {
     pub const LOG: FrameKind = FrameKind(2);
     /// Next control-log offset expected, u64.
     pub const LOG_ACK: FrameKind = FrameKind(3);
-    /// Wants a status; empty.
+    /// Asks for a status; empty.
     pub const PING: FrameKind = FrameKind(4);
     /// Eight bytes to be echoed from a new address.
     pub const PATH_CHALLENGE: FrameKind = FrameKind(5);
@@ -29,7 +29,7 @@ impl FrameKind {
     /// The connection ends; code u8.
     pub const CLOSE: FrameKind = FrameKind(7);
 
-    /// A kind of a system.
+    /// A kind of frame of a system.
     pub const fn new(code: u8) -> Self {
         assert!(code > FrameKind::CLOSE.0 && code < KINDS_MAX);
         FrameKind(code)
@@ -40,7 +40,7 @@ impl FrameKind {
     }
 }
 
-/// Kinds are below: one bit each in a word.
+/// Upper bound of kinds, exclusive: each is one bit in a word.
 const KINDS_MAX: u8 = 64;
 
 /// The kinds of frames that a machine understands: those of every connection, and those of its system.
@@ -51,7 +51,7 @@ pub struct FrameKinds {
 }
 
 impl FrameKinds {
-    /// Those of every connection.
+    /// The kinds of every connection.
     pub const TRANSPORT: FrameKinds = {
         let none = FrameKinds { known: 0, silent: 0 };
         let known = none.with(&[FrameKind::LOG, FrameKind::PING], false);
@@ -65,7 +65,7 @@ impl FrameKinds {
         known.with(&silent, true)
     };
 
-    /// These as well. A datagram that has none but `silent` ones need not be covered by a status.
+    /// Adds kinds. A datagram with only `silent` ones needs no status.
     pub const fn with(mut self, kinds: &[FrameKind], silent: bool) -> Self {
         let mut at = 0;
         while at < kinds.len() {
@@ -80,7 +80,7 @@ impl FrameKinds {
         self
     }
 
-    /// The kinds of both.
+    /// The kinds of both sets.
     pub const fn or(self, other: FrameKinds) -> Self {
         FrameKinds {
             known: self.known | other.known,
@@ -98,7 +98,7 @@ impl FrameKinds {
         }
     }
 
-    /// Whether a datagram with such a frame must be covered by a status.
+    /// Whether a datagram with such a frame elicits a status.
     #[inline]
     pub const fn elicits(self, kind: FrameKind) -> bool {
         self.silent >> kind.0 & 1 == 0
@@ -113,18 +113,18 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-/// Why the frames of a datagram are refused from here on.
+/// A frame is malformed; the rest of the datagram is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadFrame;
 
-/// Walks the frames of an opened datagram; ends after the first bad one.
+/// Iterates over the frames of an opened datagram; ends after the first malformed one.
 pub struct Frames<'a> {
     reader: Reader<'a>,
     kinds: FrameKinds,
 }
 
 impl<'a> Frames<'a> {
-    /// A kind that is not among `kinds` is bad.
+    /// A kind that is not in `kinds` counts as malformed.
     #[inline]
     pub fn new(bytes: &'a [u8], kinds: FrameKinds) -> Self {
         Frames {
@@ -160,7 +160,7 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// Appends one frame whose body `write` fills. Writes nothing if it does not fit or `write` returns false.
+/// Appends one frame whose body `write` fills. Writes nothing if it does not fit or `write` returns `false`.
 #[inline]
 pub fn append(
     writer: &mut Writer<'_>,
@@ -183,15 +183,15 @@ pub fn append(
     true
 }
 
-/// Missing runs of datagram sequences that a status can name.
+/// Maximum number of missing runs of datagram sequences in a status.
 pub const STATUS_RANGES: usize = MISSING_RANGES_MAX;
 
-/// A receiver's report: which of its peer's datagrams arrived, and how much more it can take.
+/// A receiver's report: which of its peer's datagrams arrived, and how many bytes it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// Highest datagram sequence accepted.
     pub highest: u64,
-    /// Datagrams accepted in all, wrapping.
+    /// Total number of datagrams accepted, wrapping.
     pub received: u32,
     /// Microseconds between the arrival of `highest` and this status.
     pub delay: u32,
@@ -250,7 +250,7 @@ impl Status {
         &self.missing[..usize::from(self.missing_len)]
     }
 
-    /// Whether `sequence` is known to have arrived (or to be older than this status tells).
+    /// Whether `sequence` is known to have arrived, or is older than this status covers.
     pub fn covers(&self, sequence: u64) -> bool {
         sequence <= self.highest
             && !self

@@ -1,4 +1,4 @@
-//! The 28 bytes in the clear in front of every datagram; they are the seal's associated data.
+//! The 28 bytes of clear header before every datagram's sealed part; they are its associated data.
 
 /// Bytes of the header.
 pub const HEADER: usize = 28;
@@ -6,8 +6,8 @@ pub const HEADER: usize = 28;
 pub const MAGIC: u8 = 0x4D;
 /// Version of the protocol, four bits.
 pub const VERSION: u8 = 1;
-/// Bytes of the longest datagram: the greatest `payload_bytes` that a node may have, as a peer's may differ from ours.
-/// A longer one, up to 65,507 B, is a stranger's: it is dropped before a key is looked at.
+/// Bytes of the longest datagram: the largest `payload_bytes` that a node may have, since a peer's may differ from
+/// ours. A longer one, up to 65,507 B, comes from a stranger: it is dropped before a key is looked up.
 pub const DATAGRAM_BYTES_MAX: usize = 1_472;
 /// Flag: the sender asks for a status at once.
 pub const STATUS_WANTED: u8 = 1;
@@ -18,13 +18,13 @@ pub const STATUS_WANTED: u8 = 1;
 pub enum DatagramKind {
     /// First handshake message, with a cookie, padded to the path's size.
     Hello = 1,
-    /// A stateless answer to a hello without a valid cookie.
+    /// A stateless reply to a hello without a valid cookie.
     Cookie = 2,
     /// Second handshake message.
     Accept = 3,
     /// Sealed frames.
     Data = 4,
-    /// "I do not know this connection", with a token that proves it.
+    /// "This connection is unknown", with a token that proves it.
     Reset = 5,
 }
 
@@ -51,7 +51,7 @@ pub struct Header {
     pub placement: u32,
 }
 
-/// Why the clear part of a datagram is refused.
+/// Why a datagram's clear header is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     Short,
@@ -62,7 +62,7 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// The header of a datagram without a session: the connection, and nothing else.
+    /// The header of a datagram outside sessions: the connection id, and nothing else.
     pub fn clear(kind: DatagramKind, connection: u64) -> Self {
         Header {
             kind,
@@ -75,7 +75,7 @@ impl Header {
         }
     }
 
-    /// The header of a whole datagram.
+    /// Parses the header of a whole datagram.
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<Self, HeaderError> {
         if bytes.len() > DATAGRAM_BYTES_MAX {

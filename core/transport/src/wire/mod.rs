@@ -12,8 +12,8 @@ pub mod server;
 pub use frame::{Frame, FrameKind};
 pub use header::HEADER;
 
-/// The reason for a refusal: a number, a name, and whether a retry may help. All systems share the numbers; a code that
-/// names a subject of one system is sent by that system alone.
+/// The reason for a refusal: a number, a name, and whether a retry may help. All systems share the numbers; a code
+/// about one system's subject is sent by that system alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Code {
@@ -30,9 +30,9 @@ pub enum Code {
     Malformed = 10,
     TooMuchHistory = 11,
     Replaced = 12,
-    /// The user has as many devices at this gateway as one may have.
+    /// The user has the maximum number of devices at this gateway.
     TooManyDevices = 13,
-    /// The credential names a device by a name that no device has.
+    /// The credential names an invalid device.
     BadDevice = 14,
     Unknown = 255,
 }
@@ -91,7 +91,7 @@ impl Code {
     }
 }
 
-/// The role of a node, by a code that each system assigns to its own roles; 0 is none.
+/// The role of a node: a code that each system assigns to its own roles; 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Role(u8);
 

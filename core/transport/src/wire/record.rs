@@ -8,7 +8,7 @@ use crate::codec::{Reader, Writer};
 use crate::wire::server::{self, Server};
 use crate::wire::{Code, Role};
 
-/// Bytes of the longest record.
+/// Longest record, in bytes.
 pub const RECORD_MAX: usize = 1024;
 /// Most records are no longer than this.
 const RECORD_SHORT: usize = 256;
@@ -21,7 +21,7 @@ const PACE: u8 = 35;
 const SERVERS: u8 = 36;
 const LEASE: u8 = 37;
 
-/// Records whose first byte is this or higher are a guest's: the system that has the session passes them on unread.
+/// Records with this kind or higher belong to a guest: the system that has the session passes them on unparsed.
 pub const GUEST_KINDS: u8 = 64;
 
 /// A guest's record, whole.
@@ -39,12 +39,12 @@ impl Encode for Raw<'_> {
 
 /// A record, as a log sees it.
 pub trait Encode {
-    /// Writes the record, its kind first; false where it is longer than the space.
+    /// Writes the record, its kind first; `false` if it does not fit.
     fn write(&self, writer: &mut Writer<'_>) -> bool;
 
     /// Calls `take` with the record's bytes.
     fn encode<T>(&self, take: impl FnOnce(&[u8]) -> T) -> T {
-        // Nearly all are short, and to clear a kilobyte costs more than to write one of them.
+        // Nearly all are short, and clearing a kilobyte costs more than writing one of them.
         let mut short = [0; RECORD_SHORT];
         let mut writer = Writer::new(&mut short);
         if self.write(&mut writer) {
@@ -58,33 +58,33 @@ pub trait Encode {
     }
 }
 
-/// A session's handling of a client's record.
+/// When a session accepts a client's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// The role gets it. It waits where the session's credential is still being judged.
+    /// The role gets it. It waits while the session's credential is being judged.
     Waits,
-    /// The role gets it once the session is open; before, it is dropped.
+    /// The role gets it if the session is open; otherwise it is dropped.
     Open,
-    /// No client may send it.
+    /// Clients may not send it.
     Never,
 }
 
-/// A system's record, as a session or a link judges it before the role sees it.
+/// A system's record, as a session or a link checks it before the role gets it.
 pub trait SystemRecord<'a>: Encode + Sized {
-    /// `None`: malformed, or of no kind that the system has.
+    /// `None`: malformed, or a kind that the system lacks.
     fn read(bytes: &'a [u8]) -> Option<Self>;
 
-    /// The record of the transport that this is, if it is one.
+    /// The transport's record inside this one, if it is one.
     fn control(&self) -> Option<&ControlRecord<'a>>;
 
-    /// On sessions: whether a client may send it, and when.
+    /// On sessions: whether and when a client may send it.
     fn access(&self) -> Access;
 
-    /// On sessions: whether it is exempt from the rate of a session: it ends an earlier record's effect, or answers the
-    /// server.
+    /// On sessions: whether it is exempt from the session's rate limit, since it ends an earlier record's effect or
+    /// responds to the server.
     fn is_free(&self) -> bool;
 
-    /// On sessions: the answer to a refused record; `None`: the client expects no answer.
+    /// On sessions: the reply to a refused record; `None`: the client expects no reply.
     fn refusal(&self, code: Code, retry_ms: u32) -> Option<Self>;
 }
 
@@ -103,11 +103,11 @@ pub enum ControlRecord<'a> {
     },
     /// A request was refused; request 0 refuses the session.
     Refused { request: u32, code: Code, retry_ms: u32 },
-    /// How long to wait at most before the first attempt to open another session once this one is lost, and before any.
+    /// The longest random wait before the first attempt to open another session after a loss, and before any attempt.
     Pace { backoff_ms: u32, backoff_max_ms: u32 },
-    /// Servers of one role that clients may turn to, in place of all that were named before.
+    /// Servers of one role that clients may use; replaces all named before.
     Servers { role: Role, servers: Vec<Server> },
-    /// The session's token ends after this; another one of the same user prolongs the session.
+    /// The session's token ends after this; another token of the same user prolongs the session.
     Lease { left_ms: u32 },
     // ---- both ends of a link
     /// `token` proves a later reset of this link by the sender.
@@ -115,7 +115,7 @@ pub enum ControlRecord<'a> {
 }
 
 impl<'a> ControlRecord<'a> {
-    /// `None`: malformed, or a system's.
+    /// `None`: malformed, or a system's record.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let r = &mut reader;
