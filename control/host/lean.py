@@ -1,10 +1,11 @@
-"""structlog without rich, which each process would read in for 0.13 s. Tracebacks are text here (`control/node/logs.py`)."""
+"""structlog without rich, which would cost each process 0.13 s to import. Tracebacks are text here
+(`control/node/logs.py`)."""
 
 import sys
 
 
 def lean() -> None:
-    """Load structlog with rich hidden from it. An entry point calls this before it imports anything that logs."""
+    """Import structlog with rich hidden from it. An entry point calls this before it imports a module that logs."""
     if "rich" in sys.modules or "structlog" in sys.modules:
         return
     sys.modules["rich"] = None  # type: ignore[assignment]

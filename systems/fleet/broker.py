@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster_server.plane.files import write_atomically
-from muster_server.plane.kind import Berth, Program
+from muster_server.plane.kind import Launch, Program
 from muster_server.systems.fleet.schema import NAME as CLIENT
 from muster_server.systems.fleet.schema import PREFIX, UP_BYTES_MAX
 
@@ -39,9 +39,9 @@ def plane_user(role: str, place: int) -> str:
     return f"plane.{role}.{place % NODES_MAX}"
 
 
-def prepare(berth: Berth) -> list[str]:
+def prepare(launch: Launch) -> list[str]:
     """Write its files, and give its arguments. Clients that were enrolled stay."""
-    folder = berth.folder
+    folder = launch.folder
     secret = folder / SECRET
     if not secret.exists():
         write_atomically(secret, f"{secrets.token_urlsafe(32)}\n".encode())
@@ -49,7 +49,7 @@ def prepare(berth: Berth) -> list[str]:
     with _users(folder) as lines:
         lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
     write_atomically(folder / "acl", access().encode())
-    write_atomically(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port).encode())
+    write_atomically(folder / "mosquitto.conf", configuration(folder, launch.host, launch.port).encode())
     return ["-c", str(folder / "mosquitto.conf")]
 
 

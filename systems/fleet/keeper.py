@@ -5,17 +5,17 @@ Owns what it is told. It must not know what is kept there.
 
 from typing import Any, Final
 
-from muster_server.plane.kind import Berth, Program
+from muster_server.plane.kind import Launch, Program
 from muster_server.plane.redis import server
 
 NAME: Final = "redis"
 BYTES_MAX: Final = "512mb"  # a session has about 0.4 kB, an event 0.2 kB
 
 
-def prepare(berth: Berth) -> list[str]:
+def prepare(launch: Launch) -> list[str]:
     """Write its file, and give its arguments."""
     lines = ("appendonly yes", "appendfsync everysec", f"maxmemory {BYTES_MAX}", "maxmemory-policy volatile-ttl")
-    return server.prepare(berth, *lines)
+    return server.prepare(launch, *lines)
 
 
 def _wanted(section: Any) -> bool:
@@ -28,7 +28,7 @@ def _bind(_: Any) -> str:
 
 PROGRAM: Final = Program(
     name=NAME,
-    about="sessions of the fleet are kept there",
+    about="sessions of the fleet are stored there",
     binary=server.BINARY,
     mend=f"to mend: {server.INSTALL}, name a Redis: fleet.redis = redis://HOST:PORT/0, or do without: none",
     wanted=_wanted,

@@ -6,17 +6,17 @@ so a copy on disk would only be an older one.
 
 from typing import Any, Final
 
-from muster_server.plane.kind import Berth, Program
+from muster_server.plane.kind import Launch, Program
 from muster_server.plane.redis import server
 from muster_server.systems.presence.options import PROGRAM, SITES_MAX
 
 BYTES_MAX: Final = "2gb"  # a million users with one device take 36 MB
 
 
-def prepare(berth: Berth) -> list[str]:
+def prepare(launch: Launch) -> list[str]:
     """Write its file, and give its arguments."""
     packed = ("hash-max-listpack-entries 512", "hash-max-listpack-value 256")
-    return server.prepare(berth, "appendonly no", f"maxmemory {BYTES_MAX}", "maxmemory-policy noeviction", *packed)
+    return server.prepare(launch, "appendonly no", f"maxmemory {BYTES_MAX}", "maxmemory-policy noeviction", *packed)
 
 
 def _program(site: int) -> Program:
@@ -26,7 +26,7 @@ def _program(site: int) -> Program:
 
     return Program(
         name=PROGRAM.format(site),
-        about=f"the store of presence of site {site}",
+        about=f"presence of site {site} is stored there",
         binary=server.BINARY,
         mend=f"to mend: {server.INSTALL}, or name stores: presence.redis = redis://HOST:PORT/0,…",
         wanted=wanted,

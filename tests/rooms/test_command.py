@@ -64,7 +64,7 @@ def test_each_outcome_has_a_code_of_its_own(
         (muster.Refused("command", "rate_limited", 1.0), 75),
         (muster.Refused("command", "busy"), 75),
         (muster.Refused("session", "bad_credential"), 1),
-        (muster.TooLong("a command has at most 800 bytes"), 2),
+        (muster.TooLong("the command is too long"), 2),
         (muster.TimedOut("connect: no answer"), 75),
         (muster.Unavailable("no instance"), 69),
     ],

@@ -85,11 +85,11 @@ def test_a_token_has_rights_by_room_and_an_id(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("cap", "words"),
     [
-        (["sports:*"], "not ROOMS=WORDS"),
-        (["=read"], "not ROOMS=WORDS"),
+        (["sports:*"], "expected ROOMS=WORDS"),
+        (["=read"], "expected ROOMS=WORDS"),
         (["sports:*=write"], "--cap: 'write'"),
-        (["sp*rts=read"], "no pattern"),
-        (["Sports:*=read"], "no pattern"),
+        (["sp*rts=read"], "invalid pattern"),
+        (["Sports:*=read"], "invalid pattern"),
         ([f"sports:{number:040}=read" for number in range(20)], "at most 1000"),
     ],
 )
