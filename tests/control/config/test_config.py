@@ -138,7 +138,7 @@ def test_how_a_namespace_keeps_its_rooms_reaches_brokers_gateways_and_proxies(tm
         ),
         (
             "[gateway]\narena_mib = 10\n[namespaces.a]\narena_share = 20\nhistory_kib = 1025",
-            ["namespaces.a.history_kib", "1025 KiB are more than half", "gateway.arena_mib, 1024 KiB"],
+            ["namespaces.a.history_kib", "1025 KiB exceed half", "gateway.arena_mib, 1024 KiB"],
         ),
         (
             "".join(f"[namespaces.n{number}]\nhistory_s = 9\n" for number in range(128)),
@@ -344,7 +344,7 @@ def test_who_runs_one_role_is_not_asked_for_the_addresses_of_the_others() -> Non
     [
         (
             {"proxy": 1472},
-            "proxy.payload_bytes: a proxy takes messages for 1472 bytes, a broker passes on those for 1200",
+            "proxy.payload_bytes: a proxy accepts messages for 1472 bytes, but a broker passes on only those",
         ),
         ({"broker": 1472}, "broker.payload_bytes: a broker takes"),
         ({"proxy": 1472, "broker": 1300, "gateway": 1472}, "broker.payload_bytes: "),
