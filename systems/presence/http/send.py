@@ -1,6 +1,6 @@
 """Messages to one user: `muster send`, and `POST /api/v1/send`.
 
-Owns both forms of the answer. A message goes through the client library, as any program's does.
+Owns both forms of the answer. A message goes through the client library, like any program's.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from muster_server.systems.presence.named import needs_whole, users_of
 
 ACTION: Final = Action("unicast", "send messages to these users", None)
 USERS_MAX: Final = 1_000
-"""Of one request."""
+"""Limit of users in one request."""
 OPEN_S: Final = 5.0
 DEVICE: Final = r"[!-+\--~]{1,23}"
-DEVICE_RULE: Final = "1 to 23 printable ASCII characters without a blank and a comma"
+DEVICE_RULE: Final = "1 to 23 printable ASCII characters without blanks and commas"
 ORDER: Final = ("delivered", "expired", "unknown", "not_online")
 
 
@@ -48,7 +48,7 @@ async def send(
     """Send stdin. Raises `UserError`."""
     number = user_of(where, user)
     if device is not None and not re.fullmatch(DEVICE, device):
-        raise UserError(f"--device: {device!r:.60} is no name of a device: {DEVICE_RULE}", USAGE)
+        raise UserError(f"--device: invalid name of a device {device!r:.60} (expected {DEVICE_RULE})", USAGE)
     data = await asyncio.to_thread(_stdin, is_base64)
     async with connected(where, reads=False) as client:
         results = await client.send(number, data, device=device, expires=expires)
@@ -62,9 +62,9 @@ async def send(
 
 
 def _stdin(is_base64: bool) -> bytes:
-    """All of stdin but the end of its last line. Raises `UserError`."""
+    """Read stdin, without the end of its last line. Raises `UserError`."""
     if sys.stdin is None:
-        raise UserError("stdin is closed; the message is read from it: echo hello | muster send USER", USAGE)
+        raise UserError("stdin is closed; pipe the message into it: echo hello | muster send USER", USAGE)
     data = b""
     most = 2 * SEND_BYTES_MAX if is_base64 else SEND_BYTES_MAX
     while len(data) <= most + 1 and (read := os.read(0, most + 2)):
@@ -74,14 +74,14 @@ def _stdin(is_base64: bool) -> bytes:
         try:
             data = base64.b64decode(b"".join(data.split()), validate=True)
         except ValueError:
-            raise UserError("stdin is no base64; nothing was sent", USAGE) from None
+            raise UserError("stdin is not valid base64; nothing was sent", USAGE) from None
     if len(data) > SEND_BYTES_MAX:
-        raise UserError(f"a message to a user has at most {SEND_BYTES_MAX} bytes; nothing was sent", USAGE)
+        raise UserError(f"the message is too long (limit {SEND_BYTES_MAX} bytes); nothing was sent", USAGE)
     return data
 
 
 def words(results: Sequence[muster.DeviceResult]) -> str:
-    """`delivered: phone, laptop`, `not online: tv`, or `expired`; parts with `; ` between."""
+    """Format results: `delivered: phone, laptop`, `not online: tv`, or `expired`; parts are separated by `; `."""
     parts = []
     for outcome in ORDER:
         devices = [each.device for each in results if each.outcome == outcome]
@@ -111,21 +111,21 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
     data: str
     encoding: Literal["utf-8", "base64"] = "utf-8"
-    """How `data` stands for the message's bytes."""
+    """The encoding of `data`."""
     device: Annotated[str, msgspec.Meta(pattern=rf"^{DEVICE}\Z")] | None = None
     expires: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
-    """Seconds."""
+    """Lifetime of the message in seconds."""
 
 
 class Device(msgspec.Struct, frozen=True):
-    """The outcome of a message on one device; null: devices that nobody knows."""
+    """The outcome of a message on one device; null: devices whose names are not known."""
 
     device: str | None
     outcome: Literal["delivered", "not_online", "expired", "unknown"]
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One user's devices, or why nothing was tried."""
+    """One user's devices, or the reason why none was tried."""
 
     user: str
     devices: list[Device] = []
@@ -141,7 +141,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Sender:
-    """The client of the process. Opened when it is first needed."""
+    """The client of the process, opened when it is first needed."""
 
     def __init__(self, base: Base) -> None:
         self.base = base
@@ -192,7 +192,7 @@ class Sender:
     status_code=200,
     opt={"body": Body((Asked,))},
     responses={
-        200: ResponseSpec(Sent, generate_examples=False, description="What became of it, for each device"),
+        200: ResponseSpec(Sent, generate_examples=False, description="The outcome for each device"),
         **{
             status: ResponseSpec(
                 dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem"
@@ -206,17 +206,17 @@ async def route(
 ) -> Response[bytes]:
     """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
 
-    `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds; with `"encoding": "base64"`
-    the message is bytes.
+    `"device": "phone"` selects one device; `"expires": 5` sets the lifetime in seconds; with `"encoding": "base64"` the
+    message is binary.
     """
     body = await request.body()
     asked = decoded(body, Asked)
     try:
         data = asked.data.encode() if asked.encoding == "utf-8" else base64.b64decode(asked.data, validate=True)
     except ValueError:
-        raise Problem("bad_body", "data: not base64, although `encoding` says so") from None
+        raise Problem("bad_body", "invalid data (expected base64, as set by `encoding`)") from None
     if len(data) > SEND_BYTES_MAX:
-        raise Problem("too_long", f"a message to a user has at most {SEND_BYTES_MAX} bytes")
+        raise Problem("too_long", f"the message is too long (limit {SEND_BYTES_MAX} bytes)")
     users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("unicast", user, whole=needs_whole(user))

@@ -44,5 +44,5 @@ def _print(members: muster.Members, texts: Mapping[int, str], ids: bool, as_json
         print(
             f"and maybe more: --start {members.ids[-1] + 1}"
             if members.ids
-            else "too many nodes were asked at once; try again"
+            else "the servers have too many requests; try again"
         )

@@ -61,7 +61,7 @@ def test_a_user_may_be_text_and_presence_asks_for_the_same_number(
     assert said(checks, made) == user_of(where, "ann@example.org") >= HASHED
     assert user_of(where, "7") == 7
     for wrong in ("", " ann", "-7", "x" * 65):
-        with pytest.raises(UserError, match="is not a user: ") as told:
+        with pytest.raises(UserError, match="invalid user ") as told:
             user_of(where, wrong)
         assert told.value.exit_code == USAGE
     (tmp_path / "names.key").unlink()

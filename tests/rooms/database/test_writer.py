@@ -175,7 +175,10 @@ async def test_a_database_that_is_away_is_said_once_and_tried_less_and_less(
         assert writer.error == "fake://db: away"
         fake.away = False
         await until(lambda: writer.connected)
-    assert [line["event"] for line in lines] == ["cannot write to the database; changes wait", "the database is written"]
+    assert [line["event"] for line in lines] == [
+        "cannot write to the database; changes wait",
+        "the database is written",
+    ]
     assert fake.tried < 12
 
 
