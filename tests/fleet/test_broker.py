@@ -299,7 +299,7 @@ async def test_a_program_that_cannot_start_is_one_clear_line(broker: Mosquitto, 
 
 def test_names_that_would_write_another_line_or_topic_are_refused() -> None:
     for name in ("a:b", "a\nb", "", "+", "#", "a/b", "x" * 65):
-        with pytest.raises(BrokerError, match="bad client name"):
+        with pytest.raises(BrokerError, match="invalid client name"):
             password_line(name, "word")
 
 

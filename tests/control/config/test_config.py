@@ -62,7 +62,7 @@ def test_a_command_takes_a_file_that_enables_every_system_and_leaves_the_registr
     file = write(tmp_path, '[systems]\nenabled = "all"\n')
     assert load(file, {}).config.registry.url == ""
     assert load(file, {}, profile=UP).config.registry.url == "embedded"
-    with pytest.raises(ConfigError, match="nodes of the fleet find each other there"):
+    with pytest.raises(ConfigError, match="nodes of the fleet find each other in a registry"):
         load(file, {"MUSTER_REGISTRY__URL": "none"}, profile=UP)
 
 
