@@ -42,8 +42,8 @@ class Users(Section, frozen=True):
     devices: Annotated[
         Devices,
         key(
-            "Limit of a user's devices at once: `many`, `one per kind` (`phone` of `phone:3f`), or `one`; a newer session ends"
-            " older ones",
+            "Limit of a user's devices at once: `many`, `one per kind` (`phone` of `phone:3f`), or `one`; a newer session"
+            " ends older ones",
             "absent: `presence.devices`",
         ),
     ] = "many"

@@ -54,8 +54,8 @@ class Proxy(DoorOptions, frozen=True):
     user_message_rate: Annotated[
         int,
         key(
-            "Limit of one user's messages per second, over all its sessions here; after a second's pause as many at once. With"
-            " the shared token it is each session's limit; 0: no limit. A longer message counts once for each 1,100 bytes",
+            "Limit of one user's messages per second, over all its sessions here; after a second's pause as many at once."
+            " With the shared token it is each session's limit; 0: no limit. A message counts once per 1,100 bytes",
             "far above what one program sends; further messages wait at their publisher",
             "1/s",
             ge=0,

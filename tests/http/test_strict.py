@@ -80,7 +80,7 @@ async def test_words_of_the_query_do_not_get_lost_beside_json(make: Make, body: 
     headers = {"content-type": "application/json"}
     answer = await client.post("/api/v1/topics/orders/messages?in_ms=60000", content=body, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
-    assert "members of the body" in answer.json()["detail"]
+    assert "put these into the body" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("name", ["at", "expires_at"])
