@@ -209,7 +209,8 @@ def stores(presence: Presence) -> list[list[str]]:
         if not re.fullmatch(STORE, url):
             raise ValueError(
                 f"presence.redis: invalid URL {url!r} (expected redis://[USER@]HOST:PORT[/DB], "
-                "redis+sentinel://HOST:PORT,…/MASTER, redis+cluster://HOST:PORT,…, or one of these with rediss; put a password into presence.password_file)"
+                "redis+sentinel://HOST:PORT,…/MASTER, redis+cluster://HOST:PORT,…, or one of these with rediss; "
+                "put a password into presence.password_file)"
             )
     return sites
 

@@ -102,7 +102,7 @@ def test_a_time_in_another_unit_is_refused(name: str, time: Any, unit: str) -> N
         return
     with pytest.raises(Problem, match="bad_body") as told:
         bodies.one(asked, bodies.JSON, {})
-    assert f"{name}: {time} is a time in {unit}" in told.value.detail
+    assert f"{name}: {time} is in {unit}" in told.value.detail
     with pytest.raises(Problem, match="bad_body"):
         bodies.one(b"x", "text/plain", {name: str(time)})
 

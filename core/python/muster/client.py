@@ -69,11 +69,11 @@ RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
 TOKEN_AGAIN_S: Final = 1.0
 TOKEN_AGAIN_S_MAX: Final = 30.0
+"""Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
 RENEW_S_MAX: Final = 60.0
 RENEW_SHARE: Final = 0.25
 """A new token is requested when this share of the present token's remaining time is left, and at most RENEW_S_MAX
 before its end; at a random moment of the first half of that time."""
-"""Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
 DEFAULT_NAMESPACE: Final = "default"
 NO_JSON: Final[Any] = object()
 """Default for `json`, since None is valid JSON."""
