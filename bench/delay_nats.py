@@ -15,7 +15,7 @@ import nats
 import uvloop
 from nats.js.api import ConsumerConfig
 
-from muster import _core
+from muster_server import _engines
 
 STREAM: Final = "delay"
 TARGET: Final = "fire.orders"
@@ -60,7 +60,7 @@ class Sender:
 
     async def consume(self, url: str) -> None:
         """Call back for what is due, until it is ended."""
-        client = _core.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=HELD_MAX)
+        client = _engines.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=HELD_MAX)
         held: dict[int, Any] = {}
         number = 0
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import uvloop
 from redis.asyncio import Redis
 
-from muster import _core
+from muster_server import _engines
 
 DUE, BODIES = "due", "bodies"
 POP: Final = """\
@@ -40,7 +40,7 @@ async def pump(port: int, url: str) -> None:
     """Until it is ended."""
     redis: Any = Redis(port=port)
     pop = redis.register_script(POP)
-    client = _core.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=4_096)
+    client = _engines.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=4_096)
     number = 0
     held: dict[int, bytes] = {}
 

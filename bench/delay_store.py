@@ -23,7 +23,7 @@ from bench.child import ChildFailedError
 from bench.delay_faces import BODY, DurableRedis
 from bench.delay_loads import BATCH, CPU, DAY_MS, Used
 from bench.rounds import Sample
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.redis import RedisSchedule
 from muster_server.systems.messages.redis_place import connect
 from muster_server.systems.messages.shapes import Envelope
@@ -49,7 +49,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.keeper = _core.ScheduleKeeper(path=str(folder), segment_bytes=64 << 20, checkpoint_bytes=256 << 20)
+        self.keeper = _engines.ScheduleKeeper(path=str(folder), segment_bytes=64 << 20, checkpoint_bytes=256 << 20)
 
     def insert(self, arrays: Iterator[bytes]) -> None:
         """A few on their way at once; waits until all are durable. The schedule must have read what is there: `stats`."""
@@ -156,5 +156,5 @@ def in_redis(count: int, directory: Path) -> Sample:
 def wheel(entries: int) -> Sample:
     """Timers in memory."""
     with pin.on(pin.SERVER_CORE):
-        times = _core.wheel_times(entries)
+        times = _engines.wheel_times(entries)
     return Sample({figure: times[name] for figure, name in WHEEL.items()})

@@ -24,7 +24,7 @@ from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
 from bench.slow import slow_member
 from bench.targets import LATE_US_MAX
-from muster._core import LoadEngine
+from muster_server._engines import LoadEngine
 
 ROOMS, ROOM_MEMBERS, QUIET_RATE = 1_000, 3, 1_000.0
 HOT, HOT_QUICK = 100_000, 5_000

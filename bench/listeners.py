@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bench import pin
 from bench.child import ChildFailedError
 from bench.null.sockets import allow_files
-from muster._core import LoadEngine
+from muster_server._engines import LoadEngine
 
 FILES_SPARE: Final = 512
 SOCKETS_MAX: Final = 16_000  # a process

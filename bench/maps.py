@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample
-from muster._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, ScaleEngine
+from muster_server._engines import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, ScaleEngine
 from muster_server.control.registry.places import Node, Snapshot
 from muster_server.plane.engine import Placement
 from muster_server.systems.rooms.build import placing

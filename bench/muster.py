@@ -23,8 +23,8 @@ from bench.listeners import Audience, Listeners, Reach
 from bench.node import HEAP_FIGURES, TICK_BUCKET_US, TICK_BUCKETS, heap_file, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
-from muster._core import LoadEngine
 from muster.testing import ROLES
+from muster_server._engines import LoadEngine
 from muster_server.control.cluster import instance as folders
 from muster_server.control.errors import UserError
 

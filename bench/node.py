@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from bench import pin
-from muster import _core
+from muster_server import _engines
 from muster_server.control.node import entry
 from muster_server.control.node import process as node
 from muster_server.control.node.template import started
@@ -108,7 +108,7 @@ def main() -> int:
     if own.gateway_alone:
         pin.pin(own.gateway_alone[spec.role != "gateway"])
     options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
-    gateway = functools.partial(_core.GatewayEngine, **options)
+    gateway = functools.partial(_engines.GatewayEngine, **options)
     vars(build)["_core"] = SimpleNamespace(**(vars(_core) | {"GatewayEngine": gateway}))
     if own.ticks:
         vars(node)["serve"] = _beside(node.serve, tick, functools.partial(ticks_file, spec_file.parent))

@@ -32,7 +32,7 @@ from bench.presence_nodes import HOST, SECRET, Gateway, settings, spec
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
-from muster import _core
+from muster_server import _engines
 from muster_server.plane import systems
 from muster_server.plane.calls import CallError, key_of
 from muster_server.systems.presence.asking import Readers
@@ -278,20 +278,20 @@ def _latencies(took: list[float], seconds: float) -> Sample:
 
 def _frames(packets: int) -> list[bytes]:
     """A proxy's frames for one writer, of so many packets of a gateway."""
-    gateway = _core.PresenceAccess(ap=1, epoch=1, now=0)
+    gateway = _engines.PresenceAccess(ap=1, epoch=1, now=0)
     frames: list[bytes] = []
     for at in range(packets):
         for user in range(at * 38, at * 38 + 38):
             gateway.online(at * 1_000_000, 1, user, "phone", 1)
         gateway.expire(at * 1_000_000 + 999_999)
         told = [frame for to, frame in gateway.take() if to is None]
-        frames += [each[3] for frame in told for each in _core.presence_split(1, [(1, 1)], frame)]
+        frames += [each[3] for frame in told for each in _engines.presence_split(1, [(1, 1)], frame)]
     return frames
 
 
-def _writer() -> _core.PresenceWriter:
+def _writer() -> _engines.PresenceWriter:
     """A writer's machine that follows the gateway of `_frames`."""
-    writer = _core.PresenceWriter(shards=1, index=0, epoch=1)
+    writer = _engines.PresenceWriter(shards=1, index=0, epoch=1)
     writer.restore_applied(0, 1, 1, 0)
     return writer
 

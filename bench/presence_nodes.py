@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from muster._core import PresenceGatewayEngine
+from muster_server._engines import PresenceGatewayEngine
 from muster_server.plane.kinds import kind
 from muster_server.plane.role import Role
 from muster_server.plane.server import Server

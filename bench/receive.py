@@ -25,7 +25,7 @@ from bench.null.sockets import allow_files
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
-from muster._core import FeedEngine
+from muster_server._engines import FeedEngine
 
 SENDERS = (100, 10_000)
 PACKETS = 2048  # at a time: half of a receive buffer of 4 MiB

@@ -32,7 +32,7 @@ from bench.muster import GATEWAY, KEEPALIVES, LIVE, Instance, reach
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
-from muster._core import LoadEngine
+from muster_server._engines import LoadEngine
 from muster_server.control.cluster.instance import Process
 from muster_server.control.errors import UserError
 

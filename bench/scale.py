@@ -17,7 +17,7 @@ from bench.child import ChildFailedError, python_environment
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
-from muster._core import KnownRooms, ScaleEngine
+from muster_server._engines import KnownRooms, ScaleEngine
 
 PARTITIONS, PARTITIONS_QUICK = (1, 2, 4, 8), (1, 4)
 ROOMS, ROOMS_QUICK = (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000)

@@ -18,7 +18,7 @@ from typing import Final
 from bench import cpu
 from bench.muster import LIVE, PATIENCE_SECONDS, Instance, Outcome, latency
 from bench.rounds import Sample
-from muster._core import LoadEngine
+from muster_server._engines import LoadEngine
 
 TIMES_PEAK: Final = 10.0
 NORMAL: Final = 1 / 6  # of the peak

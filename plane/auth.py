@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 import jwt
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.engine import DoorEngine
 from muster_server.plane.jwks import FetchedKeys, KeptKeys, NotYet
 from muster_server.plane.kind import Right
@@ -31,13 +31,13 @@ VALID_S_MAX: Final = 366 * 86_400
 """Limit of a token's remaining validity, in seconds. An end beyond it is a mistake, for example a time in milliseconds."""
 
 Words = Sequence[str]
-"""Rights in a room, of `_core.RIGHTS`; other words grant nothing."""
+"""Rights in a room, of `_engines.RIGHTS`; other words grant nothing."""
 Patterns = Sequence[tuple[str, Words]]
 """Rights by pattern of room names: a name, a prefix with `*`, or `*`. The most specific pattern decides."""
 Sends = Sequence[tuple[int, int, Words]]
 """For each range of users (first, last): patterns of the users to whom these may send, each a number, its first digits
 with `*`, or `*`. The first range that contains the user decides."""
-EVERYTHING: Final[Patterns] = (("*", tuple(_core.RIGHTS)),)
+EVERYTHING: Final[Patterns] = (("*", tuple(_engines.RIGHTS)),)
 MEANT: Final[Mapping[str, Words]] = {"read": ("read", "history"), "publish": ("publish", "command", "members")}
 """The rights in a room for each word of the claim `rights`."""
 OPENS: Final[Mapping[Right, Words]] = {"read": ("read",), "publish": ("publish", "command", "members")}
@@ -51,8 +51,8 @@ Denied = Literal["bad_credential", "not_allowed", "not_ready"]
 the key set that may verify it is still being fetched."""
 
 
-NOBODY: Final = _core.Recipients([])
-EVERYBODY: Final = _core.Recipients(["*"])
+NOBODY: Final = _engines.Recipients([])
+EVERYBODY: Final = _engines.Recipients(["*"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Admitted:
     """The user and the rights of a valid credential."""
 
     user: int
-    grant: _core.Grant
+    grant: _engines.Grant
     """The user's rights in each room."""
     until: float | None = None
     """End of the credential, in seconds since 1970; None: never."""
@@ -70,7 +70,7 @@ class Admitted:
     """Name of the user's device; empty: none."""
     text: str = ""
     """The user's name if it is text; else empty."""
-    recipients: _core.Recipients = NOBODY
+    recipients: _engines.Recipients = NOBODY
     """The users to whom this user may send."""
 
 
@@ -106,10 +106,10 @@ class TokenAuthenticator:
             raise ValueError("an empty token would admit every client")
         self._token, self._right, self._defaults = token, right, defaults
         self._sends = (
-            None if sends is None else [(first, last, _core.Recipients(list(to))) for first, last, to in sends]
+            None if sends is None else [(first, last, _engines.Recipients(list(to))) for first, last, to in sends]
         )
-        self._everything = _core.Grant(_listed(EVERYTHING))
-        self._probe, self._probes = probe_token(token), _core.Grant([(f"{PROBES}:*", list(_core.RIGHTS))])
+        self._everything = _engines.Grant(_listed(EVERYTHING))
+        self._probe, self._probes = probe_token(token), _engines.Grant([(f"{PROBES}:*", list(_engines.RIGHTS))])
         self._keys: KeptKeys | FetchedKeys = KeptKeys("")
         self.take_trust(trust)
 
@@ -153,20 +153,22 @@ class TokenAuthenticator:
             raise jwt.InvalidTokenError("unknown key id")
         return _checked(credential, key.algorithm_name, [key])
 
-    def _grant(self, claims: Mapping[str, Any]) -> _core.Grant:
+    def _grant(self, claims: Mapping[str, Any]) -> _engines.Grant:
         """Rights by `cap`; without it by `rights` and the defaults."""
         if "cap" in claims:
             cap = claims["cap"]
             if not isinstance(cap, dict):
                 raise ValueError("invalid cap (expected an object of room patterns, each with a list of rights)")
-            return _core.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
+            return _engines.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
         meant = {word for right in _words(claims.get("rights", ["read"])) for word in MEANT.get(right, ())}
-        return _core.Grant([(pattern, [word for word in words if word in meant]) for pattern, words in self._defaults])
+        return _engines.Grant(
+            [(pattern, [word for word in words if word in meant]) for pattern, words in self._defaults]
+        )
 
-    def _recipients(self, user: int, claims: Mapping[str, Any]) -> _core.Recipients:
+    def _recipients(self, user: int, claims: Mapping[str, Any]) -> _engines.Recipients:
         """Recipients by `send`; without it by the range of the user."""
         key, words = self._trust.user_key, _words(claims.get("send", []))
-        said = _core.Recipients([recipient_of(word, key) for word in words])
+        said = _engines.Recipients([recipient_of(word, key) for word in words])
         if self._sends is None:
             return NOBODY
         if "send" in claims:

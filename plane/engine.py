@@ -1,13 +1,13 @@
 """The interface of a compiled engine to Python: one descriptor, one call per turn, a short list of events.
 
-Owns only the types; the engines are in `muster._core`.
+Owns only the types; the engines are in `muster_server._engines`.
 """
 
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:  # for type hints only
-    from muster._core import Grant, Mailboxes, Recipients
+    from muster_server._engines import Grant, Mailboxes, Recipients
 
 MORE: Final = 1
 """Bit of `turn`: more work waits, call again soon."""

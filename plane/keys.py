@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.kinds import linked
 from muster_server.plane.spec import Spec, SpecError, secret
 
@@ -26,7 +26,7 @@ class Allow(NamedTuple):
 
     def number(self) -> int:
         """This node's number, found by its key."""
-        public = bytes(_core.public_key(self.own))
+        public = bytes(_engines.public_key(self.own))
         return next(number for number, _, key in self.nodes if key == public)
 
 
@@ -61,7 +61,7 @@ def cluster_keys(spec: Spec) -> ClusterKeys:
 
 def public_key(file: str) -> str:
     """Return the public key of a private key in a file, in hex. Raises `SpecError`."""
-    return bytes(_core.public_key(secret(file, KEY_BYTES))).hex()
+    return bytes(_engines.public_key(secret(file, KEY_BYTES))).hex()
 
 
 def check_number(spec: Spec, allow: Allow | None) -> None:
@@ -135,6 +135,6 @@ def _key(where: str, word: str) -> bytes:
         raise SpecError(f"{where}: {word!r} is not hex") from None
     if len(key) != KEY_BYTES:
         raise SpecError(f"{where}: invalid length of a public key: {len(key)} bytes (expected {KEY_BYTES})")
-    if not _core.key_proves(key):
+    if not _engines.key_proves(key):
         raise SpecError(f"{where}: weak key {word}: its private half is publicly known")
     return key

@@ -8,7 +8,7 @@ A round lingers by the same rule as a turn of a single machine; the compiled `Ma
 import asyncio
 from typing import Final
 
-from muster._core import Mailboxes
+from muster_server._engines import Mailboxes
 from muster_server.plane.server import Server
 
 ROUNDS_MAX: Final = 16

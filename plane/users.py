@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from muster import _core
+from muster_server import _engines
 
 USER_MAX: Final = 2**64 - 1
-EMBEDDED_USER: Final = _core.SHARED_USER
+EMBEDDED_USER: Final = _engines.SHARED_USER
 """The user of the shared token. No signed token can name it."""
 TEXT_BYTES_MAX: Final = 64
 HASHED: Final = 1 << 63
@@ -65,7 +65,7 @@ def check_recipient(pattern: str) -> None:
     """Check a pattern of users to whom a token may send: a number, first digits with `*`, `*`, or a whole text. Raises
     `ValueError`."""
     if NUMBERS.fullmatch(pattern):
-        _core.Recipients([pattern])
+        _engines.Recipients([pattern])
     elif "*" in pattern:
         raise ValueError(
             f"invalid pattern of users {pattern!r:.60}: use * alone or after first digits; write a text in full"

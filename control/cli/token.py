@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, get_args
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.cluster import instance, specs
 from muster_server.control.config import load as config
 from muster_server.control.errors import USAGE, ConfigError, UserError
@@ -88,10 +88,10 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
             raise UserError(
                 f"--cap: invalid value {each!r} (expected ROOMS=WORDS, for example 'sports:*=read,publish')", USAGE
             )
-        if unknown := [word for word in words if word not in _core.RIGHTS]:
-            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_core.RIGHTS)}", USAGE)
+        if unknown := [word for word in words if word not in _engines.RIGHTS]:
+            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_engines.RIGHTS)}", USAGE)
         try:
-            _core.Grant([(pattern, words)])
+            _engines.Grant([(pattern, words)])
         except ValueError as error:
             raise UserError(f"--cap: {error}", USAGE) from None
         patterns.append((pattern, words))

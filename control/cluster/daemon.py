@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.cluster import instance, specs
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.config.load import Loaded
@@ -168,7 +168,7 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
                 )
             client = own.link_bind[0], client[1]
         if kind(own.role).door:
-            public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
+            public_key = bytes(_engines.public_key(secret(str(place.server_key(own.files)), 32))).hex()
     of = instance.folder(config)  # the folder of the embedded registry, if that is used
     certificate = specs.absolute(config.serve.certificate_file)
     made = specs.registration(config, of, own, place.path.name, client, public_key, certificate)

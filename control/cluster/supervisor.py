@@ -291,7 +291,7 @@ class Supervisor:
         for seat in new:
             if seat in self._servers:
                 private = secret(str(self.folder.server_key(seat.name)), 32)
-                self._public_keys[seat] = bytes(_core.public_key(private)).hex()
+                self._public_keys[seat] = bytes(_engines.public_key(private)).hex()
         self._place()
 
     def _place(self) -> None:

@@ -1,4 +1,4 @@
-"""Logs in folders of this machine, by the journal of `muster._core`.
+"""Logs in folders of this machine, by the journal of `muster_server._engines`.
 
 Owns the watch of the descriptor and the order of replies. The journal owns frames, checksums and syncs.
 """
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from muster._core import Journal
+from muster_server._engines import Journal
 from muster_server.plane.log.words import (
     BATCH_BYTES_MAX,
     Batch,

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.options import LikesOptions

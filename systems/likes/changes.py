@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 
 LOOK_S: Final = 0.05
 TAKEN: Final = 2_000

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.control.registry.tree import TreeError
 from muster_server.systems.likes.board import Board, Evicted, Part
 from muster_server.systems.likes.listener import Listener

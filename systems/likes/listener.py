@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.systems.likes.logged import Logged, now_ms
 
 BACKLOG: Final = 1_024

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.log import Batch, Fenced, Full, Log, LogError, TooLarge
 
 

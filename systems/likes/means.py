@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import muster
-from muster._core import LikesEngine
 from muster.instance import read_token
+from muster_server._engines import LikesEngine
 from muster_server.plane.log import Logs, connect
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, SpecError

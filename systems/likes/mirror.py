@@ -13,8 +13,8 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError
 
-from muster._core import LikesEngine
 from muster.redis.connections import server
+from muster_server._engines import LikesEngine
 from muster_server.plane.causes import cause
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.changes import Waiting

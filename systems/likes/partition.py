@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.log import Beyond, LogError, Logs, Trimmed
 from muster_server.systems.likes.behind import Behind, Store

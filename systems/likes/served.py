@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Final
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.lease import Lease
 from muster_server.systems.likes.listener import Listener

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from muster import _core
-from muster._core import LikesEngine
+from muster_server import _engines
+from muster_server._engines import LikesEngine
 from muster_server.control.cluster.instance import Record, folder
 from muster_server.control.cluster.specs import absolute
 from muster_server.control.config.options import Config
@@ -89,7 +89,7 @@ class LikesStore:
 
     def _check_log(self, report: Report) -> int:
         """Check the log; returns the offset after its last record."""
-        start, end, _, faults = _core.check_log(str(self._folder)) if self._folder.exists() else (0, 0, None, [])
+        start, end, _, faults = _engines.check_log(str(self._folder)) if self._folder.exists() else (0, 0, None, [])
         report.holds = f"the log holds records {start} to {end}"
         for file, at, text, first, behind in faults:
             lost = f": records {first} to {behind - 1} are lost" if behind > first else ""
@@ -128,7 +128,7 @@ class LikesStore:
                     engine, base = made, offset
                     break
             log = str(self._folder)
-            start, end, acked, faults = _core.check_log(log)
+            start, end, acked, faults = _engines.check_log(log)
             lost = [f"records {first} to {behind - 1} of the log" for *_, first, behind in faults if behind > first]
             if start <= base:
                 engine.apply_log(log, False)

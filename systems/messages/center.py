@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
@@ -64,7 +64,7 @@ class Session:
         self.weight = 1_000
         self.credit: dict[int, int] = {}
         """By topic: number of due messages that it may still take."""
-        self.claims = _core.ClaimLedger()
+        self.claims = _engines.ClaimLedger()
         """The claims of the messages that it holds."""
         self.held: Sequence[Held] = ()
         """Targets to which it makes no callbacks now."""
@@ -123,7 +123,7 @@ class Center:
         self._sessions: dict[int, Session] = {}
         self._left: dict[int, Session] = {}
         """Workers that left or were cut off, whose claims still stand."""
-        self._policies: dict[int, tuple[str, _core.WorkerDispatch]] = {}
+        self._policies: dict[int, tuple[str, _engines.WorkerDispatch]] = {}
         self._assigned: dict[int, frozenset[int]] = {}
         self._paused: dict[int, float] = {}
         """Topics that get no credits before this time, because they used up `overdue_rate`."""
@@ -223,7 +223,7 @@ class Center:
                 others = [self._sessions[each] for each in sorted(there - kept)]
                 among = [(each.incarnation, each.weight, len(each.claims)) for each in others]
                 draws = [random.getrandbits(64) for _ in among]
-                chosen = _core.assign_workers("least-loaded", among, wanted - len(kept), draws)
+                chosen = _engines.assign_workers("least-loaded", among, wanted - len(kept), draws)
                 kept |= {others[place].incarnation for place in chosen}
             self._assigned[topic.number] = kept
             self._dirty.add(topic.number)
@@ -270,7 +270,7 @@ class Center:
             return free
         known = self._policies.get(topic.number)
         if known is None:
-            known = self._policies[topic.number] = topic.policy, _core.WorkerDispatch(topic.policy)
+            known = self._policies[topic.number] = topic.policy, _engines.WorkerDispatch(topic.policy)
         shares: dict[Session, int] = {}
         # As many as one worker takes: the rest is spread when results come.
         for _ in range(max(free.values())):
@@ -322,7 +322,7 @@ class Center:
         session = self._sessions.get(incarnation) or self._left.get(incarnation)
         if session is not None:
             session.weight = weight
-        dying = _core.dying_results(results)
+        dying = _engines.dying_results(results)
         if not dying or await self._keep_answers(dying):
             return await self._take(session, results)
         # The others are taken nevertheless.
@@ -351,7 +351,7 @@ class Center:
         said = await self._schedule.settle(results)
         now = self._wall()
         self.lost_claims += said.count(b"x")
-        claims = _core.ClaimLedger() if session is None else session.claims
+        claims = _engines.ClaimLedger() if session is None else session.claims
         for sums in claims.settle(results, said, now, SWEEP_MS, BOUNDS_MS):
             topic = sums[0]
             self.figures.results(topic, now // 60_000, sums)

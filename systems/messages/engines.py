@@ -8,27 +8,27 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.topics import Topic
 
 Why = Literal["unreachable", "failing", "paused"]
 
 
 class Engines:
-    """Several engines with the interface of one `_core.FiringEngine`. `answered` is called when there are results to
+    """Several engines with the interface of one `_engines.FiringEngine`. `answered` is called when there are results to
     collect."""
 
     def __init__(self, answered: Callable[[], None], allowed: Sequence[str], **settings: Any) -> None:
         """`allowed`: networks that the configuration allows to all topics."""
         self._answered, self._allowed, self._settings = answered, tuple(allowed), settings
-        self._by: dict[tuple[str, ...], _core.FiringEngine] = {}
-        self._told: _core.FiringEngine = self._of(())
+        self._by: dict[tuple[str, ...], _engines.FiringEngine] = {}
+        self._told: _engines.FiringEngine = self._of(())
         """The engine of the last piece."""
 
-    def _of(self, allowed: tuple[str, ...]) -> _core.FiringEngine:
+    def _of(self, allowed: tuple[str, ...]) -> _engines.FiringEngine:
         engine = self._by.get(allowed)
         if engine is None:
-            engine = _core.FiringEngine(allowed=[*self._allowed, *allowed], **self._settings)
+            engine = _engines.FiringEngine(allowed=[*self._allowed, *allowed], **self._settings)
             self._by[allowed] = engine
             asyncio.get_running_loop().add_reader(engine.fd(), self._answered)
         return engine

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.engines import Engines
 from muster_server.systems.messages.shapes import Envelope, Fire, Held, Result
 from muster_server.systems.messages.targets import LACKS, Kind, Target, TargetError, parse
@@ -56,11 +56,11 @@ class Firing:
         log: structlog.typing.FilteringBoundLogger,
         **client: Any,
     ) -> None:
-        """`publishers`: for targets other than callbacks. `client`: the settings of `_core.FiringEngine`."""
+        """`publishers`: for targets other than callbacks. `client`: the settings of `_engines.FiringEngine`."""
         self._topics, self._publishers, self._log = topics, publishers, log
         self._settings = client
         self._engine: Engines | None = None
-        self._plans: dict[tuple[tuple[int, ...], int], _core.RetryPlan] = {}
+        self._plans: dict[tuple[tuple[int, ...], int], _engines.RetryPlan] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._told_at = 0
@@ -221,7 +221,7 @@ class Firing:
         place = topic.retries_ms, topic.jitter
         plan = self._plans.get(place)
         if plan is None:
-            plan = self._plans[place] = _core.RetryPlan(topic.retries_ms, jitter=topic.jitter)
+            plan = self._plans[place] = _engines.RetryPlan(topic.retries_ms, jitter=topic.jitter)
         now = min(_wall(), fire.until)  # this clock may have been set forward since
         return plan.next(fire.attempts, now, retry_after_ms, random.getrandbits(63))
 

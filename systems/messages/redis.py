@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages import redis_scripts as scripts
 from muster_server.systems.messages.redis_place import Away, Full, Place
 from muster_server.systems.messages.schedule import (
@@ -111,7 +111,7 @@ class RedisSchedule:
         self._prefix = f"{{{prefix}}}:".encode()
         self._history_ms, self._ahead_ms, self._dead_ms = history_ms, ahead_ms, dead_days * DAY_MS
         self._wall, self._monotonic = wall, monotonic
-        self._clock = _core.FiringClock(wall(), monotonic())
+        self._clock = _engines.FiringClock(wall(), monotonic())
         self._owner = secrets.token_hex(8).encode()
         self._seen = 0
         """Highest number of changes that Redis reported."""
@@ -292,13 +292,13 @@ class RedisSchedule:
         replies: list[Reply] = [()] * len(messages)
         writes: list[_Write] = []
         for place, (id, topic, due_at, expires_at, body) in enumerate(messages):
-            new = _core.stored_new(id, topic, due_at, expires_at)
+            new = _engines.stored_new(id, topic, due_at, expires_at)
             if len(body) > BODY_BYTES_MAX:
                 replies[place] = ("body_too_long",)
             elif new is None:
                 replies[place] = ("refused", "bad_time", None)
             else:
-                message = _core.stored_read(new)[0]
+                message = _engines.stored_read(new)[0]
                 writes.append(_Write(place, id, b"", new, body, ("inserted", message)))
         for _ in range(ROUNDS_MAX):
             if not writes:
@@ -311,16 +311,16 @@ class RedisSchedule:
                 if isinstance(there, tuple):
                     replies[write.place] = there
                     continue
-                found = _core.stored_read(there)[0] if there else None
+                found = _engines.stored_read(there)[0] if there else None
                 if found is not None:
                     replies[write.place] = ("before", found)
                     continue
                 # A change waited for it; or that was forgotten meanwhile.
                 asked = messages[write.place]
-                new = _core.stored_new(*asked[:4])
+                new = _engines.stored_new(*asked[:4])
                 assert new is not None, "its time was checked"
-                write.there, write.new = there, _core.stored_meet(there, new) if there else new
-                write.reply = ("inserted", _core.stored_read(write.new)[0])
+                write.there, write.new = there, _engines.stored_meet(there, new) if there else new
+                write.reply = ("inserted", _engines.stored_read(write.new)[0])
                 again.append(write)
             writes = again
         raise StoreError("the entries of these messages change too often; try again")
@@ -329,13 +329,13 @@ class RedisSchedule:
         """As `Schedule`."""
 
         def made(place: int, there: bytes, now: int) -> tuple[bytes | None, Reply]:
-            return _core.stored_change(there or None, now, changes[place], self._ahead_ms)
+            return _engines.stored_change(there or None, now, changes[place], self._ahead_ms)
 
         return await self._changed([each[0] for each in changes], made)
 
     async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
         """As `Schedule`."""
-        groups, told = _core.stored_inserts(messages, BODY_BYTES_MAX, AT_ONCE)
+        groups, told = _engines.stored_inserts(messages, BODY_BYTES_MAX, AT_ONCE)
         counts, known = Counter[int](), list[int]()
         for topic, soonest, places, values in groups:
             try:
@@ -361,7 +361,7 @@ class RedisSchedule:
         """As `Schedule`."""
 
         def made(place: int, there: bytes, now: int) -> tuple[bytes | None, Reply]:
-            new = _core.stored_put_ahead(there or None, now, asked[place], self._ahead_ms)
+            new = _engines.stored_put_ahead(there or None, now, asked[place], self._ahead_ms)
             return new, ("before",) if new is None else ("put",)
 
         return await self._changed([each[0] for each in asked], made)
@@ -370,9 +370,9 @@ class RedisSchedule:
         """As `Schedule`."""
 
         def made(place: int, there: bytes, _: int) -> tuple[bytes | None, Reply]:
-            if not there or _core.stored_read(there)[0] is None:
+            if not there or _engines.stored_read(there)[0] is None:
                 return None, ("refused", "unknown", None)
-            new = _core.stored_put(there, messages[place])
+            new = _engines.stored_put(there, messages[place])
             return new, ("before",) if new is None else ("put", messages[place][:7])
 
         return await self._changed([each[0] for each in messages], made)
@@ -412,7 +412,7 @@ class RedisSchedule:
             arguments: list[Any] = []
             soonest: int | None = None
             for write in some:
-                message, topic, wake_at, _ = _core.stored_read(write.new)
+                message, topic, wake_at, _ = _engines.stored_read(write.new)
                 mode, score, kept_ms = self._where(write, message, wake_at)
                 if mode in {"waits", "again"} and (soonest is None or score < soonest):
                     soonest = score
@@ -443,7 +443,7 @@ class RedisSchedule:
             return "ended", message[2], kept
         if not write.there:
             return "waits", wake_at, 0
-        before, _, woke_at, _ = _core.stored_read(write.there)
+        before, _, woke_at, _ = _engines.stored_read(write.there)
         return ("again" if before is None or woke_at is None else "waits"), wake_at, 0
 
     # --- reads ----------------------------------------------------------------------------------------------------
@@ -535,7 +535,7 @@ class RedisSchedule:
                 rank, looked = rank + AT_ONCE, looked + AT_ONCE
                 there = len(rows) == 2 * AT_ONCE
                 for entry in rows[1::2]:
-                    message, _, wake_at, _ = _core.stored_read(entry) if entry else (None, 0, None, 0)
+                    message, _, wake_at, _ = _engines.stored_read(entry) if entry else (None, 0, None, 0)
                     if message is None or wake_at is None:
                         continue
                     if wake_at > now + CLAIM_MS_MAX:  # later ones wake later
@@ -679,7 +679,7 @@ class RedisSchedule:
                 break
             there, service = value[:64], takers[len(fires)]
             until = now + service.lease_ms
-            new, reply = _core.stored_claim(there, now, service.worker, until, service.attempts_max)
+            new, reply = _engines.stored_claim(there, now, service.worker, until, service.attempts_max)
             if new is None:
                 continue
             if reply[2] == "claimed":
@@ -739,14 +739,14 @@ def _id(key: bytes) -> int:
 
 
 def _found(value: bytes) -> Reply:
-    message, topic, _, _ = _core.stored_read(value[:64]) if value else (None, 0, None, 0)
+    message, topic, _, _ = _engines.stored_read(value[:64]) if value else (None, 0, None, 0)
     return ("unknown",) if message is None else ("found", message, topic, value[64:])
 
 
 def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[int | None, str | None]:
     """The topic of an entry, and its fault. `scores`: in `w:`, `e:` and `x`."""
     try:
-        message, topic, wake_at, _ = _core.stored_read(there)
+        message, topic, wake_at, _ = _engines.stored_read(there)
     except OSError as error:
         return None, str(error)
     waits, ended, over = scores
@@ -764,7 +764,7 @@ def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[
 
 def _taken(there: bytes, begin: int, end: int, states: frozenset[str]) -> tuple[int, Any] | None:
     """The time by which a list sorts it, and the message."""
-    message, _, wake_at, _ = _core.stored_read(there)
+    message, _, wake_at, _ = _engines.stored_read(there)
     if message is None:
         return None
     state = message[5]

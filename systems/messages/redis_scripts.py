@@ -1,6 +1,6 @@
 """Scripts of the schedule in Redis. Each is one step there, whole or not at all.
 
-Owns the keys and their meaning. An entry is the 64 bytes of `_core.stored_new`, with the body behind them: the id in bytes
+Owns the keys and their meaning. An entry is the 64 bytes of `_engines.stored_new`, with the body behind them: the id in bytes
 1 to 8, the topic from 13, the due time from 17, the state in byte 60. What they say is decided by `_core`, and a script sets
 an entry only where the expected one is. All keys share one hash tag:
 

@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.shapes import Result, Scrubbed
 
 Reply = tuple[Any, ...]
-"""A reply of `_core.ScheduleKeeper`, without the number."""
+"""A reply of `_engines.ScheduleKeeper`, without the number."""
 NewMessage = tuple[int, int, int, int | None, bytes]
 """Id, topic, due_at, expires_at, body."""
 NewChange = tuple[int, str, int | None, int | None]
@@ -175,14 +175,14 @@ class EmbeddedSchedule:
         """For each worker, the number of all its fires."""
         self._worker_of: dict[int, int] = {}
         self._steps: list[int] = []
-        self._keeper: _core.ScheduleKeeper | None = None
+        self._keeper: _engines.ScheduleKeeper | None = None
         self.failed = asyncio.Event()
         self.failure = ""
 
     async def open(self) -> None:
         """As `Schedule`; reads what is due soon."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._keeper = _core.ScheduleKeeper(path=str(self._folder), **self._settings)
+        self._keeper = _engines.ScheduleKeeper(path=str(self._folder), **self._settings)
         asyncio.get_running_loop().add_reader(self._keeper.fd(), self._take)
 
     async def close(self) -> None:
@@ -314,13 +314,13 @@ class EmbeddedSchedule:
         steps, self._steps = self._steps, []
         return steps
 
-    def _whole(self) -> _core.ScheduleKeeper:
+    def _whole(self) -> _engines.ScheduleKeeper:
         if self._keeper is None or self.failure:
             raise StoreError(self.failure or "not open")
         return self._keeper
 
     async def _settled(
-        self, asked: Sequence[tuple[Any, ...]], submit: Callable[[_core.ScheduleKeeper, list[Any]], None]
+        self, asked: Sequence[tuple[Any, ...]], submit: Callable[[_engines.ScheduleKeeper, list[Any]], None]
     ) -> list[Reply]:
         """Ask, and ask again for entries that the store did not know yet."""
         replies = await self._once(asked, submit)
@@ -332,7 +332,7 @@ class EmbeddedSchedule:
         return replies
 
     async def _once(
-        self, asked: Sequence[tuple[Any, ...]], submit: Callable[[_core.ScheduleKeeper, list[Any]], None]
+        self, asked: Sequence[tuple[Any, ...]], submit: Callable[[_engines.ScheduleKeeper, list[Any]], None]
     ) -> list[Reply]:
         if not asked:
             return []
@@ -346,7 +346,7 @@ class EmbeddedSchedule:
             raise StoreError(self.failure or "the store failed")
         return replies
 
-    async def _one(self, submit: Callable[[_core.ScheduleKeeper, int], None]) -> Reply:
+    async def _one(self, submit: Callable[[_engines.ScheduleKeeper, int], None]) -> Reply:
         """Ask one question that has one answer."""
         keeper = self._whole()
         number = next(self._numbers)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.topics import Topic
 
 ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_:-]{0,127}\Z"
@@ -306,7 +306,7 @@ class Numbers:
 
     def of(self, ids: Sequence[str]) -> list[int]:
         """The numbers of the messages with these ids."""
-        return _core.message_numbers(self._key, self._topic, ids)
+        return _engines.message_numbers(self._key, self._topic, ids)
 
 
 def is_id(text: str) -> bool:

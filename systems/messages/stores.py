@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.cluster.instance import Record, folder
 from muster_server.control.cluster.specs import absolute
 from muster_server.control.config.options import Config
@@ -102,7 +102,7 @@ class ScheduleStore:
         return done
 
     def _read(self, into: Path | None) -> tuple[int, list[int], list[tuple[str, int, str]], int]:
-        return _core.salvage_schedule(
+        return _engines.salvage_schedule(
             str(self._place),
             None if into is None else str(into),
             segment_bytes=SEGMENT_BYTES,

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.files import write_atomically
 from muster_server.systems.messages.targets import ALWAYS, Kind, TargetError, accepted
 
@@ -295,7 +295,7 @@ class TopicsFile(Topics):
             raise TopicError("bad_request", str(error)) from None
         try:
             if secret:
-                _core.webhook_verify(secret, "", 0, b"", "", 0)
+                _engines.webhook_verify(secret, "", 0, b"", "", 0)
         except ValueError as error:
             raise TopicError(
                 "bad_request", f"{error} (expected a secret whsec_ and base64 of 24 to 64 bytes)"

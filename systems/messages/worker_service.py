@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.errors import BAD_CONFIG, UserError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError
@@ -219,7 +219,7 @@ class _Load:
         self._pages = os.sysconf("SC_PHYS_PAGES")
 
     def weight(self, held: float) -> int:
-        """As `_core.worker_weight`."""
+        """As `_engines.worker_weight`."""
         now = time.monotonic()
         if now - self._looked > WEIGH_S:
             usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -228,7 +228,7 @@ class _Load:
                 self._cpu = min(1.0, (used - self._cpu_s) / (now - self._looked))
             self._looked, self._cpu_s = now, used
             self._memory = 1.0 - os.sysconf("SC_AVPHYS_PAGES") / self._pages
-        return _core.worker_weight(min(1.0, held), self._memory, self._cpu)
+        return _engines.worker_weight(min(1.0, held), self._memory, self._cpu)
 
 
 def build(spec: Spec, settings: Told, context: Context) -> WorkerService:

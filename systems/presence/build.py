@@ -1,4 +1,4 @@
-"""Makes the machines of presence: thin shells around the engines of `muster._core`, which handle every packet.
+"""Makes the machines of presence: thin shells around the engines of `muster_server._engines`, which handle every packet.
 
 Separate from the descriptors, which every command reads: only a node needs the imports of this file.
 """
@@ -6,7 +6,7 @@ Separate from the descriptors, which every command reads: only a node needs the 
 from functools import partial
 from typing import Any, Final, Protocol
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.engine import Engine, Node, Placement
 from muster_server.plane.keys import cluster_keys
 from muster_server.plane.role import Role
@@ -32,7 +32,7 @@ def placing(engine: PresenceEngine, placement: Placement) -> None:
 def writer(spec: Spec, settings: PresenceSettings) -> Role:
     """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
     place = place_of(spec, settings)
-    engine = _core.OnlineWriterEngine(
+    engine = _engines.OnlineWriterEngine(
         **link_options(spec),
         site=place.site,
         shards=place.shards,
@@ -46,7 +46,7 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
 
 def proxy(spec: Spec, settings: PresenceSettings) -> Role:
     """Make an online proxy, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _core.OnlineProxyEngine(**link_options(spec), site=site_of(spec, settings))
+    engine = _engines.OnlineProxyEngine(**link_options(spec), site=site_of(spec, settings))
     return Role(engine, place=partial(placing, engine))
 
 

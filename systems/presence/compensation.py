@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from muster._core import presence_ask, presence_full_ask
+from muster_server._engines import presence_ask, presence_full_ask
 
 Range = tuple[int, int]
 HAS_ALL: Final = (1 << 16, 1 << 16)
@@ -21,7 +21,7 @@ BACK_OFF_DOUBLINGS: Final = 5
 
 
 class Gaps(Protocol):
-    """The methods of a writer that a runner uses (`muster._core.PresenceWriter`)."""
+    """The methods of a writer that a runner uses (`muster._engines.PresenceWriter`)."""
 
     def due(self, now: int) -> list[tuple[int, int, list[Range]]]: ...
     def asked(self, ap: int, ranges: list[Range], transaction: int) -> None: ...

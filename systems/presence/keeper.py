@@ -48,7 +48,7 @@ UNPUBLISHED_MAX: Final = 64 << 20
 
 
 class Engine(Gaps, Protocol):
-    """The methods of `muster._core.OnlineWriterEngine` for this."""
+    """The methods of `muster._engines.OnlineWriterEngine` for this."""
 
     def now(self) -> int: ...
     def restore_applied(self, ap: int, epoch: int, version: int) -> None: ...

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from muster._core import PresenceLookup
+from muster_server._engines import PresenceLookup
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, password, secret

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.role import Role
 from muster_server.plane.service import Context
@@ -29,7 +29,7 @@ LOOK_S: Final = 0.5
 
 
 class Engine(Protocol):
-    """The methods of `muster._core.UnicastEngine` for this."""
+    """The methods of `muster._engines.UnicastEngine` for this."""
 
     def readers(self, known: bool) -> None:
         """Report whether there are readers."""
@@ -109,6 +109,6 @@ class Routes:
 
 def build(spec: Spec, settings: PresenceSettings) -> Role:
     """Make a unicast service, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _core.UnicastEngine(**link_options(spec), site=site_of(spec, settings))
+    engine = _engines.UnicastEngine(**link_options(spec), site=site_of(spec, settings))
     routes = Routes(engine, key_of(secret(spec.cluster_secret_file, 32)))
     return Role(engine, {"route": routes.want}, place=partial(placing, engine), beside=routes.opened)

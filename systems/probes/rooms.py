@@ -6,7 +6,7 @@ The compiled module computes owners as the engines do. The nodes come from a map
 from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.registry import Snapshot
 from muster_server.control.registry.places import layer
 from muster_server.plane.trust import PROBES
@@ -79,7 +79,7 @@ class Rooms:
 
     def _owners(self, names: list[str], cluster: str, snapshot: Snapshot) -> list[int | None]:
         nodes, numbers = snapshot.entries("broker", cluster), _numbers(snapshot, cluster)
-        return _core.room_owners(names, self._name_key, nodes, *numbers)
+        return _engines.room_owners(names, self._name_key, nodes, *numbers)
 
 
 def _numbers(snapshot: Snapshot, cluster: str) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Makes the roles of rooms: thin shells around the engines of `muster._core`, which handle every packet.
+"""Makes the roles of rooms: thin shells around the engines of `muster_server._engines`, which handle every packet.
 
 Separate from the descriptors, which every command reads: only a node needs the imports of this file.
 """
@@ -6,7 +6,7 @@ Separate from the descriptors, which every command reads: only a node needs the 
 from functools import partial
 from typing import Any, Final
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.auth import answering, embedded, taking
 from muster_server.plane.engine import Placement
 from muster_server.plane.keys import cluster_keys
@@ -26,7 +26,7 @@ ONE: Final = (1, 0)
 
 def gateway(spec: Spec, settings: GatewaySettings) -> Role:
     """Make a gateway, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _core.GatewayEngine(
+    engine = _engines.GatewayEngine(
         **link_options(spec),
         **client_options(spec, settings),
         paced_namespaces=settings.paced_namespaces,
@@ -63,7 +63,7 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
     """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _core.ProxyEngine(
+    engine = _engines.ProxyEngine(
         **link_options(spec),
         **client_options(spec, settings),
         age_every=settings.age_every,
@@ -94,7 +94,7 @@ def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
 
 def broker(spec: Spec, settings: BrokerSettings) -> Role:
     """Make a broker, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _core.BrokerEngine(
+    engine = _engines.BrokerEngine(
         **link_options(spec),
         name_key=name_key(spec),
         arena_bytes=settings.arena_bytes,
@@ -105,7 +105,7 @@ def broker(spec: Spec, settings: BrokerSettings) -> Role:
 
 def router(spec: Spec, settings: RouterSettings) -> Role:
     """Make a router, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _core.RouterEngine(**link_options(spec), memberships_max=settings.memberships_max)
+    engine = _engines.RouterEngine(**link_options(spec), memberships_max=settings.memberships_max)
     return Role(engine, place=partial(placing, engine))
 
 

@@ -39,7 +39,7 @@ from bench.peers import compare
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, Series, VoidRunError
 from bench.targets import Load
-from muster._core import FeedEngine, KnownRooms, ScaleEngine
+from muster_server._engines import FeedEngine, KnownRooms, ScaleEngine
 
 FIELDS = ["name", "goal", "value", "reference", "ratio", "min", "max", "holds"]
 MISSED = Case.compared("x", Series((5.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))

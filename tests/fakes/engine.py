@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence, Set
 from typing import Any
 
-from muster._core import Mailboxes
+from muster_server._engines import Mailboxes
 from muster_server.plane.engine import EVENTS, MORE, Event, Node, OtherCluster
 
 

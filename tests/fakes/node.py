@@ -2,7 +2,7 @@
 
 import sys
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.node import entry
 from muster_server.control.node.template import started
 from tests.fakes.engine import FakeEngine

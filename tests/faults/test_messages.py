@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from tests.faults.conftest import Make
 from tests.faults.hooks import Handler, Hooks, hooks
 from tests.faults.instance import Instance
@@ -63,7 +63,7 @@ async def test_a_message_is_called_back_when_due_signed_and_once(with_messages: 
         (call,) = server.calls
         assert call.at >= sent["due_at"]
         assert (call.body, call.kind) == (b'{"order": 7}', "application/json")
-        assert _core.webhook_verify(secret, call.id, call.timestamp, call.body, call.signature, int(time.time()))
+        assert _engines.webhook_verify(secret, call.id, call.timestamp, call.body, call.signature, int(time.time()))
         await until(lambda: said(instance, "delay", "show", "order-7")["state"] == "done")
         assert said(instance, "delay", "cancel", "order-7", code=5)["outcome"] == "already fired"
         assert len(server.calls) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import muster
-from muster import _core
+from muster_server import _engines
 from tests.documents import ROOT
 from tests.faults.conftest import Make
 from tests.waiting import until
@@ -40,7 +40,7 @@ async def test_an_instance_of_the_release_before_starts_with_its_numbers_keys_an
         ends = {end.node: end.public_key for end in (*instance.record().gateways, *instance.record().proxies)}
         for name in ("gateway", "gateway-1", "proxy"):
             private = bytes.fromhex(FILES[f"{name}.key"].decode().strip())
-            assert ends[NUMBERS[name]] == bytes(_core.public_key(private)).hex()
+            assert ends[NUMBERS[name]] == bytes(_engines.public_key(private)).hex()
         assert instance.status("router")["registry"]["partitions"].keys() >= {"router", "broker/main"}
         await until(lambda: instance.status("router")["database"]["warm_start"].startswith("warm start with"))
         found = muster.instance.find(instance.folder.path)

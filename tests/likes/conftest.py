@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import structlog
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.control.cluster.instance import Process
 from muster_server.plane.trust import Trust
 from muster_server.systems.http import keys

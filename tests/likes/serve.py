@@ -12,7 +12,7 @@ import msgspec
 import structlog
 import uvloop
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec
 from muster_server.systems.likes.listener import Listener

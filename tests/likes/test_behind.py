@@ -11,7 +11,7 @@ import pytest
 import structlog
 from pyroaring import BitMap
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.database.url import location
 from muster_server.systems.likes.behind import Behind

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.systems.likes.logged import now_ms
 from tests.likes.serve import SEGMENT_BYTES, serve
 from tests.redis_server import client_of

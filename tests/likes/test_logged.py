@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ClusterDownError, ResponseError
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.logged import Logged, replayed
 from tests.plane.log.conftest import Place, place

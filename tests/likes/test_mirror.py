@@ -11,7 +11,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.systems.likes.behind import Behind
 from muster_server.systems.likes.changes import Changes
 from muster_server.systems.likes.mirror import Mirror, Target

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from redis.exceptions import ClusterDownError, MovedError, RedisError
 
-from muster._core import LikesEngine
+from muster_server._engines import LikesEngine
 from muster_server.plane.service import Context
 from muster_server.systems.likes.lease import Lease, now_s
 from muster_server.systems.likes.means import Means

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.certificates import CertificateError, certificates, key
 from tests.certificates import certificates as make
 
@@ -18,10 +18,10 @@ def test_files_are_read_and_taken_by_the_thread_of_callbacks(tmp_path: Path) -> 
     assert len(chain) == 2
     authorities = certificates(str(tmp_path / "ca.pem"))
     identity = chain, key(str(tmp_path / "client.key"))
-    _core.FiringEngine(allowed=[], authorities=authorities, identity=identity, **LIMITS).close()  # type: ignore[arg-type]
+    _engines.FiringEngine(allowed=[], authorities=authorities, identity=identity, **LIMITS).close()  # type: ignore[arg-type]
     wrong = chain, key(str(tmp_path / "ca.key"))
     with pytest.raises(OSError, match=r"nconsistent|KeyMismatch|match"):
-        _core.FiringEngine(allowed=[], authorities=authorities, identity=wrong, **LIMITS)  # type: ignore[arg-type]
+        _engines.FiringEngine(allowed=[], authorities=authorities, identity=wrong, **LIMITS)  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_not_what_it_is_to_be_is_told(tmp_path: Path) -> None:

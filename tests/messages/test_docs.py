@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.errors import ALREADY_FIRED, UNKNOWN_MESSAGE
 from muster_server.systems.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
 from muster_server.systems.messages.topics import RETRIES_MS, new_secret
@@ -24,7 +24,7 @@ SECTIONS = {"receive": ReceiveOptions, "center": CenterOptions, "callbacks": Wor
 async def called(secret: str) -> Called:
     """A callback signed by this secret."""
     with hooks() as server:
-        client = _core.CallbackClient(allowed=["127.0.0.0/8"])
+        client = _engines.CallbackClient(allowed=["127.0.0.0/8"])
         client.submit([(1, "order-7", f"{server.url}/", "application/json", b'{"order": 7}', [secret], 5.0)])
         await until(lambda: server.calls)
         client.close()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages.shapes import Envelope, Fire, Result
 from tests.ports import free_ports
 
@@ -36,13 +36,13 @@ def replies(engine: Any, count: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[_core.ScheduleKeeper]:
-    keeper = _core.ScheduleKeeper(path=str(tmp_path / "schedule"), segment_bytes=8 << 20)
+def keeper(tmp_path: Path) -> Iterator[_engines.ScheduleKeeper]:
+    keeper = _engines.ScheduleKeeper(path=str(tmp_path / "schedule"), segment_bytes=8 << 20)
     yield keeper
     keeper.close()
 
 
-def test_message_fires_when_due_and_is_done_after_delivery(keeper: _core.ScheduleKeeper) -> None:
+def test_message_fires_when_due_and_is_done_after_delivery(keeper: _engines.ScheduleKeeper) -> None:
     due_at = now_ms() + 100
     keeper.insert([(1, 7, 3, due_at, None, b"body")])
     assert replies(keeper, 1) == [(1, "inserted", (7, 1, due_at, None, 0, "scheduled", None))]
@@ -60,7 +60,7 @@ def test_message_fires_when_due_and_is_done_after_delivery(keeper: _core.Schedul
     assert again == (5, "refused", "claim_lost", None)
 
 
-def test_arrays_are_answered_as_their_entries_are(keeper: _core.ScheduleKeeper) -> None:
+def test_arrays_are_answered_as_their_entries_are(keeper: _engines.ScheduleKeeper) -> None:
     now, later = now_ms(), now_ms() + 10_000_000
     new = [(1, 3, now, None, b"one"), (2, 3, now, later, b"two"), (2, 4, now, None, b""), (3, 4, 1 << 63, None, b"")]
     keeper.insert_packed(1, msgspec.msgpack.encode([*new, (4, 5, later, None, b"")]))
@@ -86,7 +86,7 @@ def test_arrays_are_answered_as_their_entries_are(keeper: _core.ScheduleKeeper) 
     ]
     keeper.settle(3, msgspec.msgpack.encode(results))
     assert replies(keeper, 1) == [(3, "settled", b"dxrx")]
-    ledger = _core.ClaimLedger()
+    ledger = _engines.ClaimLedger()
     assert ledger.begin(msgspec.msgpack.encode(fires), now + 5_000, 5_000) == [(3, 2, 2)]
     assert (len(ledger), ledger.held(3)) == (2, 2)
     sums = ledger.settle(msgspec.msgpack.encode(results), b"dxrx", now, 0, [1, 5])
@@ -98,19 +98,19 @@ def test_arrays_are_answered_as_their_entries_are(keeper: _core.ScheduleKeeper) 
     "array",
     [b"", b"\x91", b"\x91\x90", b"\xdd\xff\xff\xff\xff", b"\x90\x90", b"\x91\x95\x01\x01\x01\x01\x01"],
 )
-def test_an_array_of_another_shape_is_a_value_error(keeper: _core.ScheduleKeeper, array: bytes) -> None:
+def test_an_array_of_another_shape_is_a_value_error(keeper: _engines.ScheduleKeeper, array: bytes) -> None:
     for ask in (keeper.insert_packed, keeper.settle):
         with pytest.raises(ValueError, match="malformed"):
             ask(1, array)
     with pytest.raises(ValueError, match="malformed"):
-        _core.ClaimLedger().begin(array, 0, 0)
+        _engines.ClaimLedger().begin(array, 0, 0)
 
 
 def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
     path, due_at = str(tmp_path / "schedule"), now_ms() + 10_000_000
-    keeper = _core.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    keeper = _engines.ScheduleKeeper(path=path, segment_bytes=8 << 20)
     with pytest.raises(BlockingIOError):
-        _core.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+        _engines.ScheduleKeeper(path=path, segment_bytes=8 << 20)
     keeper.change([(0, 2, "cancel", None, None)])
     keeper.insert([(number, number, 1, due_at, due_at + 5, bytes([number])) for number in range(1, 5)])
     keeper.change([(9, 3, "due_by", None, 60_000), (10, 4, "due_at", 1, due_at - 5)])
@@ -118,7 +118,7 @@ def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
     keeper.close()
     with pytest.raises(ValueError, match="closed"):
         keeper.take()
-    keeper = _core.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    keeper = _engines.ScheduleKeeper(path=path, segment_bytes=8 << 20)
     whole = False
     while not whole:
         keeper.stats(0)
@@ -145,7 +145,7 @@ def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
         (1, 1, "fly", None, None),
     ],
 )
-def test_change_that_makes_no_sense_is_a_value_error(keeper: _core.ScheduleKeeper, change: Any) -> None:
+def test_change_that_makes_no_sense_is_a_value_error(keeper: _engines.ScheduleKeeper, change: Any) -> None:
     with pytest.raises(ValueError, match=r"change|time"):
         keeper.change([change])
 
@@ -181,32 +181,32 @@ def hook() -> Iterator[str]:
 
 
 def test_callback_is_signed_and_its_answer_told(hook: str) -> None:
-    client = _core.CallbackClient(allowed=["127.0.0.1/32"])
+    client = _engines.CallbackClient(allowed=["127.0.0.1/32"])
     call = (1, "message-1", f"{hook}/good", "text/plain", b"hello", [SECRET], 5.0)
     assert client.submit([call]) == 1
     [(number, outcome, status, _, retry_in, took)] = replies(client, 1)
     assert (number, outcome, status, retry_in) == (1, "delivered", 200, None)
     assert 0 < took < LIMIT
     [(webhook_id, timestamp, body, signature)] = Hook.seen
-    assert _core.webhook_verify(SECRET, webhook_id, timestamp, body, signature, timestamp)
-    assert not _core.webhook_verify(SECRET, webhook_id, timestamp, b"Hello", signature, timestamp)
+    assert _engines.webhook_verify(SECRET, webhook_id, timestamp, body, signature, timestamp)
+    assert not _engines.webhook_verify(SECRET, webhook_id, timestamp, b"Hello", signature, timestamp)
     client.submit([(2, "message-2", f"{hook}/bad", "text/plain", b"", [SECRET], 5.0)])
     assert replies(client, 1)[0][:5] == (2, "refused", 503, b"ok", 7.0)
     client.close()
 
 
 def test_callback_to_a_private_address_is_refused_unless_allowed(hook: str) -> None:
-    client = _core.CallbackClient()
+    client = _engines.CallbackClient()
     client.submit([(1, "message-1", f"{hook}/good", "text/plain", b"", [], 5.0)])
     assert replies(client, 1)[0][:4] == (1, "failed", None, "forbidden_address")
     assert Hook.seen == []
     client.close()
     with pytest.raises(ValueError, match="invalid network"):
-        _core.CallbackClient(allowed=["here"])
+        _engines.CallbackClient(allowed=["here"])
 
 
 def test_fires_become_callbacks_and_results(hook: str) -> None:
-    engine = _core.FiringEngine(
+    engine = _engines.FiringEngine(
         allowed=["127.0.0.1/32"],
         concurrency=4,
         rate=None,
@@ -271,7 +271,7 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
 
 
 def test_a_check_back_is_answered_by_an_outcome_and_held_targets_are_told(hook: str) -> None:
-    engine = _core.FiringEngine(
+    engine = _engines.FiringEngine(
         allowed=["127.0.0.1/32"],
         concurrency=4,
         rate=None,
@@ -307,15 +307,15 @@ def test_a_check_back_is_answered_by_an_outcome_and_held_targets_are_told(hook: 
 
 
 def test_policies_are_those_of_the_engine() -> None:
-    plan = _core.RetryPlan()
+    plan = _engines.RetryPlan()
     assert plan.attempts_max() == 6
     assert plan.next(1, 0, None, 0) == 1_000
     assert plan.next(6, 0, None, 0) is None
-    assert _core.RetryPlan([5], jitter=0).next(1, 10, 20, 3) == 30
-    dispatch = _core.WorkerDispatch("weighted-round-robin")
+    assert _engines.RetryPlan([5], jitter=0).next(1, 10, 20, 3) == 30
+    dispatch = _engines.WorkerDispatch("weighted-round-robin")
     assert [dispatch.choose([(1, 2, 0), (2, 1, 0)], 0) for _ in range(3)] == [0, 1, 0]
     assert dispatch.choose([(1, 0, 0)], 0) is None
-    assert _core.assign_workers("least-loaded", [(1, 5, 0), (2, 9, 0)], 1, [0, 0]) == [1]
-    assert _core.worker_weight(0.1, 0.75, 0.5) == 250
+    assert _engines.assign_workers("least-loaded", [(1, 5, 0), (2, 9, 0)], 1, [0, 0]) == [1]
+    assert _engines.worker_weight(0.1, 0.75, 0.5) == 250
     with pytest.raises(ValueError, match="unknown policy"):
-        _core.WorkerDispatch("best")
+        _engines.WorkerDispatch("best")

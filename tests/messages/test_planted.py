@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.messages import redis_scripts as scripts
 from muster_server.systems.messages.logged import LoggedSchedule
 from tests.messages.world import HOUR_MS, play

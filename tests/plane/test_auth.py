@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane import users
 from muster_server.plane.auth import (
     LEEWAY_S,
@@ -216,7 +216,7 @@ def test_without_a_cap_the_rights_are_those_of_the_namespace_that_the_token_says
     grant = admitted(checks, signed(rights=rights)).grant
     assert grant.words("sports:final") == (elsewhere or ["read", "publish", "command", "history"])
     assert grant.words("chat:7") == []
-    assert admitted(checks, TOKEN).grant.words("chat:7") == _core.RIGHTS, "of the programs' own token"
+    assert admitted(checks, TOKEN).grant.words("chat:7") == _engines.RIGHTS, "of the programs' own token"
 
 
 def test_a_session_ends_with_its_token() -> None:

@@ -97,7 +97,7 @@ async def test_a_database_that_refuses_hides_who_was_refused(served: "Database",
 
 @pytest.mark.parametrize("place", ["127.0.0.1", "localhost", "no-such-host.invalid"])
 async def test_a_redis_that_is_away_hides_where_it_is(place: str, tmp_path: Path) -> None:
-    from muster._core import LikesEngine
+    from muster_server._engines import LikesEngine
     from muster_server.systems.fleet.redis import Sessions, SessionsError
     from muster_server.systems.fleet.sessions import Waiting
     from muster_server.systems.likes.mirror import Mirror, Target

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import structlog
 
-from muster._core import Mailboxes, RouterEngine
+from muster_server._engines import Mailboxes, RouterEngine
 from muster_server.plane.role import Role
 from muster_server.plane.server import Server
 from muster_server.plane.together import ROUNDS_MAX, Together

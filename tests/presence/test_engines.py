@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster import _core
+from muster_server import _engines
 from muster_server.systems.presence.compensation import Compensation, CompensationSettings
 from tests.reference import presence
 
@@ -37,11 +37,11 @@ class Rig:
         self.chance = random.Random(self.seed)
         self.flight: list[tuple[int, str, int, bytes]] = []
         self.gateways = {ap: self.gateway(ap) for ap in self.epochs}
-        self.writers: dict[int, _core.PresenceWriter] = {}
+        self.writers: dict[int, _engines.PresenceWriter] = {}
         self.runners: dict[int, Compensation] = {}
         self.places = [(site, of, index) for site, of in self.sites for index in range(of)]
         for number, (_, shards, index) in enumerate(self.places):
-            writer = _core.PresenceWriter(shards=shards, index=index, epoch=1, grace_us=0)
+            writer = _engines.PresenceWriter(shards=shards, index=index, epoch=1, grace_us=0)
             writer.expect(self.now, list(self.epochs))
             self.writers[number] = writer
             self.runners[number] = Compensation(
@@ -55,8 +55,8 @@ class Rig:
             )
         self.asker: dict[bytes, int] = {}
 
-    def gateway(self, ap: int) -> _core.PresenceAccess:
-        return _core.PresenceAccess(ap=ap, epoch=self.epochs[ap], now=self.now, version=self.start)
+    def gateway(self, ap: int) -> _engines.PresenceAccess:
+        return _engines.PresenceAccess(ap=ap, epoch=self.epochs[ap], now=self.now, version=self.start)
 
     def send(self, kind: str, to: int, frame: bytes, asker: int | None = None) -> None:
         if asker is not None:
@@ -92,7 +92,7 @@ class Rig:
 
     def arrive(self, kind: str, to: int, frame: bytes) -> None:
         if kind == "proxy":
-            for site, of, index, share in _core.presence_split(1, self.sites, frame):
+            for site, of, index, share in _engines.presence_split(1, self.sites, frame):
                 self.send("writer", self.places.index((site, of, index)), share)
         elif kind == "writer":
             assert len(self.writers[to].feed(self.now, frame)) == 1
@@ -200,13 +200,13 @@ def test_a_gateway_that_does_not_answer_is_asked_more_seldom() -> None:
     writer = rig.writers[0]
     asked: list[int] = []
     rig.runners[0]._send = lambda ap, frame: asked.append(rig.now)
-    shares = _core.PresenceAccess(ap=2, epoch=1, now=rig.now)
+    shares = _engines.PresenceAccess(ap=2, epoch=1, now=rig.now)
     shares.online(rig.now, 0, 3, "phone", 1)
     for _ in range(3):
         shares.expire(rig.now + 60_000)
         shares.online(rig.now, 0, 3, "phone", 1)
         frames = [frame for to, frame in shares.take() if to is None and frame[0] == 24]
-    writer.feed(rig.now, _core.presence_split(1, [(1, 1)], frames[-1])[0][3])
+    writer.feed(rig.now, _engines.presence_split(1, [(1, 1)], frames[-1])[0][3])
     rig.step(9 * SECOND)
     assert before > 0
     waits = [after - at for at, after in itertools.pairwise(asked)]
@@ -227,7 +227,7 @@ def test_a_writer_and_the_slow_model_have_the_same_places(
     packets: list[tuple[int, int, str, bool]], start: int
 ) -> None:
     """Packets of one event each, their versions in any order, some twice, some never."""
-    writer = _core.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0)
+    writer = _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0)
     model, gaps = presence.Writer(), presence.Gaps(start)
     origin = {"ap": 1, "epoch": 1}
     writer.feed(0, presence.encode(27, {**origin, "newest": start}))
@@ -262,7 +262,7 @@ def test_a_batch_is_a_record_its_changes_and_the_vector() -> None:
     batch = writer.batch(10)
     assert batch is not None
     ((user, record, changes),), vector = batch
-    assert (user, _core.presence_record(record)) == (4, [(1, 1, "phone", 1, 0, "online", 77)])
+    assert (user, _engines.presence_record(record)) == (4, [(1, 1, "phone", 1, 0, "online", 77)])
     assert changes == [(1, 1, 1, 0, "phone", "online", 77)]
     assert vector == [(1, 1, 1)]
     assert writer.batch(10) == batch, "the same until it is written"
@@ -273,11 +273,11 @@ def test_a_batch_is_a_record_its_changes_and_the_vector() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: _core.PresenceWriter(shards=2, index=2, epoch=1),
-        lambda: _core.presence_record(b"\x09"),
-        lambda: _core.presence_split(1, SITES, b"\x19\x00\x01\x00x"),
-        lambda: _core.presence_ask(1, (1, 0), (1, 1), [(5, 4)]),
-        lambda: _core.presence_ask(1, (1, 0), (1, 1), [(5, 5)] * 33),
+        lambda: _engines.PresenceWriter(shards=2, index=2, epoch=1),
+        lambda: _engines.presence_record(b"\x09"),
+        lambda: _engines.presence_split(1, SITES, b"\x19\x00\x01\x00x"),
+        lambda: _engines.presence_ask(1, (1, 0), (1, 1), [(5, 4)]),
+        lambda: _engines.presence_ask(1, (1, 0), (1, 1), [(5, 5)] * 33),
     ],
 )
 def test_what_is_no_frame_or_shard_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster._core import PresenceLookup
+from muster_server._engines import PresenceLookup
 from muster_server.systems.presence.questions import Found
 from muster_server.systems.presence.store import BUCKETS
 from tests.reference import presence

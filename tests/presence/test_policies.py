@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster import _core
+from muster_server import _engines
 from tests.reference import presence
 from tests.reference.policies import Contest, Policy, Session, group_of
 
@@ -23,9 +23,9 @@ Step = tuple[int, str, bool, bool]
 """Gateway, device, whether it comes, whether the event is held back until the gateway's next one is there."""
 
 
-def writer_of(policy: str) -> _core.PresenceWriter:
+def writer_of(policy: str) -> _engines.PresenceWriter:
     """A writer that has heard of all gateways, which are empty."""
-    made = _core.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=(policy, []))
+    made = _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=(policy, []))
     made.expect(0, list(GATEWAYS))
     for gateway in GATEWAYS:
         origin = {"ap": gateway, "epoch": 1}
@@ -99,10 +99,10 @@ class World:
         self.chance = random.Random(self.seed)
         policies: tuple[str, list[tuple[int, int, str]]] = (self.policy, [])
         self.gateways = {
-            node: _core.PresenceAccess(ap=node, epoch=1, now=self.now, policies=policies) for node in GATEWAYS
+            node: _engines.PresenceAccess(ap=node, epoch=1, now=self.now, policies=policies) for node in GATEWAYS
         }
-        self.writers = {11: _core.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=policies)}
-        self.writers[12] = _core.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=policies)
+        self.writers = {11: _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=policies)}
+        self.writers[12] = _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=policies)
         self.sessions: dict[int, tuple[int, str]] = {}
         self.numbers = itertools.count(1)
         self.flight: list[tuple[int, int, int, int, bytes]] = []
@@ -151,7 +151,7 @@ class World:
                         if to is not None:
                             self.send(node, writer, frame)
                             continue
-                        for _, _, _, share in _core.presence_split(1, [(1, 1)], frame):
+                        for _, _, _, share in _engines.presence_split(1, [(1, 1)], frame):
                             self.send(node, writer, share)
             ready = sorted(each for each in self.flight if each[0] <= self.now)
             self.flight = [each for each in self.flight if each[0] > self.now]
@@ -165,14 +165,14 @@ class World:
                 keeper.expire(self.now)
                 for ap, epoch, ranges in keeper.due(self.now):
                     keeper.asked(ap, ranges, self.now)
-                    self.send(node, ap, _core.presence_ask(self.now, (1, 0), (ap, epoch), ranges))
+                    self.send(node, ap, _engines.presence_ask(self.now, (1, 0), (ap, epoch), ranges))
                     keeper.release(ap, self.now)
                 for ap, _, asked, missing, _ in keeper.fulls():
                     number = asked or self.now
                     if asked is None:
                         keeper.full_asked(ap, number)
                     if self.now % 200_000 == 0 or asked is None:
-                        self.send(node, ap, _core.presence_full_ask(number, (1, 0), ap, missing))
+                        self.send(node, ap, _engines.presence_full_ask(number, (1, 0), ap, missing))
                 for ap, frame in keeper.supersedes(self.now):
                     self.send(node, ap, frame)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.log import Batch
 from muster_server.systems.presence.scripts import FEED_MAX
 from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting, WentBack
@@ -27,7 +27,7 @@ AGO_S = 100
 def packed(records: dict[int, str], gone: Sequence[int] = (), changes: Sequence[bytes] = ()) -> Packed:
     """A batch as `core/presence/src/pack.rs` packs it."""
     users = [part for user, record in records.items() for part in (str(user), record)]
-    left = [struct.pack(">II", _core.presence_bucket(user, 1, BUCKETS), AGO_S) + _short(str(user)) for user in gone]
+    left = [struct.pack(">II", _engines.presence_bucket(user, 1, BUCKETS), AGO_S) + _short(str(user)) for user in gone]
     return Packed(msgspec.msgpack.encode(users), b"".join(left), b"", Batch.of(changes).payload, len(changes))
 
 
@@ -37,7 +37,7 @@ def _short(text: str) -> bytes:
 
 async def looked(shard: Shard, users: list[int]) -> list[str | int]:
     """A record, or the second at which a user was last seen, of each."""
-    found = await shard.look(*_core.PresenceLookup(users, 1).question(0, BUCKETS))
+    found = await shard.look(*_engines.PresenceLookup(users, 1).question(0, BUCKETS))
     return msgspec.msgpack.decode(found.answers, type=list[str | int])
 
 
@@ -150,12 +150,12 @@ async def test_a_store_of_another_instance_of_the_same_name_is_refused_by_writer
         Shard(redis.url, "", instance="test", site=1, shards=1, shard=0, stamp=stamp) for stamp in ("a", "b", "")
     )
     try:
-        assert (await other.look(*_core.PresenceLookup([7], 1).question(0, BUCKETS))).alive == 0, (
+        assert (await other.look(*_engines.PresenceLookup([7], 1).question(0, BUCKETS))).alive == 0, (
             "an empty store is nobody's"
         )
         await own.begin(EPOCH)
         await own.write(EPOCH, 1, packed({7: "of 7"}))
-        for refused in (other.begin(EPOCH + 1), other.look(*_core.PresenceLookup([7], 1).question(0, BUCKETS))):
+        for refused in (other.begin(EPOCH + 1), other.look(*_engines.PresenceLookup([7], 1).question(0, BUCKETS))):
             with pytest.raises(
                 Foreign, match=r"another instance with the same name 'test'.*instance\.name.*presence\.redis"
             ):

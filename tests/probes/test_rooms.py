@@ -2,8 +2,8 @@
 
 import pytest
 
-from muster import _core
 from muster.client import check_name
+from muster_server import _engines
 from muster_server.control.registry import Node, Snapshot
 from muster_server.control.registry.places import Count, Growth, State, layer
 from muster_server.plane.trust import PROBES
@@ -23,7 +23,7 @@ def snapshot(*nodes: Node, count: Count = Count(1)) -> Snapshot:  # noqa: B008 -
 
 
 def owner(name: str, now: Snapshot) -> int | None:
-    return _core.room_owners([name], KEY, now.entries("broker"), partitions(now), growth(now))[0]
+    return _engines.room_owners([name], KEY, now.entries("broker"), partitions(now), growth(now))[0]
 
 
 def test_each_running_broker_has_a_room_of_its_own() -> None:
@@ -76,5 +76,5 @@ def test_owners_are_asked_for_names_and_keys_that_are_such() -> None:
     with pytest.raises(ValueError, match="namespace"):
         owner("No:name", now)
     with pytest.raises(ValueError, match="16 bytes"):
-        _core.room_owners(["room"], b"short", now.entries("broker"), (1, 1))
-    assert _core.room_owners(["room"], KEY, [], (1, 1)) == [None]
+        _engines.room_owners(["room"], b"short", now.entries("broker"), (1, 1))
+    assert _engines.room_owners(["room"], KEY, [], (1, 1)) == [None]

@@ -9,7 +9,7 @@ import pytest
 
 import muster
 import muster.testing
-from muster import _core
+from muster_server import _engines
 from tests.releases import first
 from tests.waiting import PATIENT_S, until
 

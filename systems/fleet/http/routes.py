@@ -151,7 +151,7 @@ TaskName = Annotated[str, PathParameter(description="The task's name")]
     responses={
         200: _said(Account, "With `wait`: the run has ended"),
         202: _said(Begun, "The run has begun; its account is at /api/v1/fleet/runs/RUN"),
-        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def measure(
@@ -187,7 +187,7 @@ async def measure(
     return await _once(fleet, request, caller, body, do)
 
 
-@get("/runs/{run:str}", responses={200: _said(Account, "The run"), **_problems(400, 401, 403, 404, 429, 503)})
+@get("/runs/{run:str}", responses={200: _said(Account, "The run"), **problems(400, 401, 403, 404, 429, 503)})
 async def run_account(
     run: Annotated[str, PathParameter(description="Name of a run, or of a task for its last run")],
     caller: NamedDependency[Caller],
@@ -202,7 +202,7 @@ async def run_account(
     responses={
         200: _said(str, "Events as they arrive: `text/event-stream`"),
         204: _said(None, "The run has ended, and the client has its last event"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def run_events(
@@ -228,7 +228,7 @@ async def run_events(
 
 @get(
     "/runs/{run:str}/draws",
-    responses={200: _said(Explained, "The draws of the run"), **_problems(401, 403, 404, 429, 503)},
+    responses={200: _said(Explained, "The draws of the run"), **problems(401, 403, 404, 429, 503)},
 )
 async def run_draws(
     run: Annotated[str, PathParameter(description="Name of a run, or of a task for its last run")],
@@ -241,7 +241,7 @@ async def run_draws(
     return _json(msgspec.json.encode(explained))
 
 
-@get("/tasks", responses={200: _said(list[TaskRow], "The tasks"), **_problems(401, 403, 429, 503)})
+@get("/tasks", responses={200: _said(list[TaskRow], "The tasks"), **problems(401, 403, 429, 503)})
 async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
     """The tasks that the key may see, by name."""
     rows = await fleet.ask(Tasks(), list[TaskRow])
@@ -255,7 +255,7 @@ async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFa
     "/tasks/{task:str}",
     status_code=200,
     opt={"body": Body((TaskBody,))},
-    responses={200: _said(TaskRow, "The task runs from the next minute on"), **_problems(400, 401, 403, 413, 429, 503)},
+    responses={200: _said(TaskRow, "The task runs from the next minute on"), **problems(400, 401, 403, 413, 429, 503)},
 )
 async def put_task(
     request: AnyRequest, task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -277,7 +277,7 @@ async def put_task(
 @delete(
     "/tasks/{task:str}",
     status_code=200,
-    responses={200: _said(dict[str, bool], "The task was removed"), **_problems(401, 403, 404, 429, 503)},
+    responses={200: _said(dict[str, bool], "The task was removed"), **problems(401, 403, 404, 429, 503)},
 )
 async def drop_task(
     task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -292,7 +292,7 @@ async def drop_task(
 @post(
     "/refresh",
     status_code=200,
-    responses={200: _said(Refreshed, "The scheduler uses the table"), **_problems(401, 403, 429, 503)},
+    responses={200: _said(Refreshed, "The scheduler uses the table"), **problems(401, 403, 429, 503)},
 )
 async def refresh(
     request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -303,7 +303,7 @@ async def refresh(
     return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
 
 
-@get("/clients", responses={200: _said(ClientPage, "A page of clients, by name"), **_problems(400, 401, 403, 429, 503)})
+@get("/clients", responses={200: _said(ClientPage, "A page of clients, by name"), **problems(400, 401, 403, 429, 503)})
 async def clients(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],

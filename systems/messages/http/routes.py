@@ -199,7 +199,7 @@ class MessagesFace:
         207: ResponseSpec(
             bodies.AcceptedBatch, generate_examples=False, description="Some messages of the batch were refused"
         ),
-        **_problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
     },
 )
 async def send(
@@ -283,7 +283,7 @@ async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
     f"{MESSAGES}/{{id:str}}",
     responses={
         200: ResponseSpec(bodies.Message, generate_examples=False, description="The message"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def show(
@@ -301,7 +301,7 @@ async def show(
     MESSAGES,
     responses={
         200: ResponseSpec(bodies.Messages, generate_examples=False, description="Messages, the earliest first"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def listed(
@@ -334,7 +334,7 @@ async def listed(
     opt={"body": Body((bodies.Move,))},
     responses={
         200: ResponseSpec(bodies.Moved, generate_examples=False, description="The outcome of the change"),
-        **_problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def change(
@@ -371,7 +371,7 @@ async def change(
     "/topics/{topic:str}/dead",
     responses={
         200: ResponseSpec(list[bodies.DeadLetter], generate_examples=False, description="Dead letters"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def dead(
@@ -408,7 +408,7 @@ async def dead(
     status_code=200,
     responses={
         200: ResponseSpec(bodies.Moved, generate_examples=False, description="The outcome of the change"),
-        **_problems(400, 401, 403, 404, 429, 503, 504),
+        **problems(400, 401, 403, 404, 429, 503, 504),
     },
 )
 async def replay(
@@ -429,7 +429,7 @@ async def replay(
     "/topics/{topic:str}/stats",
     responses={
         200: ResponseSpec(Stats, generate_examples=False, description="Figures by minute, and the backlog"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def stats(
@@ -445,7 +445,7 @@ async def stats(
     "/topics",
     responses={
         200: ResponseSpec(list[bodies.TopicShown], generate_examples=False, description="Topics"),
-        **_problems(401, 403, 429, 503),
+        **problems(401, 403, 429, 503),
     },
 )
 async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]) -> Response[bytes]:
@@ -458,7 +458,7 @@ async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[Message
     "/topics/{topic:str}",
     responses={
         200: ResponseSpec(bodies.TopicWhole, generate_examples=False, description="The topic"),
-        **_problems(400, 401, 403, 404, 429, 503),
+        **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def topic_shown(
@@ -474,7 +474,7 @@ async def topic_shown(
     "/topics/{topic:str}",
     responses={
         200: ResponseSpec(bodies.TopicChanged, generate_examples=False, description="The topic after the change"),
-        **_problems(400, 401, 403, 404, 409, 429, 503),
+        **problems(400, 401, 403, 404, 409, 429, 503),
     },
 )
 async def topic_changed(

@@ -85,7 +85,7 @@ def _problems(*codes: int) -> dict[int, ResponseSpec]:
     opt={"body": Body((Asked,))},
     responses={
         200: ResponseSpec(Said, generate_examples=False, description="The users, in the order of the request"),
-        **_problems(400, 401, 403, 413, 429, 503, 504),
+        **problems(400, 401, 403, 413, 429, 503, 504),
     },
 )
 async def who(
@@ -109,7 +109,7 @@ async def who(
     "/presence/changes",
     responses={
         200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Changes, one event each"),
-        **_problems(400, 401, 403, 429, 503),
+        **problems(400, 401, 403, 429, 503),
     },
 )
 async def changes(

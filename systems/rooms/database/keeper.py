@@ -34,7 +34,7 @@ CLOSE_S: Final = 0.5
 
 
 class Engine(Protocol):
-    """The router engine's methods for this; see `muster._core.RouterEngine`."""
+    """The router engine's methods for this; see `muster._engines.RouterEngine`."""
 
     def keep_changes(self, max: int) -> None:
         """Remember changes from now on."""

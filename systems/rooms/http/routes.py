@@ -69,7 +69,7 @@ Key = Annotated[
             description="Published; a batch has the same content as with status 207",
         ),
         207: ResponseSpec(Batch, generate_examples=False, description="Some messages of the batch failed"),
-        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def publish(
@@ -114,7 +114,7 @@ async def publish(
             generate_examples=False,
             description="The last messages; with `Accept: text/event-stream` all messages from now on",
         ),
-        **_problems(400, 401, 403, 429, 503, 504),
+        **problems(400, 401, 403, 429, 503, 504),
     },
 )
 async def messages(
@@ -165,7 +165,7 @@ async def messages(
     "/rooms/{room:str}/members",
     responses={
         200: ResponseSpec(Counted, generate_examples=False, description="The members"),
-        **_problems(400, 401, 403, 429, 503, 504),
+        **problems(400, 401, 403, 429, 503, 504),
     },
 )
 async def members(
@@ -197,7 +197,7 @@ async def members(
     opt={"body": Body((JsonMessage, str), {"*/*": ONE})},
     responses={
         200: ResponseSpec(Outcome, generate_examples=False, description="The outcome of the command"),
-        **_problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def command(
@@ -233,7 +233,7 @@ async def command(
     "/rooms",
     responses={
         200: ResponseSpec(Rooms, generate_examples=False, description="The rooms that the key may list"),
-        **_problems(400, 401, 403, 429, 503),
+        **problems(400, 401, 403, 429, 503),
     },
 )
 async def rooms(

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.cli import main as cli
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Folder
@@ -103,7 +103,7 @@ def test_the_key_of_a_node_is_made_once_and_its_public_part_printed(muster: Comm
     first, again = (muster("cluster", "node-key", str(file)) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert first.stdout == again.stdout == bytes(_core.public_key(bytes.fromhex(file.read_text()))).hex() + "\n"
+    assert first.stdout == again.stdout == bytes(_engines.public_key(bytes.fromhex(file.read_text()))).hex() + "\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o400
     assert file.read_text().strip() not in first.stdout
     nowhere = muster("cluster", "node-key", str(tmp_path / "no" / "where" / "node.key"))

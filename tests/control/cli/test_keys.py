@@ -5,14 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from muster import _core
+from muster_server import _engines
 from muster_server.plane.keys import cluster_keys
 from muster_server.plane.spec import Spec, SpecError
 from tests.control import players
 
 OWN = "5e" * 32
-MINE = bytes(_core.public_key(bytes.fromhex(OWN))).hex()
-THEIRS = bytes(_core.public_key(b"2" * 32)).hex()
+MINE = bytes(_engines.public_key(bytes.fromhex(OWN))).hex()
+THEIRS = bytes(_engines.public_key(b"2" * 32)).hex()
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Literal
 
-from muster import _core
+from muster_server import _engines
 from muster_server.control.config.options import Cluster
 from muster_server.control.doctor.finding import Finding
 from muster_server.control.doctor.identity import judged
 
-KEY, OTHER = (bytes(_core.public_key(bytes([number]) * 32)).hex() for number in (1, 2))
+KEY, OTHER = (bytes(_engines.public_key(bytes([number]) * 32)).hex() for number in (1, 2))
 
 
 def told(

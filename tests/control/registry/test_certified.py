@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 import muster
-from muster import _core
 from muster.turns import Turns
+from muster_server import _engines
 from muster_server.control.cluster.backends import Servers
 from muster_server.control.node import enrolment
 from muster_server.control.node.enrolment import Enrolment, judge
@@ -225,7 +225,7 @@ async def test_a_backend_shows_its_token_to_no_forged_gateway(begin: Begin, open
 async def test_the_prober_shows_no_shared_token_to_a_forged_gateway() -> None:
     """Found: it did, unasked, as soon as the registry named one."""
     private = b"\x07" * 32
-    engine = _core.GatewayEngine(
+    engine = _engines.GatewayEngine(
         node=7, epoch=1, link_bind=("127.0.0.1", 0), cluster_key=(1, b"f" * 32), seed=1, recv_buffer=0, send_buffer=0,
         payload_bytes=1_200, keepalive_ms=1_000, idle_timeout_ms=5_000, faults=None, name_key=b"n" * 16,
         bind=("127.0.0.1", 0), server_key=private, reset_secret=b"r" * 32, arena_bytes=1 << 20, paced_namespaces=[],
@@ -243,7 +243,7 @@ async def test_the_prober_shows_no_shared_token_to_a_forged_gateway() -> None:
         "127.0.0.1",
         7_001,
         client=engine.addresses()[0],
-        public_key=bytes(_core.public_key(private)).hex(),
+        public_key=bytes(_engines.public_key(private)).hex(),
     )
     true = [Node(2, "broker", "127.0.0.1", 7_002), Node(4, "proxy", "127.0.0.1", 7_004, client=ADDRESS, public_key=KEY)]
     snapshot = Snapshot(1, (*true, forged))
