@@ -1,1 +1,1 @@
-"""The control plane: what decides slowly. Configuration, registry, nodes, supervisor, the command."""
+"""The control plane, which decides slowly: configuration, registry, nodes, supervisor, and the command."""

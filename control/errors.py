@@ -1,4 +1,5 @@
-"""Mistakes and misfortunes of a user: one clear line (what, where, how to mend) and an exit code, never a traceback."""
+"""Errors of a user or of the environment: one clear line (what, where, how to mend) and an exit code, never a
+traceback."""
 
 from typing import Final
 
@@ -6,10 +7,10 @@ FAILURE: Final = 1
 USAGE: Final = 2
 NO_MEMBER: Final = 3
 EXPIRED: Final = 4
-"""Outcomes of `muster command`: nothing else ends with one of these two."""
+"""Exit codes of the outcomes of `muster command`, which nothing else uses."""
 ALREADY_FIRED: Final = 5
 UNKNOWN_MESSAGE: Final = 6
-"""Outcomes of `muster delay`: nothing else ends with one of these two."""
+"""Exit codes of the outcomes of `muster delay`, which nothing else uses."""
 UNAVAILABLE: Final = 69
 TRY_LATER: Final = 75
 BAD_CONFIG: Final = 78

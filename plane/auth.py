@@ -1,9 +1,9 @@
-"""Decides which user may open a session, with which rights: gateway and proxy ask once per session, and for each further
-token of it.
+"""Decides which user may open a session, with which rights. Gateway and proxy ask once per session, and again for each
+renewed token.
 
-There are three credentials: the shared token, which `muster up` writes to a file; the prober's, which follows from it;
-and users' tokens, signed with a secret of the cluster or with a key that the cluster knows. What is trusted stands in
-`plane/trust.py`.
+There are three credentials: the shared token, which `muster up` writes to a file; the prober's, which is derived from
+it; and users' tokens, signed with a secret of the cluster or with a key that the cluster knows. `plane/trust.py` reads
+the secrets and keys.
 """
 
 import hmac
@@ -26,29 +26,29 @@ from muster_server.plane.users import EMBEDDED_USER, HASHED, Texts, recipient_of
 
 ALGORITHM: Final = "HS256"
 LEEWAY_S: Final = 5.0
-"""Allowed difference between the clocks of the signer and the checker."""
+"""Allowed difference between the clocks of the signer and the checker, in seconds."""
 VALID_S_MAX: Final = 366 * 86_400
-"""Longest validity from now on. An end beyond it is a mistake, as one in milliseconds, and would never come."""
+"""Limit of a token's remaining validity, in seconds. An end beyond it is a mistake, for example a time in milliseconds."""
 
 Words = Sequence[str]
-"""Rights in a room, of `_engines.RIGHTS`; other words mean nothing."""
+"""Rights in a room, of `_engines.RIGHTS`; other words grant nothing."""
 Patterns = Sequence[tuple[str, Words]]
-"""Rights by pattern of room names: a name, the beginning of one with `*`, or `*`. The most specific one decides."""
+"""Rights by pattern of room names: a name, a prefix with `*`, or `*`. The most specific pattern decides."""
 Sends = Sequence[tuple[int, int, Words]]
-"""By range of users, first and last: patterns of the users to whom these may send, each a number, its first digits with
-`*`, or `*`. The first range that has a user decides."""
+"""For each range of users (first, last): patterns of the users to whom these may send, each a number, its first digits
+with `*`, or `*`. The first range that contains the user decides."""
 EVERYTHING: Final[Patterns] = (("*", tuple(_engines.RIGHTS)),)
 MEANT: Final[Mapping[str, Words]] = {"read": ("read", "history"), "publish": ("publish", "command", "members")}
-"""The rights in a room that a word of the claim `rights` stands for."""
+"""The rights in a room for each word of the claim `rights`."""
 OPENS: Final[Mapping[Right, Words]] = {"read": ("read",), "publish": ("publish", "command", "members")}
-"""By the right that a door asks for: the rights in a room of which one opens a session there."""
+"""For each right that a door requires: a session opens if the token has one of these rights in a room."""
 
 NOTHING: Final = Trust()
-"""No token of a user is good."""
+"""Accepts no user's token."""
 
 Denied = Literal["bad_credential", "not_allowed", "not_ready"]
-"""The code for the client: the credential stands for nobody (any more), its user lacks the right, or the key that may
-have signed it is on its way."""
+"""The code for the client. `bad_credential`: unknown or expired; `not_allowed`: the user lacks the right; `not_ready`:
+the key set that may verify it is still being fetched."""
 
 
 NOBODY: Final = _engines.Recipients([])
@@ -57,39 +57,40 @@ EVERYBODY: Final = _engines.Recipients(["*"])
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A user whom a credential stands for."""
+    """The user and the rights of a valid credential."""
 
     user: int
     grant: _engines.Grant
-    """Its rights, room by room."""
+    """The user's rights in each room."""
     until: float | None = None
-    """When the credential ends, seconds since 1970; None: never."""
+    """End of the credential, in seconds since 1970; None: never."""
     token: int = 0
-    """The number by which it can be revoked; 0: none."""
+    """The number by which the credential can be revoked; 0: none."""
     device: bytes = b""
-    """The name of the user's device; empty: none."""
+    """Name of the user's device; empty: none."""
     text: str = ""
-    """The user as its token says it; empty: none does."""
+    """The user's name if it is text; else empty."""
     recipients: _engines.Recipients = NOBODY
-    """The users to whom it may send."""
+    """The users to whom this user may send."""
 
 
 class Authenticator(Protocol):
-    """Checks credentials. Called on the control path with at most 256 waiting questions; must not block."""
+    """Checks credentials. Called on the control path with at most 256 pending questions; must not block."""
 
     def authenticate(self, credential: bytes) -> Admitted | Denied:
         """Return the user of a credential, or the code of its refusal."""
 
     def take_trust(self, trust: Trust) -> None:
-        """Judge by this from now on. Open sessions stay. Raises `SpecError` and changes nothing."""
+        """Use these secrets, keys and revocations from now on. Open sessions stay. Raises `SpecError` and changes
+        nothing."""
 
 
 class TokenAuthenticator:
-    """The shared token, and users' tokens signed with one of the secrets or keys; without these, no user's token is
-    accepted.
+    """Accepts the shared token, and users' tokens signed with one of the secrets or keys; without these it accepts no
+    user's token.
 
-    `defaults`: the rights of a token without `cap`, as far as its `rights` say the same. `sends`: to whom users without
-    `send` may send; None: nobody sends here, whatever a token says.
+    `defaults`: the rights of a token without `cap`, as far as its `rights` allow them. `sends`: to whom users without
+    `send` may send; None: nobody sends here, whatever a token grants.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class TokenAuthenticator:
         defaults: Patterns = EVERYTHING,
         sends: Sends | None = None,
     ) -> None:
-        """Raises `SpecError`, and `ValueError` for patterns that are none."""
+        """Raises `SpecError`, and `ValueError` for invalid patterns."""
         if not token:
-            raise ValueError("an empty token would let everybody in")
+            raise ValueError("an empty token would admit every client")
         self._token, self._right, self._defaults = token, right, defaults
         self._sends = (
             None if sends is None else [(first, last, _engines.Recipients(list(to))) for first, last, to in sends]
@@ -113,7 +114,7 @@ class TokenAuthenticator:
         self.take_trust(trust)
 
     def take_trust(self, trust: Trust) -> None:
-        """In its simplest form."""
+        """The simplest form: uses no secrets, keys or revocations."""
         if not trust.keys_url:
             self._keys = KeptKeys(trust.keys)
         elif not isinstance(self._keys, FetchedKeys) or self._keys.url != trust.keys_url:
@@ -137,7 +138,7 @@ class TokenAuthenticator:
             device = str(claims.get("device", "")).encode()
         except NotYet:
             return "not_ready"
-        except Exception:  # a stranger's bytes may raise anything in the library; they open nothing
+        except Exception:  # untrusted bytes may raise any exception in the library; they are refused
             return "bad_credential"
         if not grant.has_any(list(OPENS[self._right])) and not recipients:
             return "not_allowed"
@@ -149,15 +150,15 @@ class TokenAuthenticator:
             return _checked(credential, ALGORITHM, self._trust.secrets)
         key = self._keys.find(header.get("kid"))
         if key is None:
-            raise jwt.InvalidTokenError("no key of this name is known")
+            raise jwt.InvalidTokenError("unknown key id")
         return _checked(credential, key.algorithm_name, [key])
 
     def _grant(self, claims: Mapping[str, Any]) -> _engines.Grant:
-        """By `cap`; without it by `rights` and the defaults."""
+        """Rights by `cap`; without it by `rights` and the defaults."""
         if "cap" in claims:
             cap = claims["cap"]
             if not isinstance(cap, dict):
-                raise ValueError("cap is an object: patterns of rooms and lists of words")
+                raise ValueError("invalid cap (expected an object of room patterns, each with a list of rights)")
             return _engines.Grant(_listed([(pattern, _words(words)) for pattern, words in cap.items()]))
         meant = {word for right in _words(claims.get("rights", ["read"])) for word in MEANT.get(right, ())}
         return _engines.Grant(
@@ -165,7 +166,7 @@ class TokenAuthenticator:
         )
 
     def _recipients(self, user: int, claims: Mapping[str, Any]) -> _engines.Recipients:
-        """By `send`; without it by the range of the user."""
+        """Recipients by `send`; without it by the range of the user."""
         key, words = self._trust.user_key, _words(claims.get("send", []))
         said = _engines.Recipients([recipient_of(word, key) for word in words])
         if self._sends is None:
@@ -176,8 +177,8 @@ class TokenAuthenticator:
 
 
 def _checked(credential: bytes, algorithm: str, keys: Sequence[Any]) -> Mapping[str, Any]:
-    """The claims, if one of these keys signed them and their times are right. Raises what the library raises."""
-    error: Exception = jwt.InvalidTokenError("no secret is known")
+    """The claims, if one of these keys signed them and their times are valid. Raises the errors of the JWT library."""
+    error: Exception = jwt.InvalidTokenError("no signing secret is configured")
     for key in keys:
         try:
             claims: Mapping[str, Any] = jwt.decode(
@@ -191,13 +192,13 @@ def _checked(credential: bytes, algorithm: str, keys: Sequence[Any]) -> Mapping[
             error = wrong
         else:
             if claims["exp"] > time.time() + VALID_S_MAX + LEEWAY_S:
-                raise jwt.InvalidTokenError("ends later than any token may")
+                raise jwt.InvalidTokenError("the token's end is too far in the future")
             return claims
     raise error
 
 
 def token_number(name: str | None) -> int:
-    """The number of a token's id (`jti`) for engines; 0: it has none."""
+    """The number of a token's id (`jti`) for engines; 0: the token has no id."""
     if name is None:
         return 0
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) or 1
@@ -206,13 +207,13 @@ def token_number(name: str | None) -> int:
 def _name(claims: Mapping[str, Any]) -> str | None:
     name = claims.get("jti")
     if not isinstance(name, str | None):
-        raise ValueError("jti is text")
+        raise ValueError("invalid jti (expected text)")
     return name
 
 
 def _words(words: Any) -> Words:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError("rights are a list of words")
+        raise ValueError("invalid rights (expected a list of words)")
     return words
 
 
@@ -231,9 +232,10 @@ def mint(
     device: str | None = None,
     send: Words | None = None,
 ) -> str:
-    """Make a token for a user, and perhaps a device, that ends this many seconds after `now`, a time since 1970.
+    """Make a token for a user, and optionally a device, that ends `seconds` after `now` (seconds since 1970).
 
-    `cap` replaces `rights`. `send`: patterns of the users to whom it may send; None: as the cluster's configuration says.
+    `cap` replaces `rights`. `send`: patterns of the users to whom it may send; None: as the cluster's configuration
+    allows.
     """
     claims: dict[str, Any] = {"sub": str(user), "exp": int(now + seconds)}
     claims |= {"rights": list(rights)} if cap is None else {"cap": dict(_listed(cap))}
@@ -244,9 +246,10 @@ def mint(
 
 
 def embedded(spec: Spec, right: Right | None, defaults: Patterns, sends: Sends | None = None) -> TokenAuthenticator:
-    """The authenticator of a door, for tokens with this right, or with users to send to. Raises `SpecError`."""
+    """The authenticator of a door. `right`: required of a token; None: the token must have users to send to. Raises
+    `SpecError`."""
     if spec.token_file is None or right is None:
-        raise SpecError(f"a {spec.role} needs token_file")
+        raise SpecError(f"the spec of this {spec.role} names no token_file")
     token, trust = shared_token(spec.token_file), trust_of(spec)
     try:
         return TokenAuthenticator(token, right, trust, defaults, sends)
@@ -255,7 +258,7 @@ def embedded(spec: Spec, right: Right | None, defaults: Patterns, sends: Sends |
 
 
 def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) -> Handler:
-    """The handler of an engine's questions who a client is. Users that are text are kept among the texts."""
+    """The handler of an engine's `authenticate` events. It remembers names of users that are text."""
 
     def authenticate(question: int, credential: bytes) -> None:
         said = authenticator.authenticate(credential)
@@ -279,6 +282,6 @@ def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) ->
 
 
 def taking(engine: DoorEngine, authenticator: Authenticator, trust: Trust) -> None:
-    """Judge by this from now on, and end the sessions that it revokes. Raises `SpecError`."""
+    """Use new secrets, keys and revocations, and end the sessions of revoked users and tokens. Raises `SpecError`."""
     authenticator.take_trust(trust)
     engine.revoke(trust.users, {token_number(token) for token in trust.tokens})

@@ -1,8 +1,9 @@
-"""Questions among the processes of a system, and of its commands: frames of MessagePack over TCP.
+"""Requests between the processes of a system, and from its commands: frames of MessagePack over TCP.
 
-Owns frames, the proof that both ends know the cluster's secret, and the life of a connection. It must not know what is
-asked: questions are tagged structs, each served by a function. Nothing of a peer is decoded before it has proved the secret,
-and nothing is encrypted: a network that is not ours needs a tunnel. An answer may be one, or several and an end.
+Owns frames, the proof that both ends know the cluster's secret, and the life of a connection. It must not know the
+content of requests: they are tagged structs, each served by a function. Nothing of a peer is decoded before it has
+proved the secret. Nothing is encrypted, so an untrusted network needs a tunnel. A request gets one reply, or several
+and an end.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ import msgspec
 FRAME_BYTES_MAX: Final = 256 << 20  # a snapshot of a million clients has about 200 MB
 NONCE: Final = 32
 PROOF_S: Final = 5.0
-OPEN_MAX: Final = 1_024  # questions of one connection at once
-ITEMS_MAX: Final = 1_024  # answers that wait for the one who asked; a slower reader is cut off
+OPEN_MAX: Final = 1_024  # limit of concurrent requests of one connection
+ITEMS_MAX: Final = 1_024  # limit of replies that wait for the asking end; a slower reader is disconnected
 _LENGTH: Final = struct.Struct("!I")
 
 Kind = Literal["ask", "item", "end", "error", "drop"]
@@ -28,7 +29,8 @@ A = TypeVar("A")
 
 
 class CallError(Exception):
-    """A question has no answer. `code`: `away` (no connection), `late`, or what the other end says; one line."""
+    """A request failed. `code`: `away` (no connection), `late` (no reply in time), or the other end's code. The text is
+    one line."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -45,16 +47,16 @@ _frames: Final = msgspec.msgpack.Decoder(Frame)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 Serve = Callable[[Any], Awaitable[Any] | AsyncIterator[Any]]
-"""Answers a question: with one value, or with several."""
+"""Serves a request: returns one reply, or yields several."""
 
 
 def key_of(secret: bytes) -> bytes:
-    """The key of these connections, from the cluster's secret."""
+    """The key of these connections, derived from the cluster's secret."""
     return blake2b(secret, digest_size=32, person=b"muster calls").digest()
 
 
 class Server:
-    """Serves questions at one address, from `start` to `stop`."""
+    """Serves requests at one address, from `start` to `stop`."""
 
     def __init__(self, key: bytes, questions: Mapping[type[msgspec.Struct], Serve]) -> None:
         self.refused = 0
@@ -90,7 +92,7 @@ class Server:
         try:
             await self._talk(reader, writer)
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, CallError):
-            pass  # it went, or is none of ours
+            pass  # the peer closed, or is not a Muster process
         except asyncio.CancelledError:
             pass  # by `stop`, which waits for it; asyncio would log it as an error
         finally:
@@ -119,7 +121,9 @@ class Server:
                         task.cancel()
                 elif frame.kind == "ask":
                     if len(running) >= OPEN_MAX:
-                        _write(writer, frame.number, "error", ("busy", "too many questions at once"))
+                        _write(
+                            writer, frame.number, "error", ("busy", "too many concurrent requests on this connection")
+                        )
                         continue
                     task = asyncio.create_task(self._answer(frame, writer))
                     running[frame.number] = task
@@ -148,7 +152,7 @@ class Server:
 
 
 class Peer:
-    """One end that asks. Connects when something is asked, and again after a loss; one connection for all questions."""
+    """The asking end. It connects for the first request, and again after a loss; all requests share one connection."""
 
     def __init__(self, address: tuple[str, int], key: bytes) -> None:
         self.address = address
@@ -160,17 +164,17 @@ class Peer:
         self._last = 0
 
     async def ask(self, question: msgspec.Struct, answer: type[A], seconds: float) -> A:
-        """One answer. Raises `CallError`."""
+        """Send a request; return its reply. Raises `CallError`."""
         try:
             async with asyncio.timeout(seconds):
                 async for each in self.stream(question, answer):
                     return each
         except TimeoutError:
-            raise CallError("late", f"{self._where} did not answer within {seconds:g} s") from None
-        raise CallError("question", f"{self._where} had no answer")
+            raise CallError("late", f"{self._where} did not reply within {seconds:g} s") from None
+        raise CallError("question", f"{self._where} sent no reply")
 
     async def stream(self, question: msgspec.Struct, answer: type[A]) -> AsyncGenerator[A]:
-        """All answers. Raises `CallError`."""
+        """Send a request; yield its replies. Raises `CallError`."""
         writer = await self._connected()
         self._last += 1
         number = self._last
@@ -212,19 +216,21 @@ class Peer:
                 async with asyncio.timeout(PROOF_S):
                     reader, writer = await self._proven()
             except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-                raise CallError("away", f"{self._where} does not answer: {str(error) or 'no answer in time'}") from None
+                raise CallError(
+                    "away", f"{self._where} does not answer: {str(error) or 'no connection in time'}"
+                ) from None
             self._writer = writer
             self._reading = asyncio.create_task(self._read(reader, writer))
             return writer
 
     async def _proven(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection on which both ends have shown that they know the secret."""
+        """Connect, and prove in both directions that the ends know the secret."""
         reader, writer = await asyncio.open_connection(*self.address)
         try:
             theirs, mine = await reader.readexactly(NONCE), secrets.token_bytes(NONCE)
             _send(writer, mine + _proof(self._key, b"asks", theirs, mine))
             if not hmac.compare_digest(await reader.readexactly(NONCE), _proof(self._key, b"serves", theirs, mine)):
-                raise CallError("away", f"{self._where} has another cluster secret")
+                raise CallError("away", f"{self._where} has a different cluster secret")
         except BaseException:
             writer.close()
             raise
@@ -241,7 +247,7 @@ class Peer:
                     del self._waiting[frame.number]
                     with contextlib.suppress(asyncio.QueueEmpty):
                         queue.get_nowait()
-                    queue.put_nowait(("error", ("slow", f"{self._where} sends faster than this reads")))
+                    queue.put_nowait(("error", ("slow", f"{self._where} sends faster than this process reads")))
                 else:
                     queue.put_nowait((frame.kind, bytes(frame.body)))
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, CallError):
@@ -260,12 +266,12 @@ class Peer:
 async def _read(reader: asyncio.StreamReader) -> Frame:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > FRAME_BYTES_MAX:
-        raise CallError("question", f"a frame of {length} bytes")
+        raise CallError("question", f"frame too long: {length} bytes")
     return _frames.decode(await reader.readexactly(length))
 
 
 def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """uvloop raises RuntimeError where the connection is lost already."""
+    """Write, and ignore the RuntimeError that uvloop raises on a lost connection."""
     if writer.is_closing():
         raise ConnectionResetError
     writer.write(data)

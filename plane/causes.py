@@ -1,6 +1,6 @@
 """The cause of a store's failure in one line, without its address, URL, user, password or file.
 
-Answers, logs and states say such a line; the configuration says where the store is. Knows no store.
+Replies, logs and states show this line; the configuration has the store's address. Knows no store.
 """
 
 import os
@@ -25,7 +25,7 @@ _NAMED: Final = re.compile(
 
 
 def shown(text: str, hidden: Iterable[str | None] = ()) -> str:
-    """A text without addresses, URLs, users and files, nor any of these words."""
+    """Remove addresses, URLs, users, files and the `hidden` words from a text."""
     for word in sorted(filter(None, hidden), key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", HIDDEN, text)
     text = _NAMED.sub(rf"\1\2 {HIDDEN}", text)
@@ -35,7 +35,7 @@ def shown(text: str, hidden: Iterable[str | None] = ()) -> str:
 
 
 def cause(error: BaseException, hidden: Iterable[str | None] = ()) -> str:
-    """An error in one line, as `shown`."""
+    """Format an error as one line, without what `shown` removes."""
     if isinstance(error, OSError) and error.errno and error.errno > 0 and type(error).__module__ == "builtins":
         return os.strerror(error.errno)
     return shown(" ".join(str(error).split())[:LINE_MAX], hidden) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Certificates of servers: a key of the cluster says which node has which address and key for clients (Ed25519, RFC 8032).
+"""Certificates of servers: a key of the cluster certifies a node's address and key for clients (Ed25519, RFC 8032).
 
-Owns the signed text and the life of a certificate. The registry carries certificates and never sees the key. It must not
-know the registry: see `control/registry/certified.py`.
+Owns the signed text and the life of a certificate. The registry carries certificates and never sees the key. It must
+not know the registry: see `control/registry/certified.py`.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 LIFE_S: Final = 12 * 3_600
-"""A stolen server key is worth nothing this long after its node was last certified."""
+"""Validity of a certificate, in seconds: a stolen server key is useless this long after its node was last certified."""
 RENEW_S: Final = 8 * 3_600
-"""A certificate with less time than this left is replaced: every 4 hours, so that 1,000 servers write once in 14 s. Clocks
-may differ by as much."""
+"""A certificate with less than this left, in seconds, is replaced: every 4 hours, so that 1,000 servers write once in
+14 s. Clocks may differ by as much."""
 
 
 class Claim(NamedTuple):
-    """The claim of a certificate about a server."""
+    """What a certificate states about a server."""
 
     node: int
     role: str
@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     host: str
     port: int
     public_key: str
-    """In hex, by which clients know it; empty for a face."""
+    """The key by which clients know the server, in hex; empty for a face."""
 
 
 def public_half(key: bytes) -> str:
@@ -41,7 +41,8 @@ def issue(key: bytes, claim: Claim, now: float, life_s: int = LIFE_S) -> tuple[i
 
 
 def is_due(until: int | None, now: float) -> bool:
-    """Whether a certificate with this end, None if there is none, is to be replaced at `now`, in seconds since 1970."""
+    """Whether a certificate that ends at `until` must be replaced at `now`, both in seconds since 1970. None: there is
+    no certificate."""
     return until is None or not RENEW_S < until - now <= LIFE_S
 
 
@@ -58,5 +59,6 @@ def is_genuine(keys: Sequence[str], claim: Claim, until: int, signature: str) ->
 
 
 def _text(claim: Claim, until: int) -> bytes:
-    """No field has a line's end: each is a name, a number, an address or hex (`control/registry/places.py`)."""
+    """The signed text. No field contains a line feed: each is a name, a number, an address or hex
+    (`control/registry/places.py`)."""
     return "\n".join(["muster server", *map(str, claim), str(until)]).encode()

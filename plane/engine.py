@@ -1,56 +1,58 @@
-"""The face of a compiled engine to Python: one descriptor, one call per turn, a short list of events.
+"""The interface of a compiled engine to Python: one descriptor, one call per turn, a short list of events.
 
-Owns the words only; the engines are in `muster_server._engines`.
+Owns only the types; the engines are in `muster_server._engines`.
 """
 
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-if TYPE_CHECKING:  # this file only names it
+if TYPE_CHECKING:  # for type hints only
     from muster_server._engines import Grant, Mailboxes, Recipients
 
 MORE: Final = 1
 """Bit of `turn`: more work waits, call again soon."""
 EVENTS: Final = 2
-"""Bit of `turn`: `events` has something."""
+"""Bit of `turn`: `events` has new events."""
 
 Event = tuple[Any, ...]
-"""Name first: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`, `("ready",)`, …"""
+"""A tuple that begins with a name: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`,
+`("ready",)`, …"""
 Node = tuple[int, str, str, int, int, str]
 """Node, role, host, link port, partition, state ("init", "running" or "draining")."""
 Server = tuple[str, int, bytes, int]
 """The address of a gateway or proxy for clients: host and port, its public key, and its weight."""
 Layers = Mapping[str, tuple[int, int]]
-"""By partitioned role: the number of partitions of its layer, and the step of its growth: 0 none, 1 the new ones
+"""For each partitioned role: the number of partitions of its layer, and the step of its growth: 0 none, 1 the new ones
 prepare, 2 they serve."""
 OtherCluster = tuple[list[Node], Layers]
 """The nodes of one more cluster, and its layers."""
 
 
 class Placement(NamedTuple):
-    """The map as one node takes it. Nodes of clustered roles are those of its own cluster."""
+    """The map as one node uses it. Nodes of clustered roles are those of its own cluster."""
 
     epoch: int
-    """An older epoch than the current one changes nothing."""
+    """A placement with a lower epoch than the current one changes nothing."""
     nodes: list[Node]
     layers: Layers
     beside: list[OtherCluster]
-    """The other clusters, each always at the same place, for a role that serves all of them."""
+    """The other clusters, each always at the same index, for a role that serves all of them."""
 
 
 class Engine(Protocol):
-    """One role's engine. No call blocks. Deadlines are its own: its descriptor becomes readable when one passes."""
+    """One role's engine. No call blocks. The engine keeps its own deadlines: its descriptor becomes readable when one
+    passes."""
 
     def fd(self) -> int:
         """Return the one descriptor to watch for reading."""
 
     def join(self, mailboxes: "Mailboxes") -> int:
-        """Take part in what the engines of one process share, and return its number there. Its descriptor is watched
-        there from now on. Raises `OverflowError` beyond 64 at a time."""
+        """Share memory and one descriptor with the other engines of the process, and return this engine's number there.
+        The mailboxes watch its descriptor from now on. Raises `OverflowError` beyond 64 engines at a time."""
 
     def linger(self, us: int) -> None:
-        """From now on a turn that begins within 500 us of the last one waits at most so long for the next datagram itself,
-        if its descriptor is its own."""
+        """Set the linger time. A turn that begins within 500 us of the last one then waits at most `us` microseconds
+        for the next datagram, if the engine has a descriptor of its own."""
 
     def turn(self) -> int:
         """Receive a batch, run timers, send; bounded in datagrams and microseconds. Returns bits."""
@@ -71,13 +73,12 @@ class Engine(Protocol):
 
         `allow`: this node's private key, number, role and public key of each node, and whether links with proof of
         these keys are `accepted`, `offered` or `required`. Links of a node whose key is no longer listed end at once.
-
-        Dialling nodes make links with another secret than the first again; links with a secret that is not accepted end
-        within seconds. Raises `ValueError` if both have one id or one has not 32 bytes.
+        Dialling nodes replace links that use another secret than the first; links with a secret that is not accepted
+        end within seconds. Raises `ValueError` if both secrets have the same id or one does not have 32 bytes.
         """
 
     def settled(self) -> bool:
-        """Whether everything that the last placement asks of this role is done."""
+        """Whether everything that the last placement requires of this role is done."""
 
     def counters(self) -> list[tuple[str, str, int]]:
         """Name, help and value of every counter since the start; a name may carry `{label="value"}`."""
@@ -119,11 +120,12 @@ class DoorEngine(Engine, Protocol):
         device: bytes = ...,
         recipients: "Recipients | None" = ...,
     ) -> None:
-        """Answer an `authenticate` question; None refuses, with the code `bad_credential`, `not_allowed` or `not_ready`.
+        """Answer an `authenticate` question; `user` None refuses it, with the code `bad_credential`, `not_allowed` or
+        `not_ready`.
 
-        `grant`: the user's rights, room by room; None: all. `left_ms`: the session ends after this, unless another token
-        of its user comes; None: it has no end. `token`: the number by which `revoke` names the credential; 0: none.
-        `device`: what the credential calls the user's device; empty: nothing. `recipients`: to whom it may send; None:
+        `grant`: the user's rights in each room; None: all. `left_ms`: the session ends after this, unless its user
+        sends another token; None: no end. `token`: the number by which `revoke` names the credential; 0: none.
+        `device`: name of the user's device in the credential; empty: none. `recipients`: to whom it may send; None:
         nobody.
         """
 
@@ -131,13 +133,13 @@ class DoorEngine(Engine, Protocol):
         """End the sessions of these users, and those opened by these tokens."""
 
     def backoff(self, first_ms: int, max_ms: int) -> None:
-        """From now on tell clients how to return after a loss."""
+        """Set the delays that clients are told for reconnecting after a loss."""
 
     def session_limits(self, sessions: int, accept_rate: int) -> None:
-        """From now on accept this many sessions, and this many handshakes a second from one network."""
+        """Set the limits: sessions, and handshakes per second from one network."""
 
     def stay(self) -> None:
         """Accept clients again, after `drain`."""
 
     def cut_off(self) -> str | None:
-        """Return the partition that this node does not reach though others may, in words; None: it reaches all."""
+        """Describe the partition that this node cannot reach though others may; None: it reaches all."""

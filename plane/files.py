@@ -1,4 +1,4 @@
-"""Files that others read while this process writes them."""
+"""Files that other processes read while this one writes them."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""The public keys of those who sign users' tokens: a JSON Web Key Set (RFC 7517) in a file, or behind a URL.
+"""The public keys that verify users' tokens: a JSON Web Key Set (RFC 7517) in a file, or at a URL.
 
 Owns the fetching of a set and its age. Knows no claim and no user.
 """
@@ -15,52 +15,52 @@ import structlog
 from muster_server.plane.spec import SpecError
 
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
-"""The algorithms whose verifier cannot sign."""
+"""Only algorithms whose verifying key cannot sign."""
 KEYS_MAX: Final = 64
 FRESH_S: Final = 300.0
-"""A set is fetched again after this."""
+"""A set is fetched again when it is older than this, in seconds."""
 PAUSE_S: Final = 10.0
-"""Fetches follow each other after this, whatever keys tokens name: strangers name any."""
+"""Shortest time between two fetches, in seconds, whatever keys tokens name: a stranger can name any."""
 TIMEOUT_S: Final = 5.0
 
 Keys = Mapping[str | None, jwt.PyJWK]
-"""By key id (`kid`)."""
+"""Keys by key id (`kid`)."""
 Fetch = Callable[[str], Any]
-"""Returns the JSON behind a URL. Blocks."""
+"""Returns the JSON at a URL. Blocks."""
 
 
 class NotYet(Exception):
-    """The set that may have the key is on its way."""
+    """The set that may contain the key is still being fetched."""
 
 
 def keys_of(said: Any) -> Keys:
-    """The usable keys of a set, as JSON has it. Raises `ValueError`."""
+    """The usable keys of a set, given as parsed JSON. Raises `ValueError`."""
     try:
         made = jwt.PyJWKSet.from_dict(said)
     except (jwt.PyJWTError, AttributeError, TypeError, KeyError) as error:
-        raise ValueError(f"is no JSON Web Key Set: {error}") from None
+        raise ValueError(f"is not a JSON Web Key Set: {error}") from None
     keys = [key for key in made.keys if key.algorithm_name in ALGORITHMS and key.public_key_use in {None, "sig"}]
     if not keys:
-        raise ValueError(f"has no key for {', '.join(ALGORITHMS)}")
+        raise ValueError(f"has no key for any of {', '.join(ALGORITHMS)}")
     if len(keys) > KEYS_MAX:
-        raise ValueError(f"has more than {KEYS_MAX} keys")
+        raise ValueError(f"has too many keys (limit {KEYS_MAX})")
     return {key.key_id: key for key in keys}
 
 
 def chosen(keys: Keys, kid: str | None) -> jwt.PyJWK | None:
-    """The key that a token names; the only one for a token that names none."""
+    """The key that a token names; for a token without a key id, the only key of the set."""
     return next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid)
 
 
 def fetched(url: str) -> Any:
-    """Fetch a set. Blocks for at most `TIMEOUT_S`."""
+    """Fetch a set. Blocks for at most `TIMEOUT_S` seconds."""
     return jwt.PyJWKClient(url, cache_jwk_set=False, timeout=TIMEOUT_S).fetch_data()
 
 
 class FetchedKeys:
-    """The set behind a URL, fetched by a thread of its own: at once, when it is old, and for an unknown key.
+    """The set at a URL, fetched by a thread of its own: at once, when it is old, and for an unknown key.
 
-    While no fetch succeeds, the last set stays in force.
+    While no fetch succeeds, the last set stays in use.
     """
 
     def __init__(self, url: str, *, fetch: Fetch = fetched, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,20 +72,20 @@ class FetchedKeys:
         self.look()
 
     def find(self, kid: str | None) -> jwt.PyJWK | None:
-        """The key of this id; None: the set has none such. Raises `NotYet`."""
+        """The key of this id; None: the set has no such key. Raises `NotYet`."""
         key = chosen(self._keys, kid)
         if key is None or self._clock() - self._tried_at > FRESH_S:
             self.look()
         if key is not None:
             return key
-        running = self._running  # looked at first: a thread that has ended has brought its set
+        running = self._running  # read first: a thread that has ended has stored its set
         key = chosen(self._keys, kid)
         if key is None and (running is not None or not self._keys):
             raise NotYet
         return key
 
     def look(self) -> None:
-        """Fetch the set unless that happens now, or happened just now."""
+        """Fetch the set unless a fetch is in progress or has just ended."""
         if self._running is not None or self._clock() - self._tried_at < PAUSE_S:
             return
         self._tried_at = self._clock()
@@ -95,9 +95,9 @@ class FetchedKeys:
     def _take(self) -> None:
         try:
             self._keys = keys_of(self._fetch(self.url))
-        except Exception as error:  # of a server that is not ours, and of the library that speaks with it
+        except Exception as error:  # an exception of a foreign server, or of the HTTP library
             structlog.get_logger().warning(
-                "the key set of users' tokens was not fetched, the last one stays",
+                "cannot fetch the key set of users' tokens; the last one stays in use",
                 url=self.url,
                 error=f"{error!r:.200}",
             )
@@ -106,7 +106,7 @@ class FetchedKeys:
 
 
 class KeptKeys:
-    """A set from a file."""
+    """The set in a file."""
 
     def __init__(self, text: str) -> None:
         """Raises `SpecError`."""
@@ -116,5 +116,5 @@ class KeptKeys:
             raise SpecError(f"cluster.jwks: {error}") from None
 
     def find(self, kid: str | None) -> jwt.PyJWK | None:
-        """The key of this id; None: the set has none such."""
+        """The key of this id; None: the set has no such key."""
         return chosen(self._keys, kid)

@@ -1,6 +1,6 @@
 """A node's keys on links: the cluster's secrets, its own key, and the operator's list of nodes.
 
-Reads files that a spec names. Handshakes are the engine's business.
+Reads files that a spec names. The engine does the handshakes.
 """
 
 from collections.abc import Iterator
@@ -21,26 +21,26 @@ class Allow(NamedTuple):
     own: bytes
     """This node's private key."""
     nodes: list[tuple[int, str, bytes]]
-    """Number, role and public key."""
+    """Number, role and public key of each node."""
     demand: Literal["accepted", "offered", "required"]
 
     def number(self) -> int:
-        """This node's own number, by its key."""
+        """This node's number, found by its key."""
         public = bytes(_engines.public_key(self.own))
         return next(number for number, _, key in self.nodes if key == public)
 
 
 class ClusterKeys(NamedTuple):
-    """The cluster's secrets, each with its id: for new links, and another one that is accepted."""
+    """The cluster's secrets, each with its id: one for new links, and another one that is accepted."""
 
     current: tuple[int, bytes]
     other: tuple[int, bytes] | None
     allow: Allow | None = None
-    """If nodes prove their identity."""
+    """Set if nodes prove their identity."""
 
 
 def cluster_keys(spec: Spec) -> ClusterKeys:
-    """Read everything that links are made and accepted with. Raises `SpecError`."""
+    """Read all secrets and keys of links. Raises `SpecError`."""
     current = spec.key_id, secret(spec.cluster_secret_file, KEY_BYTES)
     allow = None
     if spec.identity != "off":
@@ -49,7 +49,9 @@ def cluster_keys(spec: Spec) -> ClusterKeys:
         return ClusterKeys(current, None, allow)
     other = spec.other_key_id, secret(spec.other_secret_file, KEY_BYTES)
     if other[0] == current[0]:
-        raise SpecError(f"cluster.other_key_id: {other[0]} is the id of cluster.secret_file already")
+        raise SpecError(
+            f"cluster.other_key_id: {other[0]} is also the id of cluster.secret_file; give the other secret a new id"
+        )
     if other[1] == current[1]:
         raise SpecError(
             f"cluster.other_secret_file: {spec.other_secret_file} has the same secret as cluster.secret_file"
@@ -58,14 +60,16 @@ def cluster_keys(spec: Spec) -> ClusterKeys:
 
 
 def public_key(file: str) -> str:
-    """The public key of a private one in a file, in hex. Raises `SpecError`."""
+    """Return the public key of a private key in a file, in hex. Raises `SpecError`."""
     return bytes(_engines.public_key(secret(file, KEY_BYTES))).hex()
 
 
 def check_number(spec: Spec, allow: Allow | None) -> None:
-    """Check that the list has this node under its number, if it has one yet. Raises `SpecError`."""
+    """Check that the list has this node's number, if it has one yet. Raises `SpecError`."""
     if allow is not None and spec.node not in {0, allow.number()}:
-        raise SpecError(f"{spec.nodes_file}: this is node {spec.node}, and there it is {allow.number()}")
+        raise SpecError(
+            f"{spec.nodes_file}: this node has the number {spec.node}, but the file lists its key with {allow.number()}"
+        )
 
 
 def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Allow:
@@ -77,9 +81,9 @@ def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Al
     nodes = listed(Path(spec.nodes_file))
     mine = next(((number, role) for number, role, key in nodes if key.hex() == public), None)
     if mine is None:
-        raise SpecError(f"{spec.nodes_file}: this node is not in it; its line is: NUMBER {spec.role} {public}")
+        raise SpecError(f"{spec.nodes_file}: this node is not listed; add the line: NUMBER {spec.role} {public}")
     if mine[1] != spec.role:
-        raise SpecError(f"{spec.nodes_file}: the key of this {spec.role} is that of a {mine[1]} there, {public}")
+        raise SpecError(f"{spec.nodes_file}: the key {public} of this {spec.role} is listed as that of a {mine[1]}")
     allow = Allow(own, nodes, demand)
     check_number(spec, allow)
     return allow
@@ -88,7 +92,7 @@ def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Al
 def listed(file: Path) -> list[tuple[int, str, bytes]]:
     """Read a list of nodes: number, role and public key. Raises `SpecError`.
 
-    One a line, the key in hex; the rest of a line, and text after `#`, is for people.
+    One node per line, the key in hex; the rest of a line, and text after `#`, is a comment.
     """
     return list(_lines(file))
 
@@ -97,7 +101,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str, bytes]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise SpecError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'not a text file'}") from None
     numbers, keys = set[int](), set[bytes]()
     for at, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -105,14 +109,14 @@ def _lines(file: Path) -> Iterator[tuple[int, str, bytes]]:
             continue
         where = f"{file}, line {at}"
         if len(words) < 3:
-            raise SpecError(f"{where}: {line.strip()!r} is not NUMBER ROLE PUBLIC-KEY")
+            raise SpecError(f"{where}: invalid line {line.strip()!r} (expected NUMBER ROLE PUBLIC-KEY)")
         number, key = _number(where, words[0]), _key(where, words[2])
         if words[1] not in linked():
             raise SpecError(f"{where}: {words[1]!r} is not one of {', '.join(linked())}")
         if number in numbers:
             raise SpecError(f"{where}: node {number} is listed twice")
         if key in keys:
-            raise SpecError(f"{where}: two nodes with one key, {key.hex()}")
+            raise SpecError(f"{where}: two nodes have the same key {key.hex()}")
         numbers.add(number)
         keys.add(key)
         yield number, words[1], key
@@ -130,7 +134,7 @@ def _key(where: str, word: str) -> bytes:
     except ValueError:
         raise SpecError(f"{where}: {word!r} is not hex") from None
     if len(key) != KEY_BYTES:
-        raise SpecError(f"{where}: a public key has {KEY_BYTES} bytes, not {len(key)}")
+        raise SpecError(f"{where}: invalid length of a public key: {len(key)} bytes (expected {KEY_BYTES})")
     if not _engines.key_proves(key):
-        raise SpecError(f"{where}: {word} is a weak key: everybody has its private half")
+        raise SpecError(f"{where}: weak key {word}: its private half is publicly known")
     return key

@@ -1,7 +1,7 @@
 """The descriptor of a role, from which every list of roles is derived.
 
-Owns the words of a descriptor. It must not know any role: each is in the folder of its system, and `systems/listed.py`
-lists the systems.
+Owns the fields of a descriptor. It must not know any role: each role is in the folder of its system, and
+`systems/listed.py` lists the systems.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ import msgspec
 from muster_server.plane.options import Section
 
 Process = Literal["machine", "face", "worker"]
-"""`machine`: links, and perhaps clients, over UDP. `face`: a server with a protocol of its own, over TCP.
-`worker`: no listener beside administration."""
+"""`machine`: links, and perhaps clients, over UDP. `face`: a server with its own protocol over TCP. `worker`: no
+listener except administration."""
 Shape = Literal["replicated", "partitioned"]
 """`replicated`: all nodes of the role are alike. `partitioned`: each is a replica of one partition of its layer."""
 Secret = Literal["cluster", "names", "token", "probe", "users"]
-"""`token`: the shared one; `probe`: the prober's own; `users`: those that judge users' tokens."""
+"""`token`: the shared one; `probe`: the prober's own; `users`: the secrets and keys that verify users' tokens."""
 Right = Literal["read", "publish"]
 
 O = TypeVar("O", bound=Section)  # noqa: E741 - options
 S = TypeVar("S", bound=msgspec.Struct)  # settings
 
 PLACES_MAX: Final = 2_500
-"""Most nodes of one role over the whole life of an instance, ended ones included."""
+"""Limit of nodes of one role over the whole life of an instance, including ended nodes."""
 LATER: Final = 1 << 30
-"""The first number of the roles' own ranges, above all numbers of named `muster serve` nodes. A range holds `RANGE`
+"""Start of the roles' own number ranges, above all numbers of named `muster serve` nodes. A range holds `RANGE`
 numbers."""
 RANGE: Final = 4_096
 
@@ -37,7 +37,7 @@ RANGE: Final = 4_096
 def numbers(slot: int) -> range:
     """The node numbers of one role on `muster up`: the range `slot`, which no other role ever had.
 
-    The four roles of rooms take turns from 1 to 10,000, as since the first release; `slot` is for all later ones.
+    The four roles of rooms share 1 to 10,000 in turn, as since the first release; `slot` is for all later roles.
     """
     first = LATER + RANGE * slot
     return range(first, first + PLACES_MAX)
@@ -55,15 +55,15 @@ class Around:
     """The surroundings of a node that its settings may depend on."""
 
     section: Callable[[str], Any]
-    """A section of the configuration by its name."""
+    """Returns a section of the configuration by its name."""
     instance: str
     folder: Path
     """The folder of the node's, or its instance's, files."""
     partition: int
     absolute: Callable[[str], str]
-    """The absolute path of a file that the configuration names; empty stays empty."""
+    """Returns the absolute path of a file that the configuration names; empty stays empty."""
     programs: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """Where the programs beside the nodes listen, by name (`System.programs`)."""
+    """Addresses of the programs that run with the nodes, by name (`System.programs`)."""
     runs: Callable[[str], bool] = lambda system: False
     """Whether a system is enabled (`systems.enabled`)."""
 
@@ -75,25 +75,25 @@ def one(around: Callable[[str], Any]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """A role on Kubernetes: what its manifest cannot derive from the rest of the descriptor."""
+    """A role on Kubernetes: the values of its manifest that do not follow from the rest of the descriptor."""
 
     port: int = 7430
-    """Of links; of clients, whose role has links at the next port; or of a face. Doors share the network of a host, so
-    each needs ports that no other door has."""
+    """Port of links or of a face; for a role with clients, of clients, and links use the next port. Doors share the
+    network of a host, so each needs ports of its own."""
     admin: int = 7490
     """The port of administration."""
     replicas: int = 2
     cpu: str = "1"
-    """CPU requested."""
+    """Requested CPU."""
     memory: str = "256Mi"
-    """Memory requested."""
+    """Requested memory."""
     memory_max: str = "1Gi"
     disk: str = ""
-    """A disk of its own for what its nodes make durable; empty: none."""
+    """Size of a disk for the durable data of its nodes; empty: no disk."""
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Further keys of the configuration, with their values; `$(POD_IP)` is the pod's address."""
+    """Further configuration keys, with their values; `$(POD_IP)` is the pod's address."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Keys that name files which no other role has, with their names in the Secret `muster-ROLE`, which may be missing."""
+    """Keys that name files which no other role has, with the file names in the Secret `muster-ROLE`, which is optional."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,127 +115,125 @@ class RoleKind(Generic[O, S]):
     """`module:function`. For a machine: `(spec, settings) -> plane.role.Role`. For a face or a worker: `(spec, settings,
     context) -> plane.service.Service`."""
     companion: str = ""
-    """`module:function` that runs something beside the engine, `(spec, engine, log, partitions) -> Companion |
-    None`."""
+    """`module:function` that starts work beside the engine, `(spec, engine, log, partitions) -> Companion | None`."""
     pages: str = ""
     """`module:function` of further pages of administration, `(engine, path, query) -> Answer | None`."""
 
     scheme: str = "http"
-    """Of a face's URL: its protocol."""
+    """Scheme of a face's URL."""
     shape: Shape = "replicated"
     clustered: bool = False
-    """A node belongs to one cluster of the partitioned layer; otherwise it serves all clusters."""
+    """True: a node belongs to one cluster of the partitioned layer. False: it serves all clusters."""
     door: Right | None = None
     """The right that a client needs to open a session here; None: no client connects to the role over UDP."""
     listed: str = ""
-    """The list of `instance.json`, and of `muster.Address`, with the addresses of its nodes for clients; needs a
-    `door`."""
+    """The list of `instance.json` and `muster.Address` with the addresses of its nodes for clients; needs a `door`."""
     dials: tuple[str, ...] = ()
     """Roles to which its nodes open links."""
     clients: bool = False
-    """Clients of machines have links to it as well (faults can be set for them)."""
+    """True: clients of machines have links to this role too, so faults can be set for them."""
     secrets: frozenset[Secret] = frozenset()
-    """Files with secrets that a node cannot start without."""
+    """Secrets without which a node cannot start."""
     registers: Literal["starting", "serving"] = "starting"
-    """When it registers: as soon as it starts, or once it serves."""
+    """When a node registers: as soon as it starts, or once it serves."""
     hands_over_to: str = ""
-    """At its end it waits until all nodes of this role have what they asked for."""
+    """When a node ends, it waits until all nodes of this role have fetched what they need."""
     awaited: bool = True
-    """`muster up` is ready only once its nodes are."""
+    """True: `muster up` reports ready only once the nodes of this role are."""
 
     plural: str = ""
-    """The key of `[up]` with the number of its nodes; empty: `wanted` returns it."""
+    """The key of `[up]` with the number of its nodes; empty: `wanted` returns the number."""
     count: int | str = 1
     count_why: str = ""
     wanted: Callable[[Callable[[str], Any]], int] = one
     always: bool = False
     """A cluster without a node of the role is incomplete."""
     ends: int = 50
-    """Order of stopping on `muster up`: lower ends first."""
+    """Order of stopping on `muster up`: lower stops first."""
     row: int = 50
     """Order in `muster cluster show`: lower comes first."""
 
     received: str = ""
-    """The counter that `muster top` shows as in."""
+    """The counter that `muster top` shows in the column of incoming messages."""
     sent: str = ""
-    """The counter that `muster top` shows as out."""
+    """The counter that `muster top` shows in the column of outgoing messages."""
     carried: str = ""
     """The counter that `muster cluster show` shows per second."""
     published: str = ""
-    """The counter that `muster top` adds up as published."""
+    """The counter that `muster top` sums up as published."""
     delivered: str = ""
-    """The counter that `muster top` adds up as delivered."""
+    """The counter that `muster top` sums up as delivered."""
     members: str = "muster_members"
     """The gauge that `muster top` shows as members."""
 
     pods: Pods = Pods()
     reloads: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Keys of the configuration that a running node takes, and the fields of the settings that hold them."""
+    """Configuration keys that a running node reloads, with the fields of the settings that hold them."""
     check: Callable[[Callable[[str], Any]], str | None] = lambda section: None
-    """Returns what the configuration lacks for `muster serve` of this role; None: nothing."""
+    """Returns the error of a configuration that is incomplete for `muster serve` of this role; None: no error."""
     alone: Callable[[S], str | None] = lambda settings: None
     """Returns why no second node can serve beside the first, and how to mend that; None: one can."""
 
     @property
     def key(self) -> str:
-        """The section of its options."""
+        """Name of its section in the configuration."""
         return self.section or self.name
 
     @property
     def partitioned(self) -> bool:
-        """Whether its nodes are replicas of partitions."""
+        """True: its nodes are replicas of partitions."""
         return self.shape == "partitioned"
 
     @property
     def linked(self) -> bool:
-        """Whether its nodes have links."""
+        """True: its nodes have links."""
         return self.process == "machine"
 
     @property
     def shows(self) -> bool:
-        """Whether it shows servers a credential, and so must know which keys certify them."""
+        """True: it presents a credential to servers, so it must know which keys certify them."""
         return not self.secrets.isdisjoint({"token", "probe"})
 
     @property
     def certified(self) -> bool:
-        """Whether clients show it credentials, so that its entry in the registry needs a certificate."""
+        """True: clients present credentials to it, so its entry in the registry needs a certificate."""
         return "token" in self.secrets and self.process != "worker"
 
     def of(self, told: Any) -> S:
-        """The settings of a spec. Raises `msgspec.ValidationError`."""
+        """Convert to the settings of this role. Raises `msgspec.ValidationError`."""
         return told if isinstance(told, self.settings) else msgspec.convert(told, self.settings)
 
 
 @dataclass(frozen=True, slots=True)
-class Berth:
-    """What a program is given for one start."""
+class Launch:
+    """The folder, address and configuration of a program for one start."""
 
     folder: Path
-    """Its own, which nobody else may enter."""
+    """The program's own folder, closed to other users."""
     host: str
     port: int
     section: Callable[[str], Any]
-    """A section of the configuration by its name."""
+    """Returns a section of the configuration by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program that others wrote, which `muster up` runs beside a system's nodes; ready once it accepts connections."""
+    """A third-party program that `muster up` runs beside a system's nodes; ready once it accepts connections."""
 
     name: str
-    """Also that of its folder."""
+    """Name of the program and of its folder."""
     about: str
     """One line: its purpose."""
     binary: str
-    """The file to run, looked for in the PATH and the folders of system programs."""
+    """The executable, searched in PATH and the folders of system programs."""
     mend: str
-    """How to get it, or how to do without, where it is missing."""
+    """How to install it, or how to do without it."""
     wanted: Callable[[Callable[[str], Any]], bool]
-    """Whether the configuration asks for it; not where it names a server that runs already."""
+    """Whether the configuration needs it; not if the configuration names a running server."""
     bind: Callable[[Callable[[str], Any]], str]
-    """The key of its address; port 0: a free one."""
+    """The configured address; port 0: a free one."""
     prepare: str
-    """`module:function`, `(berth) -> arguments`: writes its configuration and data into the folder before each start."""
+    """`module:function`, `(launch) -> arguments`: writes its configuration and data into the folder before each start."""
 
 
 class Action(NamedTuple):
@@ -248,49 +246,49 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system: its roles, its further sections, its words of the command."""
+    """A system: its roles, its further sections, its subcommands."""
 
     name: str
     title: str
-    """Heading of its words in `muster --help`, and its name in the picture of the README."""
+    """Heading of its commands in `muster --help`, and its name in the picture of the README."""
     about: str
-    """Its use in one line."""
+    """Its purpose in one line."""
     protocols: tuple[str, ...] = ()
-    """How clients reach it, beside HTTP."""
+    """Protocols for clients, besides HTTP."""
     kinds: tuple[RoleKind[Any, Any], ...]
     sections: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further sections of the configuration: name, and the type, or the annotation of a table of tables."""
     presets: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
-    """The values of `muster up` that differ from the defaults."""
+    """Presets of `muster up` that differ from the defaults."""
     programs: tuple[Program, ...] = ()
     """Programs that `muster up` runs beside its nodes."""
     always: bool = False
-    """Runs on every `muster up`; other systems need `--with` or `systems.enabled`."""
+    """True: `muster up` always runs it; other systems need `--with` or `systems.enabled`."""
     commands: str = ""
-    """`module:function` that adds its words to the command `muster`."""
+    """`module:function` that adds its subcommands to the command `muster`."""
     check: str = ""
-    """`module:function` with checks beyond one key's type."""
+    """`module:function` with checks that concern more than one key's type."""
     demo: str = ""
     """`module:function` of its demo on `muster up --demo`, `async (config, folder, seconds, as_json) -> exit code`."""
     tries: tuple[str, ...] = ()
     """Commands that `muster up` suggests; `{muster}` stands for the program."""
     tour: tuple[str, ...] = ()
-    """Lines for a shell that `muster up --demo --tour` runs and shows once; `muster` is the program. A line that ends
-    with `&` runs beside those after it."""
+    """Shell lines that `muster up --demo --tour` runs and shows once; `muster` is the program. A line that ends with
+    `&` runs in the background."""
     command_keys: tuple[str, ...] = ()
-    """Beginnings of keys that only commands read: they mean nothing to a running node."""
+    """Prefixes of keys that only commands read; running nodes ignore them."""
     load: str = ""
     """The module of its load for `muster load`: its `SETTINGS`, see `control/load/generator.py`."""
     load_word: str = ""
     """`module:function` that adds the word of that load to `muster load`."""
     doctor: str = ""
-    """`module:function` of its checks for `muster doctor`, `(config, record) -> list[Finding]`; the record is None
-    where no instance runs."""
+    """`module:function` of its checks for `muster doctor`, `(config, record) -> list[Finding]`; the record is None if
+    no instance runs."""
     stores: str = ""
     """`module:function` of its stores in files for `muster check` and `muster repair`, `(config, record) -> list[Store]`,
     see `plane/stores.py`."""
     http_settings: str = ""
-    """`module:function` of what its routes are told, `(around) -> dict` for JSON."""
+    """`module:function` that returns the settings of its HTTP routes, `(around) -> dict` for JSON."""
     actions: tuple[Action, ...] = ()
     """What scopes of API keys can allow over HTTP."""
     http: str = ""

@@ -52,7 +52,7 @@ def listed() -> tuple[RoleKind[Any, Any], ...]:
 
 
 def command_keys() -> tuple[str, ...]:
-    """Beginnings of the systems' keys that only commands read."""
+    """Prefixes of the systems' keys that only commands read."""
     return tuple(_COMMAND_KEYS)
 
 
@@ -64,7 +64,7 @@ def linked() -> tuple[str, ...]:
 
 @functools.cache
 def peers(role: str) -> frozenset[str]:
-    """The roles with links that a node of this role deals with: of its system, and those that dial or are dialled."""
+    """The roles with links to this role: those of its system, and those that dial it or that it dials."""
     own = _KNOWN[role]
     return frozenset(
         each.name

@@ -1,4 +1,5 @@
-"""Builds what a spec says. What runs it as a process of its own, with admin and logs, is `control/node/process.py`."""
+"""Builds the machine, face or worker of a spec. `control/node/process.py` runs it as a process, with administration and
+logs."""
 
 from typing import Any
 
@@ -22,7 +23,8 @@ def settings(kind: RoleKind[Any, Any], spec: Spec) -> Any:
 
 
 def server(kind: RoleKind[Any, Any], spec: Spec, log: structlog.typing.FilteringBoundLogger) -> Server:
-    """Make a machine's engine and put its map in force. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a machine's engine and give it its first placement. Raises `SpecError`, and `OSError` if an address is in
+    use."""
     role: Role = named(kind.build)(spec, settings(kind, spec))
     role.place(engine.Placement(spec.placement_epoch, spec.nodes, spec.layers, []))
     if spec.servers:
@@ -31,7 +33,7 @@ def server(kind: RoleKind[Any, Any], spec: Spec, log: structlog.typing.Filtering
 
 
 def service(kind: RoleKind[Any, Any], spec: Spec, context: Context) -> Service:
-    """Make a face or a worker. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a face or a worker. Raises `SpecError`, and `OSError` if an address is in use."""
     made: Service = named(kind.build)(spec, settings(kind, spec), context)
     return made
 

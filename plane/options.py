@@ -1,6 +1,6 @@
-"""What keys of the configuration are made of, and the keys that several roles share.
+"""The type of a key of the configuration, and the keys that several roles share.
 
-Owns shapes only. It must not know files, environment or flags, nor what starts with the values.
+Owns only shapes. It must not know files, environment or flags, nor the programs that read the values.
 """
 
 from typing import Annotated, Any
@@ -17,22 +17,22 @@ def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
 Address = Annotated[
     str,
     key(
-        "UDP address, `host:port`, an IPv6 host in brackets",
-        "port 0: a free one is chosen once and kept across restarts",
+        "UDP address, `host:port`; an IPv6 host in brackets",
+        "port 0: Muster chooses a free port once and keeps it across restarts",
     ),
 ]
 LinkAddress = Annotated[
     str,
     key(
         "UDP address for links to the other roles, `host:port`; all IPv4 or all IPv6",
-        "apart from clients: a flood there cannot fill it",
+        "separate from clients: a flood of clients cannot fill its buffer",
     ),
 ]
 FaceAddress = Annotated[
     str,
     key(
-        "TCP address, `host:port`, an IPv6 host in brackets",
-        "port 0: a free one is chosen once and kept across restarts",
+        "TCP address, `host:port`; an IPv6 host in brackets",
+        "port 0: Muster chooses a free port once and keeps it across restarts",
     ),
 ]
 
@@ -49,7 +49,7 @@ class MachineOptions(Section, frozen=True):
         int,
         key(
             "Requested size of the socket's receive buffer; 0: the kernel's default",
-            "Linux's default holds about 256 small datagrams; `muster status` shows the size given",
+            "Linux's default holds about 256 small datagrams; `muster status` shows the actual size",
             "bytes",
             ge=0,
             le=1 << 30,
@@ -67,25 +67,25 @@ class MachineOptions(Section, frozen=True):
     ] = 4 << 20
     payload_bytes: Annotated[
         int,
-        key("Largest datagram", "passes every usual network without fragments", "bytes", ge=1200, le=1472),
+        key("Largest datagram", "fits the MTU of every usual network", "bytes", ge=1200, le=1472),
     ] = 1200
 
 
 class DoorOptions(MachineOptions, frozen=True):
-    """The keys of the roles that clients speak to over UDP."""
+    """The keys of the roles that clients connect to over UDP."""
 
     link_bind: LinkAddress = "127.0.0.1:0"
     keepalive_ms: Annotated[
-        int, key("Silence after which a keepalive is sent", "NAT bindings live 30 s", "ms", ge=100, le=600_000)
+        int, key("Silence after which a keepalive is sent", "NAT bindings last 30 s", "ms", ge=100, le=600_000)
     ] = 15_000
     idle_timeout_ms: Annotated[
-        int, key("Silence after which a peer counts as gone", "three lost keepalives", "ms", ge=300, le=3_600_000)
+        int, key("Silence after which a peer counts as lost", "three lost keepalives", "ms", ge=300, le=3_600_000)
     ] = 45_000
     sessions_max: Annotated[
         int,
         key(
-            "Most sessions at once; further clients get no answer and try another server; open sessions stay",
-            "about 1 KB each: 1 GB, the most for one process",
+            "Limit of open sessions; further clients get no answer and try another server; open sessions stay",
+            "about 1 KB each: 1 GB at the limit of one process",
             "sessions",
             ge=1,
             le=1 << 20,
@@ -94,8 +94,8 @@ class DoorOptions(MachineOptions, frozen=True):
     accept_rate: Annotated[
         int,
         key(
-            "Handshakes a second from one network (an IPv4 /24 or an IPv6 /56); twice as many at once",
-            "one network cannot keep the others out; raise it if many clients share a translated address",
+            "Limit of handshakes per second from one network (an IPv4 /24 or an IPv6 /56); bursts of twice as many",
+            "one network cannot lock out the others; raise it if many clients share a translated address",
             "1/s",
             ge=1,
             le=1_000_000,
@@ -104,6 +104,6 @@ class DoorOptions(MachineOptions, frozen=True):
 
 
 class FaceOptions(Section, frozen=True):
-    """The keys of every role that serves a protocol of its own over TCP."""
+    """The keys of every role that serves its own protocol over TCP."""
 
     bind: FaceAddress = "127.0.0.1:0"

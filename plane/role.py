@@ -1,4 +1,4 @@
-"""What a machine is to its server: its engine, and what the server passes on to it."""
+"""The interface of a machine to its server: an engine, and what the server passes on to it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -11,11 +11,11 @@ from muster_server.plane.users import Texts
 
 Handler = Callable[..., None]
 Servers = Mapping[str, list[Server]]
-"""By role, where clients reach its nodes."""
+"""For each role, the addresses of its nodes for clients."""
 
 
 def _nothing(told: Any) -> None:
-    """What a role does with what is nothing to it."""
+    """Default handler: ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Role:
     engine: Engine
     handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
     take_trust: TakeTrust | None = None
-    """Of a door: judge tokens by this from now on."""
+    """Only for a door: use new secrets and keys of tokens."""
     place: Callable[[Placement], None] = _nothing
-    """Put a newer map in force."""
+    """Use a newer placement."""
     take: Callable[[Any], None] = _nothing
-    """Put those settings in force that a running node takes."""
+    """Use new values of the settings that a running node can change."""
     name: Callable[[Servers], None] = _nothing
-    """Of a door: tell clients of these servers from now on."""
+    """Only for a door: name these servers to clients from now on."""
     texts: Texts | None = None
-    """A door has the texts of users that it has seen."""
+    """Only for a door: the names of users that are text."""
     beside: Callable[[Context], AbstractAsyncContextManager[object]] | None = None
-    """The work beside the engine, with the parts of its process, while its context is open."""
+    """Work beside the engine, as long as its context is open; it gets the parts of its process."""

@@ -1,7 +1,7 @@
 """Runs one engine on the loop: its descriptor, its events, drain. Knows no role.
 
-The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot deafen the loop. One Python call
-per turn; while work waits, the next turn is queued behind the loop's other work.
+The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot block the loop's own poll. One
+Python call per turn; while work waits, the next turn is queued after the loop's other work.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from muster_server.plane.service import Figure
 DRAIN_POLL_S: Final = 0.02
 
 ORDERLY: Final = frozenset({"renewed", "replaced", "closed"})
-"""Ends of links that are no loss: another link takes its place, or the peer said goodbye."""
+"""Reasons of a link's end that are no loss: another link replaces it, or the peer closed it."""
 
 
 class Others(Protocol):
     """The other machines of the process, see `plane/together.py`."""
 
     def add(self, server: "Server") -> bool:
-        """Give a machine its turns from now on; False if there is no place for one more."""
+        """Run a machine's turns from now on; False if the limit is reached."""
 
     def remove(self, server: "Server") -> None:
-        """Give it none any more."""
+        """Stop running its turns."""
 
     def linger(self, us: int) -> None:
-        """Wait at most so long for the next datagram of any of them."""
+        """Wait at most `us` microseconds for the next datagram of any machine."""
 
     def deliver(self) -> None:
-        """Give the machines a turn to which the last turn of this one has sent something."""
+        """Give a turn to the machines to which this machine's last turn has sent something."""
 
 
 class Server:
@@ -51,7 +51,7 @@ class Server:
         self.ready = False
         self.draining = False
         self.closed = False
-        """The engine must not be called any more."""
+        """The engine must not be called again."""
         self.turns = 0
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self.name_of: Callable[[int], str] = lambda node: ""
@@ -68,7 +68,7 @@ class Server:
         self._failed: asyncio.Future[None] | None = None
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Turn until `stop` is set, then drain for at most `drain_s` seconds. Raises what the engine raised."""
+        """Run turns until `stop` is set, then drain for at most `drain_s` seconds. Raises the engine's exception."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         if self.others is not None and not self.others.add(self):
@@ -101,28 +101,28 @@ class Server:
         return {"state": state, "turns": self.turns, "receive_buffers": buffers, **self.engine.status()}
 
     def addresses(self) -> list[tuple[str, int]]:
-        """The sockets as bound: that for clients first, where there is one, then that for links."""
+        """The bound addresses: the one for clients first, if there is one, then the one for links."""
         return self.engine.addresses()
 
     def counters(self) -> list[Figure]:
-        """Everything the engine and its server counted since the start."""
+        """All counters of the engine and its server since the start."""
         return [*self.engine.counters(), ("turns", "Turns of the engine", self.turns)]
 
     def gauges(self) -> list[Figure]:
-        """Everything of both that goes up and down."""
+        """All gauges of the engine and its server."""
         late = ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", self.engine.take_late())
         return [*self.engine.gauges(), late]
 
     def linger(self, us: int) -> None:
-        """From now on a turn waits at most so long for the next datagram itself, where turns follow each other closely."""
+        """Let a turn wait at most `us` microseconds for the next datagram, if turns follow each other closely."""
         self.engine.linger(us)
         if self.others is not None:
             self.others.linger(us)
 
     def turn(self) -> bool:
-        """One turn, unless it waits behind the loop's other work. Returns whether the next one does.
+        """Run one turn, unless it is queued behind the loop's other work. Returns whether the next one is.
 
-        An engine that raises is a defect of ours: its node ends, and the supervisor starts it again.
+        An exception of the engine is an internal error: its node ends, and the supervisor restarts it.
         """
         if self._queued or not self._watching or self._failed is None or self._failed.done():
             return True
@@ -132,7 +132,7 @@ class Server:
             if bits & EVENTS:
                 for event in self.engine.events():
                     self._dispatch(event)
-        except BaseException as error:  # a panic of the engine is not an Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(f"engine: {error!r}"))
             return True
         if bits & MORE:
@@ -158,13 +158,14 @@ class Server:
         elif name == "link_refused":
             node, role, _ = fields
             self._log.warning(
-                "a node answers but refuses our handshake: it has another cluster secret, or does not list our key",
+                "a node refused the handshake of this node: it has another cluster secret, or does not list "
+                "this node's key",
                 **self._peer(node, role),
             )
         elif name == "link_mistaken":
             node, role, found = fields
             self._log.warning(
-                "another node answers at a node's address: two registered nodes have the same one",
+                "a different node answers at the address of a node: two registered nodes have the same address",
                 **self._peer(node, role),
                 found=found,
             )
@@ -188,7 +189,7 @@ class Server:
             self._log.error("unknown event", name=name)
 
     def _peer(self, node: int, role: str) -> dict[str, Any]:
-        """A node at the other end of a link, for the log."""
+        """Fields for the log: the node at the other end of a link."""
         name = self.name_of(node)
         return {"peer": node, "peer_role": role} | ({"peer_name": name} if name else {})
 
@@ -203,7 +204,7 @@ class Server:
         self.on_ready(False)
 
     def _stood_still(self, seconds: float) -> None:
-        self._log.warning("the loop stood still", seconds=round(seconds, 3))
+        self._log.warning("the event loop stalled", seconds=round(seconds, 3))
 
     async def _drain(self, drain_s: float) -> None:
         self.draining = True

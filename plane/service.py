@@ -1,4 +1,4 @@
-"""What a process asks of a face or a worker. A machine's server has the same words (`plane/server.py`)."""
+"""The interface of a process to a face or a worker. A machine's server has the same methods (`plane/server.py`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import structlog
 from muster_server.plane.trust import Trust
 
 TakeTrust = Callable[[Trust], None]
-"""Judges users' tokens by this from now on. Raises `SpecError` and changes nothing."""
+"""Use these secrets, keys and revocations for users' tokens from now on. Raises `SpecError` and changes nothing."""
 Figure = tuple[str, str, float]
 """Name, help and value of a metric; a name may carry `{label="value"}`."""
 
@@ -21,7 +21,7 @@ class Service(Protocol):
     ready: bool
     draining: bool
     closed: bool
-    """Whether it must not be called any more."""
+    """True: it must not be called any more."""
     on_ready: Callable[[bool], None]
     """Called when `ready` changes."""
 
@@ -41,11 +41,11 @@ class Service(Protocol):
         """The bound addresses, the one for clients first."""
 
     def take(self, settings: Any) -> None:
-        """Use those settings that a running node can change."""
+        """Use new values of the settings that a running node can change."""
 
     @property
     def take_trust(self) -> TakeTrust | None:
-        """Takes what users' tokens are judged by; None if it judges none."""
+        """The function that changes the secrets and keys of users' tokens; None if the service judges none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""The words of embedded stores for `muster check` and `muster repair`: what is damaged, and where the rest goes.
+"""The interface of embedded stores for `muster check` and `muster repair`: what is damaged, and what is kept.
 
-Owns the protocol that each system's stores keep, SQLite's files, and locks of folders. It must not know any system.
+Owns the protocol that each system's stores implement, SQLite's files, and locks of folders. It must not know any
+system.
 """
 
 import contextlib
@@ -14,12 +15,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 FAULTS_MAX: Final = 1_000
-"""Faults of one store that are told one by one."""
+"""Limit of faults of one store that are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One place that is not as it was written. `at`: the byte, where the store knows it."""
+    """A damaged part of a file. `at`: its offset in bytes, if known."""
 
     file: str
     text: str
@@ -28,20 +29,20 @@ class Fault:
 
 @dataclass(slots=True)
 class Report:
-    """What a store holds. Without faults it is whole."""
+    """The content of a store. Without faults it is whole."""
 
     store: str
     holds: str = ""
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, file: Path | str, text: str, at: int | None = None) -> None:
-        """Add a fault, while there is room."""
+        """Add a fault, up to the limit."""
         if len(self.faults) < FAULTS_MAX:
             self.faults.append(Fault(str(file), text, at))
 
 
 class InUse(Exception):
-    """A process has the store open."""
+    """Another process has the store open."""
 
 
 class Store(Protocol):
@@ -49,17 +50,18 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """For people: the system and the part."""
+        """The system and the part, for people."""
 
     @property
     def place(self) -> Path:
-        """The folder that gets what is put aside."""
+        """The folder that receives damaged parts."""
 
     def check(self) -> Report:
-        """Read all of it; nothing is changed. Raises `OSError`."""
+        """Read the whole store without changing it. Raises `OSError`."""
 
     def repair(self, aside: Path) -> list[str]:
-        """Keep what is whole and move the rest into the folder `aside`; says what was done. Raises `InUse`, `OSError`."""
+        """Keep the intact part and move the rest into the folder `aside`; returns what was done. Raises `InUse`,
+        `OSError`."""
 
 
 @contextlib.contextmanager
@@ -71,14 +73,14 @@ def locked(file: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUse(f"{file.parent} is open in another process; end that first") from None
+            raise InUse(f"{file.parent} is open in another process; stop that process first") from None
         yield
     finally:
         os.close(descriptor)
 
 
 def put_aside(path: Path, aside: Path) -> Path:
-    """Move a file or folder into `aside`. Returns its new place."""
+    """Move a file or folder into `aside`. Returns its new path."""
     aside.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = aside / path.name
     number = 1
@@ -90,7 +92,7 @@ def put_aside(path: Path, aside: Path) -> Path:
 
 
 def sqlite_faults(file: Path) -> list[str]:
-    """What SQLite finds wrong in a file; nothing for a file that is not there."""
+    """The faults that SQLite finds in a file; none for a missing file."""
     if not file.exists():
         return []
     try:
@@ -102,7 +104,7 @@ def sqlite_faults(file: Path) -> list[str]:
 
 
 def sqlite_saved(file: Path, aside: Path) -> str:
-    """Make a file of SQLite again from all rows that can be read; the damaged one goes aside."""
+    """Rebuild a file of SQLite from all readable rows; the damaged file is moved to `aside`."""
     damaged = put_aside(file, aside)
     for more in ("-wal", "-shm"):
         if file.with_name(file.name + more).exists():
@@ -116,7 +118,7 @@ def sqlite_saved(file: Path, aside: Path) -> str:
         try:
             made = _schema(old)
         except sqlite3.Error:
-            return f"{file}: no table can be read; the file is in {aside}, and a new one is made at the next start"
+            return f"{file}: no table can be read; the file was moved to {aside}, and the next start makes a new one"
         for _, _, sql in made:
             new.execute(sql)
         for kind, name, _ in made:
@@ -128,11 +130,11 @@ def sqlite_saved(file: Path, aside: Path) -> str:
                     marks = ",".join("?" * len(rows[0]))
                     new.executemany(f'INSERT OR IGNORE INTO "{name}" VALUES ({marks})', rows)
         new.commit()
-    return f"{file}: kept {kept} rows; {lost} tables lost some; the damaged file is in {aside}"
+    return f"{file}: kept {kept} rows; {lost} tables lost rows; the damaged file was moved to {aside}"
 
 
 def _text(raw: bytes) -> str | bytes:
-    """A text as text, which a new file must have as one; damaged bytes as they are."""
+    """Decode text, so that the new file stores it as text; damaged bytes stay bytes."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -145,7 +147,7 @@ def _schema(old: sqlite3.Connection) -> list[tuple[str, str, str]]:
 
 
 def _rows(old: sqlite3.Connection, table: str) -> tuple[list[tuple[object, ...]], bool]:
-    """Rows from both ends of the table, up to what can't be read; and whether that is all."""
+    """Read rows from both ends of the table, up to the unreadable part; returns them and whether they are all rows."""
     found: dict[tuple[object, ...], None] = {}
     for order in ("", " ORDER BY 1 DESC"):
         try:

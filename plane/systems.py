@@ -8,7 +8,8 @@ from muster_server.plane import kinds
 from muster_server.plane.kind import Action, System
 
 MORE: Final = "MUSTER_SYSTEMS"
-"""The variable that names packages of further systems, separated by commas: each has a module `system` with a `SYSTEM`."""
+"""The environment variable with packages of further systems, separated by commas: each has a module `system` with a
+`SYSTEM`."""
 _KNOWN: Final[dict[str, System]] = {}
 _PROGRAMS: Final[dict[str, str]] = {}
 
@@ -27,7 +28,7 @@ def register(found: Iterable[System], node: str) -> None:
 def named() -> Mapping[str, System]:
     """All systems by name, in the order of the list. Raises `RuntimeError` before they are registered."""
     if not _KNOWN:
-        raise RuntimeError("a system reads the list of systems while it is registered")
+        raise RuntimeError("the list of systems was read before all systems were registered")
     return _KNOWN
 
 

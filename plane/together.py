@@ -1,7 +1,8 @@
-"""The machines of one process: what one sends to another goes through memory, and that one has its turn at once.
+"""The machines of one process: datagrams between them go through memory, and the receiver has its turn at once.
 
-Owns the order of turns among their servers, and the one descriptor that the loop watches for all of them. Knows no role.
-A round lingers by the same rule as a turn of a machine alone; the compiled `Mailboxes` have it.
+Owns the order of turns among their servers, and the one descriptor that the loop watches for all of them. Knows no
+role.
+A round lingers by the same rule as a turn of a single machine; the compiled `Mailboxes` implement it.
 """
 
 import asyncio
@@ -11,12 +12,12 @@ from muster_server._engines import Mailboxes
 from muster_server.plane.server import Server
 
 ROUNDS_MAX: Final = 16
-"""Turns of one machine that follow each other before the loop's other work: a message and its acknowledgement go by four
+"""Limit of one machine's consecutive turns before the loop's other work: a message and its acknowledgement pass four
 machines."""
 
 
 class Together:
-    """Gives each machine its turns. Made and used in one loop; machines come and go."""
+    """Runs each machine's turns. Made and used in one loop; machines come and go."""
 
     def __init__(self) -> None:
         self._mailboxes = Mailboxes()
@@ -24,7 +25,8 @@ class Together:
         self._going = False
 
     def add(self, server: Server) -> bool:
-        """Give a machine its turns from now on; False beyond 64: it keeps to its own descriptor and its sockets."""
+        """Run a machine's turns from now on. Returns False beyond 64 machines: the machine then keeps its own
+        descriptor and its sockets."""
         try:
             number = server.engine.join(self._mailboxes)
         except OverflowError:
@@ -35,7 +37,7 @@ class Together:
         return True
 
     def remove(self, server: Server) -> None:
-        """Give it none any more. Its engine is closed next."""
+        """Stop running its turns. Its engine is closed next."""
         for number in [number for number, each in self._servers.items() if each is server]:
             del self._servers[number]
             self._mailboxes.leave(number)
@@ -43,24 +45,24 @@ class Together:
                 asyncio.get_running_loop().remove_reader(self._mailboxes.fd())
 
     def linger(self, us: int) -> None:
-        """From now on a round waits for the next datagrams at most so long."""
+        """Let a round wait at most `us` microseconds for the next datagrams."""
         self._mailboxes.linger(us)
 
     def deliver(self) -> None:
-        """Give those a turn who have mail: after a machine had a turn outside of a round."""
+        """Run a turn of each machine that has mail, after a machine had a turn outside of a round."""
         if not self._going and (mail := self._mailboxes.mail()):
             self._round(mail)
 
     def _go(self) -> None:
-        """The descriptor is readable."""
+        """Runs when the descriptor is readable."""
         waits = self._round(self._mailboxes.begin())
         while not waits and (due := self._mailboxes.wait()):
             waits = self._round(due)
         self._mailboxes.end()
 
     def _round(self, due: int) -> bool:
-        """Give these a turn, and then those who have mail, until none has. Returns whether turns wait behind the loop's
-        other work."""
+        """Run a turn of each machine in `due`, then of those that have mail, until none has. Returns whether turns are
+        queued behind the loop's other work."""
         self._going = True
         try:
             later = 0
@@ -75,7 +77,7 @@ class Together:
         return True
 
     def _turn(self, due: int) -> int:
-        """Returns those of them whose next turn waits behind the loop's other work."""
+        """Run their turns; returns the machines whose next turn is queued behind the loop's other work."""
         later = 0
         while due:
             lowest = due & -due

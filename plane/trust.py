@@ -1,4 +1,5 @@
-"""The proofs of a good credential: the shared token, the secrets and keys that sign users' tokens, and what is revoked.
+"""The basis on which credentials are judged: the shared token, the secrets and keys of users' tokens, and what is
+revoked.
 
 Owns the reading of these files. Knows no token and no signature: see `plane/auth.py`.
 """
@@ -16,35 +17,35 @@ from muster_server.plane.users import user_of
 SECRET_BYTES_MIN: Final = 32
 SECRETS_MAX: Final = 2
 REVOKED_MAX: Final = 100_000
-"""Lines of the file of revoked users and tokens: some 10 MB, and one look at all sessions per reload."""
+"""Limit of lines in the file of revoked users and tokens: about 10 MB, and one pass over all sessions per reload."""
 PROBES: Final = "muster-probe"
 """The namespace of the prober's rooms."""
 PROBE_TOKEN: Final = "probe.token"
-"""The file of the prober's own token in the folder of an instance."""
+"""Name of the file with the prober's token, in the folder of an instance."""
 URLS: Final = ("https://", "http://")
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The sources of users' tokens, as the files say it now."""
+    """The secrets, keys and revocations of users' tokens, as the files have them now."""
 
     secrets: tuple[bytes, ...] = ()
-    """Sign by HS256: the first one signs, both are valid."""
+    """Secrets for HS256: the first one signs, both are valid."""
     keys: str = ""
     """A JSON Web Key Set."""
     keys_url: str = ""
-    """The address of one, to be fetched."""
+    """The URL of a JSON Web Key Set, to be fetched."""
     users: frozenset[int] = frozenset()
     """Revoked users."""
     tokens: frozenset[str] = frozenset()
     """The ids (`jti`) of revoked tokens."""
     user_key: bytes = b""
-    """The key of the hash of users that are text; empty: only numbers are users."""
+    """The key of the hash of users that are text; empty: users must be numbers."""
 
 
 def probe_token(token: bytes) -> bytes:
-    """The prober's own token. It opens the rooms of probes alone, and tells nothing of the shared token, from which servers
-    derive it. The prober has it in a file."""
+    """The prober's own token. It opens only the rooms of probes, and does not reveal the shared token, from which
+    servers derive it. The prober reads it from a file."""
     return hmac.digest(token, b"muster prober", "sha256").hex().encode()
 
 
@@ -64,12 +65,12 @@ def trust_of(spec: Spec) -> Trust:
 
 
 def revoked(file: str, key: bytes) -> tuple[frozenset[int], frozenset[str]]:
-    """Read the revoked users and token ids: a line `user USER` or `token ID` each. `key`: of users that are text. Raises
-    `SpecError`."""
+    """Read the revoked users and token ids: each line is `user USER` or `token ID`. `key`: for users that are text.
+    Raises `SpecError`."""
     users, tokens = set[int](), set[str]()
     lines = _text(file).splitlines()
     if len(lines) > REVOKED_MAX:
-        raise SpecError(f"{file}: has more than {REVOKED_MAX} lines; a token that has ended needs none")
+        raise SpecError(f"{file}: too many lines (limit {REVOKED_MAX}); remove tokens that have expired")
     for number, line in enumerate(lines, 1):
         kind, _, rest = line.strip().partition(" ")
         name = rest.strip()
@@ -83,7 +84,7 @@ def revoked(file: str, key: bytes) -> tuple[frozenset[int], frozenset[str]]:
         elif kind == "token" and name:
             tokens.add(name)
         elif kind:
-            raise SpecError(f"{file}:{number}: is neither `user USER` nor `token ID`")
+            raise SpecError(f"{file}:{number}: invalid line (expected `user USER` or `token ID`)")
     return frozenset(users), frozenset(tokens)
 
 
@@ -95,11 +96,11 @@ def _text(file: str) -> str:
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise SpecError(f"{file}: is no text in UTF-8") from None
+        raise SpecError(f"{file}: not a text file in UTF-8") from None
 
 
 def signing_secrets(file: str) -> tuple[bytes, ...]:
-    """Read the secrets of users' tokens, one a line: the first signs, both are valid. Raises `SpecError`.
+    """Read the secrets of users' tokens, one per line: the first signs, both are valid. Raises `SpecError`.
 
     Without a file there is none.
     """
@@ -111,10 +112,10 @@ def signing_secrets(file: str) -> tuple[bytes, ...]:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     secrets = tuple(line for line in lines if line)
     if not 1 <= len(secrets) <= SECRETS_MAX:
-        raise SpecError(f"{file}: has {len(secrets)} secrets, not one or two, a line each")
+        raise SpecError(f"{file}: {len(secrets)} secrets (expected one or two, one per line)")
     if short := [at for at, secret in enumerate(secrets, 1) if len(secret) < SECRET_BYTES_MIN]:
         raise SpecError(
-            f"{file}: secret {short[0]} has fewer than {SECRET_BYTES_MIN} bytes; openssl rand -hex 32 makes one"
+            f"{file}: secret {short[0]} has fewer than {SECRET_BYTES_MIN} bytes; make one with openssl rand -hex 32"
         )
     return secrets
 
@@ -126,5 +127,5 @@ def shared_token(file: str) -> bytes:
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     if not token:
-        raise SpecError(f"{file}: is empty, which would let everybody in")
+        raise SpecError(f"{file} is empty, which would admit every client; write the token into it")
     return token

@@ -1,7 +1,7 @@
-"""Users: decimal numbers, or text that a keyed hash turns into numbers of 64 bits, and the texts that a node has seen.
+"""Users: decimal numbers, or text that a keyed hash turns into numbers of 64 bits, and the names that a node has seen.
 
 Owns the form of a user's name, and its number. The key of the hash is that of room names, which every node that judges
-users has: without it nobody finds a text with the number of another user.
+users has: without it nobody can find a text with another user's number.
 """
 
 import re
@@ -15,44 +15,49 @@ from muster_server import _engines
 
 USER_MAX: Final = 2**64 - 1
 EMBEDDED_USER: Final = _engines.SHARED_USER
-"""The user of the shared token. No signed token can be for it."""
+"""The user of the shared token. No signed token can name it."""
 TEXT_BYTES_MAX: Final = 64
 HASHED: Final = 1 << 63
-"""The least number of a text: the usual numbers of users are below it."""
+"""The lowest number of a text: usual numbers of users are below it."""
 TEXTS_MAX: Final = 65_536
-"""Texts that a node remembers, the last seen ones: 64 B and what Python adds, some 16 MB in all."""
+"""Limit of names that a node remembers, the last seen ones: 64 B plus Python's overhead, about 16 MB in all."""
 NUMBERS: Final = re.compile(r"\*|[0-9]+\*?", re.ASCII)
-"""A number of a user, its first digits with `*` behind them, or `*`."""
+"""A user's number, its first digits with `*`, or `*`."""
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of characters that a screen does not show as themselves."""
+"""Categories of characters that are invisible or change how others are shown."""
 
 
 def check_user(text: str) -> None:
     """Check a user's name: a number from 2 on, or text. Raises `ValueError`."""
     if re.fullmatch(r"[+-]?[0-9]+", text):
         if not re.fullmatch(r"[1-9][0-9]{0,19}", text) or int(text) > USER_MAX:
-            raise ValueError(f"a user is a decimal number from 2 to {USER_MAX}, or text, not {text!r:.40}")
+            raise ValueError(f"invalid user {text!r:.40} (expected a decimal number from 2 to {USER_MAX}, or text)")
         if int(text) == EMBEDDED_USER:
-            raise ValueError(f"user {EMBEDDED_USER} is whoever has the shared token: no other token can be for it")
+            raise ValueError(f"user {EMBEDDED_USER} is reserved for the shared token; choose another number")
     elif not 0 < len(text.encode(errors="replace")) <= TEXT_BYTES_MAX:
-        raise ValueError(f"a user's name has 1 to {TEXT_BYTES_MAX} bytes, not {len(text.encode(errors='replace'))}")
+        raise ValueError(
+            f"invalid length of a user's name: {len(text.encode(errors='replace'))} bytes (expected 1 to "
+            f"{TEXT_BYTES_MAX})"
+        )
     elif text != text.strip() or any(unicodedata.category(letter) in HIDDEN for letter in text):
-        raise ValueError(f"a user's name is printable and neither begins nor ends with a space, unlike {text!a:.100}")
+        raise ValueError(
+            f"invalid user name {text!a:.100} (expected printable characters, and no space at the beginning or the end)"
+        )
 
 
 def user_of(text: str, key: bytes) -> int:
-    """The number of a user: a number stays itself, text is hashed with this key. Raises `ValueError`."""
+    """The number of a user: a number stays the same, text is hashed with this key. Raises `ValueError`."""
     check_user(text)
     if text.isascii() and text.isdigit():
         return int(text)
     if not key:
-        raise ValueError("text for a user needs the key of room names, cluster.names_file")
+        raise ValueError("a user that is text needs the key of room names; set cluster.names_file")
     digest = blake2b(text.encode(), digest_size=8, key=key, person=b"muster user").digest()
     return int.from_bytes(digest) | HASHED
 
 
 def is_hashed(number: str) -> bool:
-    """Whether a number may be the hash of a text, so that its first digits mean nothing."""
+    """Whether a number may be the hash of a text, so that its first digits have no meaning."""
     return int(number) >= HASHED
 
 
@@ -63,7 +68,7 @@ def check_recipient(pattern: str) -> None:
         _engines.Recipients([pattern])
     elif "*" in pattern:
         raise ValueError(
-            f"{pattern!r:.60} is no pattern of users: * stands alone or behind first digits; name a text whole"
+            f"invalid pattern of users {pattern!r:.60}: use * alone or after first digits; write a text in full"
         )
     else:
         check_user(pattern)
@@ -76,18 +81,18 @@ def recipient_of(pattern: str, key: bytes) -> str:
 
 
 class Texts:
-    """The texts of users that a node has seen lately, by number."""
+    """The recently seen names of users that are text, by number."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[int, str] = OrderedDict()
 
     def keep(self, user: int, text: str) -> None:
-        """Remember the text of a user, in place of the one that was not seen for longest."""
+        """Remember the name of a user, in place of the least recently seen one."""
         self._texts[user] = text
         self._texts.move_to_end(user)
         if len(self._texts) > TEXTS_MAX:
             self._texts.popitem(last=False)
 
     def of(self, users: Iterable[int]) -> dict[int, str]:
-        """The known texts of these users."""
+        """The known names of these users."""
         return {user: self._texts[user] for user in users if user in self._texts}

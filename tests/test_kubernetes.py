@@ -164,7 +164,7 @@ def addresses(settings: Config, role: str) -> dict[str, str]:
         return texts
     if kind(role).process == "face":
         texts[role] = section.bind
-        assert split_address(section.bind)[0] == ADDRESS, "the registry says it to others"
+        assert split_address(section.bind)[0] == ADDRESS, "the registry passes it on to others"
         return texts
     texts["link"] = getattr(section, "link_bind", section.bind)
     assert split_address(texts["link"])[0] == ADDRESS

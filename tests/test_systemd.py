@@ -97,7 +97,7 @@ def test_a_unit_of_several_roles_starts_them_in_one_process(capsys: pytest.Captu
     assert "--name %H-gateway-proxy-%i" in printed
     assert "# muster-gateway-proxy@NAME is one process of the nodes HOST-gateway-proxy-NAME-ROLE. " in printed
     assert cli.main(["config", "unit", "gateway,http"]) == USAGE
-    assert "a http has a process of its own" in capsys.readouterr().err
+    assert "a http needs a process of its own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("role", SERVED)

@@ -33,13 +33,13 @@ from muster_server.control.terminal.readings import (
 from muster_server.plane.kinds import clustered, kind, kinds, partitioned
 
 LEAST: Final = ("epoch", "weight", "memberships", "registered", "layer", "rooms")
-"""Columns of the table that may be left out, the first of them first."""
+"""Columns of the table that a narrow terminal drops, the first of them first."""
 DUE: Final = 0.7
-"""From this share of a bound, or of a core, growth is due: a doubling, or another node, takes its time."""
+"""Growth is due from this share of a limit, or of a core: a doubling, or another node, takes its time."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `per_s`: what its role is there for (`RoleKind.carried`); `cpu`: the share of a core."""
+    """One node. `per_s`: the rate of its main work (`RoleKind.carried`); `cpu`: its share of a core."""
 
     name: str
     node: int
@@ -48,9 +48,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     restarts: int
     version: str = ""
-    """Its release; empty where it does not answer."""
+    """Release of the node; empty if it does not answer."""
     protocol: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
-    """The lowest and the highest version of the protocol that it speaks."""
+    """The lowest and the highest version of the protocol that the node speaks."""
     rooms: int | None = None
     memberships: int | None = None
     memberships_max: int | None = None
@@ -58,13 +58,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float | None = None
     cpu: float | None = None
     weight: int | msgspec.UnsetType = msgspec.UNSET
-    """With a registry: the share of a gateway or proxy in new clients."""
+    """With a registry: the share of new clients of a gateway or proxy."""
     registered: str | msgspec.UnsetType = msgspec.UNSET
-    """With a registry: its state in the map, as init, running, draining or absent."""
+    """With a registry: the node's state in the map: init, running, draining or absent."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a role; of brokers and proxies, those of one cluster. `due`: due growth, one line each."""
+    """The nodes of a role; for brokers and proxies, those of one cluster. `due`: due growth, one line each."""
 
     layer: str
     partitions: int
@@ -74,9 +74,9 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Load]
     due: list[str]
     growth: Growth | msgspec.UnsetType = msgspec.UNSET
-    """The growth under way, if there is one."""
+    """The growth in progress, if there is one."""
     step_s: float | msgspec.UnsetType = msgspec.UNSET
-    """Seconds that it has spent in its step, by the node that has known it longest."""
+    """Seconds that the growth has spent in its step, by the node that has known it longest."""
 
 
 async def show(where: Target, as_json: bool, watch: bool) -> int:
@@ -156,7 +156,7 @@ def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int
     """List the due growth: partitions for memberships, replicas for messages; more gateways or proxies for clients."""
     lines = [f"{name}: partition {partition} has no running replica: add one" for partition in missing]
     if not nodes:
-        return lines or [f"{name}: there is none: add one"]
+        return lines or [f"{name}: no node runs: add one"]
     fullest = max(nodes, key=_fullness)
     if _fullness(fullest) >= DUE:
         what = f"{fullest.name} has {fullest.memberships:,} of {fullest.memberships_max:,} memberships"
@@ -176,7 +176,7 @@ def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int
 
 
 def _fullness(node: Load) -> float:
-    """Which part of the memberships that there is place for a node has."""
+    """The share of a node's memberships limit that is in use."""
     return (node.memberships or 0) / (node.memberships_max or float("inf"))
 
 
@@ -226,13 +226,17 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
 
 
 def growing(name: str, partitions: int, growth: Growth, step_s: float) -> str:
-    """A growth under way, and what is to be done where it stands."""
+    """A growth in progress, and the command that continues or undoes it."""
     goal = f" on the way to {growth.goal}" if growth.goal > growth.to else ""
     of = f"{partitions} to {growth.to}" if partitions < growth.to else f"{growth.to}"
     begun = max(0, round(time.time() - growth.started))
     command = grow.command(name)
     undo = f", or {command} --abort" if growth.step == "prepare" else ""
     stands = step_s >= STANDS_S
-    way = f"nobody continues it: {command} --resume{undo}" if stands else f"if it stands still: {command} --resume"
+    way = (
+        f"no command continues it: {command} --resume{undo}"
+        if stands
+        else f"if it makes no progress: {command} --resume"
+    )
     word, at = ("stands", f" for {step_s:,.0f} s") if stands else ("grows", f" for {step_s:.0f} s")
     return f"{word}: {name}, {of} partitions{goal}: {growth.step}{at}, begun {begun:,} s ago; {way}"

@@ -13,7 +13,7 @@ from muster_server.plane.kinds import kind
 
 
 def check(config_file: Path | None) -> int:
-    """Read everything. A mistake raises before this prints."""
+    """Read everything. The first mistake is raised before this prints."""
     loaded = config.load(config_file, profile=UP)
     say(f"ok: {loaded.file or 'no file: all defaults'}")
     return 0

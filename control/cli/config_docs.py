@@ -31,7 +31,7 @@ force at once; for the others the log names the key under `needs_restart`.
 """
 
 COMMANDS: Final = ("links.",)
-"""The beginnings of keys that only commands read, at each call, beside those of systems."""
+"""Prefixes of keys that only commands read, at each call, besides those of systems."""
 
 EXAMPLE: Final = """\
 ## Example

@@ -1,8 +1,8 @@
 """`muster doctor`: this machine, the configuration and the running instance, one line per finding.
 
 Combines the readings of `control/doctor/probe.py` with the judgements of its neighbours. All checks run at once. A
-check that does not end is reported, and nothing waits for it. Exit code 1 when a check fails; warnings are for the
-reader.
+check that hangs is reported, and no other check waits for it. Exit code 1 when a check fails; warnings do not change
+it.
 """
 
 import functools
@@ -42,9 +42,9 @@ from muster_server.plane.spec import SpecError
 LIMIT_S: Final = 4.0
 REGISTRY_S: Final = 1.5
 ANSWER_S: Final = 1.0
-"""Of a node, which is asked twice; all nodes are asked at once."""
+"""Limit of one request to a node, in seconds. A node is asked twice; all nodes are asked at once."""
 UDP_S: Final = 1.5
-"""Time over which losses are counted, beside those since boot."""
+"""Seconds during which losses are counted, besides those since boot."""
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 Check = Callable[[], list[Finding]]
@@ -58,7 +58,7 @@ def show(where: Target, as_json: bool) -> int:
         found = [ok("configuration", f"{loaded.file or 'no file: all defaults'}")]
     except ConfigError as error:
         loaded = Loaded(whole()(), {}, None)
-        found = [fail("configuration", str(error), "mend it first; the checks below use the defaults")]
+        found = [fail("configuration", str(error), "correct it first; the checks below use the defaults")]
     found += examined(Examination(loaded.config, where).checks(), LIMIT_S)
     counts = {level: sum(finding.level == level for finding in found) for level in STYLES}
     with common.verdict_after():
@@ -70,7 +70,7 @@ def show(where: Target, as_json: bool) -> int:
 
 
 def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
-    """Return the findings, in the order of the checks. A check that is late, or may not read something, is a
+    """Return the findings, in the order of the checks. A check that hangs, or may not read something, becomes a
     finding."""
     found: dict[str, list[Finding]] = {}
 
@@ -78,25 +78,25 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
         try:
             found[name] = check()
         except (OSError, ValueError, LookupError, UserError) as error:
-            found[name] = [warn(name, f"could not be checked: {error}", "unexpected data on this system")]
+            found[name] = [warn(name, f"the check failed: {error}", "unexpected data on this system")]
 
-    # Daemon threads: one that hangs in the kernel, on a lost disk, blocks nothing.
+    # Daemon threads: a thread that hangs in the kernel, on a lost disk, blocks nothing.
     threads = [threading.Thread(target=examine, args=item, daemon=True) for item in checks.items()]
     deadline = time.monotonic() + limit_s
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    late = f"did not end within {limit_s:g} s"
+    late = f"the check did not end within {limit_s:g} s"
     return [
         finding
         for name in checks
-        for finding in found.get(name, [warn(name, late, "check its sources: a disk or a node may hang")])
+        for finding in found.get(name, [warn(name, late, "check what it reads: a disk or a node may hang")])
     ]
 
 
 class Examination:
-    """The checks of one configuration. Each is quick unless something hangs."""
+    """The checks of one configuration. Each is quick unless a disk or a node hangs."""
 
     def __init__(self, config: Config, where: Target) -> None:
         self._config, self._where = config, where
@@ -147,7 +147,7 @@ class Examination:
         }
 
     def _system(self, name: str, examine: Callable[[Config, Record | None], list[Finding]]) -> list[Finding]:
-        """The checks of a system that runs, or would."""
+        """The checks of a system that is enabled."""
         try:
             record = self._record()
         except UserError:
@@ -171,12 +171,15 @@ class Examination:
         return [runs, *running.judged(record, __version__, readings)]
 
     def _mend(self, error: UserError) -> str:
-        """The mend of this error, with which the nodes could not be found."""
+        """The remedy for an error that kept the command from finding the nodes."""
         if error.exit_code in {UNAVAILABLE, TRY_LATER} and self._config.registry.url.startswith("zk://"):
-            return "mend the registry first (see registry below); the nodes go on meanwhile: muster status --node ADMIN"
+            return (
+                "correct the registry first (see registry below); the nodes continue meanwhile: muster status "
+                "--node ADMIN"
+            )
         if isinstance(error, ConfigError) and self._homeless is None:
-            return "mend that key; muster config show --origin shows where it comes from"
-        return "run it as the instance's user, or set instance.dir"
+            return "correct that key; muster config show --origin shows where it comes from"
+        return "run muster doctor as the instance's user, or set instance.dir"
 
     def _folder(self) -> list[Finding]:
         if self._homeless is not None:
@@ -210,7 +213,7 @@ class Examination:
         named = secret_files(self._config)
         found = machine.secrets(named, open_to_all(named))
         for line in wrong_secret_files(self._config):
-            found.append(fail("secrets", line, "copy the file from a host of the cluster where nodes run"))
+            found.append(fail("secrets", line, "copy the file from a host of the cluster whose nodes run"))
         if self._homeless is None:
             for file, reason in instance.wrong_secrets(self._place):
                 found.append(fail("secrets", reason, f"rm {file}; the next start makes a new one"))
@@ -220,7 +223,7 @@ class Examination:
         url = self._config.registry.url
         if not url.startswith("zk://"):
             return []
-        from muster_server.control.config.zookeeper import servers  # imports kazoo, here only
+        from muster_server.control.config.zookeeper import servers  # imports kazoo, only here
 
         settings = self._config.registry
         return [

@@ -1,4 +1,4 @@
-"""`muster cluster grow`: doubles the partitions of a layer. The command coordinates; another one may continue it.
+"""`muster cluster grow`: doubles the partitions of a layer. The command coordinates; another command may continue it.
 
 The supervisor of `muster up` starts the nodes of its instance; operators of hosts start those of `muster serve`.
 """
@@ -26,7 +26,7 @@ from muster_server.plane.spec import Registration
 
 LOOK_S: Final = 0.2
 NAMED_MAX: Final = 3
-"""At most this many waiting nodes are named."""
+"""Limit of waiting nodes that are named."""
 STEPS: Final = ("prepare", "switched", "final")
 
 
@@ -71,14 +71,14 @@ async def grow(
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
-                say(f"muster: the next muster up starts as many, whatever up.{kind(of.role).plural} says")
+                say(f"muster: the next muster up starts as many, whatever value up.{kind(of.role).plural} has")
             _say(of, partitions, as_json)
             return 0
     return _left(of)
 
 
 async def abort(where: Target, of: LayerRef, wait_s: float, as_json: bool) -> int:
-    """Undo a growth that is only prepared, and wait until its nodes are gone. Raises `UserError`."""
+    """Undo a growth that is only prepared, and wait until its nodes have ended. Raises `UserError`."""
     with contextlib.suppress(asyncio.CancelledError):
         async with _coordinator(where, of, 0.0, wait_s) as (coordinator, hosts):
             partitions = await coordinator.abort()
@@ -97,7 +97,7 @@ def _say(of: LayerRef, partitions: int, as_json: bool) -> None:
 
 
 def _left(of: LayerRef) -> int:
-    say(f"muster: the growth stands; muster cluster show has its step, {of.command} --resume")
+    say(f"muster: the growth continues; muster cluster show has its step; to wait for it again: {of.command} --resume")
     return TRY_LATER
 
 
@@ -144,7 +144,7 @@ class OperatedHosts(Hosts):
 async def _coordinator(
     where: Target, of: LayerRef, grace_s: float, wait_s: float
 ) -> AsyncIterator[tuple[Coordinator, Supervised | OperatedHosts]]:
-    """Use the named registry, that of the local instance, or the configured one."""
+    """Use the registry that `where` names, else that of the local instance, else the configured one."""
     found, hosts = _found(where, of)
     async with reading(found) as (opened, directory):
         made = Coordinator(opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster)
@@ -165,7 +165,7 @@ def _found(where: Target, of: LayerRef) -> tuple[Registration, Supervised | Oper
     if where.registry is not None and url != registry.url:
         url, hosts = registry.url, OperatedHosts()
     if not url:
-        raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
+        raise UserError("partitions cannot grow without a registry: muster up --registry embedded")
     return specs.reader(settings, url), hosts
 
 

@@ -1,6 +1,6 @@
-"""Adds or removes a replica of `muster serve`: prints what to do on its host, and waits for it.
+"""Adds or removes a replica of `muster serve`: prints the command for its host, and waits for the result.
 
-Starts and ends nothing itself; the registry shows which nodes came and went.
+Starts and stops nothing itself; the registry shows which nodes came and went.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from muster_server.plane.kinds import clustered
 
 LOOK_S: Final = 0.2
 WAIT_S: Final = 300.0
-"""Somebody has to go to another host and type."""
+"""Long enough for an operator to log in to another host and type the command, in seconds."""
 
 
 def registry(config_file: Path | None, url: str | None, of: LayerRef) -> Target | None:
@@ -39,7 +39,7 @@ def registry(config_file: Path | None, url: str | None, of: LayerRef) -> Target 
     if of.cluster == MAIN:
         return None
     if not record.registry:
-        raise UserError("without a registry there is no other cluster: muster up --registry embedded")
+        raise UserError("other clusters need a registry: muster up --registry embedded")
     return Target(config_file, record.registry)
 
 
@@ -55,22 +55,22 @@ async def add(where: Target, of: LayerRef, partition: int, as_json: bool) -> int
             new = [each for each in await _replicas(nodes, of, partition) if (each.node, each.epoch) not in before]
             return next((each for each in new if each.registered == "running"), None)
 
-        made = await _waited(runs, f"no other replica of partition {partition} of {of.layer} runs")
+        made = await _waited(runs, f"no further replica of partition {partition} of {of.layer} runs")
         return TRY_LATER if made is None else _say(made, of, as_json, "runs", "running")
 
 
 async def remove(where: Target, of: LayerRef, partition: int, node: str, as_json: bool) -> int:
-    """Wait until a replica is gone. `node` is its number or its name."""
+    """Wait until a replica has ended. `node` is its number or its name."""
     async with found(where) as nodes:
         replicas = await _replicas(nodes, of, partition)
         leaving = next((each for each in replicas if node in {str(each.node), each.name}), None)
         if leaving is None:
             has = ", ".join(f"{each.name} ({each.node})" for each in replicas) or "none"
-            raise UserError(f"{node} is not a replica of partition {partition} of {of.layer}, which has {has}")
+            raise UserError(f"{node} is not a replica of partition {partition} of {of.layer}, whose replicas are {has}")
         if not any(each.registered == "running" for each in replicas if each != leaving):
-            last = f"{leaving.name} is the last of partition {partition} of {of.layer} that runs"
+            last = f"{leaving.name} is the last running replica of partition {partition} of {of.layer}"
             raise UserError(f"{last}: add another one first", TRY_LATER)
-        _tell(f"end it on its host, {leaving.link[0]}: SIGTERM, or systemctl stop, to {leaving.name}")
+        _tell(f"stop it on its host, {leaving.link[0]}: SIGTERM, or systemctl stop, to {leaving.name}")
 
         async def gone() -> Process | None:
             replicas = await _replicas(nodes, of, partition)
@@ -87,9 +87,9 @@ async def _replicas(nodes: Nodes, of: LayerRef, partition: int) -> list[Process]
     processes = (await nodes.record()).processes
     counts = nodes.snapshot.counts
     if of.layer not in counts:
-        raise UserError(f"there is no {of.layer}, only {', '.join(sorted(counts))}")
+        raise UserError(f"there is no layer {of.layer}, only {', '.join(sorted(counts))}")
     if partition >= counts[of.layer].wide:
-        raise UserError(f"{of.layer} has no partition {partition}, the last one is {counts[of.layer].wide - 1}")
+        raise UserError(f"{of.layer} has no partition {partition}; its last one is {counts[of.layer].wide - 1}")
     mine = [each for each in processes if (each.role, each.partition) == (of.role, partition)]
     return [each for each in mine if of.role not in clustered() or each.cluster == of.cluster]
 
@@ -102,7 +102,7 @@ async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> 
                 await asyncio.sleep(LOOK_S)
             return seen
     except TimeoutError:
-        raise UserError(f"{still} after {WAIT_S:.0f} s; muster cluster show", TRY_LATER) from None
+        raise UserError(f"{still} after {WAIT_S:.0f} s; check muster cluster show", TRY_LATER) from None
     except asyncio.CancelledError:
         _tell(f"{still} yet; muster cluster show")
         return None

@@ -1,5 +1,5 @@
-"""`muster cluster node-key` and `signing-key`: key pairs, of which the private half is a file and the public one a line;
-`certify` and `probe-token`: what follows from a secret, for a host that does not have it."""
+"""`muster cluster node-key` and `signing-key`: key pairs, with the private half in a file and the public half in a
+line; `certify` and `probe-token`: values derived from a secret, for a host that does not have it."""
 
 import time
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def probe_token(config_file: Path | None) -> int:
 def certify(config_file: Path | None, role: str, node: int, address: str, key: str, cluster: str, hours: int) -> int:
     """Print a server's certificate for this many hours, in JSON. Raises `UserError`."""
     if not kind(role).certified:
-        raise UserError(f"ROLE: clients show a {role} no credential, so it needs no certificate", USAGE)
+        raise UserError(f"ROLE: a {role} needs no certificate, since clients present no credential to it", USAGE)
     if bool(key) != bool(kind(role).door):
         raise UserError(f"KEY: a {role} {'is known by its key' if kind(role).door else 'has no key'}", USAGE)
     try:
@@ -59,7 +59,7 @@ def certify(config_file: Path | None, role: str, node: int, address: str, key: s
 
 
 def _printed(file: Path, public: Callable[[str], str]) -> int:
-    """Makes the private half if it is missing."""
+    """Make the private half if it is missing, and print the public half."""
     try:
         instance.make_key(file)
         print(public(str(file)))

@@ -1,7 +1,6 @@
-"""The command `muster`: its words and options.
+"""The command `muster`: its subcommands and options.
 
-The work of a word is in `control/cli/` and `control/<system>/`, imported when the word is used.
-
+`control/cli/` and `systems/<system>/cli/` do the work of a subcommand; they are imported when it is used.
 Conventions: data on stdout, everything else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from muster_server.control.cli.grow import LayerRef
 
 RUN, USERS, WATCH = "Run", "Users", "Watch"
-"""Headings of the words that are of no system."""
+"""Headings of the subcommands that belong to no system."""
 
 app: Final = typer.Typer(
     name="muster",
@@ -87,11 +86,11 @@ Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or i
 
 
 FLAGS: Final = {"systems.enabled": "--with"}
-"""Flags that are called otherwise than their keys."""
+"""Flags whose names differ from their keys."""
 
 
 def stores(redis: str | None) -> dict[str, str | None]:
-    """The keys that `--redis` sets: a list of several stores is that of presence alone, `none` the fleet's."""
+    """The keys that `--redis` sets. A list of several stores applies only to presence; `none` only to the fleet."""
     if redis is None:
         return {}
     if redis.count("://") > 1:
@@ -101,7 +100,7 @@ def stores(redis: str | None) -> dict[str, str | None]:
 
 
 def counts(word: Callable[..., int]) -> Callable[..., int]:
-    """Give a word an option for each key of `[up]`, by its descriptors: how many nodes of a role to run."""
+    """Give a subcommand an option for each key of `[up]`, from the descriptors: the number of nodes of a role."""
     nodes = Annotated[int | None, typer.Option(metavar="NODES", help="Number of nodes.")]
     grid = Annotated[
         str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="Number of nodes: 2x2, or 2 for 2x1.")
@@ -145,16 +144,14 @@ def _options(
 def up(
     config: ConfigFile = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Run a checked load and the room demo, and print a line a second.")
+        bool, typer.Option("--demo", help="Run a checked load and the room demo, and print a line per second.")
     ] = False,
-    tour: Annotated[
-        bool, typer.Option("--tour", help="With --demo: first show each system at work by a few commands.")
-    ] = False,
+    tour: Annotated[bool, typer.Option("--tour", help="With --demo: first run a few commands of each system.")] = False,
     for_: Annotated[
-        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
+        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="Stop after this time.")
     ] = None,
     members: Annotated[int | None, typer.Option(min=1, help="Members of the load's room.")] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Messages a second of the load.")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Messages per second of the load.")] = None,
     registry: Annotated[
         str | None,
         typer.Option(
@@ -172,37 +169,41 @@ def up(
     mqtt: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="MQTT brokers of the fleet, mqtt://USER@HOST,HOST or mqtts://… [mosquitto, run here]."
+            metavar="URL",
+            help="URL of the fleet's MQTT brokers, mqtt://USER@HOST,HOST or mqtts://… [run mosquitto here].",
         ),
     ] = None,
     redis: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Redis of the fleet's sessions and of presence: redis://HOST:PORT/DB, redis+sentinel://…, "
-            "redis+cluster://…; none: no sessions [redis-server]. Likes have a copy there, if it is the first kind. "
-            "Presence takes a list of them too, one for each site.",
+            help="Redis of the fleet's sessions and of presence: redis://HOST:PORT/DB, redis+sentinel://…, or "
+            "redis+cluster://…; none: no sessions [run redis-server here]. Likes write a copy to a redis:// store. "
+            "Presence accepts a list, one store for each site.",
         ),
     ] = None,
     log: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Log of likes and of presence's changes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's folder].",
+            help="Log of likes and of presence's changes, kafka://HOST:PORT,HOST:PORT/PREFIX [in the instance's "
+            "folder].",
         ),
     ] = None,
-    sites: Annotated[int | None, typer.Option(min=1, max=4, help="Sites of presence [2].")] = None,
+    sites: Annotated[int | None, typer.Option(min=1, max=4, help="Number of presence sites [2].")] = None,
     writers: Annotated[
-        str | None, typer.Option(metavar="N,…", help="Shards of presence at each site, as 2 or 2,3 [1].")
+        str | None,
+        typer.Option(metavar="N,…", help="Number of presence shards at each site, for example 2 or 2,3 [1]."),
     ] = None,
     kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,…", help="Kafka of presence's changes alone [as --log].")
+        str | None, typer.Option(metavar="HOST:PORT,…", help="Kafka for presence's changes only [as --log].")
     ] = None,
     together: Annotated[
         bool | None,
         typer.Option(
             "--together/--apart",
-            help="All routers, brokers, gateways and proxies share one process, or none does [the first of each do].",
+            help="Let all routers, brokers, gateways and proxies share one process, or none [the first of each "
+            "share one].",
         ),
     ] = None,
     loss: Chance = None,
@@ -213,7 +214,7 @@ def up(
     jitter_ms: Ms = None,
     with_: Annotated[
         str | None,
-        typer.Option("--with", metavar="SYSTEM,…", help="Run these systems beside rooms, or all."),
+        typer.Option("--with", metavar="SYSTEM,…", help="Run these systems besides rooms; all: every system."),
     ] = None,
     json: Json = False,
     **nodes: int | str | None,
@@ -265,12 +266,13 @@ def serve(
     ] = None,
     config: ConfigFile = None,
 ) -> int:
-    """Run one node of a cluster on this host, in the foreground, or one of each of several roles. It finds other nodes in
-    the registry.
+    """Run one node of a cluster on this host, in the foreground, or one of each of several roles. It finds other nodes
+    in the registry.
 
-    SIGTERM and Ctrl-C drain it; SIGHUP makes it read its configuration again. It reports its state to systemd.
+    SIGTERM and Ctrl-C drain it; SIGHUP reloads its configuration. It reports its state to systemd.
+
     The nodes of several roles share the process: they start and end together, and messages between them go through
-    memory. Each registers by itself, as NAME-ROLE.
+    memory. Each registers separately, as NAME-ROLE.
     """
     from muster_server.control.cli.serve import serve as run
 
@@ -292,21 +294,21 @@ def token(
         typer.Option(
             metavar="ROOMS=WORDS",
             help="Rights in some rooms, instead of --rights; repeat it for more. ROOMS is a room, the beginning of a name"
-            " with * behind it, or *. WORDS are read, publish, command, members, history.",
+            " followed by *, or *. WORDS are read, publish, command, members, history.",
         ),
     ] = None,
     token_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Id of the token (jti), by which it can be revoked.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Device of the user, as phone or phone:3f, for presence.")
+        str | None, typer.Option(metavar="NAME", help="Device of the user for presence, for example phone or phone:3f.")
     ] = None,
     send: Annotated[
         list[str] | None,
         typer.Option(
             metavar="USERS",
-            help="Users to whom it may send, with presence on; repeat it for more. USERS is a user, first digits of numbers"
-            " with * behind them, or *.",
+            help="Users to whom it may send, with presence on; repeat it for more. USERS is a user, the first digits of"
+            " numbers followed by *, or *.",
         ),
     ] = None,
     config: ConfigFile = None,
@@ -328,7 +330,7 @@ def url(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Print muster://HOST:PORT/KEY?token=…, for muster.connect and --url, here or on another machine."""
+    """Print muster://HOST:PORT/KEY?token=… for muster.connect and --url, on this or another machine."""
     from muster_server.control.cli.token import Wanted
     from muster_server.control.cli.url import show
     from muster_server.control.terminal.found import Target
@@ -354,7 +356,7 @@ def status(
 def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Check this machine, the configuration, and the local instance or the nodes of a registry.
 
-    Each finding comes with its fix. Exit code 1 if a check fails; warnings do not count.
+    Each finding has its fix. Exit code 1 if a check fails; warnings do not change it.
     """
     from muster_server.control.cli.doctor import show
     from muster_server.control.terminal.found import Target
@@ -363,7 +365,8 @@ def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile 
 
 
 SystemName = Annotated[
-    str | None, typer.Argument(metavar="[SYSTEM]", help="A system, as likes [all].", show_default=False)
+    str | None,
+    typer.Argument(metavar="[SYSTEM]", help="Name of a system, for example likes [all].", show_default=False),
 ]
 
 
@@ -371,9 +374,9 @@ SystemName = Annotated[
 def check(
     system: SystemName = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
-    """Read all stores in files of this machine, and name each damaged place: file, byte, what is lost.
+    """Read all stores in files of this machine, and list each fault: file, byte, what is lost.
 
-    Nothing is changed. Exit code 1 if something is damaged.
+    Nothing is changed. Exit code 1 if a store is damaged.
     """
     from muster_server.control.cli.stores import check as run
     from muster_server.control.terminal.found import Target
@@ -385,7 +388,7 @@ def check(
 def repair(
     system: SystemName = None, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
-    """Keep what is whole of damaged stores, move the rest aside, and say what was done. The instance must not run."""
+    """Keep the intact part of damaged stores, move the rest aside, and list what was done. The instance must not run."""
     from muster_server.control.cli.stores import repair as run
     from muster_server.control.terminal.found import Target
 
@@ -400,7 +403,7 @@ def cluster_show(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show every node by layer and partition: state, epoch, rooms, members, traffic, and the growth that is due."""
+    """Show every node by layer and partition: state, epoch, rooms, members, traffic, and due growth."""
     from muster_server.control.cli.cluster import show
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
@@ -441,9 +444,9 @@ def replica_remove(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """End a replica after it has handed its rooms to the others. The last running replica stays.
+    """Stop a replica after it has handed its rooms to the others. The last running replica stays.
 
-    For nodes of muster serve, print what to end on its host, and wait until it is gone.
+    For nodes of muster serve, print what to stop on its host, and wait until it has ended.
     """
     from muster_server.control.cli import hosted
     from muster_server.control.cli.replica import remove
@@ -460,7 +463,7 @@ def replica_remove(
 def cluster_grow(
     role: Layer,
     to: Annotated[int | None, typer.Option(min=1, max=256, help="Final number of partitions, a power of two.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted growth.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted growth.")] = False,
     abort: Annotated[bool, typer.Option("--abort", help="Undo a growth that has not switched yet.")] = False,
     cluster: Cluster = "main",
     grace: Annotated[
@@ -476,8 +479,8 @@ def cluster_grow(
 ) -> int:
     """Double the partitions of brokers or routers, while messages flow, until there are --to of them.
 
-    Prints the nodes it waits for. An interrupted growth stays as it is: --resume goes on, --abort undoes it before the
-    switch.
+    Prints the nodes that it waits for. An interrupted growth stays as it is: --resume continues it, --abort undoes it
+    before the switch.
     """
     from muster_server.control.cli import grow as growing
     from muster_server.control.terminal import common
@@ -486,7 +489,7 @@ def cluster_grow(
     if abort and (resume or to is not None):
         raise UserError("--abort excludes --resume and --to", USAGE)
     if abort and grace is not None:
-        raise UserError("--abort excludes --grace, as it switches nothing", USAGE)
+        raise UserError("--abort excludes --grace, because it switches nothing", USAGE)
     if not (abort or resume) and to is None:
         raise UserError("missing one of --to, --resume and --abort; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
@@ -510,7 +513,7 @@ def cluster_add(role: Addable, json: Json = False, config: ConfigFile = None) ->
 
 @cluster_app.command("remove", epilog="Example: muster cluster remove gateway-1")
 def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) -> int:
-    """Drain and end a gateway or proxy. The last running one stays."""
+    """Drain and stop a gateway or proxy. The last running one stays."""
     from muster_server.control.cli.replica import remove
     from muster_server.control.terminal import common
 
@@ -519,7 +522,7 @@ def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) ->
 
 @cluster_app.command("node-key", epilog="Example: muster cluster node-key /etc/muster/node.key")
 def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
-    """Print a node's public key, as cluster.nodes_file lists it. A missing private key is made."""
+    """Print a node's public key, as cluster.nodes_file lists it. Makes the private key if it is missing."""
     from muster_server.control.cli.keys import node_key
 
     return node_key(file)
@@ -527,7 +530,7 @@ def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="
 
 @cluster_app.command("signing-key", epilog="Example: muster cluster signing-key /etc/muster/signing.key")
 def cluster_signing_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
-    """Print the public key that certifies servers, for cluster.signing_keys. A missing private key is made."""
+    """Print the public key that certifies servers, for cluster.signing_keys. Makes the private key if it is missing."""
     from muster_server.control.cli.keys import signing_key
 
     return signing_key(file)
@@ -559,8 +562,8 @@ def cluster_certify(
 
 @cluster_app.command("probe-token", epilog="Example: muster cluster probe-token > probe.token")
 def cluster_probe_token(config: ConfigFile = None) -> int:
-    """Print the prober's own token, for probes.token_file. It is derived from the shared token and opens only
-    the rooms of probes."""
+    """Print the prober's own token, for probes.token_file. It is derived from the shared token and opens only the rooms
+    of probes."""
     from muster_server.control.cli.keys import probe_token
 
     return probe_token(config)
@@ -568,19 +571,17 @@ def cluster_probe_token(config: ConfigFile = None) -> int:
 
 @app.command(epilog="Example: muster top --sort cpu", rich_help_panel=WATCH)
 def top(
-    sort: Annotated[
-        Column, typer.Option("--sort", help="Sort the nodes by this column, greatest first.")
-    ] = Column.none,
-    once: Annotated[bool, typer.Option("--once", help="Print one sample of a second, and end.")] = False,
+    sort: Annotated[Column, typer.Option("--sort", help="Sort the nodes by this column, highest first.")] = Column.none,
+    once: Annotated[bool, typer.Option("--once", help="Print one sample of a second, and exit.")] = False,
     for_: Annotated[
-        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
+        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="Stop after this time.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: one sample; with --for, one per line.")] = False,
     node: NodeAddress = None,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. End it with q or Ctrl-C."""
+    """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. Press q or Ctrl-C to quit."""
     from muster_server.control.cli.top import show
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
@@ -648,12 +649,12 @@ def version(json: Json = False) -> int:
 
 
 def _add(system: System) -> None:
-    """Add the words of a system to the command, below the system's title in its help."""
+    """Add the subcommands of a system, below the system's title in the help."""
     more = typer.Typer()
     named(system.commands)(more)
     for group in more.registered_groups:
         group.rich_help_panel = system.title
-        if not isinstance(group.name, str) and group.typer_instance:  # its words stand in the command itself
+        if not isinstance(group.name, str) and group.typer_instance:  # its subcommands belong directly to the command
             for word in group.typer_instance.registered_commands:
                 word.rich_help_panel = system.title
     for word in more.registered_commands:
@@ -711,7 +712,7 @@ def bench(context: typer.Context) -> int:
     add_help_option=False,
 )
 def cache(context: typer.Context) -> int:
-    """Look at a cache of `muster.cache`, drop keys, watch drops: show, drop, watch."""
+    """Show a cache of `muster.cache`, drop keys, watch drops: show, drop, watch."""
     from muster.cache import __main__ as program
 
     return program.main(context.args, prog="muster cache")
@@ -744,7 +745,8 @@ def layer_of(role: Layer, cluster: str) -> "LayerRef":
 
 
 def chosen(words: Sequence[str]) -> typer.Typer:
-    """The command with the first of these words alone: typer takes a tenth of a second to prepare all. Unknown: all."""
+    """Build the command with only the subcommand that `words` begin with, since typer takes 0.1 s to prepare all.
+    Unknown: all."""
     commands = [each for each in app.registered_commands if words[:1] == [_named(each)]]
     groups = [each for each in app.registered_groups if words[:1] == [each.name]]
     if not commands and not groups:
@@ -755,11 +757,11 @@ def chosen(words: Sequence[str]) -> typer.Typer:
 
 
 MARKUP: Final = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
-"""What rich takes for markup in a help text, and leaves out: a default as `[all]`."""
+"""Text in a help that rich takes for markup and removes, for example a default such as `[all]`."""
 
 
 def verbatim(command: Any) -> Any:
-    """The same command, whose help shows what stands in brackets."""
+    """Make the command's help show text in brackets."""
     for of, name in (
         (command, "help"),
         (command, "epilog"),
@@ -775,7 +777,7 @@ def verbatim(command: Any) -> Any:
 
 
 def _named(command: typer.models.CommandInfo) -> str | None:
-    """The word of a command."""
+    """The name of a subcommand."""
     return command.name or (command.callback and command.callback.__name__.replace("_", "-"))
 
 
@@ -792,7 +794,7 @@ def main(arguments: list[str] | None = None) -> int:
             code = fail(str(error), error.exit_code)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of our output has left; the exit code stands
+    except BrokenPipeError:  # the reader of our output has closed it; the exit code stays
         sys.stdout = None
         return code
     except SystemExit as end:
@@ -800,17 +802,17 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         raise
     except OSError as error:
-        sys.stdout = None  # else Python tries again to write its buffer
+        sys.stdout = None  # otherwise Python tries again to write its buffer
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}", FAILURE)
     except MemoryError:
-        return fail("not enough memory, or `ulimit -v` is too low", FAILURE)
-    except ImportError as error:  # also where there is no memory to map it
+        return fail("not enough memory, or the limit `ulimit -v` is too low", FAILURE)
+    except ImportError as error:  # raised too when there is no memory to map the module
         return fail(f"cannot load: {error}", FAILURE)
     except typer.Abort:
         return 130
     except Exception as error:
-        # What typer raises for a wrong word or option; it does not name the class.
+        # Raised by typer for a wrong subcommand or option; it does not export the class.
         show = getattr(error, "format_message", None)
         if show is None:
             raise
@@ -822,14 +824,14 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         try:
             sys.stderr.flush()
-        except OSError:  # as it would be once more when Python ends, with a code of its own
+        except OSError:  # otherwise Python raises it again at its end, with another exit code
             sys.stderr = None
 
 
 def prepare_streams() -> None:
-    """A standard stream that was closed is /dev/null: another file would get its number, which libuv aborts on.
+    """Open /dev/null for a closed standard stream: otherwise another file gets its number, and libuv aborts.
 
-    Names of rooms are printed in every locale, with escapes for the letters that it lacks.
+    Names of rooms are printed in every locale, with escapes for characters that it lacks.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -839,7 +841,7 @@ def prepare_streams() -> None:
 
 
 def fail(message: str, code: int) -> int:
-    """Say one line, if anybody is there, and pass the code on."""
+    """Print one line on stderr, if it is open, and return the code."""
     say(f"muster: {' '.join(message.split())}")
     return code
 

@@ -14,7 +14,7 @@ FILES: Final[dict[Secret, str]] = {
     "probe": "probe.token",
     "users": "jwt.secret",
 }
-"""Files of the Secret `muster-ROLE-cluster`, by what a role needs."""
+"""Files of the Secret `muster-ROLE-cluster`, by the secret that a role needs."""
 EVERY: Final = ("admin.token", "admin.key", "admin.pem", "registry.password")
 """The files that each role needs."""
 SIGNING: Final = "signing.key"
@@ -25,8 +25,8 @@ MONITORING: Final = "monitoring"
 
 
 def manifest(of: RoleKind[Any, Any]) -> str:
-    """Return the manifest of a role: its Service, the policy of its network, its disruption budget if it has several nodes,
-    its workload."""
+    """Return the manifest of a role: its Service, its network policy, its disruption budget if it has several nodes,
+    and its workload."""
     return "".join([_head(of), "---\n".join(filter(None, [_service(of), _policy(of), _budget(of), _workload(of)]))])
 
 
@@ -38,11 +38,11 @@ def _head(of: RoleKind[Any, Any]) -> str:
     ]
     if of.partitioned:
         lines += [
-            "Nodes of partition 0. Another partition is this file again, under another name, with its",
+            "Nodes of partition 0. For another partition copy this file under another name, with its",
             "MUSTER_SERVE__PARTITION and its label.",
         ]
     if of.door:
-        lines.append(f"In the network of their host, one on a host: clients reach UDP port {pods.port} of the host.")
+        lines.append(f"In the network of their host, one per host: clients reach UDP port {pods.port} of the host.")
     if of.process == "face":
         lines.append(f"Clients reach TCP port {pods.port} of the Service.")
     if pods.replicas == 1:
@@ -56,7 +56,7 @@ def _labels(of: RoleKind[Any, Any]) -> str:
 
 
 def _admin(of: RoleKind[Any, Any]) -> str:
-    """The name of the admin port. In the network of a host it is on loopback, where Prometheus does not reach it."""
+    """The name of the admin port. In the network of a host it is on loopback, so Prometheus cannot reach it."""
     return "admin-local" if of.door else "admin"
 
 
@@ -93,8 +93,7 @@ spec:
 
 
 def _policy(of: RoleKind[Any, Any]) -> str:
-    """Only Prometheus and other nodes reach the admin port; none for pods in the network of a host, which has no
-    policy."""
+    """Allow only Prometheus and other nodes to reach the admin port. Pods in the network of a host get no policy."""
     if of.door:
         return ""
     *others, (_, admin, _) = _ports(of)
@@ -135,7 +134,7 @@ spec:
 
 def _workload(of: RoleKind[Any, Any]) -> str:
     name, pods, labels = of.name, of.pods, _labels(of)
-    stateful = of.linked or bool(pods.disk)  # other nodes know these by name and number; a disk belongs to one
+    stateful = of.linked or bool(pods.disk)  # other nodes know these by name and number; a disk belongs to one node
     kind = "StatefulSet" if stateful else "Deployment"
     service = f"  serviceName: muster-{name}\n" if stateful else ""
     parallel = "  podManagementPolicy: Parallel # nodes of several roles wait for each other\n" if stateful else ""
@@ -184,7 +183,7 @@ def _network(of: RoleKind[Any, Any]) -> str:
 
 
 def _apart(of: RoleKind[Any, Any]) -> str:
-    """Pods of one role on different hosts: a must in the networks of hosts, where they have the same ports."""
+    """Spread pods of one role over hosts; required in the networks of hosts, where they have the same ports."""
     if of.pods.replicas == 1:
         return ""
     rule = f"""\
@@ -239,7 +238,7 @@ def _variable(key: str) -> str:
 
 
 def _folder(of: RoleKind[Any, Any]) -> str:
-    """Where the pod has the files that only its role has."""
+    """Mount path of the files that only this role has."""
     return f"/etc/muster-{of.name}"
 
 
@@ -251,7 +250,7 @@ def _container_ports(of: RoleKind[Any, Any]) -> str:
 
 
 def _goodbye(of: RoleKind[Any, Any]) -> str:
-    """A face takes connections until the Service sends it no more."""
+    """A face accepts connections until the Service stops sending them."""
     if of.process != "face":
         return ""
     return """\
@@ -290,7 +289,7 @@ def _probes(of: RoleKind[Any, Any]) -> str:
 
 
 def secret_files(of: RoleKind[Any, Any]) -> list[str]:
-    """The files in the Secret of a role: what it needs, and nothing else."""
+    """The files in the Secret of a role: only those that it needs."""
     files = [file for secret, file in FILES.items() if secret in of.secrets]
     return [*files, *([SIGNING] if of.certified else []), *EVERY]
 

@@ -1,7 +1,7 @@
 """Writes `docs/metrics.md` from the metrics of a running instance: `python -m muster_server.control.cli.metrics_docs`.
 
-The instance must have a registry, a database and a node of every role (`--with all`, `[probes] every_ms`), so that no metric
-is missing.
+The instance must have a registry, a database and a node of every role (`--with all`, `[probes] every_ms`), so that no
+metric is missing.
 """
 
 import re
@@ -43,7 +43,7 @@ class Row:
     meaning: str
 
     def cells(self) -> tuple[str, ...]:
-        """Its row of the page."""
+        """The cells of its row."""
         what = PART.sub("", self.name)
         reason = REASON.search(what)
         return (

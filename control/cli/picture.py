@@ -1,6 +1,6 @@
 """Draws the systems and their roles for the README: `python -m muster_server.control.cli.picture docs/pictures`.
 
-Everything in the picture comes from the list of systems, so a role that is added, moved or renamed changes it.
+The picture is made from the list of systems, so it follows each added, moved or renamed role.
 """
 
 import sys
@@ -20,7 +20,7 @@ CARD: Final = 62
 GAP: Final = 10
 CHIP: Final = 22
 LETTER: Final = 6.7
-"""Width of a letter of a chip, which is set in a monospaced face of 11 px."""
+"""Width of a letter of a role's label, set in a monospaced font of 11 px."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ THEMES: Final = (
 
 
 def svg(theme: Theme) -> str:
-    """The picture: a card for each system that clients reach, with its protocols and roles, and what serves all of them."""
+    """The picture: a card for each system that clients reach, with its protocols and roles, and a row for what serves
+    all systems."""
     faced = [system for system in systems.named().values() if system.http]
     shared = [system for system in systems.named().values() if not system.http]
     height = (CARD + GAP) * (len(faced) + 1) + GAP
@@ -59,7 +60,7 @@ def svg(theme: Theme) -> str:
 
 
 def _card(system: System, top: int, theme: Theme) -> Iterator[str]:
-    """A system: at the left how clients reach it, at the right its name, its use and its roles."""
+    """A system: on the left its protocols, on the right its name, purpose and roles."""
     middle = top + CARD // 2
     yield _text(LEFT - 62, middle + 4, " · ".join([*system.protocols, "HTTP"]), theme.faint, anchor="end")
     yield f'<path d="M{LEFT - 54} {middle}H{LEFT - 8}" stroke="{theme.accent}" stroke-width="1.5"/>'
@@ -71,7 +72,7 @@ def _card(system: System, top: int, theme: Theme) -> Iterator[str]:
 
 
 def _shared(found: list[System], top: int, theme: Theme) -> Iterator[str]:
-    """What serves all systems, in one row."""
+    """The roles that serve all systems, in one row."""
     width = (WIDTH - LEFT - GAP - (len(found) - 1) * GAP) // len(found)
     yield _text(LEFT - 14, top + CARD // 2 + 4, "beside all of them", theme.faint, anchor="end")
     for number, system in enumerate(found):
@@ -103,7 +104,7 @@ def _text(left: float, base: int, words: str, fill: str, *, anchor: str = "start
 
 
 def main() -> int:
-    """Write the picture for light and for dark pages into the folder that is named."""
+    """Write the picture for light and dark pages into the folder given as argument."""
     for theme in THEMES:
         (Path(sys.argv[1]) / f"roles{theme.ending}.svg").write_text(svg(theme))
     return 0

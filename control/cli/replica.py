@@ -1,6 +1,6 @@
 """`muster cluster replica add | remove`, `cluster add | remove`: adds or removes a node of a running instance.
 
-Asks the supervisor to begin, then polls until it is done. If interrupted, the begun work goes on.
+Asks the supervisor to begin, then polls until it is done. An interrupt does not stop the work.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from muster_server.plane.kinds import partitioned
 
 LOOK_S: Final = 0.2
 ADD_S: Final = 60.0
-"""A start on a busy machine."""
+"""Limit of a start on a busy machine, in seconds."""
 REMOVE_S: Final = 60.0
-"""More than the supervisor gives a node before it kills it."""
+"""Limit of a node's end, in seconds; longer than the supervisor waits before it kills the node."""
 
 
 async def add(config_file: Path | None, role: str, partition: int, as_json: bool) -> int:
@@ -41,7 +41,7 @@ async def add(config_file: Path | None, role: str, partition: int, as_json: bool
 
 
 async def remove(config_file: Path | None, node: str, role: str | None, partition: int, as_json: bool) -> int:
-    """Drain a node and wait until it is gone. `node` is its number or its name; `role`, if given, must match."""
+    """Drain a node and wait until it has ended. `node` is its number or its name; `role`, if given, must match."""
     folder = _folder(config_file)
     found = [each for each in requests.ask(folder, Look()) if node in {str(each.node), each.name}]
     if not found:
@@ -52,11 +52,11 @@ async def remove(config_file: Path | None, node: str, role: str | None, partitio
         )
     if role is None and found[0].role in partitioned():
         of = f"{found[0].role} {found[0].partition} {node}"
-        raise UserError(f"{found[0].name} is a replica: muster cluster replica remove {of}")
+        raise UserError(f"{found[0].name} is a replica; use muster cluster replica remove {of}")
     (asked,) = requests.ask(folder, Remove(node=found[0].node))
     if not await _watched(folder, asked, lambda seated: seated is None, REMOVE_S, "has not ended yet"):
         return TRY_LATER
-    _say(asked, as_json, f"{asked.name} is gone{_of(asked)}: id {asked.node}", "removed")
+    _say(asked, as_json, f"{asked.name} has ended{_of(asked)}: id {asked.node}", "removed")
     return 0
 
 
@@ -86,10 +86,10 @@ async def _watched(
                 shown = state + error
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
-        why = error or "its log says more"
+        why = error or "see its log"
         raise UserError(f"{asked.name} {late} after {patience_s:.0f} s: {why}; muster status", TRY_LATER) from None
     except asyncio.CancelledError:
-        say(f"muster: {asked.name} {late}; it goes on, see muster status")
+        say(f"muster: {asked.name} {late}; the work continues, see muster status")
         return False
 
 

@@ -16,15 +16,15 @@ from muster_server.control.terminal.words import say
 from muster_server.plane.kinds import kind, kinds, partitioned, system_of
 
 FAILS: Final = "cannot start"
-"""The state of a node that refuses to start, and is tried again."""
+"""The state of a node that refuses to start and is retried."""
 LEAST: Final = ("epoch", "node", "pid", "partition", "admin")
-"""Columns of the table that may be left out, the first of them first."""
+"""Columns of the table that a narrow terminal drops, the first of them first."""
 
 
 def show(where: Target, as_json: bool) -> int:
     """Print every node's status. Exit code 1 if a node does not serve, or a partition has no node that serves.
 
-    A starting prober does not count, as nothing waits for it.
+    A starting prober does not count, because no command waits for it.
     """
     record = once(where)
     roles: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
     by = f"process {record.pid}" if record.pid else f"{common.counted(len(roles), 'node')} of muster serve"
     console.print(Text.assemble((record.name, "bold"), f" {record.version}, {by}"))
     if record.faults:
-        console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
+        console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as configured"))
     if record.registry:
         console.print(f"registry {record.registry}: {_connected(roles)}")
     for line in releases({role["name"]: role for role in roles}):
@@ -100,29 +100,29 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
 
 
 def _row(role: str) -> tuple[int, str]:
-    """Where a role stands among others."""
+    """Sort key of a role."""
     return (kind(role).row if role in kinds() else len(kinds()), role)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Orders names with numbers in them as people do: broker-2 before broker-10."""
+    """Sort key that orders the numbers in names by value: broker-2 before broker-10."""
     return [(int(each), "") if each.isdigit() else (0, each) for each in re.split(r"(\d+)", name)]
 
 
 def _kept(database: dict[str, Any]) -> str:
-    """A router's state with its database, in words."""
+    """Describe the state of a router's database."""
     start = database["warm_start"]
     if database["connected"]:
         return f"{start}; {database['written']} changes written, {database['waiting']} wait"
-    return f"{start}; not written, {database['waiting']} changes wait: {database['error'] or 'no answer yet'}"
+    return f"{start}; cannot write, {database['waiting']} changes wait: {database['error'] or 'no answer yet'}"
 
 
 def _connected(roles: list[dict[str, Any]]) -> str:
-    """The nodes' connections with the registry, in words."""
+    """Describe the nodes' connections to the registry."""
     without = [role["name"] for role in roles if role.get("registry", {}).get("session") != "connected"]
     if not without:
         return "all are connected"
-    return f"not connected: {', '.join(without)}; the last map stays in force"
+    return f"not connected: {', '.join(without)}; they use the last map"
 
 
 def _only_begins(role: dict[str, Any]) -> bool:
@@ -130,7 +130,7 @@ def _only_begins(role: dict[str, Any]) -> bool:
 
 
 def systems(record: Record) -> dict[str, dict[str, Any]]:
-    """The address of the first face of each system."""
+    """The address of the first face of each system that has one."""
     found: dict[str, dict[str, Any]] = {}
     for process in record.processes:
         if process.bind:

@@ -1,6 +1,6 @@
 """`muster check` and `muster repair`: the stores in files of this machine, system by system.
 
-What a store is and how it is made again is the system's own: see `plane/stores.py` and `System.stores`.
+Each system knows what its stores are and how to repair them: see `plane/stores.py` and `System.stores`.
 """
 
 import contextlib
@@ -44,12 +44,12 @@ def check(where: Target, system: str | None, as_json: bool) -> int:
                     byte = "" if fault.at is None else f" at byte {fault.at}"
                     print(f"  {one_line(fault.file)}{byte}: {one_line(fault.text)}")
             if faults:
-                print("to mend: end what runs here, then muster repair")
+                print("to mend: stop the instance here, then run muster repair")
     return FAILURE if faults else 0
 
 
 def repair(where: Target, system: str | None, as_json: bool) -> int:
-    """Keep what is whole of every damaged store, and say what was done. Raises `UserError`."""
+    """Keep the intact part of every damaged store, and print what was done. Raises `UserError`."""
     done: list[str] = []
     aside = time.strftime("damaged-%Y%m%d-%H%M%S", time.gmtime())
     for store in _stores(where, system, running=False):
@@ -65,7 +65,7 @@ def repair(where: Target, system: str | None, as_json: bool) -> int:
         if as_json:
             common.print_json({"done": done})
         else:
-            print("\n".join(map(one_line, done)) if done else "all stores are whole: nothing was changed")
+            print("\n".join(map(one_line, done)) if done else "all stores are intact: nothing was changed")
     return 0
 
 
@@ -83,15 +83,15 @@ def _checked(store: Store) -> Report:
 
 
 def _stores(where: Target, system: str | None, *, running: bool) -> Iterator[Store]:
-    """The stores of one system, or of all. `running`: those of an instance that runs may be read."""
+    """The stores of one system, or of all. `running`: stores of a running instance may be read too."""
     known = systems.named()
     if system is not None and system not in known:
-        raise UserError(f"{system!r} is no system: {', '.join(known)}", USAGE)
+        raise UserError(f"unknown system {system!r} (expected one of {', '.join(known)})", USAGE)
     record = None
-    with contextlib.suppress(UserError):  # none runs here
+    with contextlib.suppress(UserError):  # no instance runs here
         record = once(where)
     if record is not None and not running:
-        raise UserError("an instance runs here: end it first, then repair", TRY_LATER)
+        raise UserError("an instance runs here; stop it first, then run muster repair", TRY_LATER)
     config = configuration.load(where.file, profile=UP).config
     for name, each in known.items():
         if each.stores and system in {None, name}:

@@ -16,25 +16,25 @@ from muster_server.plane.kind import Right
 from muster_server.plane.users import check_recipient, check_user
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
-"""A credential is one record of a session."""
+"""Limit of a credential in bytes: it must fit one record of a session."""
 DEVICE: Final = r"[!-+\--~]{1,23}"
-"""A device's name; its kind stands before the first colon."""
+"""Pattern of a device's name; its kind precedes the first colon."""
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The options of a token, as the command has them."""
+    """The token options of the command."""
 
     user: str
     rights: str
     expires: str
     cap: Sequence[str] = ()
-    """Rights of patterns of rooms, which replace `rights`."""
+    """Rights by pattern of rooms, which replace `rights`."""
     token_id: str | None = None
     device: str | None = None
     send: Sequence[str] = ()
-    """Patterns of users."""
+    """Patterns of users to whom it may send."""
 
 
 def show(config_file: Path | None, wanted: Wanted) -> int:
@@ -44,7 +44,7 @@ def show(config_file: Path | None, wanted: Wanted) -> int:
 
 
 def made(config_file: Path | None, wanted: Wanted) -> str:
-    """A new token. Raises `UserError`."""
+    """Make a token. Raises `UserError`."""
     try:
         check_user(wanted.user)
     except ValueError as error:
@@ -52,7 +52,7 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
     device = wanted.device
     if device is not None and not re.fullmatch(DEVICE, device):
         raise UserError(
-            f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE
+            f"--device: invalid name {device!r} (expected 1 to 23 printable characters without space or comma)", USAGE
         )
     allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
     to = _recipients(wanted.send)
@@ -60,7 +60,7 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
     minted = mint(secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to)
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
-            f"--cap, --send: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX};"
+            f"--cap, --send: the token is too long: {len(minted)} bytes (limit {CREDENTIAL_BYTES_MAX});"
             " use fewer patterns",
             USAGE,
         )
@@ -73,7 +73,9 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
         pattern, _, text = each.rpartition("=")
         words = text.split(",") if text else []
         if not pattern:
-            raise UserError(f"--cap: {each!r} is not ROOMS=WORDS, as 'sports:*=read,publish'", USAGE)
+            raise UserError(
+                f"--cap: invalid value {each!r} (expected ROOMS=WORDS, for example 'sports:*=read,publish')", USAGE
+            )
         if unknown := [word for word in words if word not in _engines.RIGHTS]:
             raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_engines.RIGHTS)}", USAGE)
         try:
@@ -105,5 +107,7 @@ def _seconds(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 0 < seconds <= VALID_S_MAX:
-        raise UserError(f"--expires: {text!r} is not a time from 1s to 366d, as 90s, 15m, 1h or 7d", USAGE)
+        raise UserError(
+            f"--expires: invalid time {text!r} (expected 1s to 366d, for example 90s, 15m, 1h or 7d)", USAGE
+        )
     return seconds

@@ -28,7 +28,7 @@ from muster_server.control.terminal.readings import BEGAN, CPU, NO_ANSWER, RSS, 
 from muster_server.plane.kinds import kind, kinds, partitioned
 
 MEMBERS: Final = "muster_members"
-"""Members of rooms add up over nodes; each index node knows all clients of a fleet."""
+"""The gauge of members. Members of rooms add up over nodes; but each index node knows all clients of a fleet."""
 REPAIRED: Final = "muster_messages_repaired_total"
 BYTES_IN: Final = "muster_udp_received_bytes_total"
 BYTES_OUT: Final = "muster_udp_sent_bytes_total"
@@ -38,14 +38,13 @@ TRAFFIC: Final = frozenset(
 )
 METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS, BEGAN}
 LEAST: Final = ("most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms")
-"""Columns of the table that may be left out, the first of them first."""
+"""Columns of the table that a narrow terminal drops, the first of them first."""
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
-"""The key that sorts by a column: its first letter."""
+"""Sort columns by the key that selects them: their first letter."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `cpu`: the share of a core; `lag_s`: the longest delay of its loop since the last reading by
-    anybody."""
+    """One node. `cpu`: its share of a core; `lag_s`: the longest delay of its loop since any client's last reading."""
 
     name: str
     role: str
@@ -94,7 +93,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def show(where: Target, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
-    """Show samples until `seconds` are over, a signal or `q`; or a `single` one. Raises `UserError` if none came."""
+    """Show samples until `seconds` are over, a signal or `q`; or one sample if `single`. Raises `UserError` if there
+    was none."""
     live = not single and not as_json and sys.stdout.isatty()
     code: int | None = None
     with Screen(sort) if live else contextlib.nullcontext() as screen:
@@ -113,12 +113,14 @@ async def show(where: Target, sort: Column, *, single: bool, seconds: float | No
                             break
             except TimeoutError:
                 if screen is None and code is None:
-                    raise UserError(f"no sample within {seconds:g} s; try again, or for longer", TRY_LATER) from None
+                    raise UserError(
+                        f"no sample within {seconds:g} s; try again, or with a longer time", TRY_LATER
+                    ) from None
     return code or 0
 
 
 def taken(name: str, processes: Sequence[Process], before: Readings, now: Readings) -> Sample:
-    """The sample between two readings."""
+    """Compute the sample between two readings."""
     rows = [_row(process, before.get(process.node), now[process.node]) for process in processes]
     alone = _one_each(processes, rows, now)
     rates = [(kind(process.role), before.get(process.node), now[process.node]) for process in processes]
@@ -142,7 +144,7 @@ def taken(name: str, processes: Sequence[Process], before: Readings, now: Readin
 
 
 def _one_each(processes: Sequence[Process], rows: Sequence[Row], now: Readings) -> Sequence[Row]:
-    """One row for each process of the system: each node of a shared one says the figures of all of it."""
+    """One row for each process of the system: every node of a shared process reports the figures of the whole process."""
     found: dict[Hashable, Row] = {}
     for process, row in zip(processes, rows, strict=True):
         reading = now[process.node]
@@ -194,18 +196,18 @@ FIGURES: Final[Mapping[Column, Callable[[Row], float | None]]] = {
 
 
 def ordered(rows: Sequence[Row], sort: Column) -> list[Row]:
-    """Sort by a figure, greatest first, nodes without it last; equal ones keep their order."""
+    """Sort by a figure, highest first, nodes without it last; equal rows keep their order."""
     figure = FIGURES.get(sort)
     if figure is None:
         return list(rows)
     return sorted(rows, key=lambda row: -1.0 if (value := figure(row)) is None else value, reverse=True)
 
 
-# --- for eyes -------------------------------------------------------------------------------------------------------
+# --- terminal -------------------------------------------------------------------------------------------------------
 
 
 class Screen:
-    """The terminal during the live table: keys arrive at once and without echo. It is restored at the end."""
+    """The terminal during the live table: keys arrive at once and without echo. The end restores it."""
 
     def __init__(self, sort: Column) -> None:
         self._sort = sort
@@ -243,7 +245,7 @@ class Screen:
 
 @contextlib.contextmanager
 def _keys(descriptor: int, typed: "Callable[[str, asyncio.Task[int]], None]") -> Iterator[None]:
-    """Call `typed` for each key, with the task that runs here."""
+    """Call `typed` for each key, with the current task."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     before = termios.tcgetattr(descriptor)
@@ -252,7 +254,7 @@ def _keys(descriptor: int, typed: "Callable[[str, asyncio.Task[int]], None]") ->
         keys = os.read(descriptor, 64).decode(errors="replace")
         for key in keys:
             typed(key, task)
-        if not keys:  # the terminal is gone
+        if not keys:  # the terminal was closed
             loop.remove_reader(descriptor)
 
     tty.setcbreak(descriptor, termios.TCSADRAIN)
@@ -269,7 +271,7 @@ def _page(sample: Sample, sort: Column, console: Console) -> Group:
     table, _ = tables.fitted(console, _table(sample.nodes, sort), LEAST, console.width)
     table.width = tables.width(console, table)
     keys = "  ".join(f"{column.value[0]} {column.value}" for column in Column)
-    return Group(_total(sample), Text(), table, Text(), Text(f"q ends, order by: {keys}", style="dim"))
+    return Group(_total(sample), Text(), table, Text(), Text(f"q: quit, sort by: {keys}", style="dim"))
 
 
 def _total(sample: Sample) -> Text:
@@ -331,7 +333,7 @@ def _table(rows: Sequence[Row], sort: Column) -> Table:
 
 
 def short(figure: float | None) -> str:
-    """Three digits with their factor: 999, 1.02k, 3.4M."""
+    """Format a figure with three digits and a factor: 999, 1.02k, 3.4M."""
     if figure is None:
         return ""
     for unit in ("", "k", "M", "G"):

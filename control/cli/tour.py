@@ -1,6 +1,6 @@
-"""The tour of `muster up --demo --tour`: each system runs a few commands, which are shown with what they print.
+"""The tour of `muster up --demo --tour`: each system runs a few commands, which are shown with their output.
 
-Owns the shell that runs them, in which `muster` is this program. It knows no system: the lines are those of `System.tour`.
+Owns the shell that runs them, in which `muster` is this program. It knows no system: the lines come from `System.tour`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from muster_server.plane import systems
 from muster_server.plane.kind import System
 
 LINE_S: Final = 60.0
-"""A command that takes longer is ended, and the tour of its system with it."""
+"""Limit of a command, in seconds; beyond it the command and the tour of its system end."""
 
 
 async def shown(enabled: Sequence[str], folder: Path) -> None:
@@ -48,7 +48,7 @@ async def run(system: System, environment: Mapping[str, str]) -> None:
             for each in said[:-1].decode(errors="replace").splitlines():
                 say(f"    {each}")
     except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        say(f"  the tour of {system.name} ended early: {str(error) or type(error).__name__}")
+        say(f"  the tour of {system.name} stopped: {str(error) or type(error).__name__}")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Writes the units in `deploy/systemd/`, one for each role, and units of processes of several roles: one template.
+"""Writes the units in `deploy/systemd/`, one for each role, and units for processes of several roles: one template.
 
 Owns the text of a unit. It must not know any role.
 """

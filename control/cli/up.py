@@ -38,7 +38,7 @@ async def up(
     seconds: float | None,
     as_json: bool,
 ) -> int:
-    """Run the instance, with `demo` also the systems' demo, whose exit code counts, and with `tour` their tours."""
+    """Run the instance; with `demo` also the systems' demo, whose exit code is returned, and with `tour` their tours."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     loaded = read()
     settings, watched = loaded.config, sys.stderr.isatty()
@@ -68,7 +68,7 @@ def running(settings: Config) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None], *, unless: bool) -> AsyncIterator[None]:
-    """Run something beside the block, which ends with it."""
+    """Run a task during the block, and cancel it at the end."""
     if unless:
         work.close()
         yield
@@ -83,7 +83,7 @@ async def beside(work: Coroutine[Any, Any, None], *, unless: bool) -> AsyncItera
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal that is still there."""
+    """Whether this process has a controlling terminal that is still open."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -92,8 +92,8 @@ def has_terminal() -> bool:
 
 
 def reloads(reload: Callable[[], None], terminal: bool) -> None:
-    """Let SIGHUP reload the configuration, unless it means that the `terminal` is gone."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
+    """Let SIGHUP reload the configuration, unless it reports that the `terminal` was closed."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # started with nohup
         return
 
     def hung_up() -> None:
@@ -119,7 +119,7 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:
         if process.waits:
-            say(f"muster: {process.name} does not serve, and is tried again: {process.waits}")
+            say(f"muster: {process.name} does not serve and is retried: {process.waits}")
     for process in record.processes:
         say(f"{process.name:{width}} {process.admin_url}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if to_files else ""))
@@ -128,11 +128,11 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
     suggested = [each for system in systems.named().values() for each in system.tries]
     for command in (*suggested, "{muster} status"):
         say(f"  {command.format(muster=own)}")
-    say("Ctrl-C ends it")
+    say("Ctrl-C stops it")
 
 
 def typed_as(place: Folder) -> str:
-    """The command, as it works in another shell of this user: found there, and for this instance."""
+    """The command line that works in another shell of this user for this instance."""
     program = Path(sys.argv[0]).absolute()
     found = shutil.which("muster")
     elsewhere = found is not None and not (

@@ -1,4 +1,4 @@
-"""Clients that find their servers in a registry: for backends, which follow the proxies that come and go (ROOM-15).
+"""Clients that find their servers in a registry: for backends, which follow changes of the proxies (ROOM-15).
 
 The library itself asks no registry; this file reads one for it. End clients learn servers from servers.
 """
@@ -29,7 +29,7 @@ from muster_server.plane.spec import SpecError
 
 TIMEOUT_S: Final = 10.0
 LOG: Final = "muster.backends"
-"""The program's own logging."""
+"""Name of the logger for programs."""
 
 
 @contextlib.asynccontextmanager
@@ -45,20 +45,20 @@ async def connect(
     timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> AsyncIterator[muster.Client]:
-    """Open a client of a registry's nodes while the block lasts; it follows the nodes that come and go.
+    """Open a client of a registry's nodes while the block lasts; it follows changes of the nodes.
 
     Missing arguments come from the configuration (file and environment, as for every command): `registry.url` with its
-    user and password, `cluster.token_file`, `cluster.signing_keys`, which certify the servers that are shown the token,
-    and `serve.cluster`, whose proxies it uses. Waits up to `timeout` seconds
-    for the registry, and for a server of each kind. `options` are those of `muster.connect`. While the registry is away
-    the last servers stay. Raises `muster.MusterError`.
+    user and password, `cluster.token_file`, `cluster.signing_keys`, which certify the servers that get the token, and
+    `serve.cluster`, whose proxies it uses. Waits up to `timeout` seconds for the registry, and for a server of each
+    kind. `options` are those of `muster.connect`. While the registry does not answer, the client uses the last servers.
+    Raises `muster.MusterError`.
     """
     try:
         flags = {} if registry is None else {"registry.url": (registry, "registry")}
         flags |= {} if signing_keys is None else {"cluster.signing_keys": (signing_keys, "signing_keys")}
         settings = configuration.load(None if config is None else Path(config), flags=flags).config
         if not settings.registry.url:
-            raise ConfigError("registry.url: missing; servers are found through a registry")
+            raise ConfigError("registry.url: missing; clients find servers in a registry")
         if token is None:
             token = _token(settings)
         where_from = specs.reader(settings, settings.registry.url)
@@ -115,10 +115,10 @@ class Servers:
         self._publishes, self._reads = publishes, reads
         rights: Mapping[Right | None, bool] = {"publish": publishes, "read": reads}
         self._kinds = [of for of in listed() if rights[of.door]]
-        """The roles that the client needs."""
+        """The roles to which the client connects."""
 
     async def there(self, until: float) -> None:
-        """Wait for one server of each kind."""
+        """Wait for one server of each kind, until this time."""
         changed = asyncio.Event()
         self._directory.on_snapshot = lambda snapshot: changed.set()
         with contextlib.suppress(TimeoutError):
@@ -154,7 +154,7 @@ class Servers:
         return replace(muster.Address((), (), self._token), **lists)
 
     def _missing(self) -> str:
-        """The first role that the client needs and that has no server, those of the cluster alone first."""
+        """The first role that the client needs and that has no server; roles of the client's cluster come first."""
         servers = self._directory.snapshot.servers(self._cluster)
         missing = sorted((not of.clustered, of.name) for of in self._kinds if not servers[of.name])
         if not missing:

@@ -1,6 +1,7 @@
-"""The certificates of an instance's servers: the process that holds the key keeps a file for each, which the server reads.
+"""The certificates of an instance's servers: the process that has the key writes a file for each, which the server
+reads.
 
-Owns the key and the renewals. Servers get certificates alone, never the key (`control/registry/certified.py`).
+Owns the key and the renewals. Servers get certificates only, never the key (`control/registry/certified.py`).
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from muster_server.plane.files import write_atomically
 from muster_server.plane.spec import Spec
 
 LOOK_S: Final = 5.0
-"""Time between two looks for certificates that are due: the clock may have jumped, as after a sleep."""
+"""Seconds between checks for certificates that are due: the clock may have jumped, for example after suspend."""
 
 
 class Certifier:
-    """Certifies the servers that it is given, until it forgets them."""
+    """Certifies the servers passed to `take`, until `forget`."""
 
     def __init__(
         self,
@@ -34,12 +35,13 @@ class Certifier:
         self._place, self._key, self._log, self._wall = place, key, log, wall
         self._claims: dict[str, Claim] = {}
         self._until: dict[str, int] = {}
-        """By name, the ends of the certificates that are written."""
+        """Ends of the written certificates, by the server's name."""
         self._failed = False
-        """Whether the last one could not be written, which is logged once."""
+        """The last one could not be written, which is logged once."""
 
     def take(self, name: str, spec: Spec) -> None:
-        """Certify the server of this spec, at each of its starts, and renew it from now on. Raises `OSError`."""
+        """Certify the server of this spec, at each of its starts, and renew its certificate from now on. Raises
+        `OSError`."""
         where = spec.registry
         assert where is not None
         assert where.client is not None
@@ -47,7 +49,7 @@ class Certifier:
         self._write(name, self._claims[name])
 
     def forget(self, name: str) -> None:
-        """Renew it no more."""
+        """Stop renewing a server's certificate."""
         self._claims.pop(name, None)
         self._until.pop(name, None)
 
@@ -58,7 +60,7 @@ class Certifier:
             await asyncio.sleep(LOOK_S)
 
     def renew(self) -> None:
-        """Renew what is due. What cannot be written stays due."""
+        """Renew what is due. A certificate that cannot be written stays due."""
         now = self._wall()
         for name, claim in self._claims.items():
             if is_due(self._until.get(name), now):

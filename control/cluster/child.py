@@ -1,6 +1,7 @@
-"""One supervised process: started, watched, restarted with back-off, ended.
+"""One supervised process: started, watched, restarted with back-off, stopped.
 
-Knows nothing of roles. The process reports its state on stdout, one line of JSON each; its stdin ends with the parent.
+Knows nothing of roles. The process reports its state on stdout, one line of JSON each; its stdin closes with the
+parent.
 """
 
 import asyncio
@@ -22,19 +23,18 @@ HEALTHY_S: Final = 10.0
 LINE_BYTES_MAX: Final = 1 << 16
 
 State = Literal["starting", "waiting", "registered", "ready", "not_ready", "failed", "ended"]
-"""`registered`: it serves, but does not know yet all nodes that start with it."""
+"""`registered`: it serves, but does not know all nodes that start with it yet."""
 
 
 class Backoff:
-    """The pause before a restart: none for the first, then 50 ms doubling to 5 s, random by half."""
+    """The pause before a restart: none before the first, then 50 ms doubling to 5 s, random by half."""
 
     def __init__(self, source: random.Random) -> None:
         self._random = source
         self._failures = 0
 
     def delay(self, healthy_s: float) -> float:
-        """Return the pause in seconds, given how long the process had been ready. A long healthy life clears the
-        history."""
+        """Return the pause in seconds. `healthy_s`: how long the process was ready; a long time resets the back-off."""
         if healthy_s >= HEALTHY_S:
             self._failures = 0
         self._failures += 1
@@ -57,7 +57,7 @@ class Process(Protocol):
 
     @property
     def stdout(self) -> asyncio.StreamReader | None:
-        """Its reports, a line each."""
+        """The stream of its reports, one per line."""
 
     def send_signal(self, signal: int) -> None:
         """Raises `ProcessLookupError` if it has ended."""
@@ -85,23 +85,23 @@ class Child:
         *,
         again_s: float | None = None,
     ) -> None:
-        """`again_s`: a process that refuses to start is tried again after this; None: it is not."""
+        """`again_s`: a process that refuses to start is retried after this many seconds; None: it is not."""
         self.name, self._again_s = name, again_s
         self.state: State = "starting"
         self.error: str | None = None
         self.why = ""
-        """The reason of its last end before it was ready; empty since it was ready."""
+        """The reason of its last end before it was ready; cleared when it is ready."""
         self.epoch = 0
-        """Reported by the process; 0 if it has none."""
+        """The epoch that the process reported; 0 if it has none."""
         self.restarts = 0
         self.served = False
-        """It was ready once, in this life or in one before."""
+        """It was ready once, in this process or an earlier one."""
         self._told: str | None = None
-        """The reason of its last refusal to start, which is logged once."""
+        """The last logged reason of a refusal to start, so that each is logged once."""
         self._spoke = False
-        """Since its start. Before that, a signal could end it."""
+        """The process has reported since its start. Before that, a signal could end it."""
         self.begun = asyncio.Event()
-        """Whether its first start is over: it serves, waits for something, or has ended."""
+        """Set when its first start is over: it serves, waits for something, or has ended."""
         self._start, self._changed, self._backoff = start, changed, backoff
         self._log = log.bind(child=name)
         self._process: Process | None = None
@@ -110,7 +110,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The running process, 0 between two."""
+        """The process id; 0 between two processes."""
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class Child:
             code = None
             try:
                 code = await self._once()
-            except (OSError, UserError) as error:  # a full disk or too many processes: that may pass
+            except (OSError, UserError) as error:  # a full disk or too many processes: the cause may pass
                 self.error = str(error)
                 self._set("failed")
             if code == BAD_CONFIG:
@@ -129,7 +129,7 @@ class Child:
                 break
             healthy = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
             if self._ready_at is None:
-                self.why = self.error or self.why or f"it ended with code {code}; its log says why"
+                self.why = self.error or self.why or f"it ended with code {code}; see its log"
             refused = code == BAD_CONFIG
             delay = 0.0 if refused else self._backoff.delay(healthy)
             self.begun.set()
@@ -143,18 +143,18 @@ class Child:
         self._set("ended")
 
     async def _refused(self) -> None:
-        """It cannot start: wait, until `stop` or until it is to be tried again."""
+        """Wait after a refusal to start, until `stop` or the next try."""
         self._set("failed")
         if self._again_s is None:
-            self._log.error("ended for good", error=self.error)
+            self._log.error("ended permanently", error=self.error)
         elif self.error != self._told:
-            self._log.error("cannot start; it is tried again", error=self.error, every_s=self._again_s)
+            self._log.error("cannot start; will be retried", error=self.error, every_s=self._again_s)
         self._told = self.error
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), self._again_s)
 
     async def stop(self, deadline_s: float) -> None:
-        """Ask the process to end, and kill it after `deadline_s`."""
+        """Tell the process to end, and kill it after `deadline_s` seconds."""
         self._stopping.set()
         self.begun.set()
         process = self._process
@@ -171,7 +171,7 @@ class Child:
             await process.wait()
 
     def hang_up(self) -> None:
-        """Send SIGHUP: there is a new spec. A process that has not reported yet will read the new one by itself."""
+        """Send SIGHUP, because there is a new spec. A process that has not reported yet will read the new one anyway."""
         if self._spoke and self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGHUP)
@@ -180,7 +180,7 @@ class Child:
         self._ready_at, self._spoke = None, False
         self._process = process = await self._start()
         self._changed()
-        if self._stopping.is_set():  # asked while it was being started
+        if self._stopping.is_set():  # stop was called during the start
             process.terminate()
         assert process.stdout is not None
         async for line in process.stdout:

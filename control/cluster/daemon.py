@@ -1,7 +1,8 @@
-"""One node on a production host, or machines that share a process: in the foreground, under systemd, Kubernetes or nothing.
+"""One node on a production host, or machines that share a process: in the foreground, under systemd, Kubernetes or
+alone.
 
-Owns the nodes' specs and folders, the signals, and the reports to systemd. `control/node/process.py` runs a role. Nothing
-restarts it from here.
+Owns the nodes' specs and folders, the signals, and the reports to systemd. `control/node/process.py` runs a role. This
+file restarts nothing.
 """
 
 import asyncio
@@ -42,22 +43,22 @@ from muster_server.plane.spec import Registration, Spec, SpecError, secret
 from muster_server.plane.trust import shared_token, trust_of
 
 END_S: Final = 15.0
-"""A draining node is killed after this time: longer than all that a drain waits for."""
+"""Seconds after which a draining node is killed; longer than everything that a drain waits for."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """The running role, which reports its state to its owner."""
 OTHERS: Final = ("up.", "admin.host", "links.", "systems.")
-"""Beginnings of keys that mean nothing to a single node, beside those that only a system's commands read."""
+"""Prefixes of keys that have no meaning for a single node, besides those that only a system's commands read."""
 
 
 def node_name(config: Config, role: str, shares: bool = False) -> str:
-    """The name to which the node's number belongs. `shares`: other nodes of the process have the same configuration. Raises
+    """The name that owns the node's number. `shares`: other nodes of the process have the same configuration. Raises
     `ConfigError`."""
     if config.serve.name:
         return f"{config.serve.name}-{role}" if shares else config.serve.name
     name = f"{socket.gethostname()}-{role}"
     if not re.fullmatch(NAME, name):
         raise ConfigError(
-            f"serve.name: {name!r}, made from this host's name, is not valid in the registry; choose another"
+            f"serve.name: {name!r}, made from this host's name, is not valid in the registry; choose another name"
         )
     return name
 
@@ -69,8 +70,9 @@ def folder(config: Config, name: str) -> Folder:
 
 @contextlib.contextmanager
 def prepared(config: Config, role: str, index: int = 0, shares: bool = False) -> Iterator[tuple[Spec, Ports]]:
-    """Make the node's spec, and hold its folder and its ports: the ports until they are released. `index`: its place among
-    the nodes of the process, if it `shares` that. Raises `UserError`."""
+    """Make the node's spec, and hold its folder and its ports; the ports until they are released.
+
+    `index`: the node's index in a process that it `shares` with others. Raises `UserError`."""
     _check(config, role)
     place = folder(config, node_name(config, role, shares))
     proves = kind(role).linked and config.cluster.identity != "off" and not config.cluster.node_key_file
@@ -112,7 +114,9 @@ def _check(config: Config, role: str) -> None:
     """Check what `muster serve` needs beyond `muster up`. Raises `ConfigError`."""
     of = kind(role)
     if not config.registry.url:
-        raise ConfigError("registry.url: missing; nodes of muster serve find each other there: zk://HOST:PORT/PATH")
+        raise ConfigError(
+            "registry.url: missing; nodes of muster serve find each other through it: zk://HOST:PORT/PATH"
+        )
     if lacks := of.check(config.section):
         raise ConfigError(lacks)
     for key, secret_name in (("secret_file", "cluster"), ("names_file", "names"), ("token_file", "token")):
@@ -124,11 +128,14 @@ def _check(config: Config, role: str) -> None:
             f"serve.certificate_file: missing; a {role} needs its certificate, or cluster.signing_key_file to make it"
         )
     if of.shows and not (cluster.signing_keys or cluster.signing_key_file):
-        raise ConfigError(f"cluster.signing_keys: missing; a {role} shows credentials to servers that they certify")
+        raise ConfigError(
+            f"cluster.signing_keys: missing; a {role} presents credentials only to servers that these keys certify"
+        )
     admin, (host, _) = config.admin, split_address(config.serve.admin)
     if not ipaddress.ip_address(host).is_loopback and not (admin.token_file and admin.tls_cert_file):
         raise ConfigError(
-            f"serve.admin: other hosts reach {host}; set admin.token_file, admin.tls_cert_file and admin.tls_key_file"
+            f"serve.admin: other hosts can reach {host}; set admin.token_file, admin.tls_cert_file and "
+            "admin.tls_key_file"
         )
     if config.faults.active():
         raise ConfigError("faults: only muster up injects them; remove them")
@@ -153,10 +160,10 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
     if client is not None:
         if ipaddress.ip_address(client[0]).is_unspecified:
             if own.link_bind is None:
-                raise ConfigError(f"{own.role}.bind: the registry says it to others, so name one address")
+                raise ConfigError(f"{own.role}.bind: the registry passes it on to others; name one address")
             if client[0] == "0.0.0.0" and ":" in own.link_bind[0]:
                 raise ConfigError(
-                    f"{own.role}.bind: 0.0.0.0 is not an IPv6 address, unlike {own.role}.link_bind is; write [::]"
+                    f"{own.role}.bind: 0.0.0.0 is not an IPv6 address, unlike {own.role}.link_bind; write [::]"
                 )
             client = own.link_bind[0], client[1]
         if kind(own.role).door:
@@ -183,16 +190,17 @@ def run(loaded: Loaded, roles: Sequence[str], read: Callable[[], Loaded]) -> int
 
 
 def _check_shared(config: Config, roles: Sequence[str]) -> None:
-    """Check what nodes of one process need beyond one of its own. Raises `ConfigError`."""
+    """Check what nodes that share a process need beyond a node of its own. Raises `ConfigError`."""
     certified = [role for role in roles if kind(role).certified]
     if config.serve.certificate_file and len(certified) > 1:
         raise ConfigError(
-            f"serve.certificate_file: is the certificate of one server; {' and '.join(certified)} of one process certify "
-            "themselves: cluster.signing_key_file"
+            f"serve.certificate_file: certifies one server only; for {' and '.join(certified)} in one process set "
+            "cluster.signing_key_file instead"
         )
     if config.cluster.identity != "off" and config.cluster.node_key_file:
         raise ConfigError(
-            "cluster.node_key_file: is the key of one node; leave it out, and each of the process has one in its own folder"
+            "cluster.node_key_file: a key belongs to one node; leave it out, and each node of the process "
+            "makes one in its folder"
         )
 
 
@@ -214,7 +222,7 @@ def _hosted(
     assert made.registry is not None
     log = log.bind(role=made.role, name=made.registry.name)
     if made.registry.client is not None:
-        log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
+        log.info("serving clients", address=made.registry.client, public_key=made.registry.public_key)
     companion = node.companion_of(made)
     live = Live(log, config.log.level, made)
     again = reread(config, made.role, read, made)
@@ -222,7 +230,7 @@ def _hosted(
 
 
 def _begin(config: Config) -> structlog.typing.FilteringBoundLogger:
-    faulthandler.enable()  # systemd's watchdog sends SIGABRT: print where it stood
+    faulthandler.enable()  # systemd's watchdog sends SIGABRT: print the stack
     log = logs.configure(config.log.level, config.log.format, instance=config.instance.name)
     specs.warn_of_secrets(config, log)
     return log
@@ -237,41 +245,41 @@ def _said() -> Iterator[None]:
 
 
 def _taken(place: Folder) -> UserError:
-    return UserError(f"{place.path.name} runs already: {place.path} is held by another process; see serve.name")
+    return UserError(f"{place.path.name} runs already: another process holds {place.path}; see serve.name")
 
 
 class Hosted:
-    """One node of the process, and the owner that decides its end."""
+    """One node of the process; as its owner, it decides the node's end."""
 
     def __init__(self, live: Live, again: Again, work: Work) -> None:
         self.live, self.state = live, "starting"
         self.error = ""
-        """The reason why it waits."""
+        """The reason why the node waits."""
         self.told: Callable[[Hosted], None] = lambda hosted: None
         """Called with each report of its state."""
         self._again, self._work = again, work
         self._life = Life()
 
     async def run(self) -> None:
-        """Until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
+        """Run until it has drained. Raises `SpecError`, and `OSError` if an address is in use."""
         await self._life.run(self._work(self))
 
     def tell(self, state: str, **more: Any) -> None:
-        """Its state."""
+        """Store the reported state."""
         self.state, self.error = state, more.get("error", "")
         self.told(self)
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
-        """An order that came before counts too."""
+        """An earlier order to end counts too."""
         attach(self.live)
         self._life.watch(end, stop)
 
     def current(self, spec: Spec) -> Spec:
-        """Includes the changes of each SIGHUP since."""
+        """The spec with the changes of each SIGHUP since."""
         return self.live.current(spec)
 
     def end(self) -> None:
-        """End in order."""
+        """End in order: drain first."""
         self._life.end()
 
     def reload(self) -> None:
@@ -280,7 +288,7 @@ class Hosted:
 
 
 class Daemon:
-    """Runs the nodes of a process without a parent process: it has the signals, and reports to systemd."""
+    """Runs the nodes of a process without a parent process: it handles the signals, and reports to systemd."""
 
     def __init__(self, nodes: Sequence[Hosted], notify: Notify | None = None) -> None:
         self._nodes = nodes
@@ -288,8 +296,8 @@ class Daemon:
         self._ending = self._ready = False
 
     async def run(self) -> None:
-        """Serve until a signal, or until a node ends by itself: then all drain. Raises what ended the first one:
-        `SpecError`, or `OSError` when an address is taken."""
+        """Serve until a signal, or until a node ends by itself: then all drain. Raises the error that ended the first
+        one: `SpecError`, or `OSError` if an address is in use."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -328,7 +336,7 @@ class Daemon:
                     self._ready = True
                     self._notify.status("serving", "READY=1")
             case "not_ready":
-                self._notify.status("not ready: the log says why")
+                self._notify.status("not ready: see the log")
             case "waiting":
                 self._notify.status(f"waits for {hosted.error}")
             case state:
@@ -358,7 +366,7 @@ class Daemon:
 
 
 def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> Again:
-    """Read the values to be in force for a node that began with this spec."""
+    """Compute the new values for a node that started with this spec."""
 
     assert made.registry is not None
     place, partition = folder(began, made.registry.name), made.registry.partition
@@ -373,5 +381,5 @@ def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> 
 
 
 def _others(role: str) -> tuple[str, ...]:
-    """The beginnings of keys that do not concern such a node."""
+    """Prefixes of keys that do not concern such a node."""
     return (*OTHERS, *command_keys(), *(f"{other.key}." for other in kinds().values() if other.name != role))

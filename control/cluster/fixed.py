@@ -1,4 +1,4 @@
-"""A fixed map: without a registry, nodes get all addresses at their start, for good."""
+"""A fixed map: without a registry, nodes get all addresses at their start, permanently."""
 
 from muster_server.control.cluster.instance import Endpoint, Process, Record
 from muster_server.control.config.layout import instance_name
@@ -7,7 +7,7 @@ from muster_server.plane.kinds import partitioned
 
 
 class Fixed:
-    """From the instance's record."""
+    """The map from the instance's record."""
 
     def __init__(self, record: Record) -> None:
         ends = {end.node: end for end in record.endpoints}

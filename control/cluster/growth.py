@@ -1,9 +1,9 @@
 """Doubles the partitions of a layer while messages flow: prepare, switch, final, clean.
 
-One record in the registry holds the step: the layer's `Count`. Each step is one write on condition of the record's
-version and of the versions of the nodes it rests on. So any coordinator may continue what another one began, and a
-stale one can do no harm. No node is passed over: a registered node that does not acknowledge the step, or has not done
-its part, holds it up and is named. Knows no engine, and not how nodes are started.
+One record in the registry holds the step: the layer's `Count`. Each step is one write, conditional on the version of
+the record and of the nodes that it depends on. So any coordinator may continue the work of another, and a stale one can
+do no harm. No node is skipped: a registered node that does not acknowledge the step, or has not finished its part,
+delays it and is named. Knows no engine, and not how nodes are started.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ GRACE_S: Final = 5.0
 PATIENCE_S: Final = 300.0
 LOOK_S: Final = 0.1
 AGAIN_S: Final = 0.5
-FENCED: Final = "another muster cluster grow has taken it over: see muster cluster show"
+FENCED: Final = "another muster cluster grow has taken over: see muster cluster show"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The step of a doubling, and the nodes it waits for."""
+    """The step of a doubling, and the nodes that it waits for."""
 
     layer: str
     partitions: int
@@ -54,17 +54,16 @@ class Report:
 
 
 class Hosts(Protocol):
-    """Starts and ends nodes. Each call may be repeated."""
+    """Starts and stops nodes. Each call may be repeated."""
 
     def provide(self, partitions: int) -> Mapping[int, str]:
-        """Start replicas of partitions up to this number, as many as the partitions have that they split. Returns the
-        new nodes.
+        """Start the missing replicas of partitions below this number: as many as the partition has that they split.
 
-        Names by number; empty if somebody else starts nodes.
+        Returns the names of the new nodes by number; empty if operators start nodes.
         """
 
     def withdraw(self, partitions: int) -> None:
-        """End the replicas of partitions from this number on."""
+        """Stop the replicas of partitions from this number on."""
 
     def counted(self, partitions: int) -> None:
         """Record the new number of partitions."""
@@ -91,7 +90,7 @@ class Coordinator:
         self._tree, self._directory, self._role, self._hosts = tree, directory, role, hosts
         self._grace_s, self._patience_s, self._look_s = grace_s, patience_s, look_s
         self.tell: Callable[[Report], None] = lambda report: None
-        """Called at every look with the progress."""
+        """Called with the progress at each check."""
         self._wall, self._cluster = wall, cluster
         self._layer = layer(role, cluster)
         self._path = f"{root}/{self._layer}/{COUNT}"
@@ -99,19 +98,19 @@ class Coordinator:
         self._found = False
 
     async def grow(self, to: int | None, *, resume: bool = False) -> int:
-        """Double until there are `to` partitions, or as many as a resumed growth aims at. Raises `UserError`."""
+        """Double until there are `to` partitions, or the goal of a resumed growth. Raises `UserError`."""
         doubling = 0
         while True:
             count, version = await self._record()
             growth = count.growth
             if growth is None and doubling > count.partitions:
-                raise UserError(f"{self._layer}: the growth to {doubling} partitions was given up meanwhile", TRY_LATER)
+                raise UserError(f"{self._layer}: the growth to {doubling} partitions was undone meanwhile", TRY_LATER)
             if growth is None:
                 self._hosts.counted(count.partitions)
                 if to is None or count.partitions == to:
                     return count.partitions
                 if count.partitions > to:
-                    raise UserError(f"{self._layer} has {count.partitions} partitions, and the number never falls")
+                    raise UserError(f"{self._layer} has {count.partitions} partitions; their number cannot be reduced")
                 if await self._write(count, version, self._begun(count, to)):
                     doubling = 2 * count.partitions
             elif growth.coordinator == self.name:
@@ -119,9 +118,7 @@ class Coordinator:
             elif doubling:
                 raise UserError(f"{self._layer}: {FENCED}", TRY_LATER)
             elif not resume:
-                raise UserError(
-                    f"{self._layer}: {_under_way(growth)}: --resume goes on with it{_undo(growth)}", TRY_LATER
-                )
+                raise UserError(f"{self._layer}: {_under_way(growth)}: --resume continues it{_undo(growth)}", TRY_LATER)
             else:
                 goal = max(growth.goal, to or 0)
                 taken = msgspec.structs.replace(growth, coordinator=self.name, goal=goal)
@@ -133,7 +130,7 @@ class Coordinator:
         while True:
             count, version = await self._record()
             if count.growth is not None and count.growth.step != "prepare":
-                raise UserError(f"{self._layer}: {_under_way(count.growth)}: too late to undo it, --resume finishes it")
+                raise UserError(f"{self._layer}: {_under_way(count.growth)}: too late to undo it; --resume finishes it")
             if count.growth is None or await self._write(count, version, Count(count.partitions)):
                 now, _ = await self._record()
                 if now.growth is not None:
@@ -148,7 +145,7 @@ class Coordinator:
         return msgspec.structs.replace(count, growth=growth)
 
     async def _advance(self, count: Count, growth: Growth, version: int) -> int:
-        """Take the next step when all are ready for it; return early if the record has changed meanwhile.
+        """Take the next step when all nodes are ready for it; return early if the record has changed meanwhile.
 
         The next doubling begins in the write that ends this one, so that its goal is never lost. Returns the number of
         partitions at which the current growth aims.
@@ -172,29 +169,28 @@ class Coordinator:
         return taken.wide if await self._write(count, version, taken, checked=True) else growth.to
 
     def _provided(self, partitions: int) -> Mapping[int, str]:
-        """Find the new nodes. The hosts may have missed the state before this growth: another coordinator may have
-        brought it."""
+        """Find the new nodes. The hosts may have missed the state before this growth, which another coordinator wrote."""
         self._hosts.counted(partitions // 2)
         return self._hosts.provide(partitions)
 
     async def _give_back(self, before: Count) -> None:
-        """If the growth was undone meanwhile, its nodes may have ended before this coordinator had them started."""
+        """Stop the new nodes if another command undid the growth: this coordinator may have started them after the undo."""
         count, _ = await self._record()
-        with contextlib.suppress(Wrong):  # no step after that: its partitions may own rooms
+        with contextlib.suppress(Wrong):  # beyond that step its partitions may own rooms
             read_count(encode(count), before)
             if count.wide < before.wide:
                 self._hosts.withdraw(count.wide)
 
     async def _wait(self, count: Count, growth: Growth) -> bool:
-        """Wait until all acknowledge this record; False if it has changed meanwhile. Raises `UserError` when it is
-        late."""
+        """Wait until all nodes acknowledge this record; False if it has changed meanwhile. Raises `UserError` after the
+        limit."""
         waits: list[str] = []
         try:
             async with asyncio.timeout(self._patience_s):
                 while True:
                     known = self._directory.snapshot.counts.get(self._layer)
                     if known != count and (await self._record())[0] != count:
-                        return False  # another coordinator was first, or the registry lost it
+                        return False  # another coordinator was first, or the registry lost the record
                     waits = self._waits(count, growth)
                     self.tell(Report(self._layer, count.partitions, growth.to, growth.step, tuple(waits)))
                     if not waits:
@@ -203,8 +199,8 @@ class Coordinator:
                             return True
                     await asyncio.sleep(self._look_s)
         except TimeoutError:
-            late = f"waits after {self._patience_s:g} s for {', '.join(waits) or 'the registry'}"
-            way = f"--resume goes on with it{_undo(growth)}"
+            late = f"still waiting after {self._patience_s:g} s for {', '.join(waits) or 'the registry'}"
+            way = f"--resume continues it{_undo(growth)}"
             raise UserError(f"{self._layer}: {_under_way(growth)} {late}: {way}", TRY_LATER) from None
 
     def _waits(self, count: Count, growth: Growth) -> list[str]:
@@ -216,7 +212,7 @@ class Coordinator:
         if directory.session != "connected" or not believed:
             return ["the registry"]
         lacking: list[str] = []
-        # Not nodes that are only kept for a while: a step gives rooms to running nodes.
+        # Not nodes that the map only keeps for a while: a step gives rooms to running nodes.
         running = {node.node: node.partition for node in directory.present() if self._runs(node)}
         empty = set(range(growth.to // 2, growth.to)) - set(running.values())
         lacking += [f"a replica of partition {partition}" for partition in sorted(empty)]
@@ -228,7 +224,7 @@ class Coordinator:
             said = [ack for ack in acks.get(node.node, ()) if (ack.layer, ack.serial) == (self._layer, count.serial)]
             name = self._new.get(node.node, node.name or f"{node.role} {node.node}")
             if not said:
-                lacking.append(f"{name} to hear of it")
+                lacking.append(f"{name} to learn of it")
             elif not said[0].settled:
                 lacking.append(f"{name} to settle")
         return lacking
@@ -248,20 +244,21 @@ class Coordinator:
                             return read_count(entry.data), entry.version
                         if not self._found:
                             raise UserError(
-                                f"no {self._role} has ever registered there: {self._path} is missing", FAILURE
+                                f"no {self._role} has ever registered there: {self._path} is missing in the registry",
+                                FAILURE,
                             )
                     await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             raise UserError(
-                f"{self._path}: the registry does not answer; --resume goes on with it", TRY_LATER
+                f"{self._path}: the registry does not answer; --resume continues the growth", TRY_LATER
             ) from None
         except Wrong as wrong:
             raise UserError(f"{self._path}: {wrong}", FAILURE) from None
         except Refused as refused:
-            raise UserError(f"{self._path}: the registry refuses to be read: {refused}") from None
+            raise UserError(f"{self._path}: the registry refuses to read it: {refused}") from None
 
     async def _write(self, before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
-        """Whether it was written; else another coordinator was first, or the result is unknown: read again."""
+        """Write the record; returns False if another coordinator was first, or the result is unknown: read again then."""
         acked = [ack.serial for acks in self._directory.acks.values() for ack in acks if ack.layer == self._layer]
         believed = [serial for serial in acked if serial < before.serial + STEPS_MAX]
         numbered = msgspec.structs.replace(after, serial=1 + max([before.serial, *believed]))
@@ -284,9 +281,9 @@ class Coordinator:
 
 
 def _under_way(growth: Growth) -> str:
-    """For the sentence about what to do."""
-    return f"a growth to {growth.to} partitions is under way ({growth.step})"
+    """Describe a growth in progress."""
+    return f"a growth to {growth.to} partitions is in progress ({growth.step})"
 
 
 def _undo(growth: Growth) -> str:
-    return ", --abort undoes it" if growth.step == "prepare" else ""
+    return "; --abort undoes it" if growth.step == "prepare" else ""

@@ -1,6 +1,6 @@
 """The folder of a running instance: keys, token, and `instance.json`, by which clients and commands find it.
 
-Owns names, modes and life of these files. The nodes of the instance belong to the supervisor.
+Owns names, modes and lifetime of these files. The supervisor owns the nodes of the instance.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's process. `admin` is the address of its HTTP."""
+    """One node's process. `admin` is the address of its HTTP administration."""
 
     name: str
     role: str
@@ -55,24 +55,24 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Port 0 where the role has no links."""
     admin: tuple[str, int]
     waits: str | UnsetType = UNSET
-    """The reason why it waits at its start."""
+    """The reason why the node waits at its start."""
     registered: str | UnsetType = UNSET
-    """Its state in the registry, if it was found there."""
+    """The node's state in the registry, if it was found there."""
     cluster: str = "main"
-    """The cluster that a node of a role with clusters is in."""
+    """The cluster of a node whose role has clusters."""
     access: AdminAccess = AdminAccess()
-    """How its admin port is entered."""
+    """Access to its admin port."""
     bind: tuple[str, int] | UnsetType = UNSET
-    """Where a face serves its protocol."""
+    """The address of a face's protocol."""
 
     @property
     def admin_url(self) -> str:
-        """Its admin port."""
+        """URL of its administration."""
         return f"http{'s' if self.access.cert_file else ''}://{address_text(*self.admin)}"
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that others wrote, which runs beside the nodes. `pid` is 0 between two lives."""
+    """A third-party program that runs beside the nodes. `pid` is 0 between two processes."""
 
     name: str
     pid: int
@@ -121,7 +121,7 @@ def registered(node: Node, access: AdminAccess, name: str = "") -> Process:
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `instance.json`. `pid` and `started` (clock ticks since boot) show whether it is stale.
 
-    `pid` is 0 for nodes that run by themselves.
+    `pid` is 0 for nodes of `muster serve`.
     """
 
     format: int = FORMAT
@@ -130,17 +130,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: int
     pid_namespace: str = ""
-    """Where `pid` is the number of that process; elsewhere the lock of the folder shows whether it lives."""
+    """The PID namespace of `pid`; in another one the lock of the folder shows whether the process lives."""
     token_file: str
     gateways: list[Endpoint] = []
     proxies: list[Endpoint] = []
-    """Both are lists that roles name in their descriptors (`RoleKind.listed`); `with_endpoints` fills them."""
+    """Both lists are those that roles name in their descriptors (`RoleKind.listed`); `with_endpoints` fills them."""
     processes: list[Process]
     faults: bool
     registry: str | UnsetType = UNSET
-    """Its address, if there is one."""
+    """Address of the registry, if there is one."""
     uncovered: dict[str, list[int]] | UnsetType = UNSET
-    """Per layer, the partitions without a running replica, if the nodes were found in a registry."""
+    """For each layer, the partitions without a running replica, if the nodes were found in a registry."""
     programs: list[Beside] | UnsetType = UNSET
     """The programs that run beside the nodes, if there are any."""
 
@@ -163,7 +163,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Paths below `instance.dir`. `chosen`: the configuration names it; else it must belong to this user."""
+    """Paths below `instance.dir`. `chosen`: the configuration names the folder; otherwise it must belong to this user."""
 
     path: Path
     chosen: bool = True
@@ -175,7 +175,7 @@ class Folder:
 
     @property
     def ports(self) -> Path:
-        """The ports that the kernel chose for servers of a protocol, so that a restarted instance has them again."""
+        """The ports that the kernel chose for servers of a protocol, so that a restarted instance uses them again."""
         return self.path / "ports.json"
 
     @property
@@ -185,7 +185,7 @@ class Folder:
 
     @property
     def probe_token(self) -> Path:
-        """The prober's own token, made of the shared one at each start."""
+        """The prober's own token, derived from the shared one at each start."""
         return self.path / PROBE_TOKEN
 
     @property
@@ -195,32 +195,33 @@ class Folder:
 
     @property
     def cluster_secret(self) -> Path:
-        """32 bytes in hex."""
+        """The cluster's secret: 32 bytes in hex."""
         return self.path / "cluster.secret"
 
     @property
     def name_key(self) -> Path:
-        """16 bytes in hex: keys the mapping of room names to ids."""
+        """The key of the hash that maps room names to ids: 16 bytes in hex."""
         return self.path / "names.key"
 
     @property
     def reset_secret(self) -> Path:
-        """32 bytes in hex, kept across restarts, so that a restarted role can reset its former sessions."""
+        """The reset secret, 32 bytes in hex, kept across restarts, so that a restarted role can reset its former
+        sessions."""
         return self.path / "reset.secret"
 
     @property
     def signing_key(self) -> Path:
-        """32 private bytes in hex: certifies the servers in the registry."""
+        """The private key that certifies the servers in the registry: 32 bytes in hex."""
         return self.path / "signing.key"
 
     @property
     def epochs(self) -> Path:
-        """The folder of the last epochs."""
+        """The folder of the nodes' last epochs."""
         return self.path / "epochs"
 
     @property
     def memberships(self) -> Path:
-        """The database, if it is a file here."""
+        """The database file, if the database is a file here."""
         return self.path / "memberships.db"
 
     @property
@@ -230,7 +231,7 @@ class Folder:
 
     @property
     def node_key(self) -> Path:
-        """32 private bytes in hex: the identity of a `muster serve` node on links."""
+        """The private key by which a `muster serve` node proves its identity on links: 32 bytes in hex."""
         return self.path / "node.key"
 
     @property
@@ -239,7 +240,7 @@ class Folder:
         return self.path / "number.json"
 
     def server_key(self, name: str) -> Path:
-        """32 private bytes in hex, of a node that clients connect to."""
+        """The private key of a node that clients connect to: 32 bytes in hex."""
         return self.path / f"{name}.key"
 
     def certificate(self, name: str) -> Path:
@@ -255,7 +256,7 @@ class Folder:
         return self.logs / f"{name}.log"
 
     def former_log(self, name: str) -> Path:
-        """The log of a node in the instance before."""
+        """The log of a node in the previous instance."""
         return self.logs / f"{name}.log.1"
 
     def program(self, name: str) -> Path:
@@ -271,8 +272,7 @@ def folder(config: Config, environment: Mapping[str, str] | None = None) -> Fold
 
 
 def check(place: Folder) -> None:
-    """Check a folder that nobody chose. Raises `ConfigError` if somebody else made it, `NotRunning` if it is
-    missing."""
+    """Check a default folder. Raises `ConfigError` if another user made it, `NotRunning` if it is missing."""
     try:
         if not place.chosen:
             check_default(place.path)
@@ -285,7 +285,7 @@ def check(place: Folder) -> None:
 def prepare(place: Folder, servers: Iterable[str] = (), token_file: str = "") -> None:
     """Make the folder, its secrets, its token and the keys of these servers, each once. Raises `UserError`.
 
-    The prober's token follows from the shared one, in `token_file` if that is named.
+    The prober's token is derived from the shared one, or from the one in `token_file`.
     """
     with _writing(place, "instance.dir"):
         place.epochs.mkdir(mode=0o700, exist_ok=True)
@@ -307,7 +307,7 @@ def prepare(place: Folder, servers: Iterable[str] = (), token_file: str = "") ->
 def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
     """Make the folder of one node of `muster serve`, without shared secrets. Raises `UserError`.
 
-    `proves`: with a key of its own, its identity on links.
+    `proves`: also make the key of its identity on links.
     """
     with _writing(place, "serve.dir"):
         if proves:
@@ -318,7 +318,7 @@ def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) ->
 
 
 def wrong_secrets(place: Folder) -> Iterator[tuple[Path, str]]:
-    """The files here that this user can read and no node can start with, each with the reason."""
+    """The files here that this user can read but no node can start with, each with the reason."""
     hexed = {place.cluster_secret: 32, place.reset_secret: 32, place.name_key: 16, place.signing_key: 32}
     servers = (file for of in kinds().values() if of.door for file in sorted(place.path.glob(f"{of.name}*.key")))
     hexed |= dict.fromkeys((place.node_key, *servers), 32)
@@ -341,7 +341,7 @@ def wrong_secrets(place: Folder) -> Iterator[tuple[Path, str]]:
 
 def _check_secrets(place: Folder) -> None:
     for _, reason in wrong_secrets(place):
-        raise ConfigError(f"{reason}; remove it, and a start makes a new one")
+        raise ConfigError(f"{reason}; remove it, and the next start makes a new one")
 
 
 @contextlib.contextmanager
@@ -371,7 +371,7 @@ def _make_own(place: Folder, servers: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def lock(place: Folder, taken: Callable[[Folder], UserError] | None = None) -> Iterator[None]:
-    """Hold the folder for this process. The kernel releases it when the process ends, however it ends.
+    """Hold the folder for this process. The kernel releases it when the process ends, even after a crash.
 
     Raises the result of `taken` if another process holds it.
     """
@@ -387,9 +387,9 @@ def _taken(place: Folder) -> UserError:
     try:
         running = find(place)
     except UserError:
-        return UserError(f"already starting or ending in {place.path}; try again in a moment", TRY_LATER)
+        return UserError(f"an instance is starting or ending in {place.path}; try again in a moment", TRY_LATER)
     who = f"{running.name}, process {running.pid}, in {place.path}"
-    return UserError(f"already running: {who}; end it, or set instance.dir for a second one")
+    return UserError(f"already running: {who}; stop it, or set instance.dir for a second instance")
 
 
 def write(place: Folder, record: Record) -> None:
@@ -408,7 +408,7 @@ def find(place: Folder) -> Record:
     except OSError as error:
         raise UserError(f"{place.record}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise UserError(f"{place.record}: not written by this version of muster: {error}") from None
+        raise UserError(f"{place.record} was written by another version of muster: {error}") from None
     try:
         alive = lives(place.path, record.pid, record.started, record.pid_namespace)
     except Unavailable as error:

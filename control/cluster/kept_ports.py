@@ -1,6 +1,7 @@
-"""The ports of servers whose configured port is 0, from one start of an instance to the next: clients are told them once.
+"""The ports of servers whose configured port is 0, kept from one start of an instance to the next: clients are told
+them once.
 
-Owns the file. A port that another process has by now is not insisted on.
+Owns the file. A port that another process uses by now is replaced.
 """
 
 import contextlib
@@ -16,16 +17,16 @@ Bind = Callable[[str, str, int], tuple[str, int]]
 
 
 class KeptPorts:
-    """`bound` for each address, then `keep`."""
+    """Call `bound` for each address, then `keep`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._known: dict[str, int] = {}
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # none yet, or damaged: others are chosen
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # missing or damaged: new ports are chosen
             self._known = msgspec.json.decode(file.read_bytes(), type=dict[str, int])
 
     def bound(self, name: str, bind: Bind, key: str, host: str, port: int) -> tuple[str, int]:
-        """The address, port 0 replaced: by the former port of this name, if it is free. Raises `UserError`."""
+        """Replace port 0 by the former port of this name, if it is free. Returns the address. Raises `UserError`."""
         former = self._known.get(name, 0) if not port else 0
         if former:
             with contextlib.suppress(UserError):
@@ -36,5 +37,5 @@ class KeptPorts:
         return found
 
     def keep(self) -> None:
-        """Write them down. Raises `OSError`."""
+        """Write the ports to the file. Raises `OSError`."""
         write_atomically(self._file, msgspec.json.encode(self._known) + b"\n")

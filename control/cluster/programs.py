@@ -1,7 +1,7 @@
-"""Programs that others wrote and systems need, as children of `muster up`: made ready, watched, restarted, ended.
+"""Third-party programs that systems need, as children of `muster up`: prepared, watched, restarted, stopped.
 
 Owns their processes, folders and addresses. It must not know any of them: each is a `Program` of its system.
-A program starts before the nodes and ends after them. It dies with this process, however that ends.
+A program starts before the nodes and ends after them. It dies with this process, even after a crash.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from muster_server.control.errors import UNAVAILABLE, UserError
 from muster_server.control.host.addresses import split_address
 from muster_server.control.host.ports import Ports
 from muster_server.plane import systems
-from muster_server.plane.kind import Berth, Program, named
+from muster_server.plane.kind import Launch, Program, named
 
 STARTS_S: Final = 10.0
 STOPS_S: Final = 5.0
 LOOK_S: Final = 0.02
 FOLDERS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Of system programs, which an ordinary user's PATH may lack."""
+"""Folders of system programs, which an ordinary user's PATH may lack."""
 
 
 class Programs:
-    """The programs that the configuration asks for. `changed` is called when one of them came or went."""
+    """The programs that the configuration needs. `changed` is called when one of them starts or ends."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Programs:
 
     @property
     def addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Where each listens."""
+        """The address of each program, by name."""
         return {each.program.name: each.address for each in self._running}
 
     def told(self) -> list[Beside]:
-        """All of them, for the record of the instance."""
+        """All programs, for the record of the instance."""
         return [each.told() for each in self._running]
 
     async def start(self) -> None:
@@ -72,31 +72,31 @@ class Programs:
                 address = ports.tcp(f"{program.name}'s address", host, port)
                 folder = self._place.program(program.name)
                 folder.mkdir(mode=0o700, exist_ok=True)
-                berth = Berth(folder, *address, section)
-                self._running.append(Running(program, found, berth, self._log, self._changed))
+                launch = Launch(folder, *address, section)
+                self._running.append(Running(program, found, launch, self._log, self._changed))
         for each in self._running:
             await each.start()
 
     async def stop(self) -> None:
-        """End all, by force where needed."""
+        """Stop all, and kill those that do not end."""
         await asyncio.gather(*(each.stop() for each in self._running))
 
 
 class Running:
-    """One of them."""
+    """One running program."""
 
     def __init__(
         self,
         program: Program,
         binary: str,
-        berth: Berth,
+        launch: Launch,
         log: structlog.typing.FilteringBoundLogger,
         changed: Callable[[], None],
     ) -> None:
-        self.program, self.address = program, (berth.host, berth.port)
+        self.program, self.address = program, (launch.host, launch.port)
         self.restarts = 0
-        self.prepare: Callable[[Berth], list[str]] = named(program.prepare)
-        self._binary, self._berth, self._changed = binary, berth, changed
+        self.prepare: Callable[[Launch], list[str]] = named(program.prepare)
+        self._binary, self._launch, self._changed = binary, launch, changed
         self._log = log.bind(program=program.name)
         self._process: asyncio.subprocess.Process | None = None
         self._ready = False
@@ -114,10 +114,10 @@ class Running:
         self._watching = asyncio.create_task(self._watch(await self._begin()), name=f"runs {self.program.name}")
 
     async def _begin(self) -> asyncio.subprocess.Process:
-        """One start. Raises `UserError`."""
-        arguments = self.prepare(self._berth)
+        """Start the program once. Raises `UserError`."""
+        arguments = self.prepare(self._launch)
         tied = (sys.executable, "-m", "muster_server.control.cluster.tied", str(os.getpid()))
-        with (self._berth.folder / "log").open("ab") as log:
+        with (self._launch.folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *tied,
                 self._binary,
@@ -144,7 +144,7 @@ class Running:
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Start it again whenever it ends."""
+        """Restart the program whenever it ends."""
         began = time.monotonic()
         while True:
             code = await process.wait()
@@ -159,11 +159,11 @@ class Running:
                     process = await self._begin()
                     break
                 except (UserError, OSError) as error:
-                    self._log.error("does not start", error=str(error))
+                    self._log.error("cannot start", error=str(error))
             self._changed()
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the program."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -181,12 +181,12 @@ class Running:
                 await asyncio.wait_for(process.wait(), STOPS_S)
 
     def _failed(self, how: str) -> str:
-        lines = _text(self._berth.folder / "log").strip().splitlines()
-        return f"{self.program.name} {how}: {lines[-1][:200] if lines else 'it said nothing'}"
+        lines = _text(self._launch.folder / "log").strip().splitlines()
+        return f"{self.program.name} {how}: {lines[-1][:200] if lines else 'it printed nothing'}"
 
 
 def _found(program: Program) -> str:
-    """The file to run. Raises `UserError`."""
+    """The path of the executable. Raises `UserError`."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS])
     found = shutil.which(program.binary, path=path)
     if found is None:

@@ -1,7 +1,7 @@
 """Requests of commands to the supervisor of a running instance: a Unix socket in its folder, a line of JSON each way.
 
-One request per connection, answered at once: the work that it begins takes longer, and `Look` returns its state. Owns
-the words; the supervisor does the work.
+One request per connection, answered at once: the work that it starts takes longer, and `Look` returns its state. Owns
+the requests and replies; the supervisor does the work.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ SOCKET: Final = "requests.sock"
 FORMAT: Final = 1
 REQUEST_MAX: Final = 4 << 10
 ANSWER_MAX: Final = 256 << 10
-"""512 nodes, each of about 200 B and a line with its error."""
+"""Limit of an answer in bytes: 512 nodes, each of about 200 B and a line with its error."""
 AT_ONCE: Final = 8
 ASKED_S: Final = 5.0
-"""Most time for one connection."""
+"""Limit of one connection, in seconds."""
 
 Partition = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 if TYPE_CHECKING:
     Role: TypeAlias = str
     Layered: TypeAlias = str
-else:  # a request that names no role is refused as it is read
+else:  # a request that names no role is refused while it is parsed
     Role, Layered = Literal[SERVED], Literal[tuple(sorted(partitioned()))]
 Partitions = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
 
@@ -49,28 +49,28 @@ class Look(Ask, frozen=True, kw_only=True):
 
 
 class Add(Ask, frozen=True, kw_only=True):
-    """Start one more node. The answer names it."""
+    """Start one more node. The answer contains it."""
 
     role: Role
     partition: Partition = 0
 
 
 class Remove(Ask, frozen=True, kw_only=True):
-    """Drain a node for good. The answer names it."""
+    """Drain a node and stop it permanently. The answer contains it."""
 
     node: int
 
 
 class Provide(Ask, frozen=True, kw_only=True):
-    """Start replicas of partitions up to this number, as many as the partitions have that they split. The answer names
-    them."""
+    """Start the missing replicas of partitions below this number: as many as the partition has that they split. The
+    answer contains them."""
 
     role: Layered
     partitions: Partitions
 
 
 class Withdraw(Ask, frozen=True, kw_only=True):
-    """End the replicas of partitions from this number on. The answer names them."""
+    """Stop the replicas of partitions from this number on. The answer contains them."""
 
     role: Layered
     partitions: Partitions
@@ -84,7 +84,7 @@ class Counted(Ask, frozen=True, kw_only=True):
 
 
 class Seated(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the instance. `state` is that of its process; `error` the reason why it waits or fails."""
+    """A node of the instance. `state` is the state of its process; `error` the reason why it waits or fails."""
 
     name: str
     role: Role
@@ -111,7 +111,7 @@ _ANSWER: Final = msgspec.json.Decoder(Answer)
 
 @contextlib.asynccontextmanager
 async def answered(folder: Path, take: Take, log: structlog.typing.FilteringBoundLogger) -> AsyncIterator[None]:
-    """Serve while the block lasts. `take` raises `UserError` for what it does not do."""
+    """Serve while the block lasts. `take` raises `UserError` for a request that it refuses."""
     waiting = asyncio.Semaphore(AT_ONCE)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +123,7 @@ async def answered(folder: Path, take: Take, log: structlog.typing.FilteringBoun
                 writer.write(msgspec.json.encode(answer) + b"\n")
                 await writer.drain()
                 writer.close()
-        except (OSError, TimeoutError, ValueError):  # gone, too slow, or a line without an end
+        except (OSError, TimeoutError, ValueError):  # closed, too slow, or a line without an end
             writer.transport.abort()
 
     with listen(folder, SOCKET) as listening:
@@ -138,15 +138,20 @@ def _taken(line: bytes, take: Take, log: structlog.typing.FilteringBoundLogger) 
     try:
         request = _REQUEST.decode(line)
         if request.format != FORMAT:
-            raise UserError(f"the instance speaks format {FORMAT}, this command {request.format}: use one version")
+            raise UserError(
+                f"the instance uses format {FORMAT}, this command {request.format}; use one version of muster for both"
+            )
         return Answer(nodes=list(take(request)))
     except msgspec.MsgspecError as error:
-        return Answer(error=f"the instance does not know this request: {error}: use one version", exit_code=FAILURE)
+        return Answer(
+            error=f"the instance does not know this request: {error}; use one version of muster for both",
+            exit_code=FAILURE,
+        )
     except UserError as error:
         return Answer(error=str(error), exit_code=error.exit_code)
     except Exception as error:
-        log.exception("a request was not done", line=line[:200].decode(errors="replace"))
-        return Answer(error=f"the instance could not do it: {error!r}; its log says more", exit_code=FAILURE)
+        log.exception("a request failed", line=line[:200].decode(errors="replace"))
+        return Answer(error=f"the instance failed to carry out the request: {error!r}; see its log", exit_code=FAILURE)
 
 
 def ask(folder: Path, request: Request) -> list[Seated]:
@@ -161,13 +166,13 @@ def ask(folder: Path, request: Request) -> list[Seated]:
                 line = reader.readline(ANSWER_MAX)
         answer = _ANSWER.decode(line)
     except FileNotFoundError:
-        raise NotRunning(f"no instance takes requests in {folder}; start one: muster up") from None
+        raise NotRunning(f"no instance accepts requests in {folder}; start one: muster up") from None
     except TimeoutError:
         raise UserError(f"the instance in {folder} does not answer; try again", TRY_LATER) from None
     except OSError as error:
         raise UserError(f"{folder / SOCKET}: {error.strerror}; try again", TRY_LATER) from None
     except msgspec.MsgspecError as error:
-        raise UserError(f"{folder / SOCKET}: not answered by this version of muster: {error}") from None
+        raise UserError(f"{folder / SOCKET}: answer of another version of muster: {error}") from None
     if answer.error:
         raise UserError(answer.error, answer.exit_code or FAILURE)
     return answer.nodes

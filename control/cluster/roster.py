@@ -11,40 +11,43 @@ from muster_server.plane.kinds import kind, partitioned
 
 
 class Roster:
-    """The current nodes. Its answers are nodes to start or to end; the caller changes `seats` when it does so."""
+    """The current nodes. It returns nodes to start or to stop; the caller changes `seats` when it does so."""
 
     def __init__(self, config: Config) -> None:
         self.seats = seats(config)
         self.leaving: set[Seat] = set()
-        """Of `seats`, those that are ending."""
+        """The subset of `seats` that is ending."""
         self.partitions = {
             role: wanted(config, kind(role))[0]
             for role in sorted(partitioned())
             if any(seat.role == role for seat in self.seats)
         }
         self._used = Counter(seat.role for seat in self.seats)
-        """All places of a role that were ever taken: none is taken twice."""
+        """Number of indexes of each role that were ever used: none is used twice."""
 
     def staying(self, role: str) -> list[Seat]:
         """The nodes of a role that are not ending."""
         return [seat for seat in self.seats if seat.role == role and seat not in self.leaving]
 
     def another(self, role: str, partition: int) -> Seat:
-        """One more node. Raises `UserError`."""
-        begun = [seat.partition + 1 for seat in self.staying(role)]  # a growth has partitions that do not count yet
+        """Return a seat for one more node. Raises `UserError`."""
+        # a growth in progress has partitions that do not count yet
+        begun = [seat.partition + 1 for seat in self.staying(role)]
         partitions = max([self.partitions.get(role, 1), *begun])
         if partition >= partitions:
-            raise UserError(f"{role} has no partition {partition}, the last one is {partitions - 1}")
+            raise UserError(f"{role} has no partition {partition}; its last one is {partitions - 1}")
         if role in partitioned() and self._replicas(role)[partition] >= REPLICAS_MAX:
-            raise UserError(f"partition {partition} of {role} has {REPLICAS_MAX} replicas, which are the most")
+            raise UserError(
+                f"partition {partition} of {role} has {REPLICAS_MAX} replicas already (limit {REPLICAS_MAX})"
+            )
         return self._fresh(role, partition)
 
     def lacking(self, role: str, partitions: int) -> list[Seat]:
-        """The replicas that new partitions up to this number lack, compared with those they split. Raises
+        """The replicas that new partitions below this number lack, compared with those that they split. Raises
         `UserError`."""
         before = self.partitions[role]
         if partitions not in {before, 2 * before}:
-            raise UserError(f"{role} has {before} partitions, which can be doubled, but not become {partitions}")
+            raise UserError(f"{role} has {before} partitions, which can only be doubled, not grown to {partitions}")
         replicas = self._replicas(role)
         return [
             self._fresh(role, partition)
@@ -55,18 +58,18 @@ class Roster:
     def beyond(self, role: str, partitions: int) -> list[Seat]:
         """The nodes of partitions from this number on, which no longer exist. Raises `UserError`."""
         if partitions < self.partitions[role]:
-            raise UserError(f"{role} has {self.partitions[role]} partitions, and the number never falls")
+            raise UserError(f"{role} has {self.partitions[role]} partitions; their number cannot be reduced")
         return [seat for seat in self.staying(role) if seat.partition >= partitions]
 
     def dispensable(self, node: int, runs: Callable[[Seat], bool]) -> Seat:
-        """A node that is not the last running one of its kind. Raises `UserError`."""
+        """Return the seat of a node that is not the last running one of its kind. Raises `UserError`."""
         seat = next((seat for seat in self.seats if seat.node == node), None)
         if seat is None:
             raise UserError(f"the instance has no node {node}; muster cluster show --json has their numbers")
         others = [other for other in self.staying(seat.role) if other.partition == seat.partition and other != seat]
         if seat not in self.leaving and not any(map(runs, others)):
             of = f"partition {seat.partition} of {seat.role}" if seat.role in partitioned() else f"every {seat.role}"
-            raise UserError(f"{seat.name} is the last of {of} that runs: add another one first", TRY_LATER)
+            raise UserError(f"{seat.name} is the last running node of {of}; add another one first", TRY_LATER)
         return seat
 
     def _replicas(self, role: str) -> Counter[int]:
@@ -74,7 +77,7 @@ class Roster:
 
     def _fresh(self, role: str, partition: int) -> Seat:
         if self._used[role] >= PLACES_MAX:
-            most = f"{PLACES_MAX} nodes with the role {role}, which are the most"
-            raise UserError(f"the instance has had {most}: start it again")
+            most = f"{PLACES_MAX} nodes with the role {role} since its start (limit {PLACES_MAX})"
+            raise UserError(f"the instance has had {most}; restart it")
         self._used[role] += 1
         return Seat(role, self._used[role] - 1, partition)

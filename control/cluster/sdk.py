@@ -1,4 +1,4 @@
-"""The commands' use of the client library `muster`, in one place.
+"""The commands' use of the client library `muster`.
 
 The commands open everything through `connect`, so that a missing instance, a wrong token and a time-out end in one
 clear line with the right exit code.
@@ -25,7 +25,7 @@ EXIT_CODES: Final[Mapping[str, int]] = {
 
 
 END_CLIENT_S: Final = 5.0
-"""Time for answers of servers that a user named by hand, perhaps wrongly."""
+"""Limit of a connection to servers that a user named by hand, perhaps wrongly, in seconds."""
 
 
 class Message(Protocol):
@@ -33,7 +33,7 @@ class Message(Protocol):
 
     @property
     def room(self) -> str:
-        """As it was joined."""
+        """Name of the room, as the join gave it."""
 
     @property
     def position(self) -> muster.Position:
@@ -41,7 +41,7 @@ class Message(Protocol):
 
     @property
     def age(self) -> float | None:
-        """Seconds since a proxy took it, where that is known."""
+        """Seconds since a proxy accepted it, if known."""
 
     @property
     def sender(self) -> int:
@@ -53,7 +53,7 @@ class Message(Protocol):
 
 
 class Gap(Protocol):
-    """An announced loss; `last` is None when nobody knows the end."""
+    """An announced loss; `last` is None when no server knows the end."""
 
     @property
     def stream(self) -> object:
@@ -73,7 +73,7 @@ class Gap(Protocol):
 
     @property
     def room(self) -> str:
-        """As it was joined."""
+        """Name of the room, as the join gave it."""
 
 
 class Command(Protocol):
@@ -81,11 +81,11 @@ class Command(Protocol):
 
     @property
     def room(self) -> str:
-        """As it was joined."""
+        """Name of the room, as the join gave it."""
 
     @property
     def number(self) -> int:
-        """The same in each try."""
+        """All tries of one command have the same number."""
 
     @property
     def sender(self) -> int:
@@ -131,10 +131,10 @@ class Client(Protocol):
     async def send(
         self, user: int, data: bytes, *, device: str | None, expires: float
     ) -> Sequence[muster.DeviceResult]:
-        """Send a message to a user's devices, and return what became of it."""
+        """Send a message to a user's devices, and return the outcomes."""
 
     def direct(self) -> AsyncIterator[muster.Direct]:
-        """Messages to this client's user, as they come."""
+        """Messages to this client's user, as they arrive."""
 
     async def members(self, room: str, *, ids: bool, start: int, wait: float) -> muster.Members:
         """Count a room's members and, with `ids`, list users from `start` on."""
@@ -147,22 +147,22 @@ class Client(Protocol):
 
 
 def is_message(item: Item) -> TypeGuard[Message]:
-    """Tell a message from other items."""
+    """Whether the item is a message."""
     return hasattr(item, "position")
 
 
 def is_gap(item: Item) -> TypeGuard[Gap]:
-    """Tell a gap from other items."""
+    """Whether the item is a gap."""
     return hasattr(item, "reason")
 
 
 def is_command(item: Item) -> TypeGuard[Command]:
-    """Tell a command from other items."""
+    """Whether the item is a command."""
     return hasattr(item, "number")
 
 
 def check_name(room: str) -> None:
-    """Raise `UserError` unless it is a room name."""
+    """Raise `UserError` for an invalid room name."""
     try:
         check_room_name(room)
     except muster.BadRoomName as error:
@@ -181,7 +181,7 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to the instance in `place`, with the sessions that the client needs. Raises `UserError`.
 
-    `at`: use this gateway, or proxy, of the address and no other one. `token`: use this credential. `ages`: ask for those of
+    `at`: use only this gateway or proxy of the address. `token`: use this credential. `ages`: ask for the ages of
     messages.
     """
     known: Path | muster.Address | None

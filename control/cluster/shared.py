@@ -1,6 +1,7 @@
 """Nodes that share a process: each looks to its `Child` like a process of its own.
 
-Owns the process: started with the first of its nodes, and anew when it is gone. `control/node/shared.py` is its other end.
+Owns the process: started with the first of its nodes, and again after its end. `control/node/shared.py` is its other
+end.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from muster_server.control.errors import FAILURE
 from muster_server.control.node.shared import Order
 
 END_S: Final = 2.0
-"""A process without nodes is killed if it has not ended by then."""
+"""A process without nodes is killed if it has not ended after this many seconds."""
 
 
 class Tenant:
@@ -33,22 +34,22 @@ class Tenant:
         self._over: asyncio.Future[int] = loop.create_future()
 
     def send_signal(self, number: int) -> None:
-        """SIGTERM and SIGHUP are meant for this node alone. Raises `ProcessLookupError` if it has ended."""
+        """SIGTERM and SIGHUP go to this node only. Raises `ProcessLookupError` if it has ended."""
         if self.returncode is not None:
             raise ProcessLookupError
         orders = {signal.SIGTERM: "end", signal.SIGHUP: "reload"}
         self.order(orders[signal.Signals(number)])
 
     def order(self, word: Any, spec: str = "") -> None:
-        """Write one line to the process."""
+        """Write one order to the process."""
         self._host.write(msgspec.json.encode(Order(self._name, word, spec)) + b"\n")
 
     def terminate(self) -> None:
-        """End in order."""
+        """End in order: drain first."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """A node that does not end holds up the loop of all others: end the process, and the others start again."""
+        """Kill the whole process: a node that does not end blocks the loop of the others, which start again."""
         self._host.kill()
 
     async def wait(self) -> int:
@@ -56,7 +57,7 @@ class Tenant:
         return await asyncio.shield(self._over)
 
     def ended(self, code: int) -> None:
-        """It has ended, or its process has."""
+        """Called when the node or its process has ended."""
         if self.returncode is None:
             self.returncode = code
             self.stdout.feed_eof()
@@ -70,24 +71,24 @@ class SharedProcess:
         self._start, self._log = start, log
         self._host: Node | None = None
         self._tenants: dict[str, Tenant] = {}
-        """The nodes of the present process; one that has ended stays until it starts again."""
+        """The nodes of the current process; an ended node stays listed until it starts again."""
         self._hearing: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
 
     async def start(self, name: str, spec: str) -> Tenant:
-        """Start a node there. Raises `UserError` and `OSError`."""
+        """Start a node in the process. Raises `UserError` and `OSError`."""
         async with self._turn:
             if self._host is None or self._host.returncode is not None:
                 if self._hearing is not None:
-                    await self._hearing  # until each node of the last process is told of its end
+                    await self._hearing  # until each node of the previous process has got its exit code
                 self._host, self._tenants = await self._start(spec), {}
-                self._hearing = asyncio.create_task(self._hear(self._host), name="hears the shared process")
+                self._hearing = asyncio.create_task(self._hear(self._host), name="reads the shared process")
             tenant = self._tenants[name] = Tenant(name, self._host)
             tenant.order("start", spec)
             return tenant
 
     async def close(self) -> None:
-        """End it, once all its nodes have ended."""
+        """End the process, once all its nodes have ended."""
         if self._host is None or self._hearing is None:
             return
         self._host.close()
@@ -100,13 +101,13 @@ class SharedProcess:
             await self._hearing
 
     async def _hear(self, host: Node) -> None:
-        """Until it has ended: then its nodes have as well."""
+        """Read reports until the process has ended; its nodes have ended then as well."""
         async for line in host.stdout:
             try:
                 said = msgspec.json.decode(line, type=dict[str, Any])
                 tenant = self._tenants[said.pop("name")]
             except (msgspec.MsgspecError, KeyError):
-                self._log.warning("reported what is no state of a node", line=line[:200].decode(errors="replace"))
+                self._log.warning("reported an invalid state of a node", line=line[:200].decode(errors="replace"))
                 continue
             if "ended" in said:
                 tenant.ended(said["ended"])

@@ -26,16 +26,16 @@ from muster_server.plane.trust import URLS, revoked, shared_token, signing_secre
 
 DRAIN_MS: Final = 1_000
 SECRETS: Final = ("password_file", "users_file", "tls_key_file", "token_file")
-"""Endings of keys of any section that name files with secrets."""
+"""Suffixes of keys of any section that name files with secrets."""
 FORM: Final = b"-"
-"""A key that only shows whether the users of a file have names."""
+"""A dummy key, to check only whether the users of a file are valid names."""
 Programs = Mapping[str, tuple[str, int]]
-"""Where the programs beside the nodes listen, by name."""
+"""Addresses of the programs that run beside the nodes, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A node's own values. `files`: its file names in the folder."""
+    """A node's own values. `files`: name of its files in the folder."""
 
     role: str
     files: str
@@ -173,7 +173,7 @@ def reader(config: Config, url: str) -> Registration:
 
 
 def _registry_folder(place: Folder, url: str) -> str:
-    if url == "embedded":  # its server says who the nodes are
+    if url == "embedded":  # a server of the embedded registry belongs to this user, so its entries are trusted
         check(place)
     return str(place.path)
 
@@ -199,7 +199,7 @@ def secret_files(config: Config) -> list[str]:
 
 
 def wrong_secret_files(config: Config) -> Iterator[str]:
-    """A line for each such file of the cluster that this user can read and no node can start with."""
+    """A line for each secret file of the cluster that this user can read but no node can start with."""
     cluster = config.cluster
     checks: dict[str, tuple[str, Callable[[str], object]]] = {
         "secret_file": (cluster.secret_file, lambda file: secret(file, 32)),
@@ -221,13 +221,13 @@ def wrong_secret_files(config: Config) -> Iterator[str]:
 
 
 def warn_of_secrets(config: Config, log: structlog.typing.FilteringBoundLogger) -> None:
-    """Warn in the log of files with secrets that others may read."""
+    """Log a warning for files with secrets that other users can read."""
     for file in files.open_to_all(secret_files(config)):
-        log.warning("everybody on this machine may read or change a secret", file=file, mend=f"chmod o= {file}")
+        log.warning("all users of this machine can read or change a secret", file=file, mend=f"chmod o= {file}")
 
 
 def admin_access(config: Config) -> AdminAccess:
-    """How admin ports are entered."""
+    """The access to admin ports."""
     admin = config.admin
     return AdminAccess(
         token_file=absolute(admin.token_file),
@@ -237,7 +237,7 @@ def admin_access(config: Config) -> AdminAccess:
 
 
 def names_file(config: Config) -> str:
-    """The file of the key of room names, as far as this configuration knows it."""
+    """The file of the key of room names, if this configuration names it."""
     return absolute(config.cluster.names_file) or str(folder(config).name_key)
 
 
@@ -252,8 +252,10 @@ def signing_key_file(config: Config, place: Folder) -> str:
 
 
 def signing_keys(config: Config, place: Folder | None) -> list[str]:
-    """The public keys that certify servers, in hex: those of the configuration, else that of the private one where this
-    process can read it, in `place` if no file is named. Raises `ConfigError`."""
+    """The public keys that certify servers, in hex.
+
+    The configured ones, else the public half of the private key if this process can read it, in `place` if no file is
+    named. Raises `ConfigError`."""
     said = config.cluster.signing_keys.strip()
     if said:
         return said.split(",")
@@ -262,10 +264,10 @@ def signing_keys(config: Config, place: Folder | None) -> list[str]:
 
 
 def certifying_key(config: Config, place: Folder) -> bytes:
-    """The key that certifies servers. Raises `ConfigError`, also if this configuration does not trust it."""
+    """The key that certifies servers. Raises `ConfigError`, also if `cluster.signing_keys` lacks its public half."""
     file = signing_key_file(config, place)
     if (public := _public_half(file)) not in signing_keys(config, place):
-        raise ConfigError(f"cluster.signing_keys: lacks {public}, the public half of {file}")
+        raise ConfigError(f"cluster.signing_keys: lacks {public}, the public half of {file}; add it")
     return secret(file, 32)
 
 
@@ -299,11 +301,11 @@ def signing_secret(config: Config) -> bytes:
 
 
 def jwks(config: Config) -> str:
-    """The key set of users' tokens: a URL as it stands, or the path of a file; empty if there is none."""
+    """The key set of users' tokens: a URL as configured, or the absolute path of a file; empty if there is none."""
     said = config.cluster.jwks
     return said if said.startswith(URLS) else absolute(said)
 
 
 def absolute(file: str) -> str:
-    """Empty stays empty. Raises `ConfigError`."""
+    """Make a path absolute. Empty stays empty. Raises `ConfigError`."""
     return file and str(files.absolute(file))

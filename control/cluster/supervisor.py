@@ -1,7 +1,7 @@
-"""`muster up`: nodes on this machine, each in a process or several in one, restarted when they die, ended together.
+"""`muster up`: nodes on this machine, each in a process or several in one, restarted when they die, stopped together.
 
-Composes the instance's folder, the chosen addresses, the placement and one `Child` per node. With a registry the children
-register there, the embedded one is served from here, and nodes come and go as commands ask.
+Combines the instance's folder, the chosen addresses, the placement and one `Child` per node. With a registry the
+children register there, this process serves the embedded one, and commands add and remove nodes.
 """
 
 import asyncio
@@ -49,39 +49,39 @@ from muster_server.plane.files import write_atomically
 from muster_server.plane.kinds import command_keys, doors, kind, kinds, system_of
 from muster_server.plane.spec import Fault, Registration, Spec, SpecError, secret
 
-if TYPE_CHECKING:  # loaded only where there is a registry
+if TYPE_CHECKING:  # imported only with a registry
     from muster_server.control.cluster.certifier import Certifier
 
 """The program of a node, and of the template from which nodes are forked."""
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
-"""More for each node: all start at once, on the available cores."""
+"""Additional seconds for each node: all start at once, on the available cores."""
 REGISTRY_S: Final = 2.0
-"""A start waits this long for the registry's numbers of partitions. If they come later, missing nodes start then."""
+"""Seconds that a start waits for the registry's numbers of partitions. If they come later, missing nodes start then."""
 _Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
-"""The table for the address, its node, the key that asks for it, and the requested host and port."""
+"""Table for the address, its node, the key that configures it, and the requested host and port."""
 Started = Forked | Tenant
 Start = Callable[[str], Awaitable[Started]]
 """Starts a node, given the file of its spec."""
 STARTS_MAX: Final = 3
 BASE: Final = "rooms"
-"""The system without which an instance does not start. Others may come later."""
+"""The system without which an instance does not start. Other systems may start later."""
 AGAIN_S: Final = 15.0
-"""A node of another system that refuses to start (a damaged store, a server that is not there yet) is tried again after
-this."""
+"""A node of another system that refuses to start (a damaged store, a server that does not run yet) is retried after
+this many seconds."""
 TURN_S: Final = 5.0
-"""A later node blocks the next start for this long, unless it serves before."""
+"""A node that starts later blocks the next start for this many seconds, unless it serves earlier."""
 KILL_S: Final = 2.0
 LEAVE_S: Final = 10.0
-"""More with a registry: a broker hands its rooms over first, and the end is registered."""
+"""Additional seconds with a registry: a broker first hands over its rooms, and the end is registered."""
 FORSAKE_S: Final = 3.0
-"""More with a companion, which may have to write at the end: a database's drivers may wait this long for a server that
-stands still."""
+"""Additional seconds with a companion, which may have to write at the end: a database's driver may wait this long for a
+stalled server."""
 WRITE_AGAIN_S: Final = 1.0
 OTHERS: Final = ("serve.", "links.")
-"""Beginnings of keys that mean nothing to a running instance, beside those that only a system's commands read."""
+"""Prefixes of keys that have no meaning for a running instance, besides those that only a system's commands read."""
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address for clients of this machine, for a node that listens everywhere."""
+"""The address for clients of this machine, if a node listens on all addresses."""
 
 
 class Supervisor:
@@ -113,7 +113,7 @@ class Supervisor:
         self._certifier: Certifier | None = None
         self._started = self._ending = False
         self._counting: asyncio.Task[Mapping[str, Count]] | None = None
-        """Until the registry's numbers of partitions are known."""
+        """Runs until the registry's numbers of partitions are known."""
         self._reloads = 0
         # A start takes a second of a processor: half of the processors stay with running traffic.
         self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
@@ -121,9 +121,9 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
         self._unwritten = False
-        """Whether the last record could not be written, which is logged once."""
+        """The last record could not be written, which is logged once."""
         self._shared: dict[tuple[str, ...], SharedProcess] = {}
-        """The processes of several nodes, by the roles of these."""
+        """The processes that several nodes share, by the roles of the nodes."""
         self._programs = Programs(config, self.folder, log, self._on_change)
         self._open = contextlib.AsyncExitStack()
         self._registry = contextlib.AsyncExitStack()
@@ -135,7 +135,7 @@ class Supervisor:
             self._check_addresses()
             await self._programs.start()
             if self.config.registry.url == "embedded":
-                # All nodes registered there ended with the former instance.
+                # Every node registered in the file ended with the previous instance.
                 server = RegistryServer(self.folder.path, self._log, sessions=False)
                 await self._registry.enter_async_context(server)
             if self.config.registry.url:
@@ -173,7 +173,7 @@ class Supervisor:
             processes=[
                 self._process(seat, child)
                 for seat, child in self._children.items()
-                if kind(seat.role).awaited or child.served  # what nobody waits for is told of once it serves
+                if kind(seat.role).awaited or child.served  # a node that is not awaited is listed once it serves
             ],
             faults=self.config.faults.active(),
             registry=self.config.registry.url or UNSET,
@@ -190,7 +190,7 @@ class Supervisor:
         instance.prepare(self.folder, [seat.name for seat in servers], token_file)
 
     def _certify(self) -> None:
-        """Nodes get certificates; the key stays in this process. Raises `ConfigError`."""
+        """Write certificates for nodes; the key stays in this process. Raises `ConfigError`."""
         from muster_server.control.cluster.certifier import Certifier  # loads a library
 
         self._certifier = Certifier(self.folder, specs.certifying_key(self.config, self.folder), self._log)
@@ -198,9 +198,9 @@ class Supervisor:
         self._registry.callback(certifying.cancel)
 
     async def _count(self) -> None:
-        """Start as many partitions as the registry has, or as the configuration asks for until that is known. Raises
+        """Start as many partitions as the registry has, or as the configuration has until that is known. Raises
         `UserError`."""
-        self._counting = counting = asyncio.create_task(self._counted(), name="asks what has grown")
+        self._counting = counting = asyncio.create_task(self._counted(), name="reads the numbers of partitions")
         await asyncio.wait([counting], timeout=REGISTRY_S)
         if counting.done():
             self._take_up(counting.result())
@@ -224,13 +224,13 @@ class Supervisor:
             return counts
 
     async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
-        """The nodes that an instance of another name had in this folder. Raises `TreeError`."""
+        """Delete the numbers of nodes that an instance of another name had in this folder. Raises `TreeError`."""
         for number, name in (await directory.names()).items():
             if of_instance(number) and name != self._registered(seat_name(number)):
                 await opened.delete(f"{ROOT}/ids/{name}")
 
     def _take_up(self, counts: Mapping[str, Count]) -> None:
-        """Start as many partitions as the registry has: grown ones stay, whatever the configuration says. Raises
+        """Start as many partitions as the registry has: grown ones stay, whatever the configuration has. Raises
         `UserError`."""
         up = self.config.up
         for role in Roster(self.config).partitions:
@@ -238,7 +238,7 @@ class Supervisor:
             if partitions < known.spread:
                 up = msgspec.structs.replace(up, **{kind(role).plural: f"{known.spread}x{replicas}"})
                 self._log.warning(
-                    "starts as many partitions as there are by now",
+                    "starting as many partitions as the registry has",
                     layer=role,
                     partitions=known.spread,
                     asked=partitions,
@@ -250,7 +250,10 @@ class Supervisor:
                 self._roster.partitions[role] = known.spread  # a growth that is only prepared may be undone
         count = len(self._roster.seats)
         if count > NODES_MAX:
-            raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
+            raise UserError(
+                f"too many nodes: {count} with the grown partitions (limit {NODES_MAX} per instance); use fewer "
+                "replicas"
+            )
         enough_files(count)
         self._servers = self._doors(self._roster.seats)
 
@@ -260,7 +263,7 @@ class Supervisor:
         return [seat for seat in seats if kind(seat.role).door]
 
     def _catch_up(self, counts: Mapping[str, Count]) -> None:
-        """Start the missing nodes after a late answer of the registry, beside those that waited for it too. Raises
+        """Start the missing nodes after a late answer of the registry, beside the nodes that waited for it too. Raises
         `UserError`."""
         before = self._roster.seats
         self._take_up(counts)
@@ -269,7 +272,7 @@ class Supervisor:
         self._start(new, asyncio.Semaphore(max(1, len(new))))
 
     def _check_addresses(self) -> None:
-        """Try addresses before anything starts. Raises `UserError` if one is not available."""
+        """Try addresses before any node starts. Raises `UserError` if one is not available."""
         with Ports(marks=False) as ports:
             for _, seat, key, host, port in self._asked(self._roster.seats):
                 self._held(ports, seat)(key, host, port)
@@ -302,7 +305,7 @@ class Supervisor:
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
     def _held(self, ports: Ports, seat: Seat) -> Callable[[str, str, int], tuple[str, int]]:
-        """How to get an address for this node: over TCP for a face."""
+        """The function that reserves an address for this node: a TCP address for a face."""
         return ports.udp if kind(seat.role).linked else ports.tcp
 
     def _link(self, seat: Seat) -> tuple[str, int]:
@@ -310,8 +313,8 @@ class Supervisor:
         return self._links.get(seat) or (self._admins[seat][0], 0)
 
     def _asked(self, new: Sequence[Seat]) -> list[_Asked]:
-        """The requested address of each socket: named ports first, so that a free one from the kernel is none of
-        them."""
+        """The requested address of each socket. Configured ports come first, so that no free port from the kernel is
+        one of them."""
         return sorted(self._binds(new), key=lambda asked: asked[-1] == 0)
 
     def _binds(self, new: Sequence[Seat]) -> Iterator[_Asked]:
@@ -354,7 +357,7 @@ class Supervisor:
         return await start(str(file))
 
     def _starts(self, seat: Seat) -> Start:
-        """Return a function that starts its process, given the file of its spec."""
+        """Return the function that starts the node's process, given the file of its spec."""
         group = together(self.config, seat)
         if group is None:
             return self._forks(seat.name)
@@ -400,11 +403,11 @@ class Supervisor:
         return msgspec.structs.replace(made, servers={role: self._told(role) for role in doors()})
 
     def _registered(self, name: str) -> str:
-        """The registration of a node."""
+        """The registered name of a node."""
         return f"{self.config.instance.name}-{name}"
 
     def _told(self, role: str) -> list[tuple[str, int, str]]:
-        """The servers of a role that clients learn, if no registry knows them."""
+        """The servers of a role that clients learn if there is no registry."""
         ends = [self._endpoint(seat) for seat in self._servers if seat.role == role]
         return [(end.host, end.port, end.public_key) for end in ends]
 
@@ -419,7 +422,8 @@ class Supervisor:
         return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)
 
     async def _until_ready(self) -> None:
-        """Until all nodes of rooms are ready, and those of other systems too, or refuse to start. Raises `UserError`."""
+        """Wait until all nodes of rooms are ready, and those of other systems are ready or refuse to start. Raises
+        `UserError`."""
         wait = READY_S + READY_EACH_S * len(self._roster.seats)
         try:
             async with asyncio.timeout(wait) as limit:
@@ -431,7 +435,7 @@ class Supervisor:
                         limit.reschedule(None)
                     base = [child for seat, child in self._children.items() if _is_base(seat)]
                     if any(child.state == "waiting" for child in base):
-                        limit.reschedule(None)  # nothing here is late
+                        limit.reschedule(None)  # the limit does not apply any more
                     elif limit.when() is None:
                         limit.reschedule(asyncio.get_running_loop().time() + wait)
                     for child in base:
@@ -439,19 +443,20 @@ class Supervisor:
                             raise UserError(f"{child.name} cannot start: {child.error}")
                         if child.restarts >= STARTS_MAX:
                             raise UserError(
-                                f"{child.name} died {child.restarts} times before it was ready; its log says why"
+                                f"{child.name} died {child.restarts} times before it was ready; see its log"
                             )
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             if not self._counting and all(self._settled(seat) for seat in self._children if _is_base(seat)):
-                return  # it goes on without the others, which are tried again
+                return  # the instance runs without the others, which are retried
             late = [f"{child.name} ({child.state})" for child in self._children.values() if child.state != "ready"]
             who = ", ".join(late) or f"the registry {self.config.registry.url}"
-            raise UserError(f"not ready after {wait:.0f} s: {who}; their logs say why") from None
+            raise UserError(f"not ready after {wait:.0f} s: {who}; see their logs") from None
 
     def _settled(self, seat: Seat) -> bool:
-        """Whether the start need not wait for a node: it is ready, or, of a system beside rooms, cannot start now."""
+        """Whether the start need not wait for a node: it is ready, or it belongs to another system than rooms and
+        cannot start now."""
         child = self._children[seat]
         if child.state == "ready":
             return True
@@ -465,7 +470,7 @@ class Supervisor:
             self._write_record()
 
     def _write_record(self) -> None:
-        """Write the record, retrying for ever: a failed record is no reason to end a node."""
+        """Write the record, and retry without limit: no node ends because of a failed record."""
         if self._write_again is not None:
             self._write_again.cancel()
             self._write_again = None
@@ -482,7 +487,7 @@ class Supervisor:
             self._unwritten = False
 
     def _awaited(self) -> list[Seat]:
-        """The nodes that the instance needs to be ready."""
+        """The nodes that must be ready before the instance is."""
         return [seat for seat in self._roster.seats if kind(seat.role).awaited]
 
     def _reached(self, seat: Seat) -> tuple[str, int]:
@@ -512,15 +517,16 @@ class Supervisor:
         )
 
     def _why(self, child: Child) -> str:
-        """The reason for which a node does not serve; empty if it does, or is about to."""
+        """The reason why a node does not serve; empty if it serves or is about to."""
         if child.state in {"waiting", "failed"}:
             return child.error or child.why
         return "" if child.state == "ready" or child.served else child.why
 
-    # --- another configuration --------------------------------------------------------------------------------------
+    # --- reload -----------------------------------------------------------------------------------------------------
 
     def reload(self, read: Callable[[], Loaded]) -> None:
-        """Read the configuration again: all nodes take what can change while they run; a bad one changes nothing."""
+        """Read the configuration again: all nodes use the values that can change while they run; a bad configuration
+        changes nothing."""
         if self._live is None or self._ending:
             return
         before = self.config
@@ -542,7 +548,7 @@ class Supervisor:
         self._follow_counts()
 
     def _follow_counts(self) -> None:
-        """Start or end nodes of roles whose number follows from other keys."""
+        """Start or stop nodes of roles whose number depends on other keys."""
         for of in (of for of in kinds().values() if not of.plural and self.config.runs(system_of(of.name))):
             staying, count = self._roster.staying(of.name), of.wanted(self.config.section)
             self._retire(staying[count:])
@@ -552,29 +558,29 @@ class Supervisor:
         try:
             write_atomically(self.folder.spec(name), msgspec.json.encode(told))
         except OSError as error:
-            self._log.error("not told of the new configuration", child=name, error=error.strerror)
+            self._log.error("did not get the new configuration", child=name, error=error.strerror)
         else:
             child.hang_up()
 
     def _representative(self) -> Seat:
-        """A node whose spec has the most keys that can change."""
+        """The node whose spec has the largest number of keys that can change."""
         seats = [seat for seat in self._roster.seats if seat in self._epochs] or self._roster.seats
         return max(seats, key=lambda seat: (kind(seat.role).linked, len(kind(seat.role).reloads)))
 
-    # --- who comes and goes -----------------------------------------------------------------------------------------
+    # --- adding and removing nodes ----------------------------------------------------------------------------------
 
     def take(self, request: Request) -> list[Seated]:
-        """Begin the work of a command's request. Raises `UserError`."""
+        """Start the work of a command's request. Raises `UserError`."""
         roster = self._roster
         if isinstance(request, Look):
             return [self._seated(seat) for seat in roster.seats]
         if not self.config.registry.url:
             raise UserError(
-                "without a registry nodes know each other from their start alone; for some to come and go: "
+                "nodes can be added and removed only with a registry, since without it none learns of the change: "
                 "muster up --registry embedded"
             )
         if self._ending:
-            raise UserError("the instance ends", TRY_LATER)
+            raise UserError("the instance is ending", TRY_LATER)
         match request:
             case Add(role=role, partition=partition):
                 concerned = [roster.another(role, partition)]
@@ -602,7 +608,7 @@ class Supervisor:
             return
         count = len(self._roster.seats) + len(new)
         if count > NODES_MAX:
-            raise UserError(f"{NODES_MAX} nodes are the most in one instance")
+            raise UserError(f"too many nodes in one instance (limit {NODES_MAX})")
         enough_files(count)
         servers = self._doors(new)
         self._prepare(servers)
@@ -656,12 +662,13 @@ class Supervisor:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def _patience_s(self, seat: Seat) -> float:
-        """Time for a node to end."""
+        """Limit of a node's end, in seconds."""
         patience = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
         return patience + (FORSAKE_S if kind(seat.role).companion else 0.0)
 
     async def _end(self) -> None:
-        """End all, also if the waiting task is cancelled: a node that is not told to end loses accepted messages."""
+        """Stop all nodes, even if the waiting task is cancelled: a node that is not told to end loses accepted
+        messages."""
         self._ending = True
         ending = asyncio.create_task(self._end_all(), name="ends the instance")
         while not ending.done():
@@ -673,7 +680,8 @@ class Supervisor:
         if self._counting is not None:
             self._counting.cancel()
             await asyncio.gather(self._counting, return_exceptions=True)
-        # All end: no reader is left, and without a session a node does not wait for readers of its registration.
+        # Close the registry first: all nodes end, and without a session no node waits for the readers of its
+        # registration.
         await self._registry.aclose()
         for order in sorted({kind(seat.role).ends for seat in self._children}):
             ending = [(seat, child) for seat, child in self._children.items() if kind(seat.role).ends == order]
@@ -690,12 +698,12 @@ class Supervisor:
 
 
 def _is_base(seat: Seat) -> bool:
-    """Whether the instance is nothing without the node: it is one of rooms."""
+    """Whether the instance cannot run without the node: it belongs to rooms."""
     return system_of(seat.role) == BASE
 
 
 async def _run(child: Child, turns: asyncio.Semaphore) -> None:
-    """Run the node when its turn comes, until it is stopped."""
+    """Run the node when it is its turn, until it is stopped."""
     async with turns:
         running = asyncio.create_task(child.run(), name=f"runs {child.name}")
         with contextlib.suppress(TimeoutError):
@@ -707,12 +715,13 @@ def _check(config: Config) -> None:
     """Refuse what only `muster serve` can do. Raises `ConfigError`."""
     if config.cluster.identity != "off":
         raise ConfigError(
-            "cluster.identity: is for muster serve; the nodes of muster up share a user and a folder, and so their keys"
+            "cluster.identity: applies only to muster serve; the nodes of muster up share a user and a folder, "
+            "and so their keys"
         )
 
 
 def fault_rules(role: str, faults: Faults, placement: Snapshot) -> list[Fault]:
-    """The fault rules of a role's node: for datagrams to its peers, and both directions of its clients' links."""
+    """The fault rules of a role's node: for datagrams to its peers, and for both directions of its clients' links."""
     rules = [
         _rule(faults, f"{role}->{node.role}", "out", (node.host, node.link_port))
         for node in placement.nodes

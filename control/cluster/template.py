@@ -1,7 +1,7 @@
-"""Starts nodes by forks of one process that has loaded them (`control/node/template.py`).
+"""Starts nodes by forks of one process that has loaded their modules (`control/node/template.py`).
 
-Owns that process: started with the first node, and anew when it is gone. A node is this process's own child all the
-same: the end of the template ends no node, and the end of this process ends all.
+Owns that process: started with the first node, and again after its end. A node is nevertheless a child of this process:
+the end of the template ends no node, and the end of this process ends all.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from muster_server.control.node.template import OPTION, Start
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 ANSWER_S: Final = 30.0
-"""A template that has not answered by then is replaced: it loads for a second at most where nothing else runs."""
+"""A template that has not answered after this many seconds is replaced; on an idle machine it loads in a second."""
 ANSWER_MAX: Final = 32
 STDERR: Final = 2
 BURY_S: Final = 0.002
-"""Time between looks at a node that has closed its streams and so ends."""
+"""Seconds between polls of a node that has closed its streams and so is about to end."""
 
 
 class Node:
@@ -40,19 +40,19 @@ class Node:
         self._transport: asyncio.Transport | None = None
 
     async def tie(self, ours: socket.socket) -> None:
-        """Read its output from our end, which ends it when it closes."""
+        """Read its output from our end of the socket; closing that end stops the node."""
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: _Tie(self.stdout, self._bury), sock=ours)
         if self.returncode is not None:  # it has ended already
             self._transport.close()
 
     def write(self, data: bytes) -> None:
-        """To its standard input; nothing if it has ended."""
+        """Write to its standard input; does nothing if it has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
-        """End its standard input; nothing if it has ended."""
+        """Close its standard input; does nothing if it has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -76,7 +76,7 @@ class Node:
         return code
 
     def _bury(self) -> None:
-        """Take its exit code; it closes its streams a moment before it ends."""
+        """Collect its exit code; it closes its streams a moment before it ends."""
         if self.returncode is not None:
             return
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -101,12 +101,13 @@ class _Tie(asyncio.StreamReaderProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(None)  # a process that ends with unread input resets the connection: an end as well
+        # a process that ends with unread input resets the connection, which is an end as well
+        super().connection_lost(None)
         self._ended_with()
 
 
 class Template:
-    """The process from which nodes are forked. `command` is its program."""
+    """The process from which nodes are forked. `command` is its command line."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -115,7 +116,7 @@ class Template:
         self._turn = asyncio.Lock()
 
     async def start(self, name: str, words: Sequence[str], stderr: IO[bytes] | None = None) -> Node:
-        """Fork a node of these words, which `ps` shows by this name. Raises `UserError` and `OSError`."""
+        """Fork a node with these arguments, which `ps` shows by this name. Raises `UserError` and `OSError`."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -130,7 +131,7 @@ class Template:
         return node
 
     async def close(self) -> None:
-        """End it; nodes stay."""
+        """End the template; nodes continue."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -141,7 +142,7 @@ class Template:
             self._process = None
 
     async def _forked(self, request: bytes, streams: Sequence[int]) -> int:
-        """The pid of a new node. A template that is gone since it was used last is begun anew."""
+        """The process id of a new node. A template that has ended since its last use is started again."""
         before = self._socket
         answer = b"" if before is None else await self._answer(before, request, streams)
         if not answer:
@@ -150,11 +151,11 @@ class Template:
         if not answer:
             code = None if self._process is None else await self._process.wait()
             await self.close()
-            raise UserError(f"the process that starts nodes ended with {code}", FAILURE)
+            raise UserError(f"the template process that starts nodes ended with code {code}", FAILURE)
         return int(answer)
 
     async def _answer(self, asked: socket.socket, request: bytes, streams: Sequence[int]) -> bytes:
-        """Nothing if the template has ended."""
+        """The template's answer; empty if it has ended."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 _adopts(True)
@@ -162,7 +163,7 @@ class Template:
                 return await asyncio.get_running_loop().sock_recv(asked, ANSWER_MAX)
         except ConnectionError:
             return b""
-        except BaseException:  # its answer would be taken for that to the next request
+        except BaseException:  # its answer would be taken for the answer to the next request
             await self.close()
             raise
         finally:
@@ -183,7 +184,7 @@ class Template:
 
 
 def _adopts(orphans: bool) -> None:
-    """Whether this process becomes the parent of its descendants' orphans. Raises `OSError`."""
+    """Set whether this process adopts the orphans among its descendants. Raises `OSError`."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

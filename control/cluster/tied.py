@@ -1,7 +1,7 @@
 """Runs a program that dies with its parent: `python -m muster_server.control.cluster.tied PARENT PROGRAM ARGUMENT…`.
 
-The kernel's signal at a parent's end outlives the change of program; so a killed `muster up` leaves none behind. It also may
-open as many files as the machine allows, since few programs raise their own limit.
+The kernel's signal at a parent's end survives exec, so a killed `muster up` leaves no program behind. The limit of open
+files is raised as far as the machine allows, since few programs raise their own.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    """Become the program."""
+    """Replace this process with the program."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -1,7 +1,7 @@
-"""The nodes that `muster up` starts: how many of each role, in which partitions, under which names.
+"""The nodes that `muster up` starts: their number per role, their partitions and names.
 
 A node's number and name follow from its role and its index within the role; the first node has the role's own name. So
-epochs, keys and logs stay where they are when other nodes come or go, and when other roles are added.
+epochs, keys and logs keep their names when other nodes come or go, and when other roles are added.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from muster_server.plane.kinds import kind, kinds
 PARTITIONS_MAX: Final = 256
 REPLICAS_MAX: Final = 16
 NODES_MAX: Final = 512
-"""In one instance: each is a process of about 60 MiB beside its rings."""
+"""Limit of nodes in one instance: each is a process of about 60 MiB besides its rings."""
 FIRST_NUMBERS: Final = 10_000
-"""The numbers of an instance's nodes, from 1 on; `muster serve` gives those above, up to 999,999,999."""
+"""The numbers of an instance's nodes, from 1 on; `muster serve` assigns those above, up to 999,999,999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Seat:
 
 
 def of_instance(number: int) -> bool:
-    """Whether this is the number of an instance's node, which follows from its place."""
+    """Whether this is the number of an instance's node, which follows from its role and index."""
     return number <= FIRST_NUMBERS or number >= LATER
 
 
@@ -60,12 +60,16 @@ def grid(text: str) -> tuple[int, int]:
     """Parse partitions and replicas: `2x3`, or `2` for `2x1`. Raises `ValueError` with the mistake."""
     parts = text.split("x")
     if not (1 <= len(parts) <= 2 and all(part.isascii() and part.isdigit() for part in parts)):
-        raise ValueError(f"{text!r} is not PARTITIONSxREPLICAS, as 2x2, nor PARTITIONS, as 2")
+        raise ValueError(
+            f"invalid size {text!r} (expected PARTITIONSxREPLICAS, for example 2x2, or PARTITIONS, for example 2)"
+        )
     partitions, replicas = (*map(int, parts), 1)[:2]
     if partitions.bit_count() != 1 or partitions > PARTITIONS_MAX:
-        raise ValueError(f"{partitions} partitions are not a power of two from 1 to {PARTITIONS_MAX}")
+        raise ValueError(
+            f"invalid number of partitions {partitions} (expected a power of two from 1 to {PARTITIONS_MAX})"
+        )
     if not 1 <= replicas <= REPLICAS_MAX:
-        raise ValueError(f"{replicas} replicas are not 1 to {REPLICAS_MAX}")
+        raise ValueError(f"invalid number of replicas {replicas} (expected 1 to {REPLICAS_MAX})")
     return partitions, replicas
 
 
@@ -90,16 +94,16 @@ def seats(config: Config) -> list[Seat]:
 
 
 def together(config: Config, seat: Seat) -> tuple[str, ...] | None:
-    """The roles of the process that this node shares with others; None if it has a process of its own. Raises `ValueError`
-    with the mistake."""
+    """The roles that share a process with this node; None if it has a process of its own. Raises `ValueError` with the
+    mistake."""
     if config.up.processes == "first" and seat.index > 0:
         return None
     return next((group for group in groups(config.up.processes) if seat.role in group), None)
 
 
 def groups(text: str) -> list[tuple[str, ...]]:
-    """Parse which roles share a process: `apart`, `first`, `together`, or `gateway+proxy,broker+router`. Raises `ValueError`
-    with the mistake."""
+    """Parse the groups of roles that share a process: `apart`, `first`, `together`, or `gateway+proxy,broker+router`.
+    Raises `ValueError` with the mistake."""
     if text == "apart":
         return []
     if text in {"first", "together"}:
@@ -109,7 +113,7 @@ def groups(text: str) -> list[tuple[str, ...]]:
     every = [role for group in found for role in group]
     for role in every:
         if role not in machines:
-            raise ValueError(f"{role!r} is none of {', '.join(sorted(machines))}")
+            raise ValueError(f"invalid role {role!r} (expected one of {', '.join(sorted(machines))})")
         if every.count(role) > 1:
-            raise ValueError(f"{role} is named twice")
+            raise ValueError(f"role {role} is named twice")
     return found

@@ -30,20 +30,20 @@ from muster_server.plane.options import DoorOptions
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
 NOT_KEYS: Final = frozenset({FILE_VARIABLE, systems.MORE, "MUSTER_BENCH_LOOPBACK"})
-"""Variables with the prefix that are not keys: ours, and the one by which `muster bench` finds itself in its
+"""Variables with the prefix that are not keys: Muster's own, and the one by which `muster bench` finds itself in its
 namespace."""
 DEFAULT: Final = "default"
 NONE: Final = "none"
-"""The value of a URL key for "none", where `muster up` presets one."""
+"""The value that turns off a URL key for which `muster up` has a preset."""
 FILE_BYTES_MAX: Final = 1 << 20
-"""Of the file, which may be a device or an endless pipe."""
+"""Limit of the file in bytes: the path may name a device or an endless pipe."""
 
 KeyPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One value of a layer, and its origin. `text`: it is text and may be converted."""
+    """One value of a layer, and its origin. `text`: the value is text and may be converted."""
 
     raw: Any
     origin: str
@@ -69,8 +69,8 @@ def load(
     """Read all layers.
 
     `flags` maps a dotted key to its value and the flag's name; `profile` holds the command's own presets
-    (`control.config.options.UP`). `roles`: their addresses are checked, as they must reach each other. Raises
-    `ConfigError` with one line: what is wrong, where, and how to mend it.
+    (`control.config.options.UP`). `roles`: their addresses are checked, because these roles must reach each other.
+    Raises `ConfigError` with one line: what is wrong, where, and how to mend it.
     """
     environment = os.environ if environment is None else environment
     layers: dict[KeyPath, Value] = {}
@@ -89,8 +89,8 @@ def load(
 
 
 def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
-    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own. The last two may be absent.
-
+    """Find the file to read: from the flag, from `$MUSTER_CONFIG`, `./muster.toml`, or the user's own. The last two are
+    optional.
     Raises `ConfigError` for a `./muster.toml` that another user could have written.
     """
     if file is not None:
@@ -107,8 +107,8 @@ def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """A file in a folder that this user may not enter counts as absent, as when another user's folder is the current
-    one."""
+    """Whether the file exists. A file in a folder that this user may not enter counts as missing, for example if the
+    current folder belongs to another user."""
     try:
         return path.is_file()
     except PermissionError:
@@ -137,13 +137,14 @@ def _from_file(file: Path) -> dict[KeyPath, Value]:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
-            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, the most for a configuration")
+            raise ConfigError(f"{file} is too long for a configuration (limit {FILE_BYTES_MAX >> 20} MiB)")
         tree = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: is not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or endlessly nested tables
+    # raised too for a number of thousands of digits, or very deeply nested tables
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: is not TOML: {error}") from None
     return {path: Value(raw, str(file)) for path, raw in _flatten(tree, whole(), (), str(file))}
 
@@ -169,14 +170,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
         path = tuple(name[len(PREFIX) :].lower().split("__"))
         if len(path) == 1:
             close = _close(name, [_variable(key) for key, _ in _leaves(whole()())])
-            raise ConfigError(f"{name}: not a variable of Muster; a key is MUSTER_SECTION__KEY{close}")
+            raise ConfigError(f"{name}: unknown variable; keys are named MUSTER_SECTION__KEY{close}")
         kind: Any = whole()
         for end in range(1, len(path) + 1):
             if not _is_table(kind):
                 raise ConfigError(f"{name}: {dotted(path[: end - 1])} has no keys below it")
             kind = _child(kind, path[:end], name)
         if _is_table(kind):
-            raise ConfigError(f"{name}: {dotted(path)} is a table: name one of its keys, {_variable((*path, 'key'))}")
+            raise ConfigError(f"{name}: {dotted(path)} is a table; name one of its keys: {_variable((*path, 'key'))}")
         layer[path] = Value(environment[name], name, text=True)
     return layer
 
@@ -201,7 +202,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _child(kind: Any, path: KeyPath, where: str) -> Any:
-    """The type of a table's entry, or a `ConfigError` with the nearest name."""
+    """The type of a table's entry. Raises `ConfigError`, which suggests the nearest name."""
     if not _is_struct(kind):
         return get_args(kind)[1]
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -213,7 +214,7 @@ def _child(kind: Any, path: KeyPath, where: str) -> Any:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """All allowed values of a key, if there is a list of them."""
+    """All allowed values of a key, if they are enumerated."""
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return get_args(plain) if get_origin(plain) is Literal else ()
 
@@ -250,7 +251,7 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             choices = ", ".join(repr(choice) for choice in _choices(kind))
             wrong = f"is not one of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
-        if isinstance(value.raw, str) and "\0" in value.raw:  # no path may contain it
+        if isinstance(value.raw, str) and "\0" in value.raw:  # no path may contain a NUL
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: contains a NUL")
     config: Config = msgspec.convert(tree, whole())
     for section in config.sections():
@@ -287,12 +288,10 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[str]
     if wrong := _wrong_admin(config.serve.admin):
         raise fail(("serve", "admin"), wrong)
     if bool(config.admin.tls_cert_file) != bool(config.admin.tls_key_file):
-        raise fail(
-            ("admin", "tls_key_file"), "a certificate and its key go together: admin.tls_cert_file, admin.tls_key_file"
-        )
+        raise fail(("admin", "tls_key_file"), "admin.tls_cert_file and admin.tls_key_file need each other; set both")
     seats = layout.seats(config)
     if len(seats) > layout.NODES_MAX:
-        raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
+        raise fail(("up",), f"too many nodes: {len(seats)} (limit {layout.NODES_MAX} on one machine)")
     if fault := _fault_of(config.registry):
         raise fail(("registry", fault[0]), fault[1])
     _check_addresses(config, layers, [kind(role) for role in roles], seats, fail)
@@ -325,54 +324,61 @@ def _check_addresses(
                 raise fail((of.key, name), f"{address!r} {NO_ADDRESS}") from None
             count = sum(seat.role == of.name for seat in seats)
             if port and port + count - 1 > PORT_MAX:
-                raise fail((of.key, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
+                raise fail((of.key, name), f"too many nodes: {count} from port {port} on exceed port {PORT_MAX}")
         if not of.linked:
             continue
         link = of.key, names[-1]
         if ipaddress.ip_address(hosts[link]).is_unspecified:
-            raise fail(link, f"{address!r} is every address; other roles send there, so name one address")
-        if link in layers or any(seat.role == of.name for seat in seats):  # those of systems that are off stand alone
+            raise fail(link, f"{address!r} stands for all addresses; name one address, since other roles send to it")
+        # addresses of disabled systems are not compared
+        if link in layers or any(seat.role == of.name for seat in seats):
             links[link] = hosts[link]
         if isinstance(section, DoorOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
             name = "idle_timeout_ms" if (of.key, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
-            raise fail((of.key, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
-    written = sorted(links, key=lambda path: path not in layers)  # only explicit values: their author can change them
+            raise fail(
+                (of.key, name), f"the idle timeout of {silence} ms is shorter than two keepalives of {keepalive} ms"
+            )
+    # explicit values first, since their author can change them
+    written = sorted(links, key=lambda path: path not in layers)
     for path in written[1:]:
         first = written[0]
         if (":" in links[path]) != (":" in links[first]):
-            text = f"{links[first]} does not reach {dotted(path)}, {links[path]}: links are all IPv4 or all IPv6"
+            text = (
+                f"{links[first]} and {dotted(path)} = {links[path]} cannot reach each other: links must be all IPv4 "
+                "or all IPv6"
+            )
             raise fail(first, text)
 
 
 def _wrong_admin(address: str) -> str | None:
-    """Returns the mistake in the admin address, if there is one."""
+    """Return the mistake in the admin address, or None."""
     try:
         host, _ = split_address(address)
     except ValueError:
         return f"{address!r} {NO_ADDRESS}"
     every = ipaddress.ip_address(host).is_unspecified
-    return f"{address!r} is every address; the registry gives it to others, so name one address" if every else None
+    return f"{address!r} stands for all addresses; name one address, since the registry passes it on" if every else None
 
 
 def _fault_of(registry: Registry) -> tuple[str, str] | None:
-    """Returns the wrong key and its mistake."""
+    """Return the wrong key and its mistake, or None."""
     if registry.url.startswith("zk://"):
-        from muster_server.control.config.zookeeper import servers  # imports kazoo, here only
+        from muster_server.control.config.zookeeper import servers  # imports kazoo, only here
 
         try:
             servers(registry.url)
         except ValueError as error:
             return "url", str(error)
     elif registry.url not in {"", "embedded"}:
-        return "url", f"{registry.url!r} is neither embedded, zk://HOST:PORT,HOST:PORT/PATH nor none"
+        return "url", f"invalid registry {registry.url!r} (expected embedded, zk://HOST:PORT,HOST:PORT/PATH or none)"
     if bool(registry.tls_cert_file) != bool(registry.tls_key_file):
-        return "tls_key_file", "a certificate and its key go together: registry.tls_cert_file, registry.tls_key_file"
+        return "tls_key_file", "registry.tls_cert_file and registry.tls_key_file need each other; set both"
     if registry.tls_cert_file and not registry.tls_ca_file:
-        return "tls_ca_file", "registry.tls_cert_file needs it: a certificate is shown over TLS alone"
+        return "tls_ca_file", "registry.tls_cert_file needs it, since a certificate is used only with TLS"
     if registry.auth == "none":
         return None
     if not registry.url.startswith("zk://"):
-        return "auth", "only ZooKeeper asks who we are: registry.url = zk://…"
+        return "auth", "applies only to ZooKeeper; set registry.url = zk://…"
     missing = next((name for name in ("user", "password_file") if not getattr(registry, name)), None)
     return (missing, f"registry.auth = {registry.auth!r} needs it") if missing else None

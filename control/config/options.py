@@ -1,8 +1,8 @@
-"""Every key of the configuration that no system owns, and the whole that the systems' sections make with them.
+"""Every key of the configuration that no system owns, and the whole configuration with the systems' sections.
 
-Owns the shape only: type, bounds, default, unit and why the default is what it is. It must not know files, environment or
-flags (`control/config/load.py`), nor what starts with the values (`control/cluster/`). A role's keys stand in the folder of
-its system. `docs/configuration.md` is generated from all of them.
+Owns the shape only: type, bounds, default, unit and the reason of the default. It must not know files, environment or
+flags (`control/config/load.py`), nor the programs that use the values (`control/cluster/`). A role's keys are in the
+folder of its system. `docs/configuration.md` is generated from all of them.
 """
 
 import functools
@@ -16,26 +16,27 @@ from muster_server.plane.kind import O, RoleKind
 from muster_server.plane.kinds import clustered, kind, kinds, linked, partitioned
 from muster_server.plane.options import Section, key
 
-Chance = Annotated[float, key("", "faults are off unless asked for", "fraction", ge=0.0, le=1.0)]
+Chance = Annotated[float, key("", "faults are off by default", "fraction", ge=0.0, le=1.0)]
 
 
 class Instance(Section, frozen=True):
     """The name of this installation, and the folder of its run-time files."""
 
     name: Annotated[
-        str, key("Name in logs and `muster status`", "tells instances apart", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
+        str, key("Name in logs and `muster status`", "distinguishes instances", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
     ] = "muster"
     dir: Annotated[
         str,
         key(
-            "Folder of keys, tokens and `instance.json`, mode 0700; clients on this machine find the instance by it",
+            "Folder of keys, tokens and `instance.json`, mode 0700; clients on this machine find the instance "
+            "through it",
             "empty: `$XDG_RUNTIME_DIR/muster`, else `/tmp/muster-UID`",
         ),
     ] = ""
 
 
 class Cluster(Section, frozen=True):
-    """The secrets that all nodes share. `muster serve` makes none: each host has the same."""
+    """The secrets that all nodes share. `muster serve` makes none: all hosts need the same ones."""
 
     secret_file: Annotated[
         str,
@@ -63,21 +64,22 @@ class Cluster(Section, frozen=True):
         key(
             "File with one or two secrets that sign users' tokens, one line of at least 32 bytes each; gateways and proxies"
             " accept both, `muster token` signs with the first",
-            "empty: `jwt.secret` in `instance.dir`, made once by `muster up`; `muster serve` takes no user's token then",
+            "empty: `jwt.secret` in `instance.dir`, made once by `muster up`; `muster serve` then accepts no "
+            "user's token",
         ),
     ] = ""
     jwks: Annotated[
         str,
         key(
-            "JSON Web Key Set of those who sign users' tokens with a private key (EdDSA, ES256, RS256): a file, or a URL"
-            " that is fetched again every 5 minutes and for unknown keys",
-            "empty: none; a key that can only check lets no gateway sign",
+            "JSON Web Key Set with the public keys that verify users' tokens (EdDSA, ES256, RS256): a file, or a URL"
+            " that is fetched every 5 minutes and for unknown keys",
+            "empty: none; with public keys no gateway can sign a token",
         ),
     ] = ""
     revoked_file: Annotated[
         str,
         key(
-            "File of revoked users and tokens, a line each: `user USER`, or `token ID` with the token's `jti`",
+            "File of revoked users and tokens, one per line: `user USER`, or `token ID` with the token's `jti`",
             "empty: none; SIGHUP reads it again and ends their sessions",
         ),
     ] = ""
@@ -92,9 +94,9 @@ class Cluster(Section, frozen=True):
     signing_keys: Annotated[
         str,
         key(
-            "Public halves of that key, one, or two with a comma while one replaces the other: credentials are shown only to"
-            " servers that one of them certifies",
-            "empty: that of `signing_key_file`, where it can be read",
+            "Public halves of that key: one, or two separated by a comma during a replacement; credentials are presented"
+            " only to servers that one of them certifies",
+            "empty: the public half of `signing_key_file`, if it can be read",
             pattern=r"^(?:[0-9a-f]{64}(?:,[0-9a-f]{64})?)?\s*$",
         ),
     ] = ""
@@ -105,12 +107,12 @@ class Cluster(Section, frozen=True):
     other_secret_file: Annotated[
         str,
         key(
-            "File with a second accepted secret, while one secret replaces another: first the next one, then the former",
+            "File with a second accepted secret during a replacement: first the next secret, then the former one",
             "empty: none; `secure.md` has the steps",
         ),
     ] = ""
     other_key_id: Annotated[
-        int, key("Id of the secret in `other_secret_file`, if there is one", "the next one after 1", ge=0, le=255)
+        int, key("Id of the secret in `other_secret_file`, if there is one", "the next id after 1", ge=0, le=255)
     ] = 2
     identity: Annotated[
         Literal["off", "accepted", "offered", "required"],
@@ -122,8 +124,8 @@ class Cluster(Section, frozen=True):
     nodes_file: Annotated[
         str,
         key(
-            "List of the nodes that may link, one a line: number, role and public key in hex",
-            "its writer decides which nodes are in: keep it out of the nodes' reach",
+            "List of the nodes that may link, one per line: number, role and public key in hex",
+            "whoever can write it decides which nodes may link: nodes must not be able to write it",
         ),
     ] = ""
     node_key_file: Annotated[
@@ -141,44 +143,46 @@ class Systems(Section, frozen=True):
     enabled: Annotated[
         str,
         key(
-            "Systems that `muster up` also starts, with commas between, or `all`; gateways and proxies take part in them",
-            "empty: rooms alone; `--with` adds",
+            "Systems that `muster up` also starts, separated by commas, or `all`; gateways and proxies take "
+            "part in them",
+            "empty: only rooms; `--with` adds systems",
         ),
     ] = ""
 
 
 class Up(Section, frozen=True):
-    """The number of nodes of each role that `muster up` starts, and their processes. If a `bind` names a port, the second
-    node has the next one."""
+    """The number of nodes of each role that `muster up` starts, and their processes. If a `bind` names a port, the
+    second node uses the next port, and so on."""
 
     processes: Annotated[
         str,
         key(
             "Machines that share a process: `first` (the first router, broker, gateway and proxy), `together` (all of these"
-            " roles), `apart` (none), or groups of roles, as `gateway+proxy,broker+router`",
-            "first: less memory and quicker single messages; further nodes work on further processors, and die alone",
+            " roles), `apart` (none), or groups of roles, for example `gateway+proxy,broker+router`",
+            "first: less memory and lower latency of single messages; further nodes use further cores, and "
+            "fail separately",
         ),
     ] = "first"
 
     def wanted(self, role: str) -> int | str:
-        """What the key of a role says: a number of nodes, or PARTITIONSxREPLICAS."""
+        """The value of a role's key: a number of nodes, or PARTITIONSxREPLICAS."""
         return cast(int | str, getattr(self, kind(role).plural))
 
 
 class Serve(Section, frozen=True):
-    """A `muster serve` node's own values: from flags or the environment, where hosts share a file."""
+    """A `muster serve` node's own values: set them by flags or environment if hosts share a file."""
 
     name: Annotated[
         str,
         key(
-            "Name of the node in the registry, to which its number belongs",
+            "Name of the node in the registry, which owns its number",
             "empty: HOST-ROLE; a second node of a role on a host needs a name",
             pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?$",
         ),
     ] = ""
     dir: Annotated[
         str,
-        key("Folder with a folder for each node's keys", "clients know a server by its key: keep it"),
+        key("Folder with a subfolder for each node's keys", "clients know a server by its key, so do not lose it"),
     ] = "/var/lib/muster"
     cluster: Annotated[
         str,
@@ -192,7 +196,7 @@ class Serve(Section, frozen=True):
         str,
         key(
             "File with the certificate of a gateway, proxy or face, which `muster cluster certify` makes where the key is;"
-            " it is looked at every 5 s",
+            " it is checked every 5 s",
             "empty: the node reads `cluster.signing_key_file` and certifies itself",
         ),
     ] = ""
@@ -200,8 +204,8 @@ class Serve(Section, frozen=True):
     weight: Annotated[
         int,
         key(
-            "Share of a gateway or proxy in new clients: a server of 2 is drawn twice as often as one of 1",
-            "equal shares; 0: no client learns of it, and open sessions stay",
+            "Share of new clients of a gateway or proxy: a server with 2 gets twice as many as one with 1",
+            "equal shares; 0: no new client learns of it, and open sessions stay",
             ge=0,
             le=1_000,
         ),
@@ -209,32 +213,32 @@ class Serve(Section, frozen=True):
     admin: Annotated[
         str,
         key(
-            "Address of the HTTP for operators, `host:port`",
-            "another address than loopback needs `admin.token_file` and `admin.tls_cert_file`",
+            "Address of HTTP administration, `host:port`",
+            "addresses other than loopback need `admin.token_file` and `admin.tls_cert_file`",
         ),
     ] = "127.0.0.1:0"
 
     def partitions(self, role: str) -> int:
-        """How many partitions the layer of a role begins with."""
+        """The initial number of partitions of a role's layer."""
         return cast(int, getattr(self, f"{role}_partitions"))
 
 
 class Registry(Section, frozen=True):
-    """Where nodes register and find each other. Without a registry each node gets all addresses at its start, for
-    good."""
+    """Where nodes register and find each other. Without a registry each node gets all addresses at its start,
+    permanently."""
 
     url: Annotated[
         str,
         key(
             "`embedded`: inside `muster up`; `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path; or `none`",
-            "empty: none; without a registry no node comes or goes while the others run",
+            "empty: none; without a registry no node can be added or removed while the others run",
         ),
     ] = ""
     session_ms: Annotated[
         int,
         key(
             "Silence after which a node leaves the map",
-            "longer than a short stop of the machine; dead nodes are bypassed much earlier",
+            "longer than a short stall of the machine; dead nodes are bypassed much earlier",
             "ms",
             ge=1_000,
             le=60_000,
@@ -243,9 +247,9 @@ class Registry(Section, frozen=True):
     cut_off_ms: Annotated[
         int,
         key(
-            "Time a gateway or proxy keeps its clients while a whole partition of brokers or routers is out of its reach; "
-            "then it sends them to others, if at least half of these serve; up to twice as long; 0: for ever",
-            "longer than the registry needs to drop dead nodes, which no other server reaches either",
+            "Time a gateway or proxy keeps its clients while it cannot reach any node of a partition of brokers or routers; "
+            "then it sends them to other servers, if at least half of these serve; up to twice as long; 0: no limit",
+            "longer than the registry needs to drop dead nodes, which no other server can reach either",
             "ms",
             ge=0,
             le=600_000,
@@ -256,35 +260,35 @@ class Registry(Section, frozen=True):
         key(
             "Authentication at ZooKeeper: `digest` sends the password in the clear unless `tls_ca_file` is set, `sasl`"
             " (DIGEST-MD5) does not",
-            "with either, only this user may write the nodes' entries; `muster doctor` warns without",
+            "with either, only this user may write the nodes' entries; without, `muster doctor` warns",
         ),
     ] = "none"
     user: Annotated[str, key("User at ZooKeeper", "", pattern=r"^[A-Za-z0-9._@-]*$")] = ""
     password_file: Annotated[
-        str, key("File with the user's password, one line", "the configuration itself holds no secret")
+        str, key("File with the user's password, one line", "the configuration itself contains no secret")
     ] = ""
     tls_ca_file: Annotated[
         str,
         key(
-            "File of the authority that signed ZooKeeper's certificates (PEM); with it every connection is TLS",
-            "empty: no TLS, so `digest` shows the password to the network",
+            "File of the authority that signed ZooKeeper's certificates (PEM); if set, every connection uses TLS",
+            "empty: no TLS, so `digest` reveals the password to the network",
         ),
     ] = ""
     tls_cert_file: Annotated[
-        str, key("File of the node's own certificate at ZooKeeper (PEM)", "empty: none, as ZooKeeper asks for none")
+        str, key("File of the node's own certificate at ZooKeeper (PEM)", "empty: none, since ZooKeeper requires none")
     ] = ""
     tls_key_file: Annotated[str, key("File of that certificate's private key (PEM)")] = ""
 
 
 class Loop(Section, frozen=True):
-    """The loop of each process whose roles have links."""
+    """The event loop of each process whose roles have links."""
 
     linger_us: Annotated[
         int,
         key(
-            "Time for which a turn that begins within 500 us of the last one waits for the next datagram itself; the loop's"
+            "How long a turn waits for the next datagram if it began within 500 us of the last turn; the loop's"
             " other work, such as administration, waits meanwhile; 0: never",
-            "where datagrams follow each other closely the loop passes once in 2 ms, not once for each",
+            "under steady traffic the loop runs once in 2 ms, not once per datagram",
             "us",
             ge=0,
             le=20_000,
@@ -297,20 +301,21 @@ class Links(Section, frozen=True):
 
     latency_ms: Annotated[
         int,
-        key("Longest round trip", "one data centre and a busy machine; more between regions", "ms", ge=1, le=60_000),
+        key("Highest round trip", "one data centre and a busy machine; more between regions", "ms", ge=1, le=60_000),
     ] = 100
     loss: Annotated[
-        float, key("Largest recent loss of datagrams", "repair is cheap up to here", "fraction", ge=0.0, le=1.0)
+        float,
+        key("Highest share of recently lost datagrams", "repair is cheap up to this share", "fraction", ge=0.0, le=1.0),
     ] = 0.01
     availability: Annotated[
         float,
-        key("Smallest share of the observed time with a link", "0: no limit", "fraction", ge=0.0, le=1.0),
+        key("Lowest share of the observed time with a link", "0: no limit", "fraction", ge=0.0, le=1.0),
     ] = 0.99
     failures: Annotated[
         int,
         key(
-            "Readings in a row, a second apart, that break a limit before `--check` fails",
-            "one may be chance",
+            "Consecutive readings, a second apart, that must break a limit before `--check` fails",
+            "a single one may be chance",
             ge=1,
             le=3600,
         ),
@@ -318,7 +323,7 @@ class Links(Section, frozen=True):
 
 
 class LinkFaults(Section, frozen=True):
-    """Overrides for one link and direction; missing keys are as in `[faults]`."""
+    """Overrides for one link and direction; missing keys have the values of `[faults]`."""
 
     loss: Chance | None = None
     duplicate: Chance | None = None
@@ -341,49 +346,51 @@ class Faults(Section, frozen=True):
         int, key("How long a reordered datagram is held", "later ones overtake it", "ms", ge=0, le=10_000)
     ] = 2
     delay_ms: Annotated[int, key("Delay of every datagram", "", "ms", ge=0, le=10_000)] = 0
-    jitter_ms: Annotated[int, key("Random delay on top, from 0 to this", "", "ms", ge=0, le=10_000)] = 0
+    jitter_ms: Annotated[int, key("Additional random delay, from 0 to this", "", "ms", ge=0, le=10_000)] = 0
     corrupt: Annotated[Chance, key("Datagrams with one bit flipped", "", "fraction")] = 0.0
     burst: Annotated[
         float,
         key(
-            "Mean number of a peer's datagrams lost in a row",
-            "`loss` stays the share lost",
+            "Mean number of consecutive lost datagrams of a peer",
+            "`loss` stays the share of lost datagrams",
             ge=1.0,
             le=1000.0,
         ),
     ] = 1.0
-    seed: Annotated[int, key("Seed of the choices", "0: a new one each start", ge=0, le=(1 << 63) - 1)] = 0
+    seed: Annotated[int, key("Seed of the random choices", "0: a new seed at each start", ge=0, le=(1 << 63) - 1)] = 0
     links: Mapping[str, LinkFaults] = msgspec.field(default_factory=dict[str, LinkFaults])
 
     def active(self) -> bool:
-        """Whether anything is injected anywhere."""
+        """Whether any fault is injected."""
         every: list[Faults | LinkFaults] = [self, *self.links.values()]
         chances = any(each.loss or each.duplicate or each.reorder or each.corrupt for each in every)
         return chances or any(each.delay_ms or each.jitter_ms for each in every)
 
 
 class Admin(Section, frozen=True):
-    """HTTP for operators, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`. The same values for all
-    nodes, and for commands that ask them."""
+    """HTTP administration, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`. The same values for
+    all nodes, and for commands that ask them."""
 
     host: Annotated[
         Literal["127.0.0.1", "::1"],
         key(
-            "Address to listen on under `muster up`; for `muster serve`: `serve.admin`", "it never leaves this machine"
+            "Address to listen on under `muster up`; for `muster serve` see `serve.admin`",
+            "loopback: it is not reachable from other machines",
         ),
     ] = "127.0.0.1"
     token_file: Annotated[
         str,
         key(
-            "File with a token, one line, that opens every page but `/healthz` and `/readyz` (`Authorization: Bearer …`)",
-            "empty: none; needed where `serve.admin` is no loopback address",
+            "File with a token, one line, required for every page except `/healthz` and `/readyz` "
+            "(`Authorization: Bearer …`)",
+            "empty: none; required if `serve.admin` is not a loopback address",
         ),
     ] = ""
     tls_cert_file: Annotated[
         str,
         key(
-            "File of the certificate that admin ports show (PEM); commands trust it, whatever address shows it",
-            "empty: no TLS; needed where `serve.admin` is no loopback address",
+            "File of the certificate of admin ports (PEM); commands trust it at any address",
+            "empty: no TLS; required if `serve.admin` is not a loopback address",
         ),
     ] = ""
     tls_key_file: Annotated[str, key("File of that certificate's private key (PEM)", "only nodes read it")] = ""
@@ -393,7 +400,7 @@ class Log(Section, frozen=True):
     """Logs of the roles and the supervisor, on stderr."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], key("Lowest level that is logged")] = "info"
-    format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for eyes")] = "json"
+    format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for people")] = "json"
 
 
 class Config(Section, frozen=True):
@@ -416,11 +423,11 @@ class Config(Section, frozen=True):
         return getattr(self, name)
 
     def sections(self) -> list[Any]:
-        """All of them."""
+        """All sections."""
         return [getattr(self, name) for name in self.__struct_fields__]
 
     def options(self, of: RoleKind[O, Any]) -> O:
-        """The section of a role."""
+        """The section of a role, given its descriptor."""
         return cast(O, getattr(self, of.key))
 
     def role(self, role: str) -> Any:
@@ -437,7 +444,7 @@ def _serve() -> type[Serve]:
     fields: list[tuple[str, Any, Any]] = []
     for role in sorted(partitioned()):
         text = f"Partitions of {'its ' if role in clustered() else ''}{kind(role).plural} at the first start"
-        why = "a power of two; later the registry's number holds"
+        why = "a power of two; later the number in the registry applies"
         fields.append((f"{role}_partitions", Annotated[int, key(text, why, ge=1, le=256)], 1))
     made = msgspec.defstruct("Serve", fields, bases=(Serve,), frozen=True, forbid_unknown_fields=True, kw_only=True)
     made.__doc__ = Serve.__doc__
@@ -448,7 +455,7 @@ def _up() -> type[Up]:
     fields: list[tuple[str, Any, Any]] = []
     for each in kinds().values():
         if each.plural and each.partitioned:
-            text = f"{each.plural.capitalize()}, as PARTITIONSxREPLICAS (`2x2`) or PARTITIONS: a power of two up to 256"
+            text = f"{each.plural.capitalize()}: PARTITIONSxREPLICAS (`2x2`) or PARTITIONS, a power of two up to 256"
             hint: Any = Annotated[str, key(f"{text}, with up to 16 replicas each", each.count_why)]
             fields.append((each.plural, hint, str(each.count)))
         elif each.plural:
@@ -489,10 +496,11 @@ LINKS: Final = frozenset(
     for peer in (*each.dials, *(("client",) if each.clients else ()))
     for one, other in ((each.name, peer), (peer, each.name))
 )
-"""The links that exist, by sender and receiver. Faults can be set for each direction apart."""
+"""The links that exist, by sender and receiver. Faults can be set for each direction separately."""
 
 UP: Final[Mapping[str, int | str]] = {
     "registry.url": "embedded",
     **{name: value for system in systems.named().values() for name, value in system.presets.items()},
 }
-"""The values of `muster up`: everything is on one machine, restarts must be noticed in a second, nodes may come and go."""
+"""The presets of `muster up`: all nodes are on one machine, restarts must be noticed within a second, nodes may come
+and go."""

@@ -1,4 +1,4 @@
-"""A finding: the subject, its level, and the line that mends it."""
+"""A finding: the subject, its level, and the remedy."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`fail`: Muster does not run or does not serve; `warn`: it runs worse. `mend` may be empty."""
+    """`fail`: Muster does not run or does not serve; `warn`: it runs worse. `mend`: the remedy, may be empty."""
 
     check: str
     level: Level
@@ -22,7 +22,7 @@ def ok(check: str, text: str, mend: str = "") -> Finding:
 
 
 def warn(check: str, text: str, mend: str) -> Finding:
-    """It runs, but worse."""
+    """It runs, but less well."""
     return Finding(check, "warn", text, mend)
 
 
@@ -32,5 +32,5 @@ def fail(check: str, text: str, mend: str) -> Finding:
 
 
 def mib(count: float) -> str:
-    """Bytes for people."""
+    """Format bytes as MiB."""
     return f"{count / (1 << 20):,.0f} MiB" if count >= 1 << 20 else f"{count / 1024:,.0f} KiB"

@@ -34,7 +34,7 @@ def text(path: str) -> str:
 
 
 def buffer(kind: str, asked: int) -> int:
-    """Return the bytes that the kernel gives to a socket that asks for `asked`, in the way of the engines."""
+    """Return the buffer in bytes that the kernel gives to a socket that requests `asked`, as the engines do."""
     names = {"receive": (SO_RCVBUFFORCE, socket.SO_RCVBUF), "send": (SO_SNDBUFFORCE, socket.SO_SNDBUF)}
     forced, plain = names[kind]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
@@ -47,7 +47,7 @@ def buffer(kind: str, asked: int) -> int:
 
 
 def offload() -> Offload:
-    """Send a super-packet to ourselves, or single datagrams if the kernel refuses it, and report its arrival."""
+    """Send a super-packet to this process, or single datagrams if the kernel refuses it, and report what arrived."""
     sent_joined = came_joined = False
     arrived = 0
     payload = bytes(DATAGRAMS * DATAGRAM_BYTES)
@@ -89,7 +89,7 @@ def ipv6() -> bool:
 
 
 def files() -> int | None:
-    """The most files that a process may have open."""
+    """The hard limit of open files of a process; None: no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
@@ -155,7 +155,7 @@ def find(pattern: str) -> str | None:
 
 
 def taken(key: str, host: str, port: int) -> str:
-    """Return the reason why the address cannot be bound, in the words of `muster up`; empty if it can."""
+    """Return the reason why the address cannot be bound, with the text of `muster up`; empty if it can."""
     with Ports(marks=False) as ports:
         try:
             ports.udp(key, host, port)

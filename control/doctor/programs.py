@@ -7,7 +7,7 @@ from muster_server.control.doctor.finding import Finding, ok
 
 
 class Program(NamedTuple):
-    """A server: its executables, any of which is enough, and its Debian package."""
+    """A server: its executables, one of which is enough, and its Debian package."""
 
     name: str
     executables: tuple[str, ...]
@@ -33,6 +33,6 @@ def judged(find: Callable[[str], str | None]) -> list[Finding]:
         if where is not None:
             found.append(ok(program.name, where))
         else:
-            text = "not installed; Muster runs without it, and skips tests and comparisons with it"
+            text = "not installed; Muster runs without it, but tests and comparisons with it are skipped"
             found.append(ok(program.name, text, f"apt-get install --no-install-recommends {program.package}"))
     return found

@@ -11,7 +11,7 @@ from muster_server.control.terminal.readings import NO_ANSWER, Readings, uncover
 
 
 class Trouble(NamedTuple):
-    """The meaning of a metric from `least` on."""
+    """Meaning of a metric that has reached `least`."""
 
     least: float
     meaning: str
@@ -20,61 +20,77 @@ class Trouble(NamedTuple):
 
 LAG: Final = "muster_loop_lag_seconds"
 CONNECTED: Final = "muster_registry_connected"
-"""Only nodes that register have it."""
+"""Gauge that only registered nodes have."""
 TROUBLE: Final[Mapping[str, Trouble]] = {
     "muster_stalls_total": Trouble(
         1,
-        "loops stood still for over 0.5 s",
+        "times that an event loop stalled for over 0.5 s",
         "give nodes cores of their own; find the processes that use them, and see steal above",
     ),
     LAG: Trouble(
-        0.1, "loops come late by as many seconds", "give nodes cores of their own; find the processes that use them"
+        0.1,
+        "seconds by which an event loop was late",
+        "give nodes cores of their own; find the processes that use them",
     ),
     "muster_log_lines_lost_total": Trouble(1, "lines of the log were lost", "make room on the disk, or read faster"),
     "muster_udp_lost_stale_total": Trouble(
-        1, "datagrams were given up behind a full send buffer", "a larger send_buffer_bytes, or fewer members a gateway"
+        1,
+        "datagrams were dropped at a full send buffer",
+        "set a larger send_buffer_bytes, or fewer members per gateway",
     ),
     "muster_udp_lost_starved_total": Trouble(
-        1, "datagrams were given up as the kernel had no memory for them", "free shows it; more memory for the machine"
+        1,
+        "datagrams were dropped because the kernel had no memory for them",
+        "check memory with free; add memory to the machine",
     ),
     "muster_udp_lost_denied_total": Trouble(
-        1, "a rule of this system forbids datagrams", "look for a firewall: nft list ruleset"
+        1, "datagrams were forbidden by a rule of this system", "look for a firewall: nft list ruleset"
     ),
     "muster_udp_lost_too_large_total": Trouble(
-        1, "the path carries less than payload_bytes", "payload_bytes = 1200, or a larger MTU: ip link shows it"
+        1,
+        "the path does not carry datagrams of payload_bytes",
+        "set payload_bytes = 1200, or a larger MTU, which ip link shows",
     ),
-    "muster_udp_gso_refused_total": Trouble(1, "sockets send singly for good", "a newer kernel or driver"),
+    "muster_udp_gso_refused_total": Trouble(
+        1, "sockets send single datagrams only, since UDP_SEGMENT failed", "use a newer kernel or driver"
+    ),
     "muster_links_log_full_total": Trouble(
-        1, "links were given up with more to tell than their logs hold", "look at loss and lateness between nodes"
+        1, "links were dropped because their logs were full", "check loss and delay between nodes: muster links"
     ),
     "muster_gaps_unrepaired_total": Trouble(
-        1, "gaps came because a repair did not", "look at loss between broker and gateway: `muster top` shows drops"
+        1, "gaps were caused by missing repairs", "check loss between broker and gateway: `muster top` shows drops"
     ),
     "muster_registry_refused_total": Trouble(
-        1, "the registry had impossible values", "check who may write there; the log names path and cause"
+        1,
+        "impossible values were read from the registry",
+        "check which programs can write there; the log names path and cause",
     ),
     "muster_registry_doubted_total": Trouble(
-        1, "most of a role vanished from the registry at once", "check whether it lost its data"
+        1,
+        "times that most nodes of a role vanished from the registry at once",
+        "check whether the registry lost its data",
     ),
     "muster_registry_sessions_lost_total": Trouble(
         1, "sessions with the registry were lost", "see stalls, or set a longer session_ms"
     ),
     "muster_dropped_full_total": Trouble(
-        1, "rooms or publishers did not fit", "`muster cluster show` says what to add"
+        1, "rooms or publishers exceeded the limit", "`muster cluster show` tells what to add"
     ),
-    "muster_refused_full_total": Trouble(1, "rooms did not fit", "`muster cluster show` says what to add"),
+    "muster_refused_full_total": Trouble(1, "rooms exceeded the limit", "`muster cluster show` tells what to add"),
     "muster_dropped_queue_full_total": Trouble(
-        1, "publishers had to repeat, as too much waited for a broker", "`muster cluster show` says what to add"
+        1,
+        "publishers had to repeat messages, because too many waited for a broker",
+        "`muster cluster show` tells what to add",
     ),
 }
 
 
 def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
-    """Return all findings. `version`: of this command."""
+    """Return all findings. `version`: that of this command."""
     found = [*nodes(record.processes, readings), *partitions(record, readings), *buffers(record.processes, readings)]
     if record.version != version:
-        mend = "end the instance and start it: muster up" if record.pid else "finish the upgrade, node by node"
-        found.append(warn("instance", f"the instance runs {record.version}, this command is {version}", mend))
+        mend = "restart the instance: muster up" if record.pid else "finish the upgrade, node by node"
+        found.append(warn("instance", f"the instance runs {record.version}, but this command is {version}", mend))
     if record.faults:
         text = "faults are injected on purpose"
         found.append(warn("instance", text, "remove [faults] from the configuration and restart"))
@@ -87,30 +103,34 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
     for process in processes:
         state = readings[process.node].state
         if state == NO_ANSWER and process.waits:
-            text = f"{process.name} cannot start, and is tried again: {process.waits}"
-            found.append(fail("nodes", text, "mend what its reason names; muster up need not be started again"))
+            text = f"{process.name} cannot start and is retried: {process.waits}"
+            found.append(fail("nodes", text, "correct the cause named there; the node then starts by itself"))
         elif state == NO_ANSWER:
             found.append(_silent(process, [each.name for each in processes if each.pid == process.pid]))
         elif process.waits:
-            mend = "look at the registry: registry.url, and whether it runs"
+            mend = "check the registry: registry.url, and whether it runs"
             found.append(fail("nodes", f"{process.name} {state}", mend))
         elif state != "ready":
-            found.append(fail("nodes", f"{process.name} is {state}", "its log says what it waits for"))
+            found.append(fail("nodes", f"{process.name} is {state}", "see its log for what it waits for"))
         if readings[process.node].values.get(CONNECTED) == 0:
-            text = f"{process.name} has no session with the registry; the last map stays in force"
+            text = f"{process.name} has no session with the registry and uses the last map"
             found.append(warn("nodes", text, "check ZooKeeper, and the network to it"))
         if process.restarts:
-            text = f"{process.name} was started again {process.restarts} times"
-            found.append(warn("nodes", text, "its log says why it ended"))
+            text = f"{process.name} was restarted {process.restarts} times"
+            found.append(warn("nodes", text, "see its log for why it ended"))
     ready = sum(readings[process.node].state == "ready" for process in processes)
     return found or [ok("nodes", f"{ready} of {len(processes)} serve")]
 
 
 def partitions(record: Record, readings: Readings) -> list[Finding]:
-    """Partitions that nobody serves."""
+    """Partitions without a running replica."""
     missing = uncovered(record, (reading.status for reading in readings.values()))
     return [
-        fail("partitions", f"partition {partition} of {of} has no running replica", "start one; its log says why not")
+        fail(
+            "partitions",
+            f"partition {partition} of {of} has no running replica",
+            "start one, or see its log for why it does not start",
+        )
         for of, each in missing.items()
         for partition in each
     ]
@@ -120,10 +140,10 @@ def _silent(process: Process, sharing: Sequence[str]) -> Finding:
     """`sharing`: the nodes of its process."""
     if process.pid:
         restarted = ", ".join(sharing) if len(sharing) > 1 else "it"
-        return fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} restarts {restarted}")
+        return fail("nodes", f"{process.name} does not answer", f"see its log; kill {process.pid} restarts {restarted}")
     if why := common.apart(process):
-        return warn("nodes", f"{process.name} {why}", "muster doctor there")
-    return fail("nodes", f"{process.name} does not answer", f"its log on {process.link[0]}")
+        return warn("nodes", f"{process.name} {why}", "run muster doctor there")
+    return fail("nodes", f"{process.name} does not answer", f"see its log on {process.link[0]}")
 
 
 def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:
@@ -137,13 +157,13 @@ def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             wanted = max(wanted, least["asked"])
             short.append(f"{process.name} {mib(least['effective'])} of {mib(least['asked'])}")
     if not short:
-        return [ok("buffers in use", "all nodes got the receive buffers that they asked for")]
+        return [ok("buffers in use", "all nodes got the requested receive buffers")]
     mend = f"{sysctl('net.core.rmem_max', wanted)}; then restart the instance"
     return [warn("buffers in use", f"too small: {_some(short)}", mend)]
 
 
 def troubles(processes: Sequence[Process], readings: Readings) -> list[Finding]:
-    """Counters since the nodes started, and current values."""
+    """Counters since the nodes started, and current gauges."""
     found: list[Finding] = []
     for name, trouble in TROUBLE.items():
         values = {process.name: readings[process.node].values.get(name, 0.0) for process in processes}

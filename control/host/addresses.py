@@ -1,4 +1,4 @@
-"""Addresses as they are written and shown: `host:port`, an IPv6 host in brackets."""
+"""Addresses as text: `host:port`, an IPv6 host in brackets."""
 
 import ipaddress
 import re
@@ -6,12 +6,12 @@ import socket
 from typing import Final
 
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
-NO_ADDRESS: Final = "is not an IP address and port, as 127.0.0.1:7400 or [::1]:7400"
+NO_ADDRESS: Final = "is not an IP address and port, for example 127.0.0.1:7400 or [::1]:7400"
 PORT_MAX: Final = 65_535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """`host:port` (an IPv6 host in brackets) as a pair. Raises `ValueError`."""
+    """Parse `host:port` (an IPv6 host in brackets). Raises `ValueError`."""
     match = ADDRESS.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -23,18 +23,18 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def outward(bound: str, known: str) -> str:
-    """The host under which others reach a server that is bound to all addresses; else `known`. Sends nothing."""
+    """The host by which other machines reach a server that is bound to all addresses; else `known`. Sends nothing."""
     if not ipaddress.ip_address(bound).is_unspecified:
         return known
     family, other = (socket.AF_INET6, "2001:db8::1") if ":" in bound else (socket.AF_INET, "192.0.2.1")
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         try:
-            asking.connect((other, 9))  # chooses the way, no more
+            asking.connect((other, 9))  # only selects a route
         except OSError:
-            return known  # no way out: only this machine reaches it
+            return known  # no route: only this machine reaches it
         return str(asking.getsockname()[0])
 
 
 def address_text(host: str, port: int) -> str:
-    """The pair as it is written and shown."""
+    """Format host and port as text."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Files of this user: those made once, and those that others could read or write."""
+"""Files of this user: files that are created once, and checks whether other users could read or write a file."""
 
 import os
 import stat
@@ -16,13 +16,13 @@ def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def foreign(file: Path) -> str:
-    """The reason why this file may say what another user wants; empty if only this user and root could write it.
+    """The reason why another user may have written this file; empty if only this user and root could write it.
 
     Members of its group are trusted. Raises `OSError`.
     """
     if not {file.lstat().st_uid, file.stat().st_uid} <= _trusted():
         return "belongs to another user"
-    return "any user may write it" if file.stat().st_mode & stat.S_IWOTH else ""
+    return "any user can write it" if file.stat().st_mode & stat.S_IWOTH else ""
 
 
 def _trusted() -> frozenset[int]:
@@ -34,16 +34,16 @@ def absolute(file: str) -> Path:
     try:
         return Path(file).expanduser().absolute()
     except RuntimeError:
-        raise ConfigError(f"{file!r}: no user has this home; write the whole path") from None
+        raise ConfigError(f"{file!r}: unknown user's home; write the full path") from None
 
 
 def open_to_all(files: Iterable[str]) -> list[str]:
-    """Return the files that everybody on this machine may read or write."""
+    """Return the files that all users of this machine can read or write."""
 
     def is_open(file: str) -> bool:
         try:
             return bool(Path(file).stat().st_mode & 0o006)
-        except OSError:  # the user of a missing file reports it
+        except OSError:  # the program that uses a missing file reports it
             return False
 
     return [file for file in files if is_open(file)]

@@ -1,4 +1,5 @@
-"""structlog without rich, which each process would read in for 0.13 s. Tracebacks are text here (`control/node/logs.py`)."""
+"""structlog without rich, which would cost each process 0.13 s to import. Tracebacks are text here
+(`control/node/logs.py`)."""
 
 import sys
 from collections.abc import Sequence

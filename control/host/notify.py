@@ -1,8 +1,8 @@
-"""systemd's notifications and watchdog: sd_notify(3), which is only a datagram with lines of text.
+"""systemd's notifications and watchdog: sd_notify(3), a datagram with lines of text.
 
-Without `NOTIFY_SOCKET` it does nothing. It never waits longer than `SEND_S`. Lines that found no room by then are sent
-again later, as systemd ends a service without `READY=1`. Other failures here never disturb the service. The socket is
-open from the start, so a process without free descriptors still has it.
+Without `NOTIFY_SOCKET` it does nothing. It never waits longer than `SEND_S` seconds. Lines that could not be sent by
+then are sent again later, because systemd ends a service without `READY=1`. Other failures here never disturb the
+service. The socket is open from the start, so a process without free descriptors still has it.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ class Notify:
         environment = os.environ if environment is None else environment
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self.watchdog_s = _watchdog_s(environment)
-        """The watchdog's time in seconds; 0 if there is none."""
+        """The watchdog's time in seconds; 0 without a watchdog."""
         self._sending: socket.socket | None = None
         self._unsaid: dict[str, str] = {}
         """Unsent lines by their key; for READY, RELOADING and STOPPING the last one counts."""
 
     def __call__(self, *lines: str) -> None:
-        """Send these lines, as `READY=1`."""
+        """Send these lines, for example `READY=1`."""
         if not self._address:
             return
-        patience = 0 if self._unsaid else SEND_S  # once is enough
+        patience = 0 if self._unsaid else SEND_S  # waiting once is enough
         for line in lines:
             name = line.partition("=")[0]
             self._unsaid.pop(name, None)
@@ -45,7 +45,7 @@ class Notify:
         except (BlockingIOError, TimeoutError):
             return
         except (OSError, ValueError):
-            pass  # nobody listens
+            pass  # no service manager listens
         self._unsaid.clear()
 
     def status(self, text: str, *lines: str) -> None:
@@ -58,7 +58,7 @@ class Notify:
         return self._sending
 
     async def beat(self) -> None:
-        """Report for ever that the loop turns, at twice the watchdog's rate, and resend unsent lines."""
+        """Report regularly that the loop runs, at twice the watchdog's rate, and resend unsent lines."""
         while self._address:
             if self.watchdog_s:
                 self("WATCHDOG=1")
@@ -68,7 +68,7 @@ class Notify:
 
 
 def _address(text: str) -> str:
-    """A path, or an abstract name (`@…`); other kinds, as `vsock:`, are not supported."""
+    """A path, or an abstract name (`@…`); other kinds, for example `vsock:`, are not supported."""
     return f"\0{text[1:]}" if text.startswith("@") else text if text.startswith("/") else ""
 
 

@@ -1,4 +1,4 @@
-"""The number of files that the supervisor of some nodes has open, and the limit for it."""
+"""The number of files that a supervisor of nodes needs to have open, and the limit for it."""
 
 import resource
 from typing import Final
@@ -7,11 +7,11 @@ from muster_server.control.errors import UserError
 
 FILES: Final = 32
 FILES_EACH: Final = 8
-"""Open files of a supervisor, and further ones for each node, twice; with fewer, libuv aborts or a start fails
+"""Open files of a supervisor, and further ones for each node, doubled; with fewer, libuv aborts or a start fails
 midway."""
 NODES: Final = 4
-"""Nodes of the smallest instance. A command that runs no node asks for as many files, and then names one limit that suffices
-for all commands."""
+"""Nodes of the smallest instance. A command without nodes requests as many files, so that its error names one limit
+that is enough for all commands."""
 
 
 def files_wanted(nodes: int) -> int:
@@ -20,10 +20,10 @@ def files_wanted(nodes: int) -> int:
 
 
 def enough_files(nodes: int = NODES) -> None:
-    """Raise the limit for this process and its children to what it needs. Raises `UserError` if that is not allowed."""
+    """Raise the limit for this process and its children. Raises `UserError` if that is not allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_wanted(nodes)
     if resource.RLIM_INFINITY != hard < wanted:
-        raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {wanted}")
+        raise UserError(f"the limit of {hard} open files is too low; raise it: ulimit -n {wanted}")
     if resource.RLIM_INFINITY != soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

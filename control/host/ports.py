@@ -1,8 +1,8 @@
-"""Chooses addresses once, before anything starts, so that a restarted node returns to its address.
+"""Chooses addresses once, before any node starts, so that a restarted node returns to its address.
 
 A free port is taken from outside the kernel's range for arbitrary sockets: another socket could take a port of that
-range while its node is away. Instances that start at the same time choose from the same ports, and a port is free for
-a moment until its node has it: so the choice is marked for a while, by a socket that has the port in its name.
+range while its node is down. Instances that start at the same time choose from the same ports, and a port is free for a
+moment until its node binds it. So the choice is marked for a while, by a socket whose name contains the port.
 """
 
 import contextlib
@@ -21,9 +21,10 @@ KERNELS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 OWN: Final = range(20_000, 65_536)
 TRIES: Final = 64
 MARKED_S: Final = 60.0
-"""A chosen port stays marked for this long, and longer where nothing more is chosen: a node has its port by then."""
+"""Seconds that a chosen port stays marked at least; its node has bound it by then."""
 _MARKS: Final[dict[int, tuple[float, int]]] = {}
-"""By port: the end, and the descriptor of a socket whose name in the kernel no other process gets."""
+"""For each port: the end of its mark, and the descriptor of a socket with a name that the kernel gives to no other
+process."""
 WHY: Final = {
     errno.EADDRINUSE: "is in use by another process; choose another port, or 0 for a free one",
     errno.EADDRNOTAVAIL: "is not an address of this machine",
@@ -35,7 +36,7 @@ class Ports:
     """Reserves addresses until `release`, or the end of the context. Addresses reserved in one pass are distinct."""
 
     def __init__(self, *, marks: bool = True) -> None:
-        """`marks`: nodes will have these addresses; else they are only tried."""
+        """`marks`: nodes will use these addresses; otherwise they are only tried."""
         self._marks = marks
         self._held: dict[tuple[socket.SocketKind, tuple[str, int]], socket.socket] = {}
         self._keys: dict[tuple[str, int], str] = {}
@@ -47,7 +48,8 @@ class Ports:
         self.release()
 
     def udp(self, key: str, host: str, port: int) -> tuple[str, int]:
-        """The address, port 0 replaced. `key` names it in the `UserError` when it is taken."""
+        """Reserve a UDP address; port 0 is replaced by a free port. `key` names it in the `UserError` if the address is
+        in use."""
         bound = self._take(key, host, port, socket.SOCK_DGRAM)
         self._keys[bound] = key
         return bound
@@ -62,7 +64,7 @@ class Ports:
             self._held.popitem()[1].close()
 
     def release_tcp(self, address: tuple[str, int]) -> None:
-        """Release this one alone."""
+        """Release this port only."""
         if held := self._held.pop((socket.SOCK_STREAM, address), None):
             held.close()
 
@@ -79,13 +81,13 @@ class Ports:
         except OSError as error:
             why = WHY.get(error.errno or 0, f"cannot be bound: {error.strerror}")
             if (host, port) in self._keys:
-                why = f"is {self._keys[host, port]}'s already; choose another port, or 0 for a free one"
+                why = f"is the address of {self._keys[host, port]} already; choose another port, or 0 for a free one"
             raise UserError(f"{key}: {address_text(host, port)} {why}") from None
 
     def _bind(self, host: str, port: int, kind: socket.SocketKind, *, named: bool = False) -> tuple[str, int]:
         with contextlib.ExitStack() as held:
             bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind))
-            if kind is socket.SOCK_STREAM and named:  # ended connections block it for a minute
+            if kind is socket.SOCK_STREAM and named:  # ended connections block the port for a minute
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, port))
             name: tuple[str, int] = bound.getsockname()[:2]
@@ -95,7 +97,7 @@ class Ports:
 
 
 def _free() -> list[int]:
-    """Ports to try, in random order; none if the kernel's range covers all, or is unknown."""
+    """Ports to try, in random order; empty if the kernel's range covers all, or is unknown."""
     try:
         low, high = map(int, KERNELS.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -105,7 +107,7 @@ def _free() -> list[int]:
 
 
 def _mark(port: int) -> bool:
-    """Whether no other process has chosen this port lately. Then none does, while it is marked."""
+    """Mark the port, unless another process has it marked. While it is marked, no other process chooses it."""
     now = time.monotonic()
     for past in [past for past, (end, _) in _MARKS.items() if end < now]:
         os.close(_MARKS.pop(past)[1])

@@ -1,6 +1,6 @@
-"""Text that strangers wrote, as a terminal may show it: nothing in it is a command to the terminal or turns the text around.
+"""Untrusted text made safe for a terminal: it cannot contain terminal commands or reverse the text's direction.
 
-The only place that says which characters are escaped. Knows no stream.
+Only this file defines which characters are escaped. Knows no stream.
 """
 
 import re
@@ -8,14 +8,14 @@ import unicodedata
 from typing import Final
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of Unicode: control, format (as marks of direction), halves of pairs, ends of lines and paragraphs."""
+"""Categories of Unicode: control, format (for example direction marks), surrogates, line and paragraph separators."""
 _PLAIN: Final = re.compile(r"[ -~\n]*")
 _ABOVE: Final = 0x10000
-"""JSON writes characters from here on as two."""
+"""JSON writes characters from here on as two escapes."""
 
 
 def shown(text: str) -> str:
-    """The text with such characters as escapes of Python: `\\x1b`, `\\u202e`. Ends of lines stay."""
+    """Replace such characters by Python escapes: `\x1b`, `\u202e`. Line feeds stay."""
     if _PLAIN.fullmatch(text):
         return text
     return "".join([_escape(each) if _hidden(each) else each for each in text])
@@ -27,7 +27,7 @@ def one_line(text: str) -> str:
 
 
 def shown_json(document: bytes) -> bytes:
-    """The same document, with such characters of its texts escaped as JSON does. Ends of lines between its parts stay."""
+    """Escape such characters in the texts of a JSON document. Line feeds between its parts stay."""
     text = document.decode()
     if _PLAIN.fullmatch(text):
         return document

@@ -1,6 +1,7 @@
-"""Dense ids: small numbers without large gaps, as bitmaps need them.
+"""Dense ids: small numbers without large gaps, for bitmaps.
 
-Owns the order in which segments are taken and given. A segment whose taker ended is lost: a gap, never a repetition.
+Owns the order in which segments are taken and used. If a process ends, the rest of its segment is lost: a gap, never a
+repetition.
 """
 
 import asyncio
@@ -9,16 +10,16 @@ from typing import Final, Protocol
 from muster_server.control.registry.tree import BadVersion, NodeExists, Tree
 
 SEGMENT: Final = 1 << 16
-"""Ids of one segment: one container of a roaring bitmap."""
+"""Ids per segment: one container of a roaring bitmap."""
 ROOT: Final = "/ids"
 ID_MAX: Final = (1 << 63) - 1
 
 
 class Segments(Protocol):
-    """Counters that several processes take ranges from."""
+    """Counters from which several processes take ranges."""
 
     async def take(self, name: str, count: int) -> range:
-        """Take the next `count` numbers of a counter; the first is 0. No other process ever has them.
+        """Take the next `count` numbers of a counter; the first is 0. No other process ever gets them.
 
         Raises `TreeError` or the error of its store. The numbers may then be lost.
         """
@@ -37,19 +38,19 @@ class RegistrySegments:
             first = 0 if entry is None else int(entry.data)
             end = first + count
             if end > ID_MAX:
-                raise OverflowError(f"counter {name} has no {count} numbers left")
+                raise OverflowError(f"too few numbers left in counter {name} ({count} requested)")
             try:
                 if entry is None:
                     await self._tree.create(path, b"%d" % end)
                 else:
                     await self._tree.set(path, b"%d" % end, entry.version)
             except (BadVersion, NodeExists):
-                continue  # another process was quicker
+                continue  # another process was faster
             return range(first, end)
 
 
 class DenseIds:
-    """The ids that one process gives, from segments of a counter."""
+    """The ids of one process, from segments of a counter."""
 
     def __init__(self, segments: Segments, name: str, *, segment: int = SEGMENT) -> None:
         self._segments, self._name, self._segment = segments, name, segment
@@ -57,7 +58,7 @@ class DenseIds:
         self._taking = asyncio.Lock()
 
     async def take(self, count: int = 1) -> list[int]:
-        """The next `count` ids, rising. Raises as `Segments.take` does; the ids taken so far are then lost."""
+        """The next `count` ids, ascending. Raises as `Segments.take` does; the ids taken so far are then lost."""
         taken: list[int] = []
         async with self._taking:
             while len(taken) < count:

@@ -1,15 +1,15 @@
-"""Snowflakes: 63-bit ids that rise with time and need no call for each.
+"""Snowflakes: 63-bit ids that rise with time, without a call for each.
 
-Owns the layout and the leases of workers. An id is 41 bits of milliseconds since 2026, 10 bits of worker, 12 of sequence.
+Owns the layout and the leases of workers. An id is 41 bits of milliseconds since 2026, 10 bits of worker, 12 of
+sequence.
 
-A worker's node in the registry holds the millisecond up to which ids of this worker may be given. A process raises it,
-at the version that it read, before it gives such ids. So every millisecond of a worker has one owner:
-
-- A process that stood still gives ids only below the bound that it wrote itself. Its next attempt to raise it fails,
-  and it takes another worker.
-- A worker whose bound has passed is free. The next owner begins at the bound, whatever its own clock says.
-- A clock that is set back changes nothing: ids go on from the last millisecond, 4,096 for each. One that is set ahead
-  needs a new bound first.
+A worker's node in the registry holds a bound: the millisecond up to which its ids may be used. A process raises it, at
+the version that it read, before it uses such ids. So every millisecond of a worker has one owner:
+- A process that stalled uses ids only below the bound that it wrote itself. Its next attempt to raise it fails, and it
+takes another worker.
+- A worker whose bound has passed is free. The next owner begins at the bound, whatever its own clock shows.
+- A clock that is set back changes nothing: ids continue from the last millisecond, 4,096 for each. A clock that is set
+forward needs a new bound first.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ WORKERS: Final = 1 << 10
 SEQUENCES: Final = 1 << 12
 MS_MAX: Final = (1 << 41) - 1
 WINDOW_MS: Final = 5_000
-"""A lease reaches so far ahead. Its worker is free for others as long after its owner's end."""
+"""Milliseconds that a lease reaches ahead. After its owner's end a worker is free after this time."""
 
 
 class Parts(NamedTuple):
-    """What a snowflake is made of."""
+    """The parts of a snowflake."""
 
     at_ms: int
     """Milliseconds since 1970."""
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 
 def parts(snowflake: int) -> Parts:
-    """Take a snowflake apart."""
+    """Split a snowflake into its parts."""
     return Parts((snowflake >> 22) + EPOCH_MS, snowflake >> 12 & WORKERS - 1, snowflake & SEQUENCES - 1)
 
 
@@ -61,9 +61,9 @@ class Snowflakes:
         self._dice = dice or random.Random()
         self._worker, self._version = -1, 0
         self._next = 0
-        """The next sequence number, counted from `EPOCH_MS` on: milliseconds times 4,096 and sequence."""
+        """The next id without its worker: milliseconds since `EPOCH_MS` times 4,096, plus the sequence number."""
         self._until = 0
-        """The same for the end of the lease."""
+        """The end of the lease, in the same form."""
         self._leasing = asyncio.Lock()
 
     @property
@@ -72,7 +72,7 @@ class Snowflakes:
         return self._worker
 
     async def take(self, count: int = 1) -> list[int]:
-        """The next `count` ids, rising. Raises `TreeError`: no lease, for now; and `OverflowError` in 2095."""
+        """The next `count` ids, ascending. Raises `TreeError`: no lease at the moment; and `OverflowError` in 2095."""
         taken: list[int] = []
         async with self._leasing:
             while len(taken) < count:
@@ -87,7 +87,7 @@ class Snowflakes:
         return taken
 
     async def _lease(self, now: int) -> None:
-        """Own milliseconds from `now` on: of this worker, or of another one."""
+        """Lease milliseconds from `now` on: of this worker, or of another one."""
         if self._worker < 0 or not await self._extend(now):
             while not await self._take_worker(now):
                 pass
@@ -102,11 +102,11 @@ class Snowflakes:
         return True
 
     async def _take_worker(self, now: int) -> bool:
-        """Take a worker whose bound has passed. It is another process's if that was quicker."""
+        """Take a worker whose bound has passed; fails if another process was faster."""
         known = await self._tree.children(self._root)
         bounds = {int(name): int(entry.data) for name, entry in known.items()}
         free = [worker for worker in range(WORKERS) if bounds.get(worker, 0) <= now]
-        # All are held where a clock was set back: the least of the bounds costs the fewest milliseconds.
+        # No worker is free where a clock was set back: the lowest bound costs the fewest milliseconds.
         self._worker = worker = self._dice.choice(free) if free else min(bounds, key=lambda one: bounds[one])
         begin = max(now, bounds.get(worker, 0))
         try:
@@ -128,5 +128,5 @@ class Snowflakes:
     def _bound(self, begin: int) -> bytes:
         until = begin + self._window_ms
         if until > MS_MAX:
-            raise OverflowError("the clock lies beyond the last millisecond of snowflakes")
+            raise OverflowError("the clock is beyond the last millisecond of snowflakes; correct the clock")
         return b"%d" % until

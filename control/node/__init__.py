@@ -1,1 +1,1 @@
-"""One process of a role: administration, registration, metrics, logs, what changes while it runs."""
+"""One process of a role: administration, registration, metrics, logs, values that change while it runs."""

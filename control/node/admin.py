@@ -1,9 +1,9 @@
 """Administration over HTTP, one port per process, in the role's own loop.
 
-`/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, with a registry
-`/api/v1/placement`, of a door `/api/v1/users`, and the pages of the role (`RoleKind.pages`). A token opens all but the
-first two, and TLS hides it; without these it never leaves the machine (`AdminAccess`). However much it is asked, the
-loop's other work has nearly all of the time (`pace.py`).
+`/healthz`: the process lives; `/readyz`: the role serves; `/metrics` for Prometheus; `/api/v1/status`; with a registry
+`/api/v1/placement`; for a door `/api/v1/users`; and the pages of the role (`RoleKind.pages`). A token protects all but
+the first two, and TLS hides it; without both, the port stays on loopback (`AdminAccess`). Whatever the request rate,
+the loop's other work gets nearly all of the time (`pace.py`).
 """
 
 import asyncio
@@ -32,45 +32,46 @@ from muster_server.plane.service import Figure, Service
 from muster_server.plane.spec import AdminAccess, SpecError
 from muster_server.plane.users import Texts
 
-if TYPE_CHECKING:  # loaded only where there is a registry
+if TYPE_CHECKING:  # imported only with a registry
     from muster_server.control.node.enrolment import Enrolment
 
 OPEN: Final = AdminAccess()
 CONNECTIONS_MAX: Final = 64
-"""Most connections. Beyond, the one that has waited longest is closed, so that a new one is served."""
+"""Limit of connections. Beyond it, the longest idle one is closed, so that a new one is served."""
 WAIT_S: Final = 10.0
-"""A connection without a request, or with an unread answer, is closed after this time."""
+"""A connection without a request, or with an unread answer, is closed after this many seconds."""
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 PROBE_RATE: Final = 200.0
 PAGE_RATE: Final = 100.0
-"""Requests a second; each costs the loop about 0.2 ms beside its answer."""
+"""Limit of requests per second; each costs the loop about 0.2 ms besides its answer."""
 RENDERS_S: Final = 1.0
-"""`/metrics` is rendered at most this often, in the mean: whoever asks more gets the last page again."""
+"""`/metrics` is rendered at most once per this many seconds on average; further requests get the last page again."""
 RENDERS_SAVED: Final = 10
-"""Pages that a pause saves up, so that few who ask get what is true now."""
+"""Renders that accumulate during a pause, so that occasional readers get current values."""
 USERS: Final = r"[0-9]{1,20}(,[0-9]{1,20}){0,99}"
 _TURNS: Final = itertools.count()
-"""Order of waiting: the loop's clock stands still while it accepts several."""
+"""Order of waiting, because the loop's clock stands still while it accepts several connections."""
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answer = tuple[int, str, bytes | Awaitable[bytes]]
-"""Status, type, and the body, or what makes it beside the loop's other work."""
+"""Status, type, and the body, or an awaitable that makes it without blocking the loop."""
 
 
 class App:
-    """An ASGI application that only answers. `token`: opens all pages but those of probes; empty: none is needed."""
+    """An ASGI application without side effects. `token`: required for all pages but those of probes; empty: none is
+    required."""
 
     def __init__(self, token: bytes = b"") -> None:
         self._probe_pace, self._page_pace = Pace(PROBE_RATE), Pace(PAGE_RATE)
         self._bearer = b"Bearer " + token if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, when its turn has come."""
+        """Answer one request, in its turn."""
         if scope["type"] != "http":
             return
-        # Probes have a turn of their own: a supervisor must not take a much asked node for a dead one.
+        # Probes have a pace of their own: a supervisor must not take a busy node for a dead one.
         pace = self._probe_pace if scope["path"] in PROBES else self._page_pace
         async with pace.turn():
             status, kind, body = self._answered(scope)
@@ -87,7 +88,7 @@ class App:
         if not is_ours(said.get(b"host", b"").decode("latin-1")):
             return json_answer(421, {"error": "the header Host names another server; use the node's address"})
         if scope["path"] not in PROBES and not self._may_enter(said.get(b"authorization", b"")):
-            return json_answer(401, {"error": "Authorization: Bearer TOKEN is missing or wrong; see admin.token_file"})
+            return json_answer(401, {"error": "missing or wrong Authorization: Bearer TOKEN; see admin.token_file"})
         if scope["method"] not in {"GET", "HEAD"}:
             return json_answer(405, {"error": "only GET"})
         if scope["path"] == "/healthz":
@@ -103,34 +104,34 @@ class App:
 
 
 class Companion(Protocol):
-    """A companion of a machine's engine: it has counters and a state."""
+    """A companion of a machine's engine, as administration uses it: it has counters and a state."""
 
     @property
     def name(self) -> str:
         """Its key in the status."""
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """As those of a service."""
+        """As `Service.counters`."""
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """As those of a service."""
+        """As `Service.gauges`."""
 
     def status(self) -> dict[str, Any]:
         """Its state for operators, ready for JSON."""
 
 
 class Standing:
-    """Whether a service is ready, as a metric."""
+    """The readiness of a service, as a metric."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def counters(self) -> list[Figure]:
-        """None."""
+        """It has none."""
         return []
 
     def gauges(self) -> list[Figure]:
-        """Now."""
+        """The present readiness."""
         return [("ready", "1 while the role serves", float(self._service.ready))]
 
 
@@ -172,7 +173,7 @@ class Admin(App):
             serves = service.ready and not service.draining and not service.closed
             return json_answer(200 if serves else 503, {"ready": serves})
         if service.closed:
-            return json_answer(503, {"error": "the role has ended, its process is about to"})
+            return json_answer(503, {"error": "the role has ended, and its process is ending"})
         if path == "/metrics":
             return 200, metrics.CONTENT_TYPE, asyncio.shield(self._rendered())
         if path == "/api/v1/status":
@@ -189,7 +190,7 @@ class Admin(App):
         return nothing(path) if found is None else json_answer(*found)
 
     def _rendered(self) -> asyncio.Task[bytes]:
-        """The page of metrics as they are now, or were a second ago at most."""
+        """The page of metrics, at most a second old."""
         now = asyncio.get_running_loop().time()
         self._renders_at = max(self._renders_at, now - RENDERS_S * (RENDERS_SAVED - 1))
         if self._page is None or now >= self._renders_at:
@@ -199,30 +200,31 @@ class Admin(App):
 
 
 def _users(texts: Texts, query: str) -> Answer:
-    """The texts of these users, as far as they are known, by number in decimal: a number of JSON has 53 bits."""
+    """The names of these users that are text, as far as they are known. The keys are decimal texts, because a number in
+    JSON has 53 bits."""
     said = parse_qs(query).get("ids", [""])[0]
     if not re.fullmatch(USERS, said):
-        return json_answer(400, {"error": "ids is one to 100 numbers with commas between"})
+        return json_answer(400, {"error": "invalid ids (expected 1 to 100 numbers separated by commas)"})
     found = texts.of(int(each) for each in said.split(","))
     return json_answer(200, {"users": {str(user): text for user, text in found.items()}})
 
 
 class Early(App):
-    """The application of a node that waits at its start: it names the reason. Later it answers as the node's own does."""
+    """The application of a node that waits at its start: it shows the reason. Later it answers as the node's own does."""
 
     def __init__(self, about: Mapping[str, Any], token: bytes = b"") -> None:
         super().__init__(token)
         self.waits = ""
-        """The reason why it waits."""
+        """The reason why the node waits."""
         self._about = dict(about)
         self._own: App | None = None
 
     def become(self, own: App) -> None:
-        """Answer as this one from now on."""
+        """Answer as `own` from now on."""
         self._own = own
 
     def answer(self, path: str, query: str) -> Answer:
-        """The state and its reason, as long as the node waits."""
+        """The state and its reason while the node waits."""
         if self._own is not None:
             return self._own.answer(path, query)
         if path == "/api/v1/status":
@@ -231,7 +233,7 @@ class Early(App):
 
 
 class Port:
-    """The admin port of a node. It has read its files before it is opened. Raises `SpecError` if they are wrong."""
+    """The admin port of a node. It reads its files before it opens. Raises `SpecError` if they are wrong."""
 
     def __init__(self, app: App, access: AdminAccess = OPEN) -> None:
         self.app = app
@@ -244,34 +246,34 @@ class Port:
         return self._serving is not None
 
     def open(self, address: tuple[str, int]) -> None:
-        """Answer here until `close`. Raises `OSError` when the address is taken."""
+        """Answer at this address until `close`. Raises `OSError` if the address is in use."""
         self._serving = asyncio.create_task(self._http.serve(sockets=[listen(address)]))
 
     async def close(self) -> None:
-        """Finish the answers under way. A second call does nothing, nor does one before it is open."""
+        """Finish the answers in progress. A second call does nothing, nor does a call before `open`."""
         if self._serving is not None:
             self._http.end()
             await self._serving
 
 
 def nothing(path: str) -> Answer:
-    """There is no such page."""
+    """The answer for an unknown page."""
     return json_answer(404, {"error": f"nothing at {path}"})
 
 
 def json_answer(status: int, body: Any) -> Answer:
-    """As one line of JSON."""
+    """Answer with one line of JSON."""
     return status, "application/json", msgspec.json.encode(body) + b"\n"
 
 
 class Connection(H11Protocol):
-    """The connection of one client. It is closed if it asks nothing, or does not read its answer."""
+    """The connection of one client. It is closed if it sends no request, or does not read its answer."""
 
     since = unread = 0
     _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it."""
+        """Count the connection; close another one if the limit is reached."""
         super().connection_made(transport)
         self._wait()
         kept = [each for each in self.connections if isinstance(each, Connection) and each.waits]
@@ -279,23 +281,23 @@ class Connection(H11Protocol):
             min(kept, key=lambda each: each.since).drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting for it."""
+        """Stop the time limit."""
         self._leave()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Wait for the answer to be read, and for the next request."""
+        """Start the time limit for reading the answer, and for the next request."""
         if self.waits:
             self._wait()
         super().on_response_complete()
 
     @property
     def waits(self) -> bool:
-        """Whether it is still open."""
+        """Whether the connection is idle and open."""
         return self._due is not None
 
     def drop(self) -> None:
-        """Close it, with its unread answer."""
+        """Close the connection and discard its unread answer."""
         self._leave()
         self.transport.abort()
 
@@ -310,14 +312,14 @@ class Connection(H11Protocol):
             self._due = None
 
     def _overdue(self) -> None:
-        if 0 < self.transport.get_write_buffer_size() < self.unread:  # it reads, if slowly
+        if 0 < self.transport.get_write_buffer_size() < self.unread:  # the client reads, though slowly
             self._wait()
         else:
             self.drop()
 
 
 class HttpServer(uvicorn.Server):
-    """Leaves the signals to the process's owner, and wakes up for requests only, not ten times a second."""
+    """Leaves the signals to the process's owner, and wakes up only for requests, not ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -332,7 +334,7 @@ class HttpServer(uvicorn.Server):
         await self._ended.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """At once if nobody is connected; uvicorn's own check comes only after a tenth of a second."""
+        """End at once if no client is connected; uvicorn's own check comes only after 0.1 s."""
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return
@@ -348,7 +350,7 @@ class HttpServer(uvicorn.Server):
 
 
 def listen(address: tuple[str, int]) -> socket.socket:
-    """Bind the port. Raises `OSError` when it is taken."""
+    """Bind the port. Raises `OSError` if it is in use."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     return socket.create_server(address, family=family, backlog=64)
 
@@ -357,10 +359,8 @@ def http(app: App, access: AdminAccess = OPEN) -> HttpServer:
     """A server to be run with `serve(sockets=[…])` in the running loop. Raises `SpecError`."""
     try:
         return _server(app, access)
-    except OSError as error:  # also what is no certificate
-        raise SpecError(
-            f"{access.cert_file}: cannot be used with {access.key_file}: {error.strerror or error}"
-        ) from None
+    except OSError as error:  # raised too for an invalid certificate
+        raise SpecError(f"cannot use {access.cert_file} with {access.key_file}: {error.strerror or error}") from None
 
 
 def _server(app: App, access: AdminAccess) -> HttpServer:
@@ -373,7 +373,7 @@ def _server(app: App, access: AdminAccess) -> HttpServer:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # anybody could fill the log: two lines for each `Upgrade`
+        log_level="error",  # otherwise any client could fill the log: two lines for each `Upgrade`
         access_log=False,
         interface="asgi3",
         server_header=False,

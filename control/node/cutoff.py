@@ -1,8 +1,8 @@
-"""Lets a gateway or proxy that is cut off send its clients to others, and take clients again later.
+"""Lets a gateway or proxy that is cut off send its clients to others, and accept clients again later.
 
-Owns the conditions: not for a short failure, not if most others could take nobody, and not if nobody does better. A
-node that is cut off waits, asks the map, and announces itself there before it sends clients away, so that not all leave
-at once.
+Owns the conditions: not for a short failure, not if most others accept no clients, and not if no other server is better
+off. A node that is cut off waits, checks the map, and announces itself there before it sends clients away, so that not
+all leave at once.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 BACK_S: Final = 5.0
-"""Time with all links before it takes clients again."""
+"""Seconds with all links before it accepts clients again."""
 
 
 class CutOff:
@@ -42,15 +42,15 @@ class CutOff:
         self._after_s, self._look_s, self._back_s, self._dice = after_s, look_s, back_s, dice
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         while True:
-            # Random, so that nodes cut off together do not act at once.
+            # Random, so that nodes that were cut off together do not act at once.
             await self._lasts(True, self._after_s * (1 + self._dice()))
             if self._may_leave() and await self._said():
                 await self._away()
 
     async def _lasts(self, cut: bool, seconds: float) -> None:
-        """Wait until it has been cut off, or has not been, for this long."""
+        """Wait until the state `cut` has lasted for this many seconds."""
         loop = asyncio.get_running_loop()
         since = loop.time()
         while loop.time() < since + seconds:
@@ -59,8 +59,8 @@ class CutOff:
                 since = loop.time()
 
     def _may_leave(self) -> bool:
-        """Whether enough others serve. Without the registry the map is old: good enough only for a node that reaches
-        nobody."""
+        """Whether enough other servers serve. Without the registry the map is old: it is then used only if this node
+        reaches nobody."""
         fresh = self._enrolment.connected or not self._server.ready
         return fresh and self._enrolment.can_be_spared()
 
@@ -73,11 +73,11 @@ class CutOff:
         return False
 
     async def _away(self) -> None:
-        self._log.warning("cut off, clients are sent to others", reason=self._engine.cut_off())
+        self._log.warning("cut off, sending clients to other servers", reason=self._engine.cut_off())
         self._server.draining = True
         self._engine.drain()
         await self._lasts(False, self._back_s)
         self._engine.stay()
         self._server.draining = False
         self._enrolment.step_forward()
-        self._log.info("clients are let in again")
+        self._log.info("accepting clients again")

@@ -1,7 +1,7 @@
-"""One role's process in the registry: it registers its identity and state, and gives its engine every map.
+"""One role's process in the registry: it registers its identity and state, and passes every map to its engine.
 
-A start needs the registry and waits for it. From then on nothing of the message path waits for it: while it is away the
-last map stays in force. Knows no engine, only the functions that take maps.
+A start needs the registry and waits for it. From then on nothing on the message path waits for it: while it does not
+answer, the last map stays in use. Knows no engine, only the functions that receive maps.
 """
 
 import asyncio
@@ -32,36 +32,36 @@ from muster_server.plane.role import Servers
 from muster_server.plane.spec import Registration, Spec, SpecError, secret
 
 PATIENCE_S: Final = 1.0
-"""After this time the wait for the registry is reported."""
+"""Seconds after which the wait for the registry is reported."""
 HAND_OVER_S: Final = 6.0
-"""A broker that must end serves on for at most this long, for repairs of its gateways."""
+"""Limit of the time, in seconds, for which an ending broker keeps serving, for repairs of its gateways."""
 AGAIN_S: Final = 0.5
-"""Time between readings while the registry has impossible values for this process's layer."""
+"""Seconds between readings while the registry has impossible values for this process's layer."""
 QUIET_S: Final = 1.0
 LOOK_S: Final = 0.05
 FRESH_S: Final = 0.5
-"""A gateway that acknowledged everything within this time does not stand still."""
+"""A gateway that acknowledged everything within this many seconds has not stalled."""
 SAID_S: Final = 1.0
-"""Time for the registry to take the news that this process drains."""
+"""Seconds for the registry to store that this process drains."""
 HEARD_S: Final = 1.5 * SPREAD_S
-"""Time for the other nodes to read it."""
+"""Seconds for the other nodes to read it."""
 
 REFUSED_MAX: Final = 100
-"""Most values that operators are told of as not believed."""
-UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their replicas runs"
+"""Limit of refused values that operators are shown."""
+UNCOVERED: Final = "Partitions whose rooms no node serves, because none of their replicas runs"
 REPLICAS: Final = "Running replicas of the partition that has the fewest"
 CERTIFIES_S: Final = 5.0
-"""Time between two looks whether the certificate is to be renewed: the clock may have jumped, as after a sleep."""
+"""Seconds between checks whether the certificate must be renewed: the clock may have jumped, for example after suspend."""
 SETTLED_S: Final = 0.1
-"""Time between two questions whether the engine has done its part of a growth."""
+"""Seconds between checks whether the engine has done its part of a growth."""
 
-if TYPE_CHECKING:  # loaded only where a server is certified
+if TYPE_CHECKING:  # imported only where a server is certified
     from muster_server.control.registry.certified import Source
 
 Take = Callable[[Placement], None]
-"""A role's `place`."""
+"""The `place` function of a role."""
 Name = Callable[[Servers], None]
-"""A role's `name`."""
+"""The `name` function of a role."""
 
 
 def load(where: Registration) -> None:
@@ -87,7 +87,7 @@ def tree(where: Registration) -> Tree:
         raise SpecError(f"registry.url: {error}") from None
     except OSError as error:
         files = " or ".join(filter(None, (where.tls_ca_file, where.tls_cert_file)))
-        raise SpecError(f"registry.tls_ca_file: {files}: cannot be used: {error.strerror or error}") from None
+        raise SpecError(f"registry.tls_ca_file: cannot use {files}: {error.strerror or error}") from None
 
 
 def _credentials(where: Registration) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _user(where: Registration) -> dict[str, Any]:
 
 
 def judge(where: Registration) -> Judge | None:
-    """The judge of the servers in the registry; None where this process shows them no credential."""
+    """The judge of the servers in the registry; None if this process presents no credential to them."""
     if not where.signing_keys:
         return None
     from muster_server.control.registry.certified import Certified  # loads a library
@@ -131,11 +131,11 @@ class Enrolment:
     def __init__(self, spec: Spec, directory: Directory, log: structlog.typing.FilteringBoundLogger) -> None:
         assert spec.registry is not None
         self.on_registered: Callable[[], None] = lambda: None
-        """Called when the map says that this process serves, and when it says so of all nodes that start with it."""
+        """Called when the map shows that this process serves, and when it shows so for all nodes that start with it."""
         self.on_superseded: Callable[[], None] = lambda: None
-        """Called when a later process of the name registers: this one must end."""
+        """Called when a later process of the same name registers: this one must end."""
         self.on_displaced: Callable[[], None] = lambda: None
-        """Called when the registry gives this process's number to another one: this one must end too."""
+        """Called when the registry assigns this process's number to another node: this one must end too."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._kind = kind(spec.role)
         self._take: Take = _nowhere
@@ -146,9 +146,9 @@ class Enrolment:
         self._steps = Steps()
         self._names: Mapping[int, str] = {}
         self._growing: Mapping[str, tuple[int, str]] = {}
-        """By layer: partitions and step of each growth that this process has heard of."""
+        """For each layer: partitions and step of each growth that this process knows of."""
         self._others: list[str] = []
-        """The other clusters, in the order in which they appeared: an engine knows them by their places."""
+        """The other clusters, in the order in which they appeared: an engine knows them by their index."""
         self._own = Node(
             spec.node,
             spec.role,
@@ -164,21 +164,21 @@ class Enrolment:
             name=self._where.name,
         )
         self._apart = False
-        """Whether it has stepped back."""
+        """True while it has stepped back."""
         self.registered = False
-        """Whether the map has said that this process serves."""
+        """True once the map has shown that this process serves."""
         self.acquainted = False
-        """And that all nodes that start with it do."""
+        """True once the map has shown so for all nodes that start with it."""
         self.superseded = False
         self.displaced = ""
-        """The new owner of this process's number, if the registry gave it away."""
+        """The new owner of this process's number, if the registry reassigned it."""
         self._placed = asyncio.Event()
         directory.on_snapshot, directory.on_superseded = self._on_snapshot, self._on_superseded
         directory.on_displaced = self._on_displaced
 
     @property
     def name(self) -> str:
-        """The stable name to which this process's number belongs."""
+        """The stable name that owns this process's number."""
         return self._where.name
 
     @property
@@ -217,28 +217,28 @@ class Enrolment:
             least = count.spread
             known = f"registry {where.url}: {of} has {least} partitions"
             if mine not in {least, count.wide} and not where.grown:
-                raise SpecError(f"{known}, not {mine} as up.{kind(spec.role).plural} says; {self._way(least, mine)}")
+                raise SpecError(f"{known}, but up.{kind(spec.role).plural} asks for {mine}; {self._way(least, mine)}")
             if where.partition >= count.wide:
                 key = f"serve.{spec.role}_partitions"
-                first = "" if of in snapshot.counts else f", as {key} says where nobody has registered yet"
-                raise SpecError(f"{known}{first}, there is no partition {where.partition}")
-        placement = self._placement(snapshot)  # it hears of other clusters once it is attached
+                first = "" if of in snapshot.counts else f", by {key}, as no node has registered yet"
+                raise SpecError(f"{known}{first}, so there is no partition {where.partition}")
+        placement = self._placement(snapshot)  # it learns of other clusters once it is attached
         return msgspec.structs.replace(
             spec, **taken, placement_epoch=placement.epoch, nodes=placement.nodes, layers=dict(placement.layers)
         )
 
     def _way(self, partitions: int, wanted: int) -> str:
-        """Called if there are other partitions than it wants."""
+        """The remedy if the layer has another number of partitions than the configuration."""
         start = f"start it with {partitions}"
-        if wanted < partitions:  # the number never falls
+        if wanted < partitions:  # the number cannot be reduced
             return start
-        grow = f"{start}, and muster cluster grow {self._spec.role} --to {wanted} while it runs"
+        grow = f"{start}, and run muster cluster grow {self._spec.role} --to {wanted} while it runs"
         if self._where.url != "embedded":
             return grow
-        return f"{grow}, or delete {Path(self._where.folder) / STATE} to begin anew"
+        return f"{grow}, or delete {Path(self._where.folder) / STATE} to start from scratch"
 
     async def _known(self) -> Snapshot:
-        """The first map whose values for this process's layer are believed."""
+        """The first map with plausible values for this process's layer."""
         snapshot = await self._directory.known()
         if self._own.role not in partitioned():
             return snapshot
@@ -246,17 +246,17 @@ class Enrolment:
         path, said = f"{of}/{COUNT}", ""
         while of not in snapshot.counts and path in self._directory.refused:
             if (cause := self._directory.refused[path]) != said:
-                self._log.warning("waits for a number of partitions that can be believed", path=path, cause=cause)
+                self._log.warning("waiting for a plausible number of partitions", path=path, cause=cause)
                 said = cause
             await asyncio.sleep(AGAIN_S)
             snapshot = await self._directory.again()
         return snapshot
 
     def attach(self, take: Take, settled: Callable[[], bool], name: Name | None = None) -> None:
-        """Give every map to this engine from now on, and register. Some roles register only once they serve.
+        """Pass every map to this engine from now on, and register. Some roles register only once they serve.
 
-        `settled` says whether the engine has done what the last map asks of it. `name` takes the servers that clients
-        learn.
+        `settled` returns whether the engine has done what the last map requires of it. `name` receives the servers that
+        clients learn.
         """
         self._take, self._settled, self._name = take, settled, name or _to_nobody
         if self._kind.registers == "starting":
@@ -264,14 +264,14 @@ class Enrolment:
         self._on_snapshot(self._directory.snapshot)
 
     def detach(self) -> None:
-        """Stop: the engine takes no more maps and no more questions."""
+        """Stop: the engine gets no more maps and no more calls."""
         self._take, self._settled, self._name = _nowhere, _all_done, _to_nobody
         for timer in (self._looks, self._certifies):
             if timer is not None:
                 timer.cancel()
 
     def _certify(self, source: "Source") -> None:
-        """Register another certificate of its own whenever there is one, and look again in a while."""
+        """Register each new certificate of this process, and check again after a while."""
         made = source.fresh(self._own, time.time())
         if made is not None:
             self._own = msgspec.structs.replace(self._own, certificate=made)
@@ -279,13 +279,13 @@ class Enrolment:
         self._certifies = asyncio.get_running_loop().call_later(CERTIFIES_S, self._certify, source)
 
     def weigh(self, weight: int) -> None:
-        """Register another weight of this process."""
+        """Register a new weight of this process."""
         if weight != self._own.weight:
             self._own = msgspec.structs.replace(self._own, weight=weight)
             self._directory.weigh(weight)
 
     def serve(self) -> None:
-        """The engine is ready: others may use this process, unless it has stepped back."""
+        """Called when the engine is ready: other nodes may use this process, unless it has stepped back."""
         if self._own.state == "init":
             state: State = "draining" if self._apart else "running"
             self._own = msgspec.structs.replace(self._own, state=state)
@@ -296,11 +296,11 @@ class Enrolment:
 
     @property
     def connected(self) -> bool:
-        """Whether the map is fresh, and others hear this process."""
+        """Whether the map is current, and other nodes see this process."""
         return self._directory.session == "connected"
 
     def can_be_spared(self) -> bool:
-        """Whether at least half of the servers that clients may use instead serve without this process."""
+        """Whether at least half of the other servers that clients may use serve."""
         own = self._own
         kind = [
             node
@@ -311,13 +311,13 @@ class Enrolment:
         return 2 * len(serving) >= len(kind) + 1
 
     async def step_back(self) -> None:
-        """Register that clients should not come for now. A process that does not serve yet gets none anyway."""
+        """Register that clients should not come at present. A process that does not serve yet gets none anyway."""
         self._apart = True
         if self._own.state != "init":
             await self._say_draining()
 
     def step_forward(self) -> None:
-        """Register that it serves again, if it ever did."""
+        """Register that it serves again, if it served before."""
         self._apart = False
         if self._own.state != "init":
             self._own = msgspec.structs.replace(self._own, state="running")
@@ -328,7 +328,7 @@ class Enrolment:
 
         They have it when no counter of `moved` has grown for a while, though all peers are linked and acknowledge:
         `in_flight` returns the unacknowledged datagrams by peer. Without a successor it stays the owner to its end;
-        without the registry nobody would hear of it.
+        without the registry no peer would learn of the drain.
         """
         if not self._can_say or (self._kind.hands_over_to and not self._has_successor()):
             return
@@ -341,7 +341,7 @@ class Enrolment:
             self._log.info("handed over", seconds=round(asyncio.get_running_loop().time() - began, 3))
 
     async def leave(self) -> None:
-        """The engine is gone. Register that it drains, if that is not done, so that its end is not doubted."""
+        """Called after the engine's end. Registers that it drains, if that is not done, so that its end is believed."""
         if self._can_say and self._own.state == "running":
             await self._say_draining()
 
@@ -396,13 +396,13 @@ class Enrolment:
         return self._names.get(node, "")
 
     def _say_growth(self, counts: Mapping[str, Count]) -> None:
-        """Log each step of each growth as this process hears of it."""
+        """Log each step of each growth as this process learns of it."""
         now = {of: (count.growth.to, count.growth.step) for of, count in counts.items() if count.growth}
         for of, (to, step) in now.items():
             if self._growing.get(of) != (to, step):
                 self._log.info("growth", layer=of, partitions=counts[of].partitions, to=to, step=step)
         for of in self._growing.keys() - now.keys():
-            self._log.info("growth is over", layer=of, partitions=counts[of].partitions if of in counts else None)
+            self._log.info("growth has ended", layer=of, partitions=counts[of].partitions if of in counts else None)
         self._growing = now
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
@@ -410,8 +410,8 @@ class Enrolment:
         self._say_growth(snapshot.counts)
         self._steps.take(snapshot.counts, time.monotonic())
         if self._own.role not in partitioned() or self._own.partition < self._count(snapshot).wide:
-            self._take(self._placement(snapshot))  # else its partition was given up, and it must end
-        # Among several clusters a proxy names the proxies of its own, a gateway all.
+            self._take(self._placement(snapshot))  # otherwise its partition was removed, and it must end
+        # With several clusters a proxy names the proxies of its own cluster, a gateway names all.
         self._name(snapshot.servers(self._own.cluster if self._own.role in clustered() else None))
         self._look()
         self._placed.set()
@@ -435,7 +435,7 @@ class Enrolment:
             self.on_registered()
 
     def _look(self) -> None:
-        """Acknowledge growing layers, as far as the engine has come; look again while one grows."""
+        """Acknowledge growing layers, as far as the engine has followed; check again while one grows."""
         if self._looks is not None:
             self._looks.cancel()
             self._looks = None
@@ -450,10 +450,10 @@ class Enrolment:
         return concerns(of, self._own.role, self._own.cluster)
 
     def _placement(self, snapshot: Snapshot) -> Placement:
-        """The map for the engine: this process is always in it, as far as the others know it.
+        """The map for the engine: this process is always in it, in the state that others know.
 
-        A role with clusters sees the nodes of its own. A router or a gateway, which serve all, get the other clusters'
-        nodes too, so that nothing is in force that these have not heard.
+        A role with clusters gets the nodes of its own cluster. A router or a gateway, which serve all, get the other
+        clusters' nodes too, so that the engine uses nothing that these nodes have not learned of.
         """
         cluster = self._own.cluster
         own = msgspec.structs.replace(self._own, state=self._state(snapshot))
@@ -477,16 +477,16 @@ class Enrolment:
         return self._said(snapshot) or self._own.state
 
     def _said(self, snapshot: Snapshot) -> State | None:
-        """The map's entry for this life of this process."""
+        """The map's entry for the current epoch of this process."""
         for node in snapshot.nodes:
             if node.node == self._own.node and node.epoch >= self._own.epoch:
                 return node.state
         return None
 
-    # --- what it says of itself -----------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """For operators, ready for JSON."""
+        """The state for operators, ready for JSON."""
         directory = self._directory
         return {
             "url": self._where.url,
@@ -503,7 +503,7 @@ class Enrolment:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The map in force."""
+        """The current map."""
         return self._directory.snapshot
 
     @property
@@ -512,11 +512,11 @@ class Enrolment:
         return self._directory.session
 
     def nodes(self) -> Set[int]:
-        """All numbers in the map in force."""
+        """All node numbers in the current map."""
         return {node.node for node in self._directory.snapshot.nodes}
 
     def placement(self) -> dict[str, Any]:
-        """The map in force, ready for JSON."""
+        """The current map, ready for JSON."""
         snapshot = self._directory.snapshot
         return {
             "epoch": snapshot.epoch,
@@ -526,47 +526,55 @@ class Enrolment:
         }
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, in the form of an engine."""
+        """Name, help and value of each counter, in the form of an engine."""
         directory = self._directory
         return [
             ("registry_sessions_lost", "Sessions with the registry that expired", directory.sessions_lost),
-            ("registry_refused", "Values read from the registry that were not believed", directory.refusals),
-            ("registry_doubted", "Nodes kept although the registry had lost most of their kind", directory.doubts),
+            ("registry_refused", "Values read from the registry that were refused", directory.refusals),
+            (
+                "registry_doubted",
+                "Nodes kept in the map although the registry had lost most of their role",
+                directory.doubts,
+            ),
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, in the form of an engine."""
+        """Name, help and value of each gauge, in the form of an engine."""
         connected, snapshot = self.connected, self._directory.snapshot
         uncovered, replicas = snapshot.uncovered(), snapshot.replicas_least()
         at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
         return [
             ("registry_connected", "1 while there is a session with the registry", float(connected)),
-            ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
-            ("registry_growth_step_seconds", "How long a growth of partitions is at its step, 0 without one", at_step),
+            ("registry_nodes", "Nodes in the current map", float(len(snapshot.nodes))),
+            (
+                "registry_growth_step_seconds",
+                "Time since a growth of partitions entered its step, 0 without a growth",
+                at_step,
+            ),
             *((f'registry_partitions_uncovered{{layer="{of}"}}', UNCOVERED, len(at)) for of, at in uncovered.items()),
             *((f'registry_replicas_least{{layer="{of}"}}', REPLICAS, least) for of, least in replicas.items()),
-            ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
+            ("placement_epoch", "Maps that this process has used, including the current one", float(snapshot.epoch)),
         ]
 
 
 def _to_nobody(servers: Servers) -> None:
-    """Takes the names of servers while there is no engine."""
+    """Default receiver of servers without an engine: ignore."""
 
 
 def _all_done() -> bool:
-    """Whether the map's work is done, while there is no engine."""
+    """Default without an engine: the map's work is done."""
     return True
 
 
 def _nowhere(placement: Placement) -> None:
-    """Takes maps while there is no engine."""
+    """Default receiver of maps without an engine: ignore."""
 
 
 @contextlib.asynccontextmanager
 async def enrolled(
     spec: Spec, log: structlog.typing.FilteringBoundLogger, waits: Callable[[str], None]
 ) -> AsyncIterator[tuple[Spec, Enrolment]]:
-    """The spec with the registry's values, and the enrolment that keeps them true while the block lasts. Raises
+    """The spec with the registry's values, and the enrolment that keeps them current while the block lasts. Raises
     `SpecError`.
 
     `waits` is called when it waits for the registry.

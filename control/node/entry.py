@@ -1,4 +1,4 @@
-"""What a node's program does with its words: one node, several, or a template from which nodes are forked."""
+"""Runs a node's program from its arguments: one node, several, or a template from which nodes are forked."""
 
 import argparse
 import contextlib
@@ -17,8 +17,8 @@ from muster_server.plane.systems import node_command
 
 
 def load(words: Sequence[str]) -> None:
-    """Load what a node of these words needs beyond this file, and other nodes may need as well."""
-    with contextlib.suppress(SpecError, ImportError):  # the node itself says so
+    """Import what a node with these arguments needs beyond this file, and other nodes may need as well."""
+    with contextlib.suppress(SpecError, ImportError):  # the node itself reports it
         file = Path(words[1 + words.index("--spec")])
         spec = decoded(file, content(file), Spec)
         if kind(spec.role).linked:
@@ -30,9 +30,10 @@ def load(words: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one node under a supervisor; with `--shared` those that it orders, of which the spec is one.
+    """Run one node under a supervisor; with `--shared` the nodes that the supervisor orders, with the spec of one of
+    them.
 
-    Exit codes: 0 ended as told, 1 failed, 78 must not be restarted.
+    Exit codes: 0 ended as ordered, 1 failed, 78 must not be restarted.
     """
     parser = argparse.ArgumentParser(prog=node_command()[-1])
     parser.add_argument("--spec", type=Path, required=True)

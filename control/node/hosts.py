@@ -1,18 +1,18 @@
-"""Whether a request's header Host names this server: a page of another site, in a browser of this machine, must not read
-what has no login, by a name of its own that it lets point here.
+"""Whether a request's header Host names this server.
 
-Owns the rule. Knows no address of this node: it may be reached by several.
+A page of another site, in a browser of this machine, must not read pages without a login by a domain that it points at
+this address. Owns the rule. Knows no address of this node: it may be reached by several.
 """
 
 import ipaddress
 from typing import Final
 
 LOCAL: Final = (".localhost", ".local", ".internal", ".svc")
-"""Endings of names that nobody can register: of one machine, of a network, of a cluster."""
+"""Suffixes of names that nobody can register: of one machine, of a network, of a cluster."""
 
 
 def is_ours(host: str) -> bool:
-    """Whether it is absent, an IP address, a name without a dot, or a name that is no public one."""
+    """Whether the header is absent, an IP address, a name without a dot, or a name that is not public."""
     name = host.strip()
     if name.startswith("["):
         name = name[1:].partition("]")[0]

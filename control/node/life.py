@@ -1,6 +1,6 @@
-"""The life of one node of this process: its owner may ask it to end at any time, also before it serves.
+"""The life of one node of this process: its owner may order its end at any time, also before it serves.
 
-Owns the order of an end and of the node's work. It must not know how a node works, nor who asks.
+Owns the order of an end and of the node's work. It must not know how a node works, nor its owner.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Life:
         self._working: asyncio.Task[None] | None = None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work until that is over, or until the node is asked to end before it serves. Raises its errors."""
+        """Run the work until it ends, or until the owner orders the end before the node serves. Raises its errors."""
         self._working = asyncio.create_task(work)
         if self._ending:
             self._working.cancel()
@@ -29,7 +29,7 @@ class Life:
                 raise
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
-        """From now on it serves, and ends by these events. An order that came before counts too."""
+        """The node serves, and these events end it from now on. An earlier order to end counts too."""
         self._end, self._stop = end, stop
         if self._ending:
             end.set()
@@ -37,11 +37,11 @@ class Life:
             stop.set()
 
     def end(self) -> None:
-        """End in order."""
+        """End in order: drain first."""
         self._ending = True
         if self._end is not None:
             self._end.set()
-        elif self._working is not None:  # it may wait for the registry, for which there is no limit
+        elif self._working is not None:  # it may wait for the registry without a limit
             self._working.cancel()
 
     def stop(self) -> None:

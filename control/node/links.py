@@ -1,6 +1,6 @@
 """The links in a node's status as metrics, by the node at the other end.
 
-Both ends report a link, each for what it sends: the loss is that of one direction.
+Both ends report a link, each for its own datagrams: the loss is that of one direction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -12,7 +12,7 @@ from muster_server.control.node.ages import Histogram, histograms
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One link to a node, from the engine's status. If `lasts_s` is None there never was a link."""
+    """One link to a node, from the engine's status. `lasts_s` None: there was never a link."""
 
     node: int
     role: str
@@ -22,7 +22,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     availability: float
     failures: int
     ejected: str | None = None
-    """The reason why it is left out of choices, if it is: `away`, `loss`, `delay` or `unanswered`."""
+    """The reason why choices skip it, if they do: `away`, `loss`, `delay` or `unanswered`."""
     rtt_us: int | None = None
     loss: float | None = None
 
@@ -31,7 +31,7 @@ Figure = tuple[str, str, float]
 
 
 def links(status: Mapping[str, Any]) -> Iterator[Link]:
-    """The links that are up, and those that are down. Workers and faces have none and say nothing of links."""
+    """The links that are up, and those that are down. Workers and faces have none."""
     for entry in status.get("links", ()):
         yield msgspec.convert(entry, Link)
     for entry in status.get("links_lost", ()):
@@ -41,14 +41,14 @@ def links(status: Mapping[str, Any]) -> Iterator[Link]:
 class Links:
     """The links of a status as metrics, one per node that this one deals with.
 
-    `known`: the nodes of the map. A lost link to any other node is skipped: no alarm should ring for it. `name_of`: the
-    stable name of a node of the map, for the label `peer_name`.
+    `known`: the nodes of the map. A lost link to any other node is skipped, so that it raises no alarm. `name_of`:
+    returns the stable name of a node of the map, for the label `peer_name`.
     """
 
     _UP: Final = "1 while there is a link to the peer"
-    _AVAILABILITY: Final = "Share of the time since the first link to the peer in which there was one"
+    _AVAILABILITY: Final = "Share of the time since the first link to the peer during which a link was up"
     _RTT: Final = "Smoothed round trip to the peer, 0 before the first one"
-    _LOSS: Final = "Share of the datagrams sent to the peer of late that it did not receive"
+    _LOSS: Final = "Share of recent datagrams to the peer that it did not receive"
     _FAILURES: Final = "Links to the peer that were lost"
 
     def __init__(
@@ -59,11 +59,11 @@ class Links:
         self._ages = histograms(status, name_of)
 
     def counters(self) -> list[Figure]:
-        """How often each was lost."""
+        """The number of losses of each link."""
         return [(self._named("link_failures", link), self._FAILURES, link.failures) for link in self._links]
 
     def gauges(self) -> list[Figure]:
-        """The current state of each."""
+        """The current state of each link."""
         found: list[Figure] = []
         for link in self._links:
             found.append((self._named("link_up", link), self._UP, float(link.up)))
@@ -74,7 +74,7 @@ class Links:
         return found
 
     def histograms(self) -> list[Histogram]:
-        """The age of messages over each."""
+        """The age of messages over each link."""
         return self._ages
 
     def _named(self, name: str, link: Link) -> str:

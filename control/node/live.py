@@ -1,7 +1,7 @@
 """Values that change while a process runs: the level of its logs, the cluster's secrets, settings of engine or prober.
 
-Owns the values in force. Others read the configuration again (`control/cluster/daemon.py`, `control/node/process.py`,
-`control/cluster/supervisor.py`). How to replace a secret: docs/secure.md.
+Owns the current values. Other files read the configuration again (`control/cluster/daemon.py`,
+`control/node/process.py`, `control/cluster/supervisor.py`). How to replace a secret: docs/secure.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,35 +37,35 @@ FIELDS: Final[Mapping[str, str]] = {
     "serve.weight": "weight",
     "loop.linger_us": "linger_us",
 }
-"""Keys of the configuration that every running node takes, and the fields of a spec that hold them."""
+"""Configuration keys that every running node reloads, with the fields of a spec that hold them."""
 RELOADED: Final = frozenset({LEVEL, *FIELDS, *(key for each in kinds().values() for key in each.reloads)})
-"""Keys that SIGHUP puts in force; all others need a restart."""
+"""Keys that SIGHUP reloads; all others need a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The values to put in force."""
+    """The result of reading the configuration again."""
 
     level: str
     told: Spec | None = None
-    """The spec of this process."""
+    """The new spec of this process."""
     needs_restart: Sequence[str] = ()
-    """Other keys that have changed."""
+    """Changed keys that need a restart."""
     in_force: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Keys that other processes take from this one."""
+    """The keys that other processes of this instance reload."""
 
 
 Again = Callable[[], Now]
-"""Reads it. Raises any error that prevents it."""
+"""Reads the configuration again. Raises any error that prevents it."""
 
 Weigh = Callable[[int], None]
 Linger = Callable[[int], None]
 TakeSettings = Callable[[Any], None]
-"""A role's or a service's `take`."""
+"""The function of a role or a service that uses new settings."""
 
 
 def merged(began: Config, now: Config) -> Config:
-    """Return the reloaded form of `began`: with all values of `now` that come into force."""
+    """Return `began` with the values of `now` that are reloaded."""
     sections: dict[str, dict[str, Any]] = {}
     for key in RELOADED:
         section, _, name = key.partition(".")
@@ -77,23 +77,23 @@ def merged(began: Config, now: Config) -> Config:
 
 
 def reloading(before: Config, now: Config) -> dict[str, Any]:
-    """Changed keys that come into force, with their new values."""
+    """Changed keys that are reloaded, with their new values."""
     was = dict(values(before))
     return {key: value for key, value in values(now) if key in RELOADED and was.get(key) != value}
 
 
 def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> list[str]:
-    """Changed keys that do not come into force, without those that begin as `others` do."""
+    """Changed keys that are not reloaded, except those with a prefix in `others`."""
     was, is_now = dict(values(before)), dict(values(now))
     changed = {key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key)}
     return sorted(key for key in changed - RELOADED if not key.startswith(others))
 
 
 class Live:
-    """The values in force in this process. `told`: its spec.
+    """The current values in this process. `told`: its spec.
 
-    `linked`: it has links already, so a new secret must follow the rules; as the nodes of an instance have with their
-    supervisor's secret.
+    `linked`: it has links already, so a new secret must follow the rules; for example the nodes of an instance have
+    links with their supervisor's secret.
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class Live:
         take_trust: TakeTrust | None = None,
         linger: Linger | None = None,
     ) -> None:
-        """Give this node all later values, and those since it was made. Raises `SpecError`.
+        """Pass all later values to this node, and those since it was made. Raises `SpecError`.
 
-        `weigh` announces the node's weight to others; `take_trust` gives the role what users' tokens are judged by;
-        `linger` sets how long turns linger.
+        `weigh` announces the node's weight to others; `take_trust` gives the role the secrets and keys of users'
+        tokens; `linger` sets how long turns linger.
         """
         self._engine, self._linked, self._weigh, self._take_trust = engine, True, weigh, take_trust
         self._take_settings, self._linger = take_settings, linger
@@ -139,25 +139,26 @@ class Live:
         self._tell()
 
     def current(self, spec: Spec) -> Spec:
-        """The spec with all values that came into force since."""
+        """The spec with all values that were reloaded since."""
         if self._spec is None:
             return spec
         fields = {name: getattr(self._spec, name) for name in FIELDS.values()}
         return msgspec.structs.replace(spec, **fields, settings=self._spec.settings)
 
     def reload(self, again: Again) -> bool:
-        """Put in force what can be, and name the rest; an error changes nothing. Returns whether all was well."""
+        """Use what can be reloaded, and log the other keys; an error changes nothing. Returns whether there was no
+        error."""
         try:
             now = again()
             in_force = {**now.in_force, **self._take(now.told)}
-        except Exception as error:  # any error: the running process goes on
+        except Exception as error:  # any error: the running process continues
             self.log.error("not reloaded, the old configuration stays", error=_said(error))
             return False
         level = now.level
         before, self._level = self._level, level
         if before != level:
             in_force[LEVEL] = level
-        logs.set_level(min(before, level, key=logs.level_of))  # else this would not be written
+        logs.set_level(min(before, level, key=logs.level_of))  # otherwise this line would not be written
         self.log.info("reloaded", in_force=in_force, needs_restart=list(now.needs_restart))
         logs.set_level(level)
         return True
@@ -169,7 +170,7 @@ class Live:
         spec = msgspec.structs.replace(_typed(told), node=old.node)
         of = kind(spec.role)
         keys = _keys(spec)
-        if self._linked and keys is not None and self._keys is not None:  # else there are no links that must follow
+        if self._linked and keys is not None and self._keys is not None:  # otherwise no links have to follow
             succeed(self._keys, keys)
         trust = trust_of(spec)
         changed = {
@@ -184,14 +185,15 @@ class Live:
         spec = msgspec.structs.replace(spec, settings=msgspec.structs.replace(old.settings, **taken))
         if keys is not None and self._keys is not None:
             if keys.other != self._keys.other and spec.other_secret_file:
-                changed["cluster.other_secret_file"] = spec.other_secret_file  # also a file with another content
+                # changed too if only the file's content did
+                changed["cluster.other_secret_file"] = spec.other_secret_file
             if keys.allow != self._keys.allow and spec.nodes_file:
                 changed["cluster.nodes_file"] = spec.nodes_file
         if self._trust is not None:
             was_said, is_said = _contents(self._trust), _contents(trust)
             for name in was_said:
                 if was_said[name] != is_said[name] and getattr(spec, name):
-                    changed[f"cluster.{name}"] = getattr(spec, name)  # also a file with another content
+                    changed[f"cluster.{name}"] = getattr(spec, name)  # changed too if only the file's content did
         before = self._spec, self._keys, self._trust
         self._spec, self._keys, self._trust = spec, keys, trust
         try:
@@ -223,12 +225,12 @@ def _typed(spec: Spec) -> Spec:
 
 
 def _keys(spec: Spec) -> ClusterKeys | None:
-    """The secrets of its links; None if the role has none. Raises `SpecError`."""
+    """The secrets of the spec's links; None if the role has none. Raises `SpecError`."""
     return cluster_keys(spec) if kind(spec.role).linked else None
 
 
 def _contents(trust: Trust) -> dict[str, object]:
-    """By field of a spec, the content of the file that it names."""
+    """For each field of a spec, the content of the file that it names."""
     return {
         "jwt_secret_file": trust.secrets,
         "jwks": trust.keys,
@@ -237,14 +239,14 @@ def _contents(trust: Trust) -> dict[str, object]:
 
 
 def _at(told: Any, path: str) -> Any:
-    """A field of the settings, or a field of a field."""
+    """Return a field of the settings, or a nested field."""
     for name in path.split("."):
         told = getattr(told, name)
     return told
 
 
 def _said(error: Exception) -> str:
-    """In one line."""
+    """Format an error as one line."""
     if isinstance(error, UserError | SpecError):
         return str(error)
     if isinstance(error, OSError):
@@ -253,15 +255,15 @@ def _said(error: Exception) -> str:
 
 
 def succeed(before: ClusterKeys, now: ClusterKeys) -> None:
-    """Check that a node that runs with one may go on with the other. Raises `SpecError`."""
+    """Check that a node that runs with `before` may continue with `now`. Raises `SpecError`."""
     number, secret = before.current
     known = dict(key for key in (now.current, now.other) if key is not None)
     if number not in known:
         raise SpecError(
-            f"cluster.key_id: links are made with key {number} now: keep it, as cluster.other_secret_file and "
-            "cluster.other_key_id, until all nodes make theirs with the next one"
+            f"cluster.key_id: new links use key {number} now; keep it in cluster.other_secret_file and "
+            "cluster.other_key_id until all nodes use the next key for theirs"
         )
     if known[number] != secret:
-        raise SpecError(f"cluster.key_id: key {number} is another secret now; a new secret has a new id")
+        raise SpecError(f"cluster.key_id: key {number} has a different secret now; give a new secret a new id")
     if before.allow is not None and now.allow is not None and before.allow.own != now.allow.own:
-        raise SpecError("cluster.node_key_file: has another key now, which needs a restart")
+        raise SpecError("cluster.node_key_file: the key has changed, which needs a restart")

@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line on stderr, or text for people. Never one per packet."""
+"""Logs: one JSON object per line on stderr, or text for people. Never one line per packet."""
 
 import contextlib
 import logging
@@ -13,17 +13,17 @@ import structlog
 from muster_server.control.host.shown import shown, shown_json
 
 LINE_BYTES_MAX: Final = 4_096
-"""Bytes that a writable pipe takes whole and at once, beside other writers: PIPE_BUF of pipe(7)."""
+"""Bytes that a pipe accepts in one atomic write, besides other writers: PIPE_BUF of pipe(7)."""
 CUT: Final = " […] "
-"""Stands where the middle of a text was cut out."""
+"""Marks the cut in a shortened text."""
 TEXT_CHARS_MIN: Final = 32
-"""Texts of a document that are not longer than this stay whole."""
+"""Texts of a document up to this length are not shortened."""
 
 
 class _Stderr:
-    """A stderr that never blocks: lines that a full disk, a closed pipe or a stopped reader does not take are lost.
+    """A stderr that never blocks: lines that a full disk, a closed pipe or a stopped reader does not accept are lost.
 
-    All processes of an instance write to the same file or pipe, so a line is one write wherever that is possible.
+    All processes of an instance write to the same file or pipe, so a line is one write whenever possible.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ _LEAST: Final = _Least()
 class _Standard(logging.Handler):
     """Turns log records of libraries and the loop into lines like all others, which never block.
 
-    Without it, `logging` writes text to stderr and waits for its reader.
+    Otherwise `logging` would write text to stderr and wait for its reader.
     """
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
@@ -73,14 +73,14 @@ class _Standard(logging.Handler):
         """Write one record; an unknown level counts as the next lower known one."""
         try:
             text = record.getMessage()
-        except Exception:  # from its arguments: anything
+        except Exception:  # formatting its arguments may raise anything
             text = str(record.msg)
         level = min(record.levelno // 10 * 10, logging.CRITICAL)
         self._log.log(level, text, logger=record.name, exc_info=record.exc_info)
 
 
 def _escaped(logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Strangers' texts, as a terminal may show them."""
+    """Escape untrusted texts for a terminal."""
     return {name: shown(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
@@ -88,7 +88,8 @@ _RENDER: Final = structlog.processors.JSONRenderer()
 
 
 def _document(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
-    """One line of JSON, which a pipe takes whole: the longest texts lose their middle until it does."""
+    """One line of JSON that fits an atomic write to a pipe: the longest texts are shortened in the middle until it
+    does."""
     while True:
         line = shown_json(str(_RENDER(logger, method, event)).encode())
         if len(line) < LINE_BYTES_MAX or _is_file():
@@ -117,7 +118,7 @@ def set_level(name: str) -> None:
 
 
 def lost() -> int:
-    """Lines that were lost, or only partly written."""
+    """Number of lines that were lost, or only partly written."""
     return _STDERR.lost
 
 

@@ -1,7 +1,7 @@
 """An engine's counters and gauges as Prometheus metrics, read at each scrape.
 
-Every name begins with `muster_` and has the labels role, node and name; counters end with `_total`. An engine may put labels
-into a name, as `datagrams_dropped{reason="malformed"}`.
+Every name begins with `muster_` and has the labels role, node and name; counters end with `_total`. An engine may put
+labels into a name, for example `datagrams_dropped{reason="malformed"}`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from muster_server.control.node.ages import Histogram
 NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
 LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
 SLICE: Final = 16
-"""Metrics rendered at a time: about 0.2 ms."""
+"""Number of metrics that are rendered at once: about 0.2 ms."""
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -44,7 +44,7 @@ class Distributed(Protocol):
     """Sources that also have histograms."""
 
     def histograms(self) -> list[Histogram]:
-        """Since the start."""
+        """All histograms since the start."""
 
 
 More = Callable[[], Iterable[Counted]]
@@ -63,7 +63,7 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of the service and its process."""
         yield _build(self._version)
-        lost = ("log_lines_lost", "Log lines lost, as nobody read them in time", logs.lost())
+        lost = ("log_lines_lost", "Log lines lost because stderr accepted no more", logs.lost())
         yield from self._families(CounterMetricFamily, [*self._service.counters(), lost])
         yield from self._families(GaugeMetricFamily, self._service.gauges())
         if isinstance(self._service, Distributed):
@@ -111,9 +111,9 @@ def _histograms(own: Mapping[str, str], samples: Iterable[Histogram]) -> Iterato
 
 
 def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
-    """Return Prometheus's name, and the labels."""
+    """Split a name into Prometheus's name and the labels."""
     match = NAME.fullmatch(full)
-    assert match is not None, f"an engine named a metric {full!r}"
+    assert match is not None, f"invalid metric name {full!r} of an engine"
     return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}
 
 
@@ -126,12 +126,12 @@ def registry(service: Counted, own: Mapping[str, str], version: str, more: More)
 
 
 def read(source: CollectorRegistry) -> list[Metric]:
-    """All metrics as they are now."""
+    """All metrics with their present values."""
     return list(source.collect())
 
 
 async def text(metrics: Sequence[Metric]) -> bytes:
-    """The page that Prometheus reads, rendered in slices: the loop does other work between them."""
+    """The page for Prometheus, rendered in slices: the loop does other work between them."""
     pages: list[bytes] = []
     for first in range(0, len(metrics), SLICE):
         pages.append(generate_latest(_Some(metrics[first : first + SLICE])))
@@ -146,5 +146,5 @@ class _Some(Collector):
         self._metrics = metrics
 
     def collect(self) -> Sequence[Metric]:
-        """They are read already."""
+        """They have been read already."""
         return self._metrics

@@ -1,10 +1,10 @@
 """The life of one node, in a process of its own or beside others: run by the supervisor or by `muster serve`.
 
-Composes a role of `plane` with logs, administration and the tie to its owner. It reports to a parent with lines of JSON
-on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. With a registry,
-`{"state": "waiting", "error": …}` comes first if that does not answer, then `{"state": "starting", "epoch": …}`, and
+Combines a role of `plane` with logs, administration and its owner. It reports to a parent with lines of JSON on stdout:
+`{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. With a registry, `{"state":
+"waiting", "error": …}` comes first if the registry does not answer, then `{"state": "starting", "epoch": …}`, and
 `{"state": "registered"}` until it knows all nodes that start with it. It dies with its parent: by the kernel's signal,
-and by the end of its stdin, whichever comes first.
+or by the end of its stdin, whichever comes first.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ from muster_server.plane.service import Context, Service
 from muster_server.plane.spec import Spec, SpecError, content, decoded
 from muster_server.plane.trust import shared_token
 
-if TYPE_CHECKING:  # loaded only where there is a registry
+if TYPE_CHECKING:  # imported only with a registry
     from muster_server.control.host.ports import Ports
     from muster_server.control.node.enrolment import Enrolment
 
 SUPERSEDED: Final = (
-    "{name} is registered by a later process, so this one has ended; each needs a name of its own: see serve.name, "
+    "a later process registered as {name}, so this one has ended; give each process its own name: see serve.name, "
     "instance.name"
 )
-DISPLACED: Final = "{name} has lost its number while it ran, so it has ended; start it again: {why}"
+DISPLACED: Final = "{name} lost its number while it ran, so it has ended; start it again: {why}"
 MOVED: Final = ("messages_", "repairs_")
-"""Beginnings of counters that grow while a broker is still needed."""
+"""Prefixes of counters that grow while a broker is still needed."""
 
 
 class Running(Companion, Protocol):
     """A companion, which runs while its context is open."""
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Start."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -63,11 +63,11 @@ class Running(Companion, Protocol):
 
 
 Begin = Callable[[Any, structlog.typing.FilteringBoundLogger, Callable[[], int]], Running]
-"""Makes a companion from its engine, a log, and its layer's current number of partitions."""
+"""Makes a companion from its engine, a log, and a function that returns its layer's current number of partitions."""
 
 
 class Owner(Protocol):
-    """The owner of the process: it takes reports of the state, and decides the end."""
+    """The owner of the process: it receives reports of the state, and decides the end."""
 
     def tell(self, state: str, **more: Any) -> None:
         """Report `waiting` with its reason (`error`), `starting`, `registered`, `ready`, `not_ready`, or `failed` with
@@ -80,11 +80,11 @@ class Owner(Protocol):
         """
 
     def current(self, spec: Spec) -> Spec:
-        """The spec with all values that came into force since it was read."""
+        """The spec with all values that were reloaded since it was read."""
 
 
 class FileOwner(ABC):
-    """An owner that has written the spec into a file, and writes it again when other values come into force."""
+    """An owner that has written the spec into a file, and writes it again when values are reloaded."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._seen = file, b""
@@ -108,7 +108,7 @@ class FileOwner(ABC):
         return self._seen
 
     def begin(self, log: structlog.typing.FilteringBoundLogger, spec: Spec) -> None:
-        """The values in force; from now on others are taken."""
+        """Set the current values; later ones are reloaded from now on."""
 
         def again() -> Now:
             now = self.spec()
@@ -122,7 +122,7 @@ class FileOwner(ABC):
         return spec if self._live is None else self._live.current(spec)
 
     def reload(self) -> None:
-        """Take the new spec, if there is one: a signal may come without one."""
+        """Use the new spec, if there is one: a signal may come without one."""
         seen = self._seen
         with contextlib.suppress(SpecError):
             if self._content() == seen:
@@ -131,30 +131,30 @@ class FileOwner(ABC):
             self._live.reload(self._again)
 
     def _attach(self, attach: Callable[[Live], None]) -> None:
-        """Give a node what came into force before it could take it, and then all later values."""
+        """Pass to a node what was reloaded before it was ready for it, and then all later values."""
         self.reload()
         if self._live is not None:
             attach(self._live)
 
 
 class Parent(FileOwner):
-    """The supervisor, at the other ends of stdin and stdout. Its SIGHUP means that it has written a new spec."""
+    """The supervisor, at the other ends of stdin and stdout. Its SIGHUP announces that it has written a new spec."""
 
     def __init__(self, file: Path) -> None:
-        """Before it watches, messages of the supervisor wait and are read then."""
+        """Messages of the supervisor wait until `watch` reads them."""
         super().__init__(file)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def tell(self, state: str, **more: Any) -> None:
-        """Write one line. The loss of the parent is noticed elsewhere."""
+        """Write one line. The loss of the parent is detected elsewhere."""
         with contextlib.suppress(OSError):
             os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
-        """SIGTERM, SIGHUP, and the end of stdin."""
+        """Handle SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is for the supervisor
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C goes to the supervisor
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         self._attach(attach)
         loop.add_reader(0, self._read, stop)
@@ -174,13 +174,12 @@ async def serve_enrolled(
     ports: "Ports | None" = None,
     others: Others | None = None,
 ) -> None:
-    """Begin with the registry's answer, for which it waits. Raises `SpecError`.
+    """Start once the registry has answered. Raises `SpecError`.
 
-    While it waits, its admin port says so; its files are read before. `ports` holds the node's ports, which another
-    process would get meanwhile.
-    Raises `ConfigError` when it has drained because another process uses its name: a restart would drive that one out.
-    Raises `UserError` when the registry gave its number to another node: a restart takes another number, unless one is
-    prescribed.
+    While it waits, its admin port shows so; its files are read before. `ports` holds the node's ports, which another
+    process would get meanwhile. Raises `ConfigError` when it has drained because another process uses its name: a
+    restart would displace that one. Raises `UserError` when the registry assigned its number to another node: a restart
+    takes another number, unless the number is prescribed.
     """
     from muster_server.control.node.enrolment import enrolled
 
@@ -206,7 +205,7 @@ async def serve_enrolled(
             try:
                 port.open(spec.admin)
             except OSError as error:
-                log.warning("its admin port is not open while it waits", error=error.strerror)
+                log.warning("cannot open the admin port while waiting", error=error.strerror)
 
         begun, enrolment = await stack.enter_async_context(enrolled(spec, log, waits))
         owner.tell("starting", epoch=begun.epoch)
@@ -221,7 +220,7 @@ async def serve_enrolled(
 
 
 def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
-    """Build the role or service of the spec. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Build the role or service of the spec. Raises `SpecError`, and `OSError` if an address is in use."""
     of = kind(spec.role)
     return plane.server(of, spec, log) if of.linked else plane.service(of, spec, context(spec, log, enrolment))
 
@@ -232,7 +231,7 @@ def name_of(spec: Spec) -> str:
 
 
 def _admin_token(spec: Spec) -> bytes:
-    """The token that opens its admin port; empty if it is open. Raises `SpecError`."""
+    """The token of its admin port; empty if none is required. Raises `SpecError`."""
     file = spec.admin_access.token_file
     return shared_token(file) if file else b""
 
@@ -254,8 +253,8 @@ async def serve(
     early: admin.Port | None = None,
     others: Others | None = None,
 ) -> None:
-    """Run until the owner ends it, then drain. `service`: replaces that of the spec. `early`: its admin port, where there is
-    one already. `others`: the other machines of the process."""
+    """Run until the owner ends it, then drain. `service`: replaces that of the spec. `early`: its admin port, if it is
+    open already. `others`: the other machines of the process."""
     service = made(spec, log, enrolment) if service is None else service
     server = service if isinstance(service, Server) else None
     if server is not None:
@@ -304,7 +303,7 @@ async def serve(
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
     for asked, effective in [] if engine is None else engine.buffers():
         if effective < asked:
-            log.warning("the kernel gave a smaller receive buffer", asked=asked, effective=effective)
+            log.warning("the kernel gave a smaller receive buffer than requested", asked=asked, effective=effective)
     log.info("started", addresses=service.addresses(), admin=spec.admin, epoch=spec.epoch)
     try:
         async with contextlib.AsyncExitStack() as stack:
@@ -324,7 +323,7 @@ async def serve(
 
 
 def companion_of(spec: Spec) -> "Begin | None":
-    """The maker of the engine's companion; None if there is none. Raises `SpecError`."""
+    """The function that makes the engine's companion; None if there is none. Raises `SpecError`."""
     of = kind(spec.role)
     if not of.companion:
         return None
@@ -342,8 +341,8 @@ def _partitions(spec: Spec, enrolment: "Enrolment | None") -> Callable[[], int]:
 
 
 def _join(service: Service, enrolment: "Enrolment", owner: Owner) -> None:
-    """Give every map to the engine. The node first registers as ready, and reports to its owner once both know each
-    other."""
+    """Pass every map to the engine. The node first registers as ready, and reports to its owner once it and the nodes
+    that start with it know each other."""
 
     def on_ready(ready: bool) -> None:
         if ready:
@@ -391,21 +390,21 @@ async def _hand_over(
 
 
 def run(owner: Parent) -> None:
-    """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Run one role until it has drained. Raises `SpecError`, and `OSError` if an address is in use."""
     spec = owner.spec()
     log = logs.configure(spec.log_level, spec.log_format, **names_of(spec))
     memory.run(live(owner, spec, log))
 
 
 def names_of(spec: Spec) -> dict[str, Any]:
-    """The names of a node in each line of its log."""
+    """The fields that name a node in each line of its log."""
     return {"role": spec.role, "node": spec.node, "name": name_of(spec), "instance": spec.instance}
 
 
 async def live(
     owner: FileOwner, spec: Spec, log: structlog.typing.FilteringBoundLogger, others: Others | None = None
 ) -> None:
-    """The life of one node. Raises `SpecError`, and `OSError` when an address is taken."""
+    """The life of one node. Raises `SpecError`, and `OSError` if an address is in use."""
     owner.begin(log, spec)
     companion = companion_of(spec)
     if spec.registry is None:

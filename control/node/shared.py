@@ -1,8 +1,9 @@
 """The process of several nodes: `systems/node.py` with `--shared`, run by the supervisor.
 
-Each node has all that it has in a process of its own (`process.py`): spec, number, administration, registration, end. They
-share the loop, and machines send each other datagrams through memory (`plane/together.py`). The supervisor gives orders
-on stdin and reads reports on stdout, a line of JSON each, always with the node's name. The process ends when stdin does.
+Each node has all that it has in a process of its own (`process.py`): spec, number, administration, registration, end.
+They share the loop, and machines send each other datagrams through memory (`plane/together.py`). The supervisor writes
+orders to stdin and reads reports from stdout, a line of JSON each, always with the node's name. The process ends when
+stdin does.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from muster_server.plane.spec import SpecError
 from muster_server.plane.together import Together
 
 ORDER_MAX: Final = 1 << 14
-"""Bytes of an order: a name and a file's."""
+"""Limit of an order in bytes: a node's name and a file name."""
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +35,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     order: Literal["start", "end", "reload"]
     spec: str = ""
-    """For a start: the file of its spec."""
+    """For a start: the file of the node's spec."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Tenant(FileOwner):
         self._report({"name": self._name, "state": state, **more})
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
-        """Orders that came before count as well."""
+        """An earlier order to end counts too."""
         self._attach(attach)
         self.life.watch(end, stop)
 
@@ -71,22 +72,23 @@ class Shared:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._over = asyncio.Event()
         self._leaving = False
-        """Whether the process ends once its nodes have: then its end is theirs."""
+        """True: the process ends once its nodes have ended, so its end is theirs."""
         self._read = b""
         self._log: structlog.typing.FilteringBoundLogger | None = None
 
     async def run(self) -> None:
-        """Take orders until there are no more, then end all nodes."""
+        """Carry out orders until stdin ends, then end all nodes."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._end)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is for the supervisor
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C goes to the supervisor
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         loop.add_reader(0, self._hear)
         await self._over.wait()
         await asyncio.gather(*self._tasks.values())
 
     def _end(self) -> None:
-        """All nodes in order, then the process: the supervisor starts in another one what it still wants."""
+        """End all nodes in order, then the process: the supervisor starts the nodes that it still needs in another
+        process."""
         self._leaving = True
         for tenant in self._tenants.values():
             tenant.life.end()
@@ -131,10 +133,10 @@ class Shared:
         except (SpecError, OSError, UserError) as error:
             tenant.tell("failed", error=str(error))
             code = error.exit_code if isinstance(error, UserError) else FAILURE
-        except Exception:  # a defect of ours: that node starts again, and the others stay
+        except Exception:  # an internal error: that node starts again, and the others continue
             code = FAILURE
-            assert self._log is not None  # of what comes before, all errors are named above
-            self._log.exception("ended by a defect", name=name)
+            assert self._log is not None  # the errors before this point are all named above
+            self._log.exception("ended by an internal error", name=name)
         del self._tenants[name], self._tasks[name]
         if not self._leaving:
             _report(msgspec.to_builtins(Ended(name, code)))
@@ -143,6 +145,6 @@ class Shared:
 
 
 def _report(said: dict[str, Any]) -> None:
-    """The loss of the supervisor is noticed elsewhere."""
+    """Write a report. The loss of the supervisor is detected elsewhere."""
     with contextlib.suppress(OSError):
         os.write(1, msgspec.json.encode(said) + b"\n")

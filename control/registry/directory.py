@@ -1,8 +1,8 @@
-"""One process in the registry: its identity, its registration, and the map of all nodes, kept true by reading again.
+"""One process in the registry: its identity, its registration, and the map of all nodes, kept current by reading again.
 
 Level triggered: at any event one loop reads the whole map and reconciles the registration. It asks the server for what
-watches reported, and now and then for everything. `view.py` decides what to believe. While the registry is away the
-last map stays in force, and nothing else happens.
+watches reported, and now and then for everything. `view.py` decides what to believe. While the registry does not answer
+the last map stays in use, and nothing else happens.
 """
 
 import asyncio
@@ -47,20 +47,21 @@ from muster_server.plane.kinds import clustered, kinds, partitioned
 
 POLL_S: Final = 5.0
 READS_S: Final = 20_000
-"""Entries that all nodes together read per second by polling: with more nodes, each one polls less often."""
+"""Limit of entries per second that all nodes together read by polling: with more nodes, each one polls less often."""
 SPREAD_S: Final = 0.2
-"""Readings are delayed up to this, so that one change does not start all processes at the same moment."""
+"""Readings are delayed by up to this many seconds, so that one change does not start all processes at the same moment."""
 FEW: Final = 64
-"""Among fewer nodes a start waits less, in proportion: it takes three readings, which are no burden then."""
+"""With fewer nodes a start waits less, in proportion: it takes three readings, which are no burden then."""
 RETRY_S: Final = 1.0
 BACK_S: Final = 5.0
-"""Running nodes have about this time to return to a registry that lost everything, before others start there."""
+"""Seconds that running nodes have to return to a registry that lost everything, before others start there."""
 MEND_S: Final = 1.0
-"""An impossible count is replaced about this long after it was read, and at most this often by one process."""
+"""An impossible count is replaced about this many seconds after it was read, and at most this often by one process."""
 SAID_MAX: Final = 100
-"""Bytes of a replaced value that the log shows."""
+"""Limit of a replaced value in the log, in bytes."""
 TRIED_MAX: Final = 64
-"""Epochs that this process registered with and remembers; each may have left an entry that ends with an old session."""
+"""Limit of epochs with which this process registered and that it remembers; each may have left an entry that ends with
+an old session."""
 PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
 
 
@@ -72,9 +73,9 @@ class _Own:
     node: Node
     partitions: int
     live: bool = False
-    """Perhaps registered in this session, with this epoch."""
+    """It may be registered in this session, with this epoch."""
     path: str = ""
-    """Its path, if the answer came."""
+    """The path of its registration, once known."""
     leaving: bool = False
     superseded: bool = False
     """A later process of the name was registered, whether or not it still is."""
@@ -101,9 +102,9 @@ class Directory:
     ) -> None:
         self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         self.on_superseded: Callable[[], None] = lambda: None
-        """Called when a later process of this name registers; this one is then not registered any more."""
+        """Called when a later process of this name registers; this one is then removed."""
         self.on_displaced: Callable[[str], None] = lambda why: None
-        """Called when the registry gives this number to another name; this one is then not registered any more."""
+        """Called when the registry assigns this number to another name; this one is then removed."""
         self._tree, self._log, self._root = tree, log, root
         self._ended = False
         self._poll_s, self._spread_s, self._back_s = poll_s, spread_s, back_s
@@ -118,15 +119,15 @@ class Directory:
         """The time of the next full reading, whatever the watches report."""
         self._connected = asyncio.Event()
         self.trouble: Exception | None = None
-        """The reason why the last reading failed, or its consequences could not all be done."""
+        """The error of the last reading, or of the work that followed it."""
         self.takes_steps_of = ""
         """The layer whose growth this process coordinates: it may be the only one that knows the step."""
         self._begins = True
         self._mends: dict[str, tuple[int, float]] = {}
-        """Counts that are not believed: the version that was read, and the time of its replacement."""
+        """Refused counts: the version that was read, and the time of its replacement."""
         self._versions: Mapping[str, int] = {}
         self.sessions_lost = 0
-        """How often a registration was lost with its session."""
+        """Number of registrations lost with their session."""
         self._task: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -150,12 +151,12 @@ class Directory:
         return {node.node for node in (await self.known()).nodes}
 
     def on_identity(self, keep: Callable[[Identity], Awaitable[None]]) -> None:
-        """Await this with each number and epoch that the process takes, before others hear of it."""
+        """Await `keep` with each number and epoch that the process takes, before other nodes see it."""
         self._identities.keep = keep
 
     @property
     def snapshot(self) -> Snapshot:
-        """The map in force."""
+        """The current map."""
         return self._view.snapshot
 
     @property
@@ -170,17 +171,17 @@ class Directory:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Values that are not believed, with the reason, by path."""
+        """Refused values, with the reason, by path."""
         return self._view.refused
 
     @property
     def refusals(self) -> int:
-        """The number of values that were not believed so far."""
+        """The number of values refused so far."""
         return self._view.refusals
 
     @property
     def doubts(self) -> int:
-        """The number of nodes kept so far although they were gone."""
+        """The number of vanished nodes that the map kept so far."""
         return self._view.doubts
 
     async def known(self) -> Snapshot:
@@ -200,11 +201,11 @@ class Directory:
         return self.snapshot
 
     def present(self) -> list[Node]:
-        """The nodes of the map in the registry's last reading: none that is only kept for a while."""
+        """The map's nodes that the registry's last reading contains, without those that are only kept for a while."""
         return [node for _, node in self._view.present()]
 
     def checks(self, of: str, first: int) -> list[Check]:
-        """Conditions that the nodes of the map are as they were read.
+        """Conditions that the nodes of the map have not changed since they were read.
 
         First a running node for each partition of the layer `of` from `first` on, then others of these.
         """
@@ -224,56 +225,57 @@ class Directory:
         nodes = sorted(self._view.present(), key=rank)
         return [Check(f"{self._root}/{path}", self._versions[path]) for path, _ in nodes]
 
-    # --- who this is ------------------------------------------------------------------------------------------------
+    # --- identity
+    # ------------------------------------------------------------------------------------------------------
 
     async def identity(self, name: str, node: int | None = None, epoch: int = 0, had: int | None = None) -> Identity:
         """Take the number of a stable name, and an epoch greater than any before and `epoch`.
 
         The number is `node` if given; else the one that the name has in the registry, or `had` before. A registry that
-        does not know the name of a node with a number has lost data: running nodes get a while to return first.
-
-        Waits for the registry. Raises `IdentityTaken`.
+        does not know the name of a node with a number has lost data: running nodes get a while to return first. Waits
+        for the registry. Raises `IdentityTaken`.
         """
         waited = had is None
         while True:
             try:
                 if not waited and not await self._identities.has(name):
                     self._log.warning(
-                        "registry: it has forgotten this node, others come back first", name=name, node=had
+                        "registry: it has forgotten this node; waiting for running nodes to return", name=name, node=had
                     )
                     await asyncio.sleep(self._jittered(self._back_s))
                 waited = True
                 return await self._identities.claim(name, node, epoch, had)
             except Unavailable:
-                if self._connected.is_set():  # news of the session's end may still be on its way
+                if self._connected.is_set():  # the report of the session's end may still be in transit
                     await asyncio.sleep(self._jittered(RETRY_S))
                 else:
                     await _within(self._jittered(RETRY_S), self._connected)
 
-    # --- that it is there ---------------------------------------------------------------------------------------------
+    # --- registration
+    # --------------------------------------------------------------------------------------------------
 
     def announce(self, name: str, node: Node, partitions: int = 1) -> None:
         """Register, and again with a new epoch whenever the registration is lost.
 
-        `partitions`: the first number of the node's layer, if the registry has none yet.
+        `partitions`: the initial number of partitions of the node's layer, if the registry has none yet.
         """
         self._own = _Own(name, node, partitions)
         self._hurry()
 
     def update(self, state: State) -> None:
-        """Register another state."""
+        """Register a new state."""
         if self._own is not None:
             self._own.node = msgspec.structs.replace(self._own.node, state=state)
             self._hurry()
 
     def weigh(self, weight: int) -> None:
-        """Register another weight."""
+        """Register a new weight."""
         if self._own is not None:
             self._own.node = msgspec.structs.replace(self._own.node, weight=weight)
             self._hurry()
 
     def certify(self, certificate: Certificate) -> None:
-        """Register another certificate."""
+        """Register a new certificate."""
         if self._own is not None:
             self._own.node = msgspec.structs.replace(self._own.node, certificate=certificate)
             self._hurry()
@@ -309,7 +311,7 @@ class Directory:
             own.superseded = own.leaving = True
         mine = None
         if own.live and not own.leaving:
-            lost = (path for path, node in claims.items() if node.epoch == own.node.epoch)  # with the answer
+            lost = (path for path, node in claims.items() if node.epoch == own.node.epoch)  # unless the answer was lost
             mine = own.path if own.path in reading else next(lost, None)
         for path, node in claims.items():
             forged = mine is not None and (node.epoch > own.node.epoch or node.role != own.node.role)
@@ -329,7 +331,9 @@ class Directory:
             try:
                 await self._register(own)
             except IdentityTaken as taken:
-                self._log.error("registry: this process has no number any more", name=own.name, cause=str(taken))
+                self._log.error(
+                    "registry: this process's number belongs to another node now", name=own.name, cause=str(taken)
+                )
                 self._own = None
                 self.on_displaced(str(taken))
         elif reading[mine].data != encode(own.node):
@@ -364,11 +368,11 @@ class Directory:
         self._log.info("registered", path=path, epoch=own.node.epoch)
 
     async def _mend(self, own: _Own | None, reading: Mapping[str, Entry]) -> None:
-        """Write a growth's step again where the registry lost it, or holds what is no later step.
+        """Write a growth's step again if the registry lost it, or has a value that is not a later step.
 
-        Only registered nodes, or the growth's coordinator, do so: a reader may know a cluster from before. A possible
-        step of a coordinator is left alone, whatever it is. Nobody insists on a number that others use. Of many nodes
-        that know, one writes: each waits for a random while.
+        Only registered nodes, or the growth's coordinator, do so: a reader may have an outdated view of a cluster. A
+        possible step of a coordinator is left alone, whatever it is. A number that others use is accepted. If many
+        nodes know the step, one writes it: each waits for a random time.
         """
         now, loop = time.monotonic(), asyncio.get_running_loop()
         for of, count in self.snapshot.counts.items():
@@ -395,7 +399,7 @@ class Directory:
                 )
 
     def _insists(self, own: _Own | None, of: str, count: Count, data: bytes) -> bool:
-        """Whether this process knows better than a count that it refuses."""
+        """Whether this process insists on its own count against a refused one."""
         if own is None or may_follow(data, count):
             return False
         try:
@@ -413,7 +417,7 @@ class Directory:
     # --- the map ------------------------------------------------------------------------------------------------------
 
     def _on_session(self, session: Session) -> None:
-        if self._ended:  # by ourselves: nothing is lost
+        if self._ended:  # ended by this process: nothing is lost
             return
         if session == "connected":
             self._log.info("registry", session=session)
@@ -444,7 +448,7 @@ class Directory:
     async def _wait(self) -> None:
         next_at = self._poll_at
         if self._view.deadline is not None and self._tree.session == "connected" and self.trouble is None:
-            next_at = min(next_at, self._view.deadline)  # without a reading nothing is released
+            next_at = min(next_at, self._view.deadline)  # kept nodes are not released without a reading
         await _within(max(0.0, next_at - time.monotonic()), self._stirred)
         share = min(1.0, len(self.snapshot.nodes) / FEW) if self._begins else 1.0
         await _within(self._dice.uniform(0, share * self._spread_s), self._hurried)
@@ -456,13 +460,13 @@ class Directory:
             self._poll_at = now + self._jittered(self._pause_s())
 
     def _pause_s(self) -> float:
-        """About the time between two polls: watches miss nothing known, and a poll reads every entry."""
+        """Seconds between two polls, on average: watches report every known entry, and a poll reads all."""
         return max(self._poll_s, len(self.snapshot.nodes) ** 2 / READS_S)
 
     async def _reconcile(self) -> None:
         asked, began = self._asked, time.monotonic()
         if self._view.deadline is not None and began >= self._view.deadline:
-            self._whole = True  # so that kept nodes are not released by an old reading
+            self._whole = True  # so that an old reading does not release kept nodes
         if self._whole:
             self._whole = False
             self._tree.forget()
@@ -506,7 +510,7 @@ class Directory:
         return reading
 
     def _clusters(self, role: str, found: Iterable[str]) -> set[str]:
-        """The clusters of a role that are read: of more than there may be this process's own and the known ones."""
+        """The clusters of a role to read: beyond the limit only this process's own and the known ones."""
         own = "" if self._own is None else self._own.node.cluster
         known = {of.removeprefix(f"{role}/") for of in self.snapshot.counts}
         named = sorted((name != own, name not in known, name) for name in found if re.fullmatch(NAME, name))
@@ -522,11 +526,11 @@ class Directory:
         try:
             self.on_snapshot(self.snapshot)
         except Exception:
-            self._log.exception("the new map was not taken", epoch=self.snapshot.epoch)
+            self._log.exception("the new map was not used", epoch=self.snapshot.epoch)
 
     def _complain(self, error: Exception) -> None:
         if repr(error) != repr(self.trouble):
-            self._log.warning("registry: the last map stays in force", trouble=f"{type(error).__name__}: {error}")
+            self._log.warning("registry: keeping the last map", trouble=f"{type(error).__name__}: {error}")
         self.trouble = error
 
     def _jittered(self, seconds: float) -> float:
@@ -535,5 +539,5 @@ class Directory:
 
 async def _within(seconds: float, event: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):  # not wait_for: before Python 3.12 it may swallow a cancel
+        async with asyncio.timeout(seconds):  # not wait_for: before Python 3.12 it may swallow a cancellation
             await event.wait()

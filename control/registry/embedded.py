@@ -1,4 +1,4 @@
-"""The tree of the embedded server, as one of its clients sees it."""
+"""The tree of the embedded server, as one of its clients uses it."""
 
 import asyncio
 import contextlib
@@ -157,7 +157,7 @@ class EmbeddedTree(Tree):
             writer.write(frames.pack(frames.Ping()))
 
     def _become(self, session: Session) -> None:
-        self._kept.forget()  # without a connection nobody reports changes
+        self._kept.forget()  # without a connection no change is reported
         self._signals.become(session)
 
     def _take(self, answer: frames.Answer) -> None:
@@ -175,12 +175,12 @@ class EmbeddedTree(Tree):
     def _lost(self) -> None:
         for future in self._pending.values():
             if not future.done():
-                future.set_exception(Unavailable("the connection to the registry is lost"))
+                future.set_exception(Unavailable("the connection to the registry was lost"))
         if self.session == "connected":
             self._become("suspended")
             self._expiry = asyncio.get_running_loop().call_later(self._session_s, self._expire)
 
     def _expire(self) -> None:
-        """No answer for a whole session: whatever the server says later, it is a new one."""
+        """No answer came for a whole session: whatever the server answers later, it is a new session."""
         self._known = frames.Hello(0, b"", int(self._session_s * 1000))
         self._become("expired")

@@ -1,6 +1,7 @@
-"""The epoch of a node: strictly greater at each start (I-1), whatever the clock or the disk did.
+"""The epoch of a node: strictly greater at each start (I-1), whatever happened to the clock or the disk.
 
-`max(persisted + 1, unix seconds)`: with a lost disk the clock carries on, with a clock set back the disk does.
+`max(persisted + 1, unix seconds)`: after the loss of the disk the clock continues the sequence, after a clock was set
+back the disk does.
 """
 
 import time
@@ -11,11 +12,11 @@ from muster_server.control.errors import UserError
 from muster_server.plane.files import write_atomically
 
 EPOCH_MAX: Final = (1 << 32) - 1
-"""It travels as u32; unix seconds reach that in 2106."""
+"""The wire has a u32; unix seconds exceed it in 2106."""
 
 
 def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
-    """Take the epoch for a start of `node` and persist it before anybody sees it. Raises `UserError`."""
+    """Take the epoch for a start of `node` and persist it before any other process sees it. Raises `UserError`."""
     file = folder / f"node-{node}"
     try:
         last = int(file.read_text(encoding="ascii"))
@@ -25,6 +26,6 @@ def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
         raise UserError(f"{file}: cannot read the last epoch of node {node}: {error}") from None
     epoch = max(last + 1, int(time.time() if now is None else now))
     if epoch > EPOCH_MAX:
-        raise UserError(f"{file}: the epochs of node {node} are used up")
+        raise UserError(f"{file}: no epochs of node {node} are left")
     write_atomically(file, f"{epoch}\n".encode())
     return epoch

@@ -10,7 +10,7 @@ from muster_server.control.registry.tree import DATA_MAX, TRANSACTION_MAX, TREE_
 
 REQUEST_MAX: Final = TRANSACTION_MAX * (DATA_MAX + PATH_MAX + 32)
 ANSWER_MAX: Final = 2 * TREE_BYTES_MAX
-"""The whole tree, and msgpack's overhead."""
+"""Limit of an answer: the whole tree, and msgpack's overhead."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -18,7 +18,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Hello(Frame, frozen=True):
-    """Begin a session, or continue one; 0 is a new one."""
+    """Begin a session (0), or continue one."""
 
     session: int
     secret: bytes
@@ -94,14 +94,14 @@ ANSWER: Final = msgspec.msgpack.Decoder(Answer)
 
 
 def pack(frame: Frame) -> bytes:
-    """As bytes for the socket."""
+    """Encode for the socket."""
     body = msgspec.msgpack.encode(frame)
     return len(body).to_bytes(4) + body
 
 
 async def read(reader: asyncio.StreamReader, longest: int) -> bytes:
-    """The next message. Raises `ValueError` for a longer one, and a stream's error at its end."""
+    """Read the next message. Raises `ValueError` for a longer one, and the stream's error at its end."""
     length = int.from_bytes(await reader.readexactly(4))
     if length > longest:
-        raise ValueError(f"a message of {length} bytes, {longest} are the most")
+        raise ValueError(f"message too long: {length} bytes (limit {longest})")
     return await reader.readexactly(length)

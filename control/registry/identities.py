@@ -1,7 +1,7 @@
 """Identities: stable names, the number of each, and an epoch greater than any before (I-1).
 
-A number follows from its name, and a node brings the one that it had. So a registry that lost everything gives all
-nodes their own numbers again, in any order. The entry of a name decides which number it has.
+A number follows from its name, and a node remembers the one that it had. So after a loss of the registry all nodes get
+their own numbers again, in any order. The entry of a name decides which number it has.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ from muster_server.control.registry.tree import (
 )
 
 NUMBERS: Final = 999_999_999 - FIRST_NUMBERS
-"""Numbers for nodes of no instance: among 1,000 names, two share one in 1 of 2,000 clusters."""
+"""Numbers for nodes outside any instance: among 1,000 names, two collide in 1 of 2,000 clusters."""
 CONTESTS_MAX: Final = 64
-"""How often others may be first to take an identity."""
+"""Limit of tries in which other processes are first to take an identity."""
 
 NAMES_ENOUGH: Final = 1_024
-"""With more names than this, some unused ones make room for a new one."""
+"""With more names than this, some unused ones are removed for a new one."""
 LONG_GONE_S: Final = 30 * 86_400
-"""A name without a node whose last epoch is this old may be dropped. If its node returns after all, it brings its
-number."""
+"""A name without a node whose last epoch is this old, in seconds, may be removed. If its node returns after all, it
+brings its number."""
 
 
 class IdentityTaken(Exception):
-    """Another node has the name or the number, or the entry cannot be read: one line."""
+    """Another node has the name or the number, or the entry cannot be read. The text is one line."""
 
 
 async def _nobody() -> Collection[int]:
@@ -50,7 +50,7 @@ async def _nobody() -> Collection[int]:
 
 
 async def _nowhere(identity: Identity) -> None:
-    """Keeps nothing: for readers without an identity."""
+    """Stores nothing: for readers without an identity."""
 
 
 class Identities:
@@ -66,7 +66,7 @@ class Identities:
         self.runs: Callable[[], Awaitable[Collection[int]]] = _nobody
         """Returns the map's numbers, once there is a map."""
         self.keep: Callable[[Identity], Awaitable[None]] = _nowhere
-        """Is told the identity that this process has taken, before it is used."""
+        """Called with the identity that this process has taken, before it is used."""
         self._tree, self._wall = tree, wall
         self._ids = f"{root}/ids"
 
@@ -103,7 +103,7 @@ class Identities:
                 continue
             await self.keep(taken)
             return taken
-        raise Unavailable(f"{self._ids}: others were quicker {CONTESTS_MAX} times")
+        raise Unavailable(f"{self._ids}: other processes were faster {CONTESTS_MAX} times; try again")
 
     def _readable(self, name: str, entry: Entry, wanted: int | None, known: int | None) -> Identity | None:
         """The content of the entry; None if it cannot be read but this process knows it."""
@@ -115,11 +115,11 @@ class Identities:
                 return None
             raise IdentityTaken(f"{path}: {wrong}; delete it if no process has this name") from None
         if wanted not in {None, found.node}:
-            raise IdentityTaken(f"{path}: is node {found.node}, not {wanted}")
+            raise IdentityTaken(f"{path}: belongs to node {found.node}, not {wanted}")
         return found
 
     async def _free(self, name: str, wanted: int | None, had: int | None) -> int:
-        self._tree.forget()  # the write rests on the version just read, so the list must not be older
+        self._tree.forget()  # the write depends on the version just read, so the list must not be older
         every = await self._tree.children(self._ids)
         if len(every) > NAMES_ENOUGH:
             await self._make_room(every)
@@ -127,7 +127,7 @@ class Identities:
         if wanted in taken:
             of = taken[wanted]
             raise IdentityTaken(
-                f"{self._ids}: node {wanted} is {of}; to have that one take another number end it and delete "
+                f"{self._ids}: node {wanted} is {of}; to give that node another number, stop it and delete "
                 f"{self._ids}/{of}"
             )
         if wanted is not None:
@@ -135,7 +135,7 @@ class Identities:
         return next(number for number in numbers(name, had) if number not in taken)
 
     async def _make_room(self, every: Mapping[str, Entry]) -> None:
-        """Delete as many long-gone names as one transaction can, the oldest first."""
+        """Delete as many long-unused names as one transaction can, the oldest first."""
         running, before, gone = set(await self.runs()), self._wall() - LONG_GONE_S, list[tuple[int, str]]()
         for name, entry in every.items():
             with contextlib.suppress(Wrong):
@@ -144,11 +144,11 @@ class Identities:
                     gone.append((found.epoch, name))
         chosen = [Delete(f"{self._ids}/{name}", every[name].version) for _, name in sorted(gone)[:TRANSACTION_MAX]]
         if chosen:
-            with contextlib.suppress(BadVersion, NoNode):  # another node makes room, or one of them has returned
+            with contextlib.suppress(BadVersion, NoNode):  # another node removes names, or the node of one has returned
                 await self._tree.transaction(chosen)
 
     def _read(self, every: Mapping[str, Entry]) -> dict[int, str]:
-        """Without entries that cannot be read: their processes know their numbers."""
+        """Names by number, without unreadable entries: their processes know their numbers."""
         found: dict[int, str] = {}
         for name, entry in every.items():
             try:
@@ -158,15 +158,16 @@ class Identities:
         return found
 
     def _next(self, name: str, *before: int) -> int:
-        """If the registry is lost, the clock carries on; if the clock is set back, the registry and the process do."""
+        """The next epoch. After a loss of the registry the clock continues the sequence; after a clock was set back,
+        the registry and the process do."""
         epoch = max(*(each + 1 for each in before), int(self._wall()))
         if epoch > EPOCH_MAX:
-            raise IdentityTaken(f"the epochs of {name} are used up")
+            raise IdentityTaken(f"no epochs of {name} are left")
         return epoch
 
 
 def numbers(name: str, had: int | None = None) -> Iterator[int]:
-    """The numbers that a name may have, the best one first."""
+    """The possible numbers of a name, the preferred one first."""
     if had is not None:
         yield had
     first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])

@@ -1,4 +1,4 @@
-"""The number and the last epoch of a `muster serve` node, in its folder: for a registry that lost everything.
+"""The number and the last epoch of a `muster serve` node, in its folder, in case the registry loses everything.
 
 Owns the file. `control/registry/identities.py` decides which number and epoch a node takes.
 """
@@ -20,7 +20,7 @@ class NumberFile:
         self._file, self._log = file, log
 
     def read(self) -> Identity | None:
-        """Read the last number and epoch; None if there is none. Raises `SpecError`."""
+        """Read the last number and epoch; None if the file is missing. Raises `SpecError`."""
         try:
             return read_identity(self._file.read_bytes())
         except FileNotFoundError:
@@ -29,12 +29,12 @@ class NumberFile:
             raise SpecError(f"{self._file}: cannot be read: {error.strerror}") from None
         except Wrong as wrong:
             raise SpecError(
-                f"{self._file}: no number and epoch: {wrong}; delete it if the registry knows this node"
+                f"{self._file}: invalid number and epoch: {wrong}; delete the file if the registry knows this node"
             ) from None
 
     async def write(self, identity: Identity) -> None:
-        """Replace it. If that fails the node serves on, and logs it."""
+        """Replace the file. On failure the node continues to serve, and logs it."""
         try:
             await asyncio.to_thread(write_atomically, self._file, encode(identity))
         except OSError as error:
-            self._log.warning("the node's number cannot be kept", file=str(self._file), error=error.strerror)
+            self._log.warning("cannot store the node's number", file=str(self._file), error=error.strerror)

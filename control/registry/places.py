@@ -1,6 +1,6 @@
-"""Paths and values in the tree: a node's registration, a layer's count, and the map that is handed out.
+"""Paths and values in the tree: a node's registration, a layer's count, and the map of both.
 
-Owns paths and values. `view.py` reads, doubts and keeps them; `directory.py` does the talking.
+Owns paths and values. `view.py` reads, doubts and keeps them; `directory.py` talks to the registry.
 """
 
 import functools
@@ -20,16 +20,16 @@ from muster_server.plane.kinds import clustered, doors, kinds, linked, partition
 
 ROOT: Final = "/pubsub"
 MAIN: Final = "main"
-"""The broker cluster where none is named."""
+"""The default cluster of brokers."""
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """Pattern of a cluster's name, and of a process's stable name."""
 COUNT: Final = "partition_num"
 
 CLUSTERS_MAX: Final = 64
 ACKS_MAX: Final = CLUSTERS_MAX + 1
-"""Layers that may grow at once: all clusters of brokers, and the routers."""
+"""Limit of layers that may grow at once: all clusters of brokers, and the routers."""
 STEPS_MAX: Final = 1 << 16
-"""No node misses this many of a layer's steps; a doubling has three."""
+"""Limit of a layer's steps that a node may miss; a doubling has three."""
 
 State = Literal["init", "running", "draining"]
 Step = Literal["prepare", "switched", "final"]
@@ -41,11 +41,11 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
 
 
 class Wrong(ValueError):
-    """A value of the tree does not belong there: one line."""
+    """A value of the tree is invalid. The text is one line."""
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True):
-    """A process uses this record of a growing layer; `settled`: and has done its part."""
+    """A process uses this record of a growing layer; `settled`: it has also done its part."""
 
     layer: Annotated[str, msgspec.Meta(max_length=80)]
     serial: U32
@@ -53,62 +53,62 @@ class Ack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, array_like=True):
-    """That a key of the cluster knows a server's address and key for clients: `plane/certificate.py`."""
+    """States that a key of the cluster certified a server's address and key for clients: see `plane/certificate.py`."""
 
     until: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
-    """Its end, in seconds since 1970."""
+    """End of the certificate, in seconds since 1970."""
     signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A role's process as its peers reach it."""
+    """A role's process, with the addresses for its peers."""
 
     node: U32
     role: Annotated[str, msgspec.Meta(max_length=64)]
     host: Host
     link_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
-    """0 where the role has no links."""
+    """Port of its links; 0 if the role has none."""
     partition: Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)] = 0
-    """0 where the role has none."""
+    """Its partition; 0 if the role has none."""
     state: State = "running"
     cluster: Name = MAIN
-    """A node that serves all clusters has this one."""
+    """Its cluster; the default for a node that serves all clusters."""
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
-    """Of this registration: greater than that of any before by the same node (I-1)."""
+    """Epoch of this registration, greater than that of any earlier one of the same node (I-1)."""
     client: tuple[Host, Port] | None = None
     """Its address for clients, and its public key in hex."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
     certificate: Certificate | None = None
-    """A server that clients show credentials to has one. Not part of the map: it is renewed."""
+    """The certificate of a server to which clients present credentials. Not part of the map: it is renewed."""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
     """Its share of new clients."""
     admin: tuple[Host, Port] | None = None
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
-    """While layers grow. Not part of the map: no message goes another way because of it."""
+    """Acknowledgements while layers grow. Not part of the map: they change the path of no message."""
     among: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
     """The number of partitions of its layer, as this process uses it; 0: unknown. Not part of the map either."""
     name: Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME})?\Z")] = ""
-    """Its stable name, for people; empty from nodes of 0.1.0."""
+    """Its stable name, for people; empty for nodes of 0.1.0."""
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A doubling under way and its step. The coordinator's name is in it."""
+    """A doubling in progress and its step, with the name of its coordinator."""
 
     to: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
     step: Step
     goal: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
-    """The final number of partitions, perhaps after more doublings."""
+    """The final number of partitions, perhaps after further doublings."""
     coordinator: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     started: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """By the wall clock of its coordinator; for people."""
+    """Start time by the wall clock of its coordinator, in seconds since 1970; for people."""
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of partitions of a layer, a power of two that only grows, and its growth."""
 
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
-    """The partitions over which rooms are spread; during a growth, the number before it until it is final."""
+    """The partitions over which rooms are spread; during a growth, the previous number until the growth is final."""
     serial: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
     """Grows with each step of each growth."""
     growth: Growth | None = None
@@ -159,7 +159,7 @@ class Snapshot:
         ]
 
     def servers(self, cluster: str | None = None) -> dict[str, list[engine.Server]]:
-        """By role, the nodes that clients should learn, as an engine takes them.
+        """For each role, the nodes that clients should learn, as an engine takes them.
 
         With a `cluster`, roles with clusters have only its nodes.
         """
@@ -178,9 +178,10 @@ class Snapshot:
         return sorted(counted | {node.cluster for node in self.nodes if node.role in _layered()})
 
     def uncovered(self) -> dict[str, list[int]]:
-        """By `layer`, the partitions that own rooms but have no running replica; empty if there is no node at all.
+        """For each `layer`, the partitions that own rooms but have no running replica; empty if there is no node at
+        all.
 
-        Only of clusters with nodes: the count of a removed cluster stays in the registry for good.
+        Only for clusters with nodes: the count of a removed cluster stays in the registry.
         """
         if not self.nodes:
             return {}
@@ -194,7 +195,8 @@ class Snapshot:
         }
 
     def replicas_least(self) -> dict[str, int]:
-        """By `layer`, the running replicas of that partition which owns rooms and has the fewest; as `uncovered`."""
+        """For each `layer`, the number of running replicas of the partition with rooms that has the fewest; limited as
+        `uncovered`."""
         running = Counter(
             folder("", node) for node in self.nodes if node.role in partitioned() and node.state == "running"
         )
@@ -204,7 +206,7 @@ class Snapshot:
         }
 
     def beside(self, role: str, clusters: Sequence[str]) -> list[engine.OtherCluster]:
-        """The nodes and layers of these clusters, for an engine that has others too."""
+        """The nodes and layers of these clusters, for an engine that serves several."""
         nodes, roles = {cluster: list[engine.Node]() for cluster in clusters}, _layered() & peers(role)
         for node in self.nodes:
             if node.role in roles and node.cluster in nodes:
@@ -225,7 +227,7 @@ def _entry(node: Node) -> engine.Node:
 
 
 def _layered() -> frozenset[str]:
-    """The roles that have partitions in each cluster."""
+    """The roles that have separate partitions in each cluster."""
     return partitioned() & clustered()
 
 
@@ -233,7 +235,7 @@ ONE: Final = Count(1)
 
 
 def grown(count: Count) -> int:
-    """0 without a growth, 1 while it is prepared, 2 once rooms are spread over twice as many."""
+    """0 without a growth, 1 while it is prepared, 2 once rooms are spread over twice as many partitions."""
     return GROWN.get(count.growth.step, 0) if count.growth else 0
 
 
@@ -245,7 +247,7 @@ GROWN: Final[Mapping[Step, int]] = {"prepare": 1, "switched": 2}
 
 @functools.cache
 def layer_pattern() -> str:
-    """The form of a `layer`, as a pattern."""
+    """The pattern of a `layer`'s name."""
     return "|".join(rf"{role}/{NAME}" if role in clustered() else role for role in sorted(partitioned()))
 
 
@@ -260,12 +262,12 @@ def _leaf() -> re.Pattern[str]:
 
 
 def layer(role: str, cluster: str = MAIN) -> str:
-    """The path of a partitioned role's partitions, below the root."""
+    """The path of a partitioned role's count, below the root."""
     return f"{role}/{cluster}" if role in clustered() else role
 
 
 def layers_of(clusters: Iterable[str]) -> list[str]:
-    """All layers, of the roles with clusters those of these."""
+    """All layers; for roles with clusters, those of these clusters."""
     found: list[str] = []
     for role in sorted(partitioned()):
         found += [layer(role, cluster) for cluster in clusters] if role in clustered() else [role]
@@ -301,10 +303,10 @@ def encode(value: Node | Count | Identity) -> bytes:
 
 
 def read_count(data: bytes, before: Count | None = None) -> Count:
-    """Read a layer's count, which never goes back behind `before`. Raises `Wrong`."""
+    """Decode a layer's count, which never falls below `before`. Raises `Wrong`."""
     count = _decoded(_COUNT, data)
     if count.partitions & (count.partitions - 1):
-        raise Wrong(f"{count.partitions} partitions are not a power of two")
+        raise Wrong(f"invalid number of partitions {count.partitions} (expected a power of two)")
     if count.growth is not None:
         _check_growth(count, count.growth)
     if before is not None and count != before:
@@ -313,7 +315,7 @@ def read_count(data: bytes, before: Count | None = None) -> Count:
 
 
 def is_behind(data: bytes, known: Count) -> bool:
-    """Whether this is an earlier step than the known one, which may have been forged if too many steps lie between."""
+    """Whether this is an earlier step than the known one. The known one may be forged if too many steps lie between."""
     try:
         return 0 < known.serial - _decoded(_COUNT, data).serial <= STEPS_MAX
     except Wrong:
@@ -321,7 +323,7 @@ def is_behind(data: bytes, known: Count) -> bool:
 
 
 def may_follow(data: bytes, known: Count) -> bool:
-    """Whether this may be a coordinator's step after the known one: by its serial number, if nothing falls."""
+    """Whether this may be a coordinator's step after the known one: by its serial number, and if no number falls."""
     try:
         count = read_count(data)
         _check_no_fall(count, known)
@@ -333,17 +335,17 @@ def may_follow(data: bytes, known: Count) -> bool:
 def _check_growth(count: Count, growth: Growth) -> None:
     doubled = count.partitions if growth.step == "final" else 2 * count.partitions
     if growth.to != doubled:
-        raise Wrong(f"{growth.step} of {growth.to} partitions with {count.partitions}: a growth doubles")
+        raise Wrong(f"{growth.step} of {growth.to} partitions with {count.partitions}: a growth must double")
     if growth.goal & (growth.goal - 1) or growth.goal < growth.to:
-        raise Wrong(f"a growth to {growth.to} partitions that ends with {growth.goal}")
+        raise Wrong(f"the growth to {growth.to} partitions has the goal {growth.goal}")
     if not count.serial:
-        raise Wrong("a growth without a serial number")
+        raise Wrong("the growth has no serial number")
 
 
 def _check_no_fall(count: Count, before: Count) -> None:
-    """Over any number of steps, the number of partitions does not fall. Raises `Wrong`."""
+    """Check that the number of partitions does not fall over any number of steps. Raises `Wrong`."""
     if count.partitions < before.partitions:
-        raise Wrong(f"{count.partitions} partitions where there were {before.partitions}: the number never falls")
+        raise Wrong(f"{count.partitions} partitions after {before.partitions}: the number must not fall")
     if before.growth is not None and before.growth.step != "prepare" and count.wide < before.growth.to:
         raise Wrong(f"{count.wide} partitions after the switch to {before.growth.to}")
 
@@ -366,22 +368,22 @@ def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
     """Read a node and check its path, which is below the root. Raises `Wrong`."""
     match = _leaf().fullmatch(path)
     if match is None and any(re.fullmatch(f"{role}/{NAME}", path) for role in _layered()):
-        raise Wrong(f"one cluster more than {CLUSTERS_MAX}, which are the most")
+        raise Wrong(f"too many clusters (limit {CLUSTERS_MAX})")
     if match is None:
-        raise Wrong("no node belongs here")
+        raise Wrong("unexpected node at this path")
     node = _decoded(_NODE, data)
     for host in (node.host, *(address[0] for address in (node.client, node.admin) if address)):
         _check_host(host)
     role = match["role"] or match["layer"].partition("/")[0]
     if node.role != role:
-        raise Wrong(f"says that it is a {node.role}")
+        raise Wrong(f"has the role {node.role}")
     if role in linked() and not node.link_port:
-        raise Wrong("says no port for links")
+        raise Wrong("has no port for links")
     if not match["layer"]:
         return node
     cluster = match["layer"].partition("/")[2] or MAIN
     if node.cluster != cluster or node.partition != int(match["partition"]):
-        raise Wrong(f"says that it is in partition {node.partition} of {layer(node.role, node.cluster)}")
+        raise Wrong(f"has partition {node.partition} of {layer(node.role, node.cluster)}")
     check_partition(node, counts)
     return node
 
@@ -397,7 +399,7 @@ def check_partition(node: Node, counts: Mapping[str, Count]) -> None:
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     if len(data) > VALUE_MAX:
-        raise Wrong(f"{len(data)} bytes, {VALUE_MAX} are the most")
+        raise Wrong(f"too long: {len(data)} bytes (limit {VALUE_MAX})")
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -408,6 +410,6 @@ def _check_host(host: str) -> None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise Wrong(f"{host!a} is no address") from None
+        raise Wrong(f"invalid address {host!a}") from None
     if address.is_unspecified or address.is_multicast or getattr(address, "scope_id", None):
-        raise Wrong(f"{host} is not the address of a process")
+        raise Wrong(f"{host} cannot be the address of a process")

@@ -1,5 +1,4 @@
-"""Which servers of ZooKeeper accept connections, all tried at once. Knows no session and no tree, and loads no
-library."""
+"""Tries which servers of ZooKeeper accept connections, all at once. Knows no session and no tree, and loads no library."""
 
 import contextlib
 import queue
@@ -14,7 +13,7 @@ LATE: Final = "no answer"
 
 
 def split(hosts: str) -> dict[str, tuple[str, int]]:
-    """Each of `HOST:PORT,HOST:PORT`, and its error."""
+    """Parse `HOST:PORT,HOST:PORT` into addresses by text."""
     parts = ((each, each.rpartition(":")) for each in hosts.split(","))
     return {each: (host.strip("[]"), int(port)) for each, (host, _, port) in parts}
 
@@ -33,7 +32,7 @@ def tried(hosts: str, *, one: bool = False) -> Mapping[str, str]:
         said.put(found[server])
 
     for server in servers:
-        # Daemon threads: looking up a name may take long, and nobody waits for it.
+        # Daemon threads: looking up a name may take long, and no thread waits for it.
         threading.Thread(target=attempt, args=(server,), daemon=True).start()
     with contextlib.suppress(queue.Empty):
         for _ in servers:

@@ -1,7 +1,7 @@
 """A cache of what was read of a tree, valid for as long as the server would report a change. Lives in one loop.
 
 The server reports a change before it answers with newer data, but both may be handed over in any order. So an answer is
-kept only if no change was reported since its question; a later report drops it.
+stored only if no change was reported since its question; a later report drops it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,7 +11,7 @@ from muster_server.control.registry.tree import parent
 
 T = TypeVar("T")
 KEPT_MAX: Final = 1 << 16
-"""Most answers; a reader of more asks again."""
+"""Limit of answers; beyond it a reader asks again."""
 
 
 class ReadCache:
@@ -20,11 +20,11 @@ class ReadCache:
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, object]] = {}
         self._signs: dict[str, object] = {}
-        """By path of the questions: a report of a change removes the marks of questions under way."""
+        """Marks of pending questions, by path: a report of a change removes them."""
         self._count = 0
 
     async def read(self, what: str, path: str, ask: Callable[[], Awaitable[T | None]]) -> T | None:
-        """Return the kept answer, else that of `ask`. None is never kept: nothing reports its end."""
+        """Return the stored answer, else that of `ask`. None is never stored: nothing reports its end."""
         if what in (known := self._kept.get(path, {})):
             return cast("T", known[what])
         sign = self._signs.setdefault(path, object())
@@ -41,18 +41,18 @@ class ReadCache:
         return answer
 
     def changed(self, path: str) -> None:
-        """Answers and questions about these may be outdated."""
+        """Drop answers and pending questions about this path: they may be outdated."""
         self._signs.pop(path, None)
         self._count -= len(self._kept.pop(path, ()))
 
     def written(self, paths: Iterable[str]) -> None:
-        """These were made, changed or removed, so the lists of their parents may have changed too."""
+        """Drop answers about these paths, which were created, changed or deleted, and the lists of their parents."""
         for path in paths:
             self.changed(path)
             self.changed(parent(path))
 
     def forget(self) -> None:
-        """Keep nothing."""
+        """Drop everything."""
         self._signs.clear()
         self._kept.clear()
         self._count = 0

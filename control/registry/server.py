@@ -1,6 +1,6 @@
 """The embedded registry: the tree on a Unix socket in the instance's folder, for the processes of this user.
 
-Answers a write once it is in the file (I-6). Sessions outlive a connection, and this server, by their time-out.
+Answers a write once it is in the file (I-6). Sessions survive a connection, and this server, until their time-out.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class RegistryServer:
     """Serves while the context is open. One per folder: the instance's lock ensures that."""
 
     def __init__(self, folder: Path, log: structlog.typing.FilteringBoundLogger, *, sessions: bool = True) -> None:
-        """Without `sessions`, the sessions of the file end at once: their owners are gone."""
+        """Without `sessions`, the sessions of the file end at once: their owners have ended."""
         self._folder, self._log, self._keeps_sessions = folder, log, sessions
         self._store = Store()
         self._sessions: dict[int, _Session] = {}
@@ -90,7 +90,7 @@ class RegistryServer:
             self._store.on_change = self._on_change
             listening = self._open.enter_context(listen(self._folder, SOCKET))
         except OSError as error:
-            raise UserError(f"{self._folder / SOCKET}: cannot be served: {error.strerror}") from None
+            raise UserError(f"cannot serve {self._folder / SOCKET}: {error.strerror}") from None
         server = await asyncio.start_unix_server(self._serve, sock=listening)
         tasks = [asyncio.create_task(self._save_always()), asyncio.create_task(self._sweep_always())]
         self._open.push_async_callback(_end, tasks)
@@ -117,7 +117,7 @@ class RegistryServer:
         except (asyncio.IncompleteReadError, OSError):
             pass
         except (ValueError, msgspec.MsgspecError) as error:
-            self._log.warning("registry: a client was cut off", cause=str(error))
+            self._log.warning("registry: disconnected a client", cause=str(error))
         finally:
             self._connections.discard(connection)
             if connection.session is not None and connection.session.connection is connection:
@@ -130,7 +130,7 @@ class RegistryServer:
             return
         session = connection.session
         if session is None:
-            raise ValueError("it spoke before its hello")
+            raise ValueError("message before hello")
         session.deadline = time.monotonic() + session.timeout_ms / 1000
         match asked:
             case frames.Ping():
@@ -155,7 +155,7 @@ class RegistryServer:
         session = self._sessions.get(hello.session)
         if session is None or not secrets.compare_digest(session.secret, hello.secret):
             if len(self._sessions) >= SESSIONS_MAX:
-                raise ValueError(f"{SESSIONS_MAX} sessions are the most")
+                raise ValueError(f"too many sessions (limit {SESSIONS_MAX})")
             timeout_ms = min(max(hello.timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
             session = _Session(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms)
             self._sessions[session.id] = session
@@ -200,7 +200,7 @@ class RegistryServer:
             stood = now - before - SWEEP_S
             before = now
             for session in list(self._sessions.values()):
-                session.deadline += stood if stood > SWEEP_S else 0.0  # a client that could not be heard is not late
+                session.deadline += stood if stood > SWEEP_S else 0.0  # the client could not be read, so it is not late
                 if session.deadline <= now:
                     connection = session.connection
                     self._forget(session)
@@ -242,7 +242,7 @@ class RegistryServer:
             return
         except msgspec.MsgspecError as error:
             raise UserError(
-                f"{file}: not what this version of muster wrote: {error}; delete it to begin anew"
+                f"{file}: written by another version of muster: {error}; delete it to start from scratch"
             ) from None
         now = time.monotonic()
         for each in saved.sessions:
@@ -259,7 +259,7 @@ class RegistryServer:
 
 
 def _unsaved(frame: Frame) -> Frame:
-    """A session is good without the file; a write is not certain."""
+    """The answer after a failed save. A session is valid without the file; a write is not certain."""
     if isinstance(frame, frames.Done):
         return frames.Failed(frame.call, "Unavailable", "the registry cannot write its file")
     return frame

@@ -9,7 +9,7 @@ from muster_server.control.registry.tree import Session, covers
 
 
 class Signals:
-    """Callbacks, each called by the loop and not from within a call. One that raises is logged and stays."""
+    """Callbacks, each called by the loop and not from within a call. If one raises, it is logged and stays registered."""
 
     def __init__(self) -> None:
         self.session: Session = "expired"

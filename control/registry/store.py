@@ -1,5 +1,4 @@
-"""The tree itself, with its sessions: the state of the embedded server. No I/O and no
-clock."""
+"""The tree itself, with its sessions: the state of the embedded server. No I/O and no clock."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -77,13 +76,13 @@ class Store:
         return [(name, self._nodes[f"{above}/{name}"]) for name in sorted(node.names)]
 
     def owned(self, session: int) -> list[str]:
-        """The nodes that end with this session."""
+        """The ephemeral nodes of this session."""
         return [path for path, node in self._nodes.items() if node.owner == session != NOBODY]
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def apply(self, session: int, operations: Sequence[Operation]) -> list[Result]:
-        """Do all of it or nothing. Raises `TreeError`; the operations have been checked."""
+        """Apply all operations or none. Raises `TreeError`; the operations have been checked."""
         undo: list[Callable[[], None]] = []
         changed: list[str] = []
         try:
@@ -142,12 +141,12 @@ class Store:
             self._create(NOBODY, Create(above), undo, changed)
         over = self._nodes[above]
         if over.owner != NOBODY:
-            raise Refused(f"{above}: is ephemeral and has no children")
+            raise Refused(f"{above} is ephemeral and cannot have children")
         path = f"{each.path}{over.made:010d}" if each.sequence else each.path
         if path in self._nodes:
             raise NodeExists(path)
         if len(self._nodes) >= NODES_MAX:
-            raise Refused(f"{path}: {NODES_MAX} nodes are the most")
+            raise Refused(f"{path}: too many nodes (limit {NODES_MAX})")
         self._room(path, len(path) + len(each.data))
         self._add(path, _Node(each.data, owner=session if each.ephemeral else NOBODY))
         over.made += 1
@@ -157,7 +156,7 @@ class Store:
 
     def _room(self, path: str, by: int) -> None:
         if by > 0 and self._bytes + by > TREE_BYTES_MAX:
-            raise Refused(f"{path}: the tree is full, {TREE_BYTES_MAX >> 20} MiB are the most")
+            raise Refused(f"{path}: the tree is full (limit {TREE_BYTES_MAX >> 20} MiB)")
 
     def _hold(self, node: _Node, data: bytes, version: int) -> None:
         self._bytes += len(data) - len(node.data)
@@ -183,7 +182,7 @@ class Store:
         return msgspec.msgpack.encode(every)
 
     def load(self, dumped: bytes) -> None:
-        """Fill an empty store with another's dump. Raises `msgspec.MsgspecError`."""
+        """Fill an empty store from a dump. Raises `msgspec.MsgspecError`."""
         for each in _SAVED.decode(dumped):
             node = _Node(each.data, each.version, each.owner, each.made)
             if each.path == "/":

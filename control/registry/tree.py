@@ -1,7 +1,7 @@
-"""A small tree of nodes that processes share, modelled on ZooKeeper's: the words that its versions speak.
+"""A small tree of nodes that processes share, modelled on ZooKeeper's: the interface of its versions.
 
-Level triggered: a watch says that something may have changed, never what; its owner reads again. Every call ends in
-time. Owns no connection and no meaning of the stored values.
+Level triggered: a watch reports that something may have changed, never what; its owner reads again. Every call has a
+time limit. Owns no connection and no meaning of the stored values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +14,22 @@ from muster_server.control.config.zookeeper import check_path
 ANY: Final = -1
 """A version that matches any node."""
 CALL_S: Final = 5.0
-"""Within this time a call has its answer, or raises `Unavailable`."""
+"""Seconds within which a call has its answer, or raises `Unavailable`."""
 DATA_MAX: Final = 64 << 10
 TRANSACTION_MAX: Final = 192
-"""Operations: a step of the widest growth rests on its record and on a replica of each of 128 new partitions."""
+"""Limit of operations: a step of the widest growth checks its record and a replica of each of 128 new partitions."""
 NODES_MAX: Final = 1 << 16
 TREE_BYTES_MAX: Final = 16 << 20
-"""Paths and data together: 4,096 nodes of 4 KiB. A role's entry has about 400 B."""
+"""Limit of paths and data together, in bytes: 4,096 nodes of 4 KiB. A role's entry has about 400 B."""
 
 
 Session = Literal["connected", "suspended", "expired"]
-"""`suspended`: no server answers; ephemeral nodes may still exist. `expired`: they are gone, or must be taken for
-gone."""
+"""`suspended`: no server answers; ephemeral nodes may still exist. `expired`: they are deleted, or must be assumed to
+be."""
 
 
 class TreeError(Exception):
-    """A call that failed."""
+    """A call failed."""
 
 
 class NoNode(TreeError):
@@ -49,15 +49,15 @@ class NotEmpty(TreeError):
 
 
 class Refused(TreeError):
-    """The server does not allow it, or it is too large."""
+    """The server does not allow the call, or the data are too large."""
 
 
 class Denied(Refused):
-    """The server does not know this client, or does not allow it."""
+    """The server does not know this user, or does not allow it the call."""
 
 
 class Unavailable(TreeError):
-    """No server answered. Whether a write was done is unknown: read before you repeat it."""
+    """No server answered. It is unknown whether a write was done: read before you repeat it."""
 
 
 class Entry(NamedTuple):
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Make a node and its missing parents. `sequence` adds ten growing digits; an `ephemeral` node ends with the
+    """Create a node and its missing parents. `sequence` appends ten growing digits; an `ephemeral` node ends with the
     session."""
 
     path: str
@@ -93,7 +93,7 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Do nothing, if the node exists and has this version."""
+    """Fail the transaction unless the node exists and has this version."""
 
     path: str
     version: int = ANY
@@ -117,7 +117,7 @@ class Tree(Protocol):
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call this in the loop when data at or below `path` may have changed, and after each connect.
 
-        The returned function ends it.
+        Returns a function that ends the watch.
         """
 
     async def start(self) -> None:
@@ -136,10 +136,10 @@ class Tree(Protocol):
         """
 
     def forget(self) -> None:
-        """Read everything from the server from now on: a watch may have been lost."""
+        """Read everything from the server from now on, because a watch may have been lost."""
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
-        """Do all of it or nothing."""
+        """Apply all operations or none."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         """Make a node and return its path."""
@@ -168,10 +168,12 @@ def covers(above: str, path: str) -> bool:
 
 
 def check(operations: Sequence[Operation]) -> None:
-    """Raise `ValueError` or `Refused` for operations that no version of the tree takes."""
+    """Raise `ValueError` or `Refused` for operations that no version of the tree accepts."""
     if not 0 < len(operations) <= TRANSACTION_MAX:
-        raise ValueError(f"a transaction has 1 to {TRANSACTION_MAX} operations, not {len(operations)}")
+        raise ValueError(
+            f"invalid number of operations in a transaction: {len(operations)} (expected 1 to {TRANSACTION_MAX})"
+        )
     for each in operations:
         check_path(each.path, prefix=isinstance(each, Create) and each.sequence)
         if isinstance(each, Create | Set) and len(each.data) > DATA_MAX:
-            raise Refused(f"{each.path}: {len(each.data)} bytes, {DATA_MAX} are the most")
+            raise Refused(f"{each.path}: too long: {len(each.data)} bytes (limit {DATA_MAX})")

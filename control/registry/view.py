@@ -1,9 +1,9 @@
 """The map as this process believes it: the last reading, without broken values, with nodes that vanished too suddenly.
 
-No I/O and no clock. Three rules. A broken value changes nothing but the log; its last good one stays. So does one that
-no key of the cluster certifies, where this process shows credentials to servers. Of one number only the highest epoch
-counts (I-1). If more than half of a role or a partition vanishes at once without warning, they are kept for a while: a
-registry fails more often than half of the processes die.
+No I/O and no clock. Three rules. A broken value changes nothing but the log; its last valid one stays. The same applies
+to an entry that no key of the cluster certifies, if this process presents credentials to servers. For one number only
+the highest epoch counts (I-1). If more than half of a role or a partition vanishes at once without warning, its nodes
+are kept for a while: a registry fails more often than half of the processes die.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from muster_server.plane.kinds import partitioned
 HOLD_S: Final = 10.0
 
 SAID_MAX: Final = 32
-"""Most lines of the log for the refused values of one reading."""
+"""Limit of log lines for the refused values of one reading."""
 
 Reading = Mapping[str, bytes]
 """The nodes and counts of the tree, by path below the root."""
@@ -44,13 +44,13 @@ Group = tuple[object, ...]
 
 
 class Judge(Protocol):
-    """Says which servers may be shown credentials: `certified.py`."""
+    """Decides which servers may receive credentials: `certified.py`."""
 
     def doubt(self, node: Node) -> str:
-        """The reason why an entry is not the cluster's; empty if it is."""
+        """The reason why an entry is not trusted; empty if it is."""
 
     def end(self, node: Node) -> str:
-        """The reason why an entry that was good is so no more; empty if it still is."""
+        """The reason why a trusted entry is not trusted any more; empty if it still is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class _Held:
     node: Node
     until: float
     enough: int
-    """With this many in its group, a vanished node is not missed."""
+    """If its group has this many nodes, a vanished node is not kept."""
 
 
 class View:
-    """Takes readings, and gives snapshots whose epoch grows with every change and only then."""
+    """Takes readings, and returns snapshots whose epoch grows with every change and only then."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class View:
         self._held: dict[int, _Held] = {}
         self._refused: dict[str, str] = {}
         self.refusals = 0
-        """Values that were not believed, counted once per cause."""
+        """Refused values, counted once per cause."""
         self.doubts = 0
-        """Nodes that were kept although they were gone."""
+        """Vanished nodes that were kept."""
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Values that are not believed now, with the reason, by path."""
+        """Values that are refused now, with the reason, by path."""
         return self._refused
 
     @property
@@ -104,7 +104,7 @@ class View:
         for path, cause in news[:SAID_MAX]:
             self._log.warning("registry: refused", path=path[:PATH_MAX], cause=cause)
         if len(news) > SAID_MAX:
-            self._log.warning("registry: refused more", values=len(news) - SAID_MAX)
+            self._log.warning("registry: refused further values", values=len(news) - SAID_MAX)
         self._refused = refused
         self._hold(present, now)
         self._present = present
@@ -131,7 +131,8 @@ class View:
         return {number: held.node for number, held in self._held.items()} | self._present
 
     def _has_place(self, node: Node) -> bool:
-        """Partitions disappear when their growth is undone; their nodes may be there for longer."""
+        """Whether the node's partition exists. Partitions disappear when their growth is undone; their nodes may exist
+        longer."""
         try:
             check_partition(node, self._counts)
         except Wrong:
@@ -139,16 +140,16 @@ class View:
         return True
 
     def again(self, now: float) -> None:
-        """The registry was away: kept nodes get their whole time again, to register."""
+        """The registry did not answer for a while: kept nodes get their whole time again, to register."""
         for number, held in self._held.items():
             self._held[number] = replace(held, until=now + self._hold_s)
 
     def present(self) -> list[tuple[str, Node]]:
-        """The nodes of the map in the registry's last reading, each with its path."""
+        """The map's nodes that the registry's last reading contains, each with its path."""
         return [(path, node) for path, (_, node) in self._good.items() if self._present.get(node.node) == node]
 
     def said(self, of: str, but: int) -> set[int]:
-        """The numbers of partitions of a layer that its nodes use, without this one (`but`)."""
+        """The numbers of partitions of a layer that its nodes use, except this node (`but`)."""
         nodes = (node for node in self._present.values() if node.role in partitioned() and node.node != but)
         return {node.among for node in nodes if layer(node.role, node.cluster) == of}
 
@@ -165,7 +166,7 @@ class View:
                 before = self._counts.get(of)
                 try:
                     if not re.fullmatch(layer_pattern(), of):
-                        raise Wrong("no count belongs here")
+                        raise Wrong("unexpected count at this path")
                     count = read_count(data, before)
                     if before is None:
                         _check_known(of, count, reading)
@@ -177,10 +178,10 @@ class View:
                     self._counts[of] = count
 
     def _check_served(self, of: str, count: Count, before: Count, reading: Reading) -> None:
-        """Check that no owned rooms are assigned to a partition that never had a replica. Raises `Wrong`.
+        """Check that no rooms are assigned to a partition that never had a replica. Raises `Wrong`.
 
-        A growth has replicas in all partitions before it assigns rooms. A partition that had some, the last of which
-        died since, got its rooms rightly.
+        A growth has replicas in all partitions before it assigns rooms. A partition that had some got its rooms
+        rightly, even if the last one has died since.
         """
         if count.used <= before.used:
             return
@@ -188,7 +189,9 @@ class View:
         owned = [part for part in range(before.used, count.used) if part % before.used in serve]
         serve |= {node.partition for node in _registered(of, count, reading) if _serves(node, of)}
         if lacking := [part for part in owned if part not in serve]:
-            raise Wrong(f"{count.used} partitions, and none runs of {lacking[0]}, whose rooms others have")
+            raise Wrong(
+                f"{count.used} partitions, but no replica of {lacking[0]} runs, and other partitions have its rooms"
+            )
 
     def _readable(self, reading: Reading, refused: dict[str, str]) -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -211,7 +214,7 @@ class View:
         return found
 
     def _trusted(self, node: Node) -> Node:
-        """Check that a server to which credentials are shown is the cluster's. Raises `Wrong`."""
+        """Check that a server that receives credentials is trusted. Raises `Wrong`."""
         if self._judge is not None and (cause := self._judge.doubt(node)):
             raise Wrong(cause)
         return node
@@ -235,7 +238,7 @@ class View:
                     refused[path] = f"node {number} is also at {', '.join(p for p, _ in every if p != path)}"
         return chosen
 
-    # --- what is gone -------------------------------------------------------------------------------------------------
+    # --- vanished nodes ----------------------------------------------------------------------------------------------
 
     def _hold(self, present: Mapping[int, Node], now: float) -> None:
         addresses = {(node.host, node.link_port) for node in present.values()}
@@ -266,14 +269,14 @@ class View:
         self.doubts += len(kept)
         if kept:
             self._log.warning(
-                "registry: more than half of a role is gone at once, kept for a while",
+                "registry: more than half of a role vanished at once; keeping its nodes for a while",
                 nodes=[node.node for node in kept],
                 seconds=self._hold_s,
             )
 
 
 def _bare(node: Node) -> Node:
-    """In the form of the map."""
+    """The node in the form of the map."""
     if not (node.acks or node.among or node.certificate):
         return node
     return msgspec.structs.replace(node, acks=(), among=0, certificate=None)
@@ -291,11 +294,11 @@ def _check_known(of: str, count: Count, reading: Reading) -> None:
     """Check the first count that is read against the numbers that running nodes use. Raises `Wrong`."""
     said = {node.among for node in _registered(of, Count(PARTITIONS_MAX), reading)} - {0}
     if said and count.partitions not in said:
-        raise Wrong(f"{count.partitions} partitions, and all who are registered go by {max(said)}")
+        raise Wrong(f"{count.partitions} partitions, but all registered nodes use {max(said)}")
 
 
 def _serves(node: Node, of: str) -> bool:
-    """Whether it owns rooms of a layer."""
+    """Whether the node owns rooms of a layer."""
     return node.role in partitioned() and node.state == "running" and layer(node.role, node.cluster) == of
 
 
@@ -305,7 +308,7 @@ def _rivals(node: Node, best: Node) -> bool:
 
 
 def _groups(node: Node) -> tuple[Group, ...]:
-    """The role, and the partition."""
+    """The groups of a node: its role, and its partition."""
     if node.role not in partitioned():
         return ((node.role,),)
     of = layer(node.role, node.cluster)

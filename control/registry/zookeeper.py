@@ -1,9 +1,9 @@
-"""The tree in ZooKeeper, through kazoo, which this file alone knows.
+"""The tree in ZooKeeper, through kazoo, which only this file uses.
 
 kazoo's threads hand over to the loop and do nothing else; no call is made from one of its listeners. kazoo reports a
-lost session only when a server has said so. So after a whole session without a server this file reports it itself and
-begins with a new client. The new client has seen nothing, while a server with older data refuses clients that have seen
-newer data.
+lost session only when a server has reported it. So after a whole session without a server this file reports it itself
+and begins with a new client. The new client has seen nothing, while a server with older data refuses clients that have
+seen newer data.
 """
 
 import asyncio
@@ -53,14 +53,16 @@ from muster_server.control.registry.tree import (
 
 CLOSE_S: Final = 2.0
 REQUESTS_MAX: Final = 128
-"""Most requests under way; others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that takes 278
-of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would block the
-loop until it has found one."""
+"""Limit of concurrent requests; others wait their turn.
+
+Each wakes kazoo's thread by a byte on a socket pair that holds 278 of them (208 KiB, 768 B each). While that thread
+looks for a server it reads none, and one more would block the loop until it has found one."""
 HOSTS_MIN: Final = 4
-"""kazoo waits for a server's first answer for a session divided by the number of hosts. A starting server may take a
-connection and never read it, which would cost the session where there is no other one: so kazoo gets each more often."""
+"""Lowest number of hosts for kazoo. It waits for a server's first answer for a session divided by the number of hosts.
+A starting server may accept a connection and never read it, which would cost the session if there is no other one: so
+kazoo gets each host several times."""
 MOVING_MAX: Final = 8
-"""How often a node may come or go between two reads."""
+"""Limit of tries if a node is created and deleted between two reads."""
 T = TypeVar("T")
 
 _ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
@@ -139,7 +141,7 @@ class ZooKeeperTree(Tree):
                 return entry
             if await self._absent(path):
                 return None
-        raise Unavailable(f"{path}: comes and goes")
+        raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
 
     async def children(self, path: str) -> dict[str, Entry]:
         check_path(path)
@@ -151,13 +153,13 @@ class ZooKeeperTree(Tree):
                 return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
             if await self._absent(path):
                 return {}
-        raise Unavailable(f"{path}: comes and goes")
+        raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
 
     def forget(self) -> None:
         self._kept.forget()
 
     async def _known(self, what: str, path: str, ask: Callable[[str], Awaitable[T | None]]) -> T | None:
-        """Return the kept answer of a watched path, else the server's."""
+        """Return the stored answer of a watched path, else the server's."""
         if self._watcher(path) is None:
             return await ask(path)
         return await self._kept.read(what, path, functools.partial(ask, path))
@@ -175,7 +177,7 @@ class ZooKeeperTree(Tree):
         return sorted(names)
 
     async def _absent(self, path: str) -> bool:
-        """Look again, so that a watch exists where no node is."""
+        """Check again, so that a watch exists for a missing node."""
         place, watcher = self._place(path), self._watcher(path)
         return await self._ask(path, lambda client: client.exists_async(place, watcher)) is None
 
@@ -187,9 +189,9 @@ class ZooKeeperTree(Tree):
         try:
             done = await self._done(operations)
         except TreeError:
-            self._kept.forget()  # it may rest on outdated data, or be done after all
+            self._kept.forget()  # it may depend on outdated data, or succeed after all
             raise
-        # A reader after its own write must see it.
+        # A read after this client's write must see it.
         self._kept.written({*(each.path for each in operations), *(each for each in done if isinstance(each, str))})
         return done
 
@@ -206,13 +208,13 @@ class ZooKeeperTree(Tree):
         return error
 
     async def _commit(self, operations: Sequence[Operation]) -> tuple[int, TreeError | list[Result]]:
-        """Either the place and the error of the failure, or the results."""
+        """Commit; returns the index and the error of the failed operation, or 0 and the results."""
         answers = await self._ask(operations[0].path, functools.partial(self._request, operations))
         for place, answer in enumerate(answers):
             if isinstance(answer, Exception) and not isinstance(answer, _NOT_THE_CAUSE):
                 return place, _translated(answer, operations[place].path)
         if len(answers) != len(operations) or any(isinstance(answer, Exception) for answer in answers):
-            return 0, Unavailable("a transaction had no clear answer")
+            return 0, Unavailable("a transaction had no definite answer")
         return 0, [self._result(*pair) for pair in zip(operations, answers, strict=True)]
 
     def _request(self, operations: Sequence[Operation], client: KazooClient) -> Any:
@@ -240,8 +242,8 @@ class ZooKeeperTree(Tree):
                 return None
 
     async def _make_above(self, path: str) -> None:
-        """From existing nodes on: ZooKeeper refuses to make an existing node for a user that may make nothing beside
-        it."""
+        """Create the missing parents, below existing nodes only: ZooKeeper refuses to create an existing node for a
+        user that may not create siblings."""
         place, missing = self._place(parent(path)), list[str]()
         while place != "/" and await self._ask(path, functools.partial(self._find, place)) is None:
             missing.append(place)
@@ -277,7 +279,7 @@ class ZooKeeperTree(Tree):
             raise _translated(error, path) from error
 
     def _hand_over(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """From one of kazoo's threads into the loop, if that still runs."""
+        """Hand over from one of kazoo's threads to the loop, if that still runs."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
@@ -286,7 +288,7 @@ class ZooKeeperTree(Tree):
         return self._fired if any(covers(above, path) for above in self._watched.values()) else None
 
     def _fired(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # else it is the session's end, which the listener reports
+        if event.type != EventType.NONE:  # otherwise it is the session's end, which the listener reports
             path = str(event.path).removeprefix(self._where.chroot) or "/"
             self._hand_over(self._on_change, path)
 
@@ -341,7 +343,7 @@ class ZooKeeperTree(Tree):
 
     @staticmethod
     def _retire(client: KazooClient, ended: Callable[[], None] = lambda: None) -> None:
-        """In a thread of its own, as it may take as long as a connect does."""
+        """Close the client in a thread of its own, since it may take as long as a connect."""
 
         def retire() -> None:
             with contextlib.suppress(Exception):
@@ -354,7 +356,7 @@ class ZooKeeperTree(Tree):
 
 
 def _often(hosts: str) -> str:
-    """The hosts, each as often as makes `HOSTS_MIN` or more of all."""
+    """Repeat the hosts so that there are at least `HOSTS_MIN`."""
     return ",".join([hosts] * -(-HOSTS_MIN // (hosts.count(",") + 1)))
 
 
@@ -375,15 +377,15 @@ def _translated(error: Exception, path: str) -> TreeError:
 
 
 class _ByTls(SequentialThreadingHandler):  # type: ignore[misc] # the library has no types
-    """Connects by TLS to servers that the authority knows by their names. kazoo itself trusts those of this host too, and
-    leaves a refused socket open."""
+    """Connects with TLS to servers whose names the authority has certified. kazoo itself also trusts this host's
+    authorities, and leaks a refused socket."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
         self._context = context
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> ssl.SSLSocket:
-        """A connected socket. Raises `OSError`."""
+        """Return a connected socket. Raises `OSError`."""
         plain = socket.create_connection(address, timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -402,6 +404,6 @@ def _tls(where: Servers) -> ssl.SSLContext:
 
 
 _SILENT: Final = logging.getLogger("muster_server.control.registry.zookeeper.kazoo")
-"""Drops kazoo's logs: the tree reports by its session."""
+"""Drops kazoo's logs, since the tree reports its session's state."""
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False

@@ -1,1 +1,1 @@
-"""Building blocks of commands: words, tables, errors, and the instance or registry that they use."""
+"""Building blocks of commands: output, tables, errors, and the instance or registry that they use."""

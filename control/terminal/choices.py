@@ -1,5 +1,5 @@
-"""The choices of the command's arguments: in a file of their own, as words are parsed before their modules are
-loaded."""
+"""The choices of the command's arguments, in a file of their own, because arguments are parsed before a command's
+modules are imported."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         """Roles that have partitions."""
 
     class Addable(StrEnum):
-        """Roles whose nodes come and go one by one."""
+        """Roles whose nodes can be added and removed one by one."""
 
     class Served(StrEnum):
         """Roles that `muster serve` runs."""

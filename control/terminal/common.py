@@ -1,4 +1,4 @@
-"""Code shared by commands: the instance they mean, its admin ports, and running a coroutine to its end."""
+"""Code that commands share: the instance they use, its admin ports, and running a coroutine to its end."""
 
 import asyncio
 import contextlib
@@ -32,13 +32,13 @@ from muster_server.control.terminal.words import say
 from muster_server.plane.spec import SpecError
 from muster_server.plane.trust import shared_token
 
-if TYPE_CHECKING:  # commands that show tables load it
+if TYPE_CHECKING:  # only commands that show tables import it
     from rich.console import Console
 
 HTTP_S: Final = 2.0
 ASKED_AT_ONCE: Final = 16
 WIDTH: Final = 4_096
-"""Of a line, in columns: wider than any table."""
+"""Width of a line, in columns: wider than any table."""
 
 Reply = TypeVar("Reply")
 
@@ -54,12 +54,12 @@ def running(config_file: Path | None) -> Record:
 
 
 def counted(count: int, what: str) -> str:
-    """A count with its noun."""
+    """Format a count with its noun."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, Any]:
-    """Ask one node's admin port for JSON. Raises `UserError` when it does not answer."""
+    """Request JSON from one node's admin port. Raises `UserError` if it does not answer."""
     status, body = fetch(process, path, timeout_s)
     try:
         return status, json.loads(body)
@@ -69,7 +69,7 @@ def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, An
 
 
 def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, bytes]:
-    """Ask one node's admin port. Raises `UserError` when it does not answer."""
+    """Send a request to one node's admin port. Raises `UserError` if it does not answer."""
     host, port = process.admin
     if why := apart(process):
         raise UserError(f"{process.name} {why}", TRY_LATER)
@@ -84,7 +84,7 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
     finally:
         connection.close()
     if status == http.HTTPStatus.UNAUTHORIZED:
-        raise ConfigError(f"{process.name} asks for another token; see admin.token_file")
+        raise ConfigError(f"{process.name} requires another token; see admin.token_file")
     if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         raise UserError(f"{process.name} {_unavailable(body)}; try again", TRY_LATER)
     return status, body
@@ -94,7 +94,7 @@ def _unavailable(body: bytes) -> str:
     try:
         return f"waits for {json.loads(body)['waits']}"
     except (ValueError, LookupError, TypeError):
-        return "is about to end"
+        return "is ending"
 
 
 def _connection(process: Process, timeout_s: float) -> http.client.HTTPConnection:
@@ -106,18 +106,18 @@ def _connection(process: Process, timeout_s: float) -> http.client.HTTPConnectio
 
 @functools.cache
 def _trusting(file: str) -> ssl.SSLContext:
-    """Trusts the owners of this certificate's key, whatever addresses they have. Raises `ConfigError`."""
+    """A context that trusts this certificate at any address. Raises `ConfigError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     try:
         context.load_verify_locations(file)
     except OSError as error:
-        raise ConfigError(f"admin.tls_cert_file: {file}: cannot be used: {error.strerror or error}") from None
+        raise ConfigError(f"admin.tls_cert_file: cannot use {file}: {error.strerror or error}") from None
     return context
 
 
 def _shown(process: Process) -> dict[str, str]:
-    """The token, but never in the clear to another host. Raises `ConfigError`."""
+    """The header with the token, but never in the clear to another host. Raises `ConfigError`."""
     access = process.access
     if not access.token_file or not (access.cert_file or ipaddress.ip_address(process.admin[0]).is_loopback):
         return {}
@@ -128,7 +128,7 @@ def _shown(process: Process) -> dict[str, str]:
 
 
 def apart(process: Process) -> str:
-    """The reason why a node of another host cannot be asked from here; empty if it can be tried."""
+    """The reason why this host cannot ask a node of another host; empty if it can try."""
     host = process.admin[0]
     if not host:
         return "has registered no admin address"
@@ -140,7 +140,7 @@ def apart(process: Process) -> str:
 
 @functools.cache
 def is_of_this_machine(host: str) -> bool:
-    """Whether this host has the node's address."""
+    """Whether the address belongs to this host."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -153,13 +153,14 @@ def is_of_this_machine(host: str) -> bool:
 def together(
     ask: Callable[[Process], Reply], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE
 ) -> list[Reply]:
-    """Ask all, and return the answers in order. Several at a time, so that silent nodes' time-outs do not add up."""
+    """Ask all, and return the answers in order. Several are asked at a time, so that time-outs of silent nodes do not
+    add up."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(ask, processes))
 
 
 def tried(process: Process, path: str) -> tuple[int, Any] | UserError:
-    """As `get`; or the reason for no answer."""
+    """The result of `get`, or the error."""
     try:
         return get(process, path)
     except UserError as error:
@@ -167,15 +168,14 @@ def tried(process: Process, path: str) -> tuple[int, Any] | UserError:
 
 
 class Asking:
-    """Asks several nodes. Nodes that do not answer are named on stderr, and the exit code says that something is
-    missing."""
+    """Asks several nodes. Nodes that do not answer are named on stderr, and the exit code reports missing answers."""
 
     def __init__(self) -> None:
         self._answered = False
         self._silent: list[UserError] = []
 
     def get(self, process: Process, path: str) -> Any:
-        """A node's answer; None if it does not answer or has nothing at this path."""
+        """A node's answer; None if it does not answer or has no such page."""
         return self._heard(tried(process, path))
 
     def all(self, processes: Sequence[Process], path: str) -> list[Any]:
@@ -191,7 +191,7 @@ class Asking:
         return answer if status == http.HTTPStatus.OK else None
 
     def code(self) -> int:
-        """The exit code, once all are asked. Raises `UserError` if nobody answered."""
+        """The exit code, after all were asked. Raises `UserError` if no node answered."""
         if self._silent and not self._answered:
             raise self._silent[0]
         for error in self._silent:
@@ -200,7 +200,7 @@ class Asking:
 
 
 def typed(text: str) -> bytes:
-    """An argument as bytes, also if it is not valid text."""
+    """An argument as bytes, even if it is not valid text."""
     return text.encode(errors="surrogateescape")
 
 
@@ -228,7 +228,7 @@ def screen() -> "Console":
 
 @contextlib.contextmanager
 def verdict_after() -> Iterator[None]:
-    """Wraps the output of a command with a verdict: if the reader leaves early, the exit code still stands."""
+    """Wraps the output of a command whose exit code matters: if the reader closes it early, the exit code still stands."""
     try:
         yield
         sys.stdout.flush()
@@ -248,13 +248,13 @@ def errors_alone() -> structlog.typing.FilteringBoundLogger:
 
 
 def run(work: Coroutine[Any, Any, int], *, endless: bool = False, streams: bool = False) -> int:
-    """Run to the end and return the exit code. SIGINT, SIGTERM and the loss of the terminal begin the end.
+    """Run to the end and return the exit code. SIGINT, SIGTERM and the loss of the terminal start the end.
 
-    An `endless` command then ends with 0; others have not finished and end with 128 and the signal. A command that
-    `streams` ends with 0 when nobody reads its stdout any more.
+    An `endless` command then exits with 0; others have not finished and exit with 128 plus the signal. A command that
+    `streams` exits with 0 when the reader of its stdout has closed it.
     """
     until_signal = _until_signal(work, endless, streams)
-    with contextlib.closing(work), contextlib.closing(until_signal):  # also if they never start
+    with contextlib.closing(work), contextlib.closing(until_signal):  # closed even if they never start
         enough_files()
         import uvloop
 
@@ -268,19 +268,19 @@ async def _until_signal(work: Coroutine[Any, Any, int], endless: bool, streams: 
     if streams:
         when_unread(1, task.cancel)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # started with nohup
             loop.add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:
-        if endless or not end.began_by:  # without a signal: nobody reads
+        if endless or not end.began_by:  # without a signal the reader has closed stdout
             return 0
         say("muster: interrupted")
         return 128 + end.began_by
 
 
 class _End:
-    """The signals' handler. The first signal begins the end. Later only Ctrl-C matters, after a warning."""
+    """The signals' handler. The first signal starts the end. Later only Ctrl-C matters, after a warning."""
 
     def __init__(self, task: "asyncio.Future[int]") -> None:
         self._task = task
@@ -295,4 +295,4 @@ class _End:
             raise KeyboardInterrupt
         elif number == signal.SIGINT:
             self._warned = True
-            say("muster: draining; Ctrl-C once more ends it at once, and accepted messages may be lost")
+            say("muster: draining; Ctrl-C again stops it at once, and accepted messages may be lost")

@@ -1,4 +1,4 @@
-"""A console on which the text of strangers is escaped. Loads `rich`, so only commands that show tables load this file."""
+"""A console that escapes untrusted text. Imports `rich`, so only commands that show tables import this file."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +14,10 @@ class Escaped(Console):
     """Escapes texts before they are measured, and everything else when it is drawn."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text, also a cell of a table."""
+        """Render a text, for example a cell of a table."""
         return super().render_str(shown(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The pieces of anything."""
+        """Render the segments of any object."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=shown(segment.text))

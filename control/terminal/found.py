@@ -1,6 +1,6 @@
 """The nodes that a command asks: those of the local `muster up`, or all nodes of a registry.
 
-A registry knows a node's address and state; the node itself gives the rest at its admin address.
+A registry knows a node's address and state; the node itself reports the rest at its admin address.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ from muster_server.plane.kinds import kind, kinds
 from muster_server.plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 3.0
-"""Time for the registry to answer at the start: the user can try again."""
+"""Limit of the wait for the registry at the start, in seconds; the user can try again."""
 UNCERTIFIED: Final = (
     "cluster.token_file or cluster.signing_keys: missing; clients of these nodes need a credential, and the keys that"
-    " certify the servers it is shown to"
+    " certify the servers that receive it"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end client, as its options say: the gateways that it begins with, and its credential."""
+    """The options of an end client: its first gateways, and its credential."""
 
     url: str | None = None
     gateways: Sequence[str] = ()
@@ -54,11 +54,11 @@ class End:
 
     @property
     def is_user(self) -> bool:
-        """Whether it names a credential of its own."""
+        """Whether the options name a credential."""
         return self.url is not None or self.token is not None or self.token_file is not None
 
     def gateway(self) -> muster.Address | None:
-        """Its gateways and its credential; None if it names no gateway. Raises `UserError`."""
+        """Its gateways and its credential; None if no gateway is named. Raises `UserError`."""
         if self.url is None and not self.gateways:
             return None
         if self.url is not None and self.gateways:
@@ -70,14 +70,14 @@ class End:
             elif is_url(self.url):
                 named = parse(self.url)
             else:
-                raise muster.Invalid(f"--url: it is {FORM}; muster url prints it")
+                raise muster.Invalid(f"--url: invalid URL (expected {FORM}; muster url prints it)")
         token = named.token if own is None else own
         if not token:
-            raise UserError("no token: give --token-file or --token", USAGE)
+            raise UserError("missing token; give --token-file or --token", USAGE)
         return replace(named, token=token)
 
     def credential(self) -> bytes | None:
-        """Its own credential, if it names one beside its URL. Raises `UserError`."""
+        """Its own credential, if one is named besides the URL. Raises `UserError`."""
         if self.token is None:
             return None if self.token_file is None else _token_of(self.token_file)
         if self.token_file is not None:
@@ -87,22 +87,23 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a command: a configuration file, and a registry to use in any case; for a client, how it comes in."""
+    """The target of a command: a configuration file, a registry that overrides it, and for clients the options of the
+    connection."""
 
     file: Path | None = None
     registry: str | None = None
     end: End = End()
     node: str | None = None
-    """The admin address of a node, whose map replaces that of a registry."""
+    """The admin address of a node whose map is used instead of a registry's."""
 
     def config(self) -> Config:
-        """The configuration with both applied."""
+        """The configuration with the file and the registry applied."""
         flags = {} if self.registry is None else {"registry.url": (self.registry, "--registry")}
         return config.load(self.file, flags=flags).config
 
 
 class Nodes(Protocol):
-    """The nodes, looked up again and again."""
+    """The nodes, looked up repeatedly."""
 
     async def record(self) -> Record:
         """The current record. Raises `UserError`."""
@@ -123,13 +124,13 @@ class RegisteredNodes:
     """Nodes of `muster serve`, from their registrations."""
 
     def __init__(self, settings: Config, directory: Directory, keys: Sequence[str]) -> None:
-        """`keys`: those that certify its servers; without any it names none to clients."""
+        """`keys`: those that certify its servers; without any, it names no server to clients."""
         self._settings, self._directory, self._certified = settings, directory, bool(keys)
         self._names: Mapping[int, str] = {}
 
     @property
     def snapshot(self) -> Snapshot:
-        """The map itself."""
+        """The registry's map."""
         return self._directory.snapshot
 
     def servers(self, token: bytes, *, publishes: bool, reads: bool) -> Servers:
@@ -144,9 +145,11 @@ class RegisteredNodes:
         nodes = self._directory.snapshot.nodes
         url = self._settings.registry.url
         if not nodes:
-            raise NotRunning(f"no instance runs here, and the registry {url} has no node")
+            raise NotRunning(
+                f"no instance runs here, and the registry {url} has no node; start one: muster up, or muster serve"
+            )
         if any(not node.name and node.node not in self._names for node in nodes):
-            with contextlib.suppress(Unavailable):  # the last map stays in force: nodes are named by role and number
+            with contextlib.suppress(Unavailable):  # the last map stays in use: nodes are named by role and number
                 self._names = await self._directory.names()
         processes = [self._process(node) for node in nodes]
         made = _record(self._settings, nodes, processes, url, certified=self._certified)
@@ -157,7 +160,7 @@ class RegisteredNodes:
 
 
 class AllNodes:
-    """The instance of a folder, and the nodes registered beside it."""
+    """The instance of a folder, and the other nodes of its registry."""
 
     def __init__(self, here: Nodes, others: RegisteredNodes) -> None:
         self._here, self._others = here, others
@@ -184,22 +187,22 @@ def _endpoint(node: Node) -> Endpoint:
 
 
 class KnownNodes:
-    """Nodes that no registry was asked for: of a node's own map, or of a map that was kept."""
+    """Nodes that were not read from a registry: from a node's own map, or from a stored map."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
 
     async def record(self) -> Record:
-        """The same each time."""
+        """The same record each time."""
         return self._record
 
 
 def _of_node(admin: str, settings: Config) -> KnownNodes:
-    """The map of the node at this admin address; without a registry, that node alone. Raises `UserError`."""
+    """The map of the node at this admin address; without a registry, only that node. Raises `UserError`."""
     try:
         address = split_address(admin)
     except ValueError:
-        raise UserError(f"--node: {admin!r} {NO_ADDRESS}; it is a node's admin address", USAGE) from None
+        raise UserError(f"--node: {admin!r} {NO_ADDRESS}; give a node's admin address", USAGE) from None
     asked = instance.at(address, specs.admin_access(settings), f"the node at {address_text(*address)}")
     _, said = common.get(asked, "/api/v1/status")
     try:
@@ -211,7 +214,9 @@ def _of_node(admin: str, settings: Config) -> KnownNodes:
     except (LookupError, TypeError, AttributeError, ValueError, msgspec.ValidationError):
         raise UserError(f"--node: {address_text(*address)} is not a Muster node", USAGE) from None
     if unknown := sorted({node.role for node in nodes} - kinds().keys()):
-        raise UserError(f"--node: {address_text(*address)} knows a {unknown[0]}, a role that this version lacks")
+        raise UserError(
+            f"--node: {address_text(*address)} has a node of the role {unknown[0]}, which this version does not know"
+        )
     processes = [instance.registered(node, asked.access) for node in nodes]
     said_by = f"as {address_text(*address)} knows it"
     return KnownNodes(_record(settings, nodes, processes, said_by, certified=False))
@@ -220,7 +225,7 @@ def _of_node(admin: str, settings: Config) -> KnownNodes:
 def _record(
     settings: Config, nodes: Sequence[Node], processes: list[Process], registry: str, *, certified: bool
 ) -> Record:
-    """`certified`: whether a client may show its credential to these nodes; else the record names none to it."""
+    """`certified`: whether a client may present its credential to these nodes; otherwise the record names no server."""
     made = Record(
         name=settings.instance.name,
         version=", ".join(sorted({node.version for node in nodes})),
@@ -237,10 +242,10 @@ def _record(
 
 @contextlib.asynccontextmanager
 async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False) -> AsyncIterator[Nodes]:
-    """The local instance; if none runs, or a registry is named, the nodes of that. Raises `UserError`.
+    """The local instance; if none runs, or a registry is named, the nodes of that registry. Raises `UserError`.
 
-    `kept`: for commands that show. A node's own map can replace the registry, and if that is away, the map that this user
-    read last, which is said. No credential may go to such nodes.
+    `kept`: for commands that only show. A node's own map can replace the registry; if the registry does not answer, the
+    map that this user read last is used, and a line tells so. No credential may go to such nodes.
     """
     settings = where.config()
     if kept and where.node is not None:
@@ -257,7 +262,7 @@ async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False
             yield LocalNodes(place)
             return
     if not settings.registry.url:
-        raise NotRunning("--registry none: nodes of muster serve are found through a registry")
+        raise NotRunning("--registry none: nodes of muster serve are found only through a registry")
     url = settings.registry.url
     read = specs.reader(settings, url)
     async with contextlib.AsyncExitStack() as stack:
@@ -269,7 +274,7 @@ async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False
             last = maps.last(url) if kept and away and _is_shared(url) else None
             if last is None:
                 raise
-            say(f"muster: {error}; this is the map of {last.age()} ago")
+            say(f"muster: {error}; showing the map of {last.age()} ago")
             nodes = KnownNodes(last.record)
         else:
             nodes = RegisteredNodes(settings, directory, read.signing_keys)
@@ -280,13 +285,14 @@ async def found(where: Target, wait_s: float = REGISTRY_S, *, kept: bool = False
 
 
 def _is_shared(url: str) -> bool:
-    """Whether a registry has one name everywhere: an embedded one belongs to its folder, and ends with its instance."""
+    """Whether a registry's URL means the same everywhere: an embedded one belongs to its folder, and ends with its
+    instance."""
     return url.startswith("zk://")
 
 
 @contextlib.asynccontextmanager
 async def everybody(where: Target, *, kept: bool = False) -> AsyncIterator[Nodes]:
-    """As `found`, with the nodes of `muster serve` beside an instance. Raises `UserError`."""
+    """As `found`, with the nodes of `muster serve` in the instance's registry. Raises `UserError`."""
     async with contextlib.AsyncExitStack() as stack:
         nodes = await stack.enter_async_context(found(where, kept=kept))
         record = await nodes.record()
@@ -297,13 +303,13 @@ async def everybody(where: Target, *, kept: bool = False) -> AsyncIterator[Nodes
                 _, directory = await stack.enter_async_context(reading(read))
                 nodes = AllNodes(nodes, RegisteredNodes(settings, directory, read.signing_keys))
             except UserError as error:
-                say(f"muster: {error}; only the nodes of the instance are shown")
+                say(f"muster: {error}; showing only the nodes of the instance")
         yield nodes
 
 
 @contextlib.asynccontextmanager
 async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
-    """The nodes, and access to their registry's current map. Raises `UserError`."""
+    """The nodes, and a function that returns their registry's current map. Raises `UserError`."""
     async with found(where) as nodes:
         if isinstance(nodes, RegisteredNodes):
             yield nodes, lambda: nodes.snapshot
@@ -323,7 +329,7 @@ def _beside(settings: Config, url: str) -> Registration:
 
 
 def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
-    """Look once. Raises `UserError`."""
+    """Look up the nodes once. Raises `UserError`."""
 
     async def look() -> Record:
         async with found(where, wait_s, kept=True) as nodes:
@@ -333,7 +339,7 @@ def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
 
 
 def client_of(record: Record) -> muster.Address:
-    """What a client needs beside its server's address. Raises `UserError`."""
+    """The servers and the credential for a client of these nodes. Raises `UserError`."""
     if not record.token_file:
         raise ConfigError(UNCERTIFIED)
     try:
@@ -355,11 +361,11 @@ async def connected(
     where: Target, *, publishes: bool = True, reads: bool = True, ages: bool = False
 ) -> AsyncIterator[sdk.Client]:
     """A client of the gateways that `where` names; else of the local instance; if none runs, or a registry is named, of
-    the nodes of that. Raises `UserError`.
+    the nodes of that registry. Raises `UserError`.
     """
     if (gateway := where.end.gateway()) is not None:
         if where.registry is not None:
-            raise UserError("--registry excludes --url and --gateway: an end client asks no registry", USAGE)
+            raise UserError("--registry excludes --url and --gateway: an end client uses no registry", USAGE)
         async with sdk.end_client(gateway, publishes=publishes, ages=ages) as opened:
             yield opened
         return
@@ -405,10 +411,10 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
 
 
 async def _answering(where: Registration) -> tuple[Registration, Mapping[str, str]]:
-    """Drop servers that accept no connection, which the library would retry for long. Returns the reason of each."""
+    """Remove servers that accept no connection, which kazoo would retry for long. Returns the reason of each."""
     if not where.url.startswith("zk://"):
         return where, {}
-    from muster_server.control.config.zookeeper import servers  # kazoo, and only here
+    from muster_server.control.config.zookeeper import servers  # imports kazoo, only here
 
     hosts = servers(where.url).hosts
     tried = await asyncio.to_thread(reach.tried, hosts, one=True)
@@ -418,7 +424,7 @@ async def _answering(where: Registration) -> tuple[Registration, Mapping[str, st
 
 
 def _know_all(opened: Tree, where: Registration) -> None:
-    """Have it ask those too that took no connection at first, once those that did have gone."""
+    """Let it also use servers that accepted no connection at first, for when the others fail."""
     from muster_server.control.config.zookeeper import servers
     from muster_server.control.registry.zookeeper import ZooKeeperTree
 
@@ -428,16 +434,16 @@ def _know_all(opened: Tree, where: Registration) -> None:
 
 def _refused(where: Registration, cause: Refused) -> str:
     keys = "check registry.auth, registry.user and registry.password_file"
-    return f"the registry {where.url} refuses this: {cause}; {keys}"
+    return f"the registry {where.url} refuses this client: {cause}; {keys}"
 
 
 def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
     late = f"the registry {where.url} does not answer within {wait_s:g} s"
     if not tried:
-        return f"{late}; the muster up in {where.folder} serves it: read its log"
+        return f"{late}; the muster up in {where.folder} serves it: see its log"
     causes = (f"{server}: {cause or 'accepts connections but gives no session'}" for server, cause in tried.items())
     way = "check ZooKeeper, and the network to it"
-    if where.auth == "sasl" and "" in tried.values():  # it answers nothing more to unknown users
+    if where.auth == "sasl" and "" in tried.values():  # ZooKeeper stops answering unknown users
         way += ", and at registry.user, registry.password_file"
     if where.tls_ca_file and "" in tried.values():
         way += ", and at registry.tls_ca_file: the servers' names must be in certificates of that authority"

@@ -1,6 +1,7 @@
-"""The last map that this user read of each registry: commands show it while the registry is away, and say how old it is.
+"""The last map that this user read of each registry: commands show it, with its age, while the registry does not
+answer.
 
-Owns the files below `$XDG_CACHE_HOME/muster`. They are hints: what cannot be read or written is left out.
+Owns the files below `$XDG_CACHE_HOME/muster`. They are hints: unreadable files and failed writes are ignored.
 """
 
 import contextlib
@@ -25,12 +26,12 @@ class Kept(msgspec.Struct, frozen=True):
     record: Record
 
     def age(self) -> str:
-        """In words."""
+        """The age as text."""
         return words(max(0.0, time.time() - self.at))
 
 
 def keep(url: str, record: Record) -> None:
-    """Keep this record of the registry at `url`, without servers for clients: their certificates end."""
+    """Store this record of the registry at `url`, without servers for clients: their certificates expire."""
     record = msgspec.structs.replace(record, **{of.listed: [] for of in listed()})
     file = _file(url, os.environ)
     with contextlib.suppress(OSError):
@@ -39,7 +40,7 @@ def keep(url: str, record: Record) -> None:
 
 
 def last(url: str) -> Kept | None:
-    """The record that was kept last; None if there is none of this version, or if others could have written it."""
+    """The record that was stored last; None if there is none of this version, or if other users could have written it."""
     file = _file(url, os.environ)
     try:
         if foreign(file):
@@ -50,7 +51,7 @@ def last(url: str) -> Kept | None:
 
 
 def words(seconds: float) -> str:
-    """An age: 45 s, 3 min, 2 h, 5 d."""
+    """Format an age: 45 s, 3 min, 2 h, 5 d."""
     for unit, least, name in ((86_400, 172_800, "d"), (3_600, 7_200, "h"), (60, 120, "min")):
         if seconds >= least:
             return f"{seconds / unit:.0f} {name}"

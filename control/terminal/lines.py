@@ -14,7 +14,7 @@ from muster_server.control.terminal.readings import Readings
 LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
 """The limits that a link can break."""
 LEAST: Final = ("observed s", "failures", "for s", "availability")
-"""Columns of the table that may be left out, the first of them first."""
+"""Columns of the table that a narrow terminal drops, the first of them first."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,18 +26,18 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """The receiver's cluster, for roles that have one."""
     up: bool
     lasts_s: float | None
-    """Seconds up or down; None if there never was a link."""
+    """Seconds up or down; None if there was never a link."""
     rtt_ms: float | None
     loss: float | None
     availability: float
     failures: int
     ejected: str | None
-    """The reason why `sender` leaves the receiver out of its choices, if it does."""
+    """The reason why `sender` skips the receiver in its choices, if it does."""
     observed_s: float
     beyond: list[str]
 
     def badness(self) -> tuple[bool, int, float, float, float]:
-        """Greater is worse."""
+        """Sort key: higher is worse."""
         return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
 
 

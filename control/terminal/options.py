@@ -1,4 +1,4 @@
-"""Options shared by many words of the command, and common mistakes."""
+"""Options that many subcommands share, and common mistakes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,8 @@ import typer
 from muster_server.control.errors import USAGE, UserError
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file of the configuration [$MUSTER_CONFIG, ./muster.toml, …]."),
 ]
 RegistryUrl = Annotated[
     str | None,
@@ -18,7 +19,7 @@ RegistryUrl = Annotated[
 NodeAddress = Annotated[
     str | None,
     typer.Option(
-        "--node", metavar="HOST:PORT", help="Use the map of the node at this admin address; needs no registry."
+        "--node", metavar="HOST:PORT", help="Use the map of the node at this admin address, without a registry."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

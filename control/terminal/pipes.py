@@ -1,6 +1,6 @@
 """stdin and stdout, which may block or lose their other end, without blocking the loop or the end of the program.
 
-Each wait has a daemon thread. A stopped reader of our output, or a terminal without input, blocks nothing else.
+Each wait has a daemon thread. A stopped reader of stdout, or a terminal without input, blocks nothing else.
 """
 
 import asyncio
@@ -16,11 +16,12 @@ from muster_server.control.errors import UserError
 
 CHUNK_BYTES: Final = 1 << 16
 AHEAD: Final = 8
-"""Chunks that are read ahead: 512 KiB."""
+"""Number of chunks that are read ahead: 512 KiB."""
 
 
 async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a descriptor without their ends, as many at a time as are there. The last line may lack its end.
+    """The lines of a descriptor without their line feeds, in batches of those that are available. The last line may
+    lack its line feed.
 
     Raises `UserError` for a line of more than `longest` bytes.
     """
@@ -38,7 +39,7 @@ async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
                 chunk = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop is closed: nothing reads any more
+            except RuntimeError:  # the loop is closed: no code reads any more
                 return
 
     threading.Thread(target=read, daemon=True, name="stdin").start()
@@ -52,16 +53,16 @@ async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
         if whole:
             yield whole
         if len(rest) > longest:
-            raise UserError(f"line {count + 1} is longer than {longest} bytes, the most for a message")
+            raise UserError(f"line {count + 1} is too long for a message (limit {longest} bytes)")
     if rest:
         yield [rest]
 
 
 def when_unread(descriptor: int, call: Callable[[], object]) -> None:
-    """Call this on the loop, once, when the other end of a pipe or socket has gone. A file has no other end."""
+    """Call this on the loop, once, when the other end of a pipe or socket was closed. A file has no other end."""
     loop = asyncio.get_running_loop()
     poll = select.poll()
-    poll.register(descriptor, 0)  # POLLERR and POLLHUP always come
+    poll.register(descriptor, 0)  # POLLERR and POLLHUP are always reported
 
     def wait() -> None:
         poll.poll()
@@ -72,7 +73,7 @@ def when_unread(descriptor: int, call: Callable[[], object]) -> None:
 
 
 class Writer:
-    """Writes to a descriptor, one piece after the other."""
+    """Writes to a descriptor, one chunk after the other."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -81,7 +82,7 @@ class Writer:
         threading.Thread(target=self._work, daemon=True, name="stdout").start()
 
     async def write(self, piece: bytes) -> None:
-        """Return once it is written. Raises `BrokenPipeError` when the reader has left."""
+        """Return once it is written. Raises `BrokenPipeError` when the reader has closed it."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._pieces.put((piece, done))
         await done

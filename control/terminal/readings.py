@@ -1,6 +1,6 @@
-"""Readings of nodes, taken again and again: the state and the metrics of each, and rates between two readings.
+"""Readings of nodes, taken repeatedly: the state and the metrics of each, and rates between two readings.
 
-The only place where a command reads `/metrics`. Commands interpret the figures.
+Only this file reads `/metrics` for commands. Commands interpret the figures.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ RSS: Final = "muster_process_resident_memory_bytes"
 BEGAN: Final = "muster_process_start_time_seconds"
 NO_ANSWER: Final = "no answer"
 REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
-"""Parts of the names of counters of losses, without `_total`."""
+"""Suffixes of the names of loss counters, without `_total`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Reading:
     status: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def count(self, name: str) -> int | None:
-        """A whole number; None if the role has no such metric."""
+        """An integer metric; None if the role has no such metric."""
         return int(self.values[name]) if name in self.values else None
 
     def rate(self, before: "Reading | None", name: str) -> float | None:
@@ -46,10 +46,11 @@ class Reading:
         if before is None or name not in before.values or name not in self.values:
             return None
         grown = self.values[name] - before.values[name]
-        return None if grown < 0 else round(grown / (self.at - before.at), 3)  # less: another process of the node
+        return None if grown < 0 else round(grown / (self.at - before.at), 3)  # a lower value means a restarted process
 
     def drops(self, before: "Reading | None") -> dict[str, float]:
-        """Losses per second (dropped, refused, withheld, given up) by the counter's name, as `link_dropped_unknown`."""
+        """Losses per second (dropped, refused, withheld, given up) by the counter's name, for example
+        `link_dropped_unknown`."""
         names = (name for name in self.values if REASON.search(name.removesuffix("_total")))
         rates = {name: self.rate(before, name) for name in names}
         return {
@@ -60,7 +61,7 @@ class Reading:
 
 
 Readings = Mapping[int, Reading]
-"""By node."""
+"""Readings by node number."""
 
 
 async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings]]:
@@ -76,7 +77,7 @@ async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings
 
 
 def releases(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The nodes of each release, a line each, out of their statuses by name; none where all nodes are of one."""
+    """A line for each release with its nodes, from their statuses by name; none if all nodes have one release."""
     found: dict[str, list[str]] = {}
     for name, status in statuses.items():
         if "version" in status:
@@ -97,7 +98,7 @@ def read_all(
 
 
 def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
-    """Ask one node. No answer is a reading too."""
+    """Ask one node. A missing answer is a reading too."""
     try:
         _, status = common.get(process, "/api/v1/status", timeout_s)
         _, page = common.fetch(process, "/metrics", timeout_s)
@@ -109,14 +110,14 @@ def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
 
 
 def registry(statuses: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The registry's map as a connected node knows it, else as any node does; None without a registry."""
+    """The registry's map from a connected node, else from any node; None without a registry."""
     maps = [status["registry"] for status in statuses if "registry" in status]
     maps.sort(key=lambda known: known["session"] != "connected")
     return maps[0] if maps else None
 
 
 def uncovered(record: Record, statuses: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Per layer, the partitions without a running replica, if there are any."""
+    """For each layer, the partitions without a running replica, if there are any."""
     known: Mapping[str, list[int]] = record.uncovered or (registry(statuses) or {}).get("uncovered", {})
     return {of: partitions for of, partitions in known.items() if partitions}
 

@@ -1,6 +1,6 @@
-"""Tables for people. On a terminal that is too narrow for one, its less important columns are left out, and that is said.
+"""Tables for people. On a narrow terminal less important columns are dropped, and a line lists them.
 
-Loads `rich`, so only commands that show tables load this file.
+Imports `rich`, so only commands that show tables import this file.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from muster_server.control.terminal import common
 
 
 def show(console: Console, table: Table, least: Sequence[str]) -> None:
-    """Print a table. `least`: columns that may be left out on a narrow terminal, the first of them first."""
+    """Print a table. `least`: columns that a narrow terminal drops, the first of them first."""
     if not sys.stdout.isatty():
         console.print(table)
         return
@@ -23,11 +23,11 @@ def show(console: Console, table: Table, least: Sequence[str]) -> None:
     made, without = fitted(console, table, least, columns)
     console.print(made, soft_wrap=False, width=columns)
     if without:
-        say(console, Text(f"left out of {columns} columns: {', '.join(without)}; --json has all", style="dim"))
+        say(console, Text(f"terminal of {columns} columns, dropped: {', '.join(without)}; --json has all", style="dim"))
 
 
 def say(console: Console, text: Text) -> None:
-    """Print words beside a table; a terminal's lines end between them."""
+    """Print text below a table; lines break between words."""
     if sys.stdout.isatty():
         console.print(text, soft_wrap=False, width=shutil.get_terminal_size().columns)
     else:
@@ -35,7 +35,8 @@ def say(console: Console, text: Text) -> None:
 
 
 def fitted(console: Console, table: Table, least: Sequence[str], columns: int) -> tuple[Table, list[str]]:
-    """A table of at most so many columns of text, and what was left out of it. Cells are cut if all of `least` is out."""
+    """A table of at most `columns` columns of text, and the titles of dropped columns. Cells are cut if all of `least`
+    is dropped."""
     left = list(least)
     made, without = _without(table, ()), list[str]()
     while left and width(console, made) > columns:

@@ -1,7 +1,7 @@
-"""The texts of users, for people to read: those that gateways and proxies have seen.
+"""Names of users that are text, for people: those that gateways and proxies have seen.
 
-Owns the questions to these nodes, and their answers as long as a command runs. A user without a text stays a number. Must
-not know what users do.
+Owns the requests to these nodes, and caches their answers while a command runs. A user without a name stays a number.
+Must not know what users do.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from muster_server.plane.kinds import kind
 from muster_server.plane.users import HASHED
 
 QUESTION: Final = 100
-"""Users of one question to a node."""
+"""Limit of users in one request to a node."""
 KEPT: Final = 65_536
-"""Texts that are kept: 16 MB with what Python adds. Beyond that all are asked for anew."""
+"""Limit of cached names: 16 MB including Python's overhead. Beyond it the cache is emptied."""
 AGAIN_S: Final = 1.0
-"""Users that nobody knows, or that came since, are asked for at most this often."""
+"""Unknown or new users are requested at most once per this many seconds."""
 Look = Callable[[], Awaitable[Iterable[Process]]]
-"""The nodes as they are now. Raises `UserError`."""
+"""Returns the current nodes. Raises `UserError`."""
 
 
 class Texts:
-    """Asks the nodes of `look` for the texts of users that it does not know yet."""
+    """Asks the nodes of `look` for the names of users that it does not know yet."""
 
     def __init__(self, look: Look, known: Mapping[int, str] | None = None) -> None:
         self._look = look
@@ -33,7 +33,8 @@ class Texts:
         self._asks_at = 0.0
 
     async def of(self, users: Iterable[int]) -> Mapping[int, str]:
-        """The known texts of these users. Asks nobody for numbers that no text has, nor before `AGAIN_S` is over."""
+        """The known names of these users. Requests nothing for numbers that no text has, nor before `AGAIN_S` has
+        passed."""
         wanted = {user for user in users if user >= HASHED}
         unknown = sorted(wanted - self._known.keys())
         now = asyncio.get_running_loop().time()
@@ -45,7 +46,7 @@ class Texts:
     async def _ask(self, users: list[int]) -> None:
         try:
             doors = [each for each in await self._look() if kind(each.role).door is not None]
-        except UserError:  # the users are numbers then
+        except UserError:  # the users stay numbers then
             return
         if len(self._known) > KEPT:
             self._known.clear()

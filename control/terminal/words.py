@@ -1,4 +1,4 @@
-"""Lines for people: on stderr, while data goes to stdout; and data in words."""
+"""Lines for people: on stderr, while data goes to stdout; and figures as text."""
 
 import contextlib
 import sys
@@ -7,9 +7,9 @@ from muster_server.control.host.shown import shown
 
 
 def say(text: str) -> None:
-    """Print one line on stderr, if it is open, as a terminal may show it.
+    """Print one line on stderr, if it is open, escaped for a terminal.
 
-    It is written in one piece, so no other thread's output breaks it.
+    It is one write, so no other thread's output breaks it.
     """
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{shown(text)}\n")
@@ -17,5 +17,5 @@ def say(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Print one line on stdout at once, as a terminal may show it. Raises `OSError`."""
+    """Print one line on stdout at once, escaped for a terminal. Raises `OSError`."""
     print(shown(text), flush=True)

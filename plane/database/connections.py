@@ -1,7 +1,7 @@
 """Connections to one database with one system's tables, and transactions on them.
 
-The first call opens it, and a call after an error opens it again, so the database may come late. Every transaction ends
-within its time. Raises `DatabaseError`: one line, without the password.
+The first call opens it, and the call after an error opens it again, so the database may start late. Every transaction
+has a time limit. Raises `DatabaseError`: one line, without the password.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ BUSY_MAX: Final = 8
 BUSY_S: Final = 0.05
 DISPOSE_S: Final = 0.5
 _UPGRADES: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
-"""By loop: alembic runs one upgrade of a process at a time."""
+"""Locks by loop: alembic can run only one upgrade of a process at a time."""
 
 
 class Connections:
@@ -72,7 +72,7 @@ class Connections:
         return self._dialect.upsert(table, order)
 
     async def again(self, work: Callable[[AsyncConnection], Awaitable[Any]], *, writes: bool = False) -> None:
-        """Run one transaction, and again if others are in its way."""
+        """Run one transaction, and repeat it while others conflict with it."""
         for attempt in range(BUSY_MAX):
             try:
                 async with self.transaction(writes=writes) as connection:
@@ -85,7 +85,7 @@ class Connections:
 
     @contextlib.asynccontextmanager
     async def transaction(self, *, writes: bool = False, call_s: float | None = None) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction that commits at the end; raises our errors."""
+        """A connection in a transaction that commits at the end; errors are raised as `DatabaseError`."""
         try:
             async with asyncio.timeout(call_s or self._call_s), self._engine.connect() as connection:
                 await connection.execution_options(writes=writes)
@@ -98,7 +98,7 @@ class Connections:
             raise self.translated(error) from error
 
     def translated(self, error: BaseException) -> DatabaseError:
-        """An error of this database as ours."""
+        """Convert an error of this database to a `DatabaseError`."""
         return translated(error, self.where, self._location.password, self._location.words)
 
     async def _prepare(self, connection: AsyncConnection) -> None:
@@ -108,7 +108,8 @@ class Connections:
 
 
 def _write_ahead(connection: Connection) -> None:
-    """Readers and the writer do not block each other. Stored in the file, so it is only set if missing."""
+    """Turn on the write-ahead log, so that readers and the writer do not block each other. The file stores it, so it is
+    only set if missing."""
     if connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
         connection.rollback()
         raw = connection.connection.cursor()

@@ -1,6 +1,6 @@
-"""The differences of the three databases: connections, the insert of newer rows only, and exclusive transactions.
+"""The differences between the three databases: connections, the insert of newer rows only, and exclusive transactions.
 
-Nothing else knows a dialect.
+Only this file knows a dialect.
 """
 
 import asyncio
@@ -19,31 +19,32 @@ from muster_server.plane.database.errors import Busy
 from muster_server.plane.database.url import Kind, Location
 
 CONNECTIONS: Final = 2
-"""One writes, one loads."""
+"""One connection writes, one loads."""
 CONNECT_S: Final = 5
 LOCK_S: Final = 10
-_LOCK: Final = 0x6D757374  # the name of our lock at PostgreSQL, per database
+_LOCK: Final = 0x6D757374  # the name of Muster's lock on PostgreSQL, per database
 
 
 class Dialect(Protocol):
     """One kind of database."""
 
     def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
-        """A pool of connections, none of which is open yet. `durable`: a commit survives a crash of the machine."""
+        """Make a pool, without opening a connection. `durable`: a commit survives a crash of the machine."""
 
     def upsert(self, table: Table, order: Sequence[str]) -> Insert:
-        """Inserts a row, or replaces the one of its primary key if that is older by the columns of `order`.
+        """Make a statement that inserts a row, or replaces the row of its primary key if that is older by the columns
+        of `order`.
 
         `order` has one or two columns, the more significant first.
         """
 
     def alone(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
-        """A transaction that excludes our other programs, committed at the end."""
+        """A transaction that excludes Muster's other programs, committed at the end."""
 
 
 class Sqlite:
-    """A file. Many readers and one writer at a time. A transaction that may write says so at its start, so it never has
-    to give up."""
+    """A file. Many readers and one writer at a time. A transaction that may write locks at its start, so it is never
+    aborted by a conflict."""
 
     def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
         engine = _engine(location, {"timeout": LOCK_S})
@@ -61,13 +62,13 @@ class Sqlite:
 
     @contextlib.contextmanager
     def alone(self, connection: Connection) -> Iterator[None]:
-        connection.rollback()  # only reading transactions
+        connection.rollback()  # transactions that only read
         with connection.execution_options(writes=True).begin():
             yield
 
 
 class Postgresql:
-    """A server."""
+    """A PostgreSQL server."""
 
     def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
         return _engine(location, {"timeout": CONNECT_S}, isolation_level="READ COMMITTED")
@@ -89,7 +90,7 @@ class Postgresql:
 
 
 class Mysql:
-    """A server. A change of the schema commits by itself there, so the lock belongs to the connection."""
+    """A MySQL or MariaDB server. There a change of the schema commits by itself, so the lock belongs to the connection."""
 
     def engine(self, location: Location, *, durable: bool = True) -> AsyncEngine:
         return _engine(location, {"connect_timeout": CONNECT_S}, isolation_level="READ COMMITTED")
@@ -98,8 +99,8 @@ class Mysql:
         insert = mysql.insert(table)
         new, old = insert.inserted, table.c
         newer = _newer(table, new, order)
-        # Assignments happen in order, each seeing the ones before: what decides goes last, the most significant at the
-        # very end.
+        # Assignments run in order, and each sees the ones before. So the columns that decide come last, the most
+        # significant at the very end.
         most, *less = order
         names = [*(name for name in _news(table, new) if name not in order), *less]
         return insert.on_duplicate_key_update(
@@ -112,7 +113,7 @@ class Mysql:
         connection.rollback()
         name = {"name": f"muster/{connection.engine.url.database}"[:64]}
         if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), {**name, "seconds": LOCK_S}) != 1:
-            raise Busy("another program changes the schema")
+            raise Busy("another program is changing the schema; try again")
         try:
             yield
             connection.commit()
@@ -120,7 +121,7 @@ class Mysql:
             connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
 
 
-# Their logs repeat what their errors say, or do not matter.
+# Their logs repeat their errors, or do not matter.
 for _noisy in ("asyncmy", "sqlalchemy"):
     logging.getLogger(_noisy).addHandler(logging.NullHandler())
     logging.getLogger(_noisy).propagate = False
@@ -135,7 +136,7 @@ def _engine(location: Location, connect: dict[str, Any], **more: Any) -> AsyncEn
 
 
 def _news(table: Table, new: Any) -> dict[str, Any]:
-    """The new values of all columns beside the primary key."""
+    """The new values of all columns except the primary key."""
     return {column.name: new[column.name] for column in table.columns if not column.primary_key}
 
 
@@ -147,7 +148,7 @@ def _newer(table: Table, new: Any, order: Sequence[str]) -> Any:
 
 
 def _prepare(connection: DBAPIConnection, _: Any, synchronous: str = "NORMAL") -> None:
-    """The driver begins no transaction by itself. With NORMAL a commit does not wait for the disk."""
+    """Let the driver begin no transaction by itself. With NORMAL a commit does not wait for the disk."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA synchronous={synchronous}")
@@ -164,18 +165,20 @@ def _begin(connection: Connection) -> None:
 
 
 _ENDING: Final = set[asyncio.Task[None]]()
-"""The loop itself holds no task."""
+"""Keeps references to tasks, because the loop holds none."""
 
 
 def _give_up(connection: DBAPIConnection, *_: Any) -> None:
-    """A call was cancelled midway. The driver closes its connection, but SQLite keeps that one with its transaction, and
-    so the lock of the file, until its cursors are collected: end the transaction first."""
-    with contextlib.suppress(RuntimeError):  # no loop: there is no call either
+    """End the transaction of a call that was cancelled midway.
+
+    The driver closes its connection, but SQLite keeps it with its transaction, and so the file's lock, until its
+    cursors are collected."""
+    with contextlib.suppress(RuntimeError):  # without a loop no call is running
         task = asyncio.get_running_loop().create_task(_roll_back(connection))
         _ENDING.add(task)
         task.add_done_callback(_ENDING.discard)
 
 
 async def _roll_back(connection: Any) -> None:
-    with contextlib.suppress(sqlite3.Error, ValueError):  # it has none, or is closed
+    with contextlib.suppress(sqlite3.Error, ValueError):  # no transaction, or a closed connection
         await connection.driver_connection.rollback()

@@ -1,7 +1,7 @@
 """The errors of a database, in one line and without the password.
 
-By guilt: `Refused` is for people to mend (password, name, a schema of a newer program); `Unavailable` may pass by
-itself. Both are tried again, as either can be mended while the program runs.
+By guilt: `Refused` needs an operator (password, name, a schema of a newer program); `Unavailable` may pass by itself.
+The program retries after both, since either can be corrected while it runs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,32 +13,32 @@ _LINE_MAX: Final = 300
 
 
 class DatabaseError(Exception):
-    """The database failed. One line."""
+    """The database failed. The text is one line."""
 
 
 class Refused(DatabaseError):
-    """It fails until somebody mends something."""
+    """The database fails until an operator corrects the cause."""
 
 
 class Unavailable(DatabaseError):
-    """It fails for now."""
+    """The database fails at the moment."""
 
 
 class BadValue(Refused):
-    """The database cannot hold a value: too long, out of range, or with a character that it does not take."""
+    """The database cannot store a value: too long, out of range, or with an unsupported character."""
 
 
 class Busy(Unavailable):
-    """Another transaction was in the way: try again at once."""
+    """A conflict with another transaction: try again at once."""
 
 
 def told(error: BaseException) -> str:
-    """In one line; errors of other libraries with their kind in front."""
+    """Format an error as one line; errors of other libraries begin with their type."""
     text = " ".join(str(error).split())[:_LINE_MAX]
     return text if isinstance(error, DatabaseError) else f"{type(error).__name__}: {text}"
 
 
-# MySQL's numbers, PostgreSQL's states, SQLite's words.
+# Error numbers of MySQL, states of PostgreSQL, texts of SQLite.
 _BUSY: Final = frozenset({1205, 1213, "40001", "40P01", "55P03", "database is locked"})
 _BAD_VALUE: Final = frozenset({1048, 1153, 1264, 1265, 1292, 1366, 1406, 3140, 3819, 4025})
 _DATA: Final = ("22", "23", "54")
@@ -51,9 +51,9 @@ _REFUSED: Final = frozenset(
 def translated(
     error: BaseException, where: str, password: str | None, hidden: Iterable[str | None] = ()
 ) -> DatabaseError:
-    """Convert any error of SQLAlchemy, a driver or the network to ours, naming `where`.
+    """Convert any error of SQLAlchemy, a driver or the network to a `DatabaseError` that names `where`.
 
-    The driver's text is `plane.causes.shown`, without the words `hidden` too.
+    The driver's text goes through `plane.causes.shown`, which removes the `hidden` words too.
     """
     causes = list(_causes(error))
     codes = {code for each in causes for code in _codes(each)}
@@ -70,7 +70,7 @@ def translated(
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """From an error down to its cause."""
+    """Iterate from an error to its causes."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -80,7 +80,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_data(error: BaseException) -> bool:
-    """Whether an error is of a value: by the state, or because the driver cannot even send it."""
+    """Whether a value caused the error: by the state, or because the driver cannot send the value."""
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return state[:2] in _DATA

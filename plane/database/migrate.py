@@ -1,4 +1,4 @@
-"""Upgrades a database to a system's schema, one program at a time, or reports that it is of a newer program.
+"""Upgrades a database to a system's schema, one program at a time, or reports that a newer program has upgraded it.
 
 A system's steps are a folder with `env.py`, which calls `run`, and `versions/`.
 """
@@ -23,14 +23,14 @@ behind it."""
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A system's tables: the folder of the steps that make them, and the table that says which steps were made."""
+    """A system's schema: the folder of its steps, and the table that records which steps have run."""
 
     steps: Path
     version_table: str
 
 
 def upgrade(connection: Connection, dialect: Dialect, where: str, schema: Schema) -> None:
-    """Run the missing steps. Raises `Refused` if the database has one that this program does not know."""
+    """Run the missing steps. Raises `Refused` if the database has a step that this program does not know."""
     config = Config()
     config.set_main_option("script_location", str(schema.steps).replace("%", "%%"))
     config.set_main_option("version_locations", str(schema.steps / "versions").replace("%", "%%"))
@@ -39,14 +39,14 @@ def upgrade(connection: Connection, dialect: Dialect, where: str, schema: Schema
     config.attributes["version_table"] = schema.version_table
     script = ScriptDirectory.from_config(config)
     if _is_current(connection, script, where, schema):
-        return  # a user that may not change the schema may still use it
+        return  # a user without the right to change the schema may still use it
     with dialect.alone(connection):
         if not _is_current(connection, script, where, schema):
             command.upgrade(config, "head")
 
 
 def run() -> None:
-    """The steps, on the connection that `upgrade` holds; called by the `env.py` of a system's steps."""
+    """Run the steps on the connection that `upgrade` holds; called by the `env.py` of a system's steps."""
     told = context.config.attributes
     context.configure(connection=told["connection"], version_table=told["version_table"])
     with context.begin_transaction():

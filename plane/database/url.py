@@ -28,7 +28,7 @@ _DRIVERS: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A database of one kind."""
+    """The URL of a database."""
 
     kind: Kind
     url: URL = field(repr=False)
@@ -40,26 +40,26 @@ class Location:
 
     @property
     def shown(self) -> str:
-        """As answers, logs and errors name it: a server by its kind, a file by its path."""
+        """The name in replies, logs and errors: a server by its kind, a file by its path."""
         return str(self) if self.kind == "sqlite" else self.kind
 
     @property
     def words(self) -> tuple[str | None, ...]:
-        """The words of the URL that no error shows."""
+        """The parts of the URL that no error shows."""
         return self.url.username, self.url.host, self.url.database if self.kind != "sqlite" else None
 
     def identified(self, password: str) -> "Location":
-        """The same with this password."""
+        """The same URL with this password."""
         return Location(self.kind, self.url.set(password=password))
 
     @property
     def password(self) -> str | None:
-        """Secrets that no line may show."""
+        """A password that no output shows."""
         return self.url.password
 
 
 def driver(where: Location) -> str:
-    """The module of its driver."""
+    """The module of the URL's driver."""
     return _DRIVERS[where.kind].partition("+")[2]
 
 
@@ -74,22 +74,22 @@ def location(text: str) -> Location:
     if kind is None:
         raise ValueError(f"{shown!r} is not {FORMS}")
     if url.query:
-        raise ValueError(f"{shown!r}: options ({', '.join(sorted(url.query))}) are not taken")
+        raise ValueError(f"{shown!r}: unsupported options ({', '.join(sorted(url.query))}); remove them")
     if not url.database or url.database == ":memory:":
         raise ValueError(f"{shown!r} names no {'file' if kind == 'sqlite' else 'database'}")
     if kind == "sqlite" and (url.host or url.username):
-        raise ValueError(f"{shown!r}: a file has no host; an absolute path is sqlite:////PATH")
+        raise ValueError(f"{shown!r}: a SQLite URL has no host; write an absolute path as sqlite:////PATH")
     if kind != "sqlite" and not url.host:
-        raise ValueError(f"{shown!r} names no host")
+        raise ValueError(f"{shown!r}: missing host")
     return Location(kind, url.set(drivername=_DRIVERS[kind]))
 
 
 def mistake(text: str, password_key: str) -> str | None:
-    """Returns the mistake in a URL of the configuration, if there is one. `password_key` names the password's file."""
+    """Return the mistake in a URL of the configuration, or None. `password_key` names the key of the password's file."""
     try:
         where = location(text)
     except ValueError as error:
         return str(error)
     if find_spec(driver(where)) is None:
         return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
-    return None if where.password is None else f"no password is accepted here; put it into {password_key}"
+    return None if where.password is None else f"the URL must not contain a password; put it into {password_key}"

@@ -1,4 +1,4 @@
-"""Durable logs that systems share: the words, an embedded version and one over Kafka."""
+"""Durable logs that systems share: the interface, an embedded version and one over Kafka."""
 
 from muster_server.plane.log.place import connect
 from muster_server.plane.log.words import (

@@ -1,6 +1,6 @@
 """Logs in folders of this machine, by the journal of `muster_server._engines`.
 
-Owns the descriptor's watch and the order of answers. Frames, checksums and syncs are the journal's.
+Owns the watch of the descriptor and the order of replies. The journal owns frames, checksums and syncs.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from muster_server.plane.log.words import (
 )
 
 SEGMENT_BYTES: Final = 32 << 20
-"""Of one file: eight of the largest batches. A log takes up to two files more than its records need."""
+"""Size of one file: eight of the largest batches. A log takes up to two files more than its records need."""
 _ERRORS: Final[dict[str, type[LogError]]] = {
     "damaged": Damaged,
     "failed": Failed,
@@ -36,7 +36,7 @@ _ERRORS: Final[dict[str, type[LogError]]] = {
 
 
 class EmbeddedLogs:
-    """A folder with a folder for each log."""
+    """A folder with a subfolder for each log."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder, self._segment_bytes = folder, segment_bytes
@@ -47,7 +47,7 @@ class EmbeddedLogs:
         return EmbeddedLog(journal)
 
     async def close(self) -> None:
-        """Its logs share nothing."""
+        """Nothing to close: its logs share nothing."""
 
 
 def _open(folder: Path, segment_bytes: int, epoch: int | None) -> Journal:
@@ -82,7 +82,7 @@ class EmbeddedLog:
 
     async def append(self, batch: Batch) -> range:
         if len(batch.payload) > BATCH_BYTES_MAX:
-            raise TooLarge(f"a batch has {len(batch.payload)} bytes; {BATCH_BYTES_MAX} are the most")
+            raise TooLarge(f"the batch is too large: {len(batch.payload)} bytes (limit {BATCH_BYTES_MAX})")
         done: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         self._journal.append(batch.payload)
         self._waiting.append(done)
@@ -92,7 +92,7 @@ class EmbeddedLog:
     def _take(self) -> None:
         for first, end, error in self._journal.take():
             done = self._waiting.popleft()
-            if done.cancelled():  # its caller waits no more; the batch counts all the same
+            if done.cancelled():  # its caller no longer waits, but the batch counts
                 continue
             if error is None:
                 done.set_result(range(first, end))

@@ -1,8 +1,7 @@
 """Logs in Kafka: one topic for each log, one of its partitions for each partition of the log.
 
-Owns readers and topics. The rule of owners is in `shared`, what is written goes through `producer`.
-
-Transactions are not used: they cost two more rounds a batch, and the claims fence as well.
+Owns readers and topics. `shared` has the rule of owners, and `producer` writes.
+Transactions are not used: they cost two more round trips per batch, and the claims fence as well.
 """
 
 import asyncio
@@ -23,11 +22,11 @@ from muster_server.plane.log.words import BATCH_BYTES_MAX, Failed
 T = TypeVar("T")
 
 MESSAGE_BYTES_MAX: Final = BATCH_BYTES_MAX + HEAD.size + (64 << 10)
-"""With the head, and Kafka's own bytes around it."""
+"""Limit of a message: a batch, the head, and Kafka's own bytes around it."""
 ASK_S: Final = 10.0
-"""The longest wait for an answer to a question about topics and positions."""
+"""Limit of the wait for an answer about topics and positions, in seconds."""
 READ_S: Final = 30.0
-"""The longest wait for the next message of those that are there."""
+"""Limit of the wait for the next existing message, in seconds."""
 _READ_MESSAGES: Final = 64
 _AGAIN_S: Final = 0.05
 _NO_LEADER: Final = {
@@ -67,11 +66,11 @@ class KafkaLogs:
                 await asyncio.to_thread(self._need_topic, topic)
                 self._topics.add(topic)
         if not 0 <= partition < self._partitions:
-            raise Failed(f"topic {topic} has {self._partitions} partitions and no partition {partition}")
+            raise Failed(f"topic {topic} has no partition {partition} (it has {self._partitions})")
         return await SharedLog.open(KafkaPartition(self, topic, partition), epoch)
 
     def _need_topic(self, topic: str) -> None:
-        """Find or make a topic that keeps what it is given. Raises `Failed`."""
+        """Find or create a topic whose settings lose no record. Raises `Failed`."""
         try:
             found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
             if found.error is not None:
@@ -79,9 +78,9 @@ class KafkaLogs:
                 with contextlib.suppress(_Exists):
                     _made(self._admin.create_topics([made], request_timeout=ASK_S)[topic])
                 found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
-            if len(found.partitions) not in {0, self._partitions}:  # 0: the broker has not heard of it yet
+            if len(found.partitions) not in {0, self._partitions}:  # 0: the broker does not know the topic yet
                 raise Failed(
-                    f"topic {topic} has {len(found.partitions)} partitions, and {self._partitions} are configured"
+                    f"topic {topic} has {len(found.partitions)} partitions, but {self._partitions} are configured"
                 )
             resource = ConfigResource(ResourceType.TOPIC, topic)
             keys = _asked(
@@ -106,11 +105,11 @@ class KafkaLogs:
         return await self._producer.produce(topic, message, partition=partition)
 
     def consumer(self) -> Consumer:
-        """A reader that no group knows."""
+        """A reader outside any consumer group."""
         return Consumer(
             self._common
             | {
-                "group.id": "muster",  # the library wants one; nothing is committed
+                "group.id": "muster",  # the library requires one; nothing is committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "check.crcs": True,
@@ -120,15 +119,15 @@ class KafkaLogs:
         )
 
     def drop(self, where: TopicPartition) -> None:
-        """Drop what lies below an offset. Blocks. Raises `Failed`."""
+        """Drop messages below an offset. Blocks. Raises `Failed`."""
         try:
             self._admin.delete_records([where], request_timeout=ASK_S)[where].result(ASK_S)
         except (KafkaException, TimeoutError) as error:
-            raise Failed(f"Kafka dropped nothing: {text(error)}") from None
+            raise Failed(f"Kafka refused to drop messages: {text(error)}") from None
 
 
 class KafkaPartition:
-    """A partition of a topic, as the rule of owners sees it. Positions are Kafka's offsets."""
+    """A partition of a topic, as the rule of owners uses it. Positions are Kafka's offsets."""
 
     def __init__(self, logs: KafkaLogs, topic: str, partition: int) -> None:
         self._logs, self._topic, self._number = logs, topic, partition
@@ -158,13 +157,13 @@ class KafkaPartition:
             while first < end:
                 messages = await asyncio.to_thread(_some, consumer)
                 if not messages:
-                    raise Failed(f"{self}: no message came within {READ_S:g} s")
+                    raise Failed(f"{self}: no message within {READ_S:g} s")
                 for message in messages:
                     if (error := message.error()) is not None:
                         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
                             raise IndexError(f"{self}: {shown(error.str())}")
                         if error.retriable() or error.code() in _AWAY:
-                            continue  # the library connects again
+                            continue  # the library reconnects
                         raise Failed(f"{self}: {shown(error.str())}")
                     position, value = message.offset(), message.value()
                     assert position is not None
@@ -186,13 +185,14 @@ class KafkaPartition:
 
 
 def _some(consumer: Consumer) -> list[Message]:
-    """The next message, and those that are there already. Blocks."""
+    """Wait for the next message; return it and those that have arrived. Blocks."""
     message = consumer.poll(READ_S)
     return [] if message is None else [message, *consumer.consume(_READ_MESSAGES, 0)]
 
 
 def _asked(ask: Callable[[], T]) -> T:
-    """The answer. A partition that was just made, or whose broker just ended, has no leader for a moment. Blocks."""
+    """Call `ask` and return the result; retry while the partition has no leader, as just after its creation or its
+    broker's end. Blocks."""
     deadline = time.monotonic() + ASK_S
     while True:
         try:
@@ -206,7 +206,7 @@ def _asked(ask: Callable[[], T]) -> T:
 
 
 class _Exists(Exception):
-    """Another process has made the topic meanwhile."""
+    """Another process created the topic meanwhile."""
 
 
 def _made(making: "Future[None]") -> None:

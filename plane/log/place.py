@@ -1,4 +1,4 @@
-"""The place of logs that a configuration names. Knows which versions there are, and nothing of how they work."""
+"""The logs that a configuration names. Knows which versions exist, and nothing of how they work."""
 
 import re
 from pathlib import Path
@@ -19,16 +19,16 @@ def parse(url: str) -> tuple[str, str]:
 
 
 def connect(url: str, folder: Path, *, partitions: int = 1, replicas: int = 1) -> Logs:
-    """Find the place of a URL as in `FORM`, or of an empty one: `folder`.
+    """Return the logs at a URL as in `FORM`, or in `folder` if the URL is empty.
 
-    `partitions` is the fixed number of partitions of each log, `replicas` the number of its copies: both for topics
-    that Kafka does not have yet. Raises `ValueError` for another URL.
+    `partitions` is the fixed number of partitions of each log, `replicas` the number of its copies: both apply to
+    topics that Kafka does not have yet. Raises `ValueError` for another URL.
     """
     if not url:
         from muster_server.plane.log.embedded import EmbeddedLogs  # a command that reads a URL needs no event loop
 
         return EmbeddedLogs(folder)
-    from muster_server.plane.log.kafka import KafkaLogs  # its library is an extra
+    from muster_server.plane.log.kafka import KafkaLogs  # its library is an optional extra
 
     servers, prefix = parse(url)
     return KafkaLogs(servers, prefix, partitions=partitions, replicas=replicas)

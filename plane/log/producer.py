@@ -1,8 +1,7 @@
 """The producer of Kafka and its thread, for logs and for any system.
 
-Owns the settings of writing, and what an error of the library means. It must not know logs.
-
-A message is acknowledged once all in-sync replicas have it. The producer is idempotent, so its own retries leave no
+Owns the settings of writing, and the meaning of the library's errors. It must not know logs.
+A message is acknowledged once all in-sync replicas have it. The producer is idempotent, so its own retries write no
 message twice.
 """
 
@@ -17,7 +16,8 @@ from muster_server.plane.causes import shown
 from muster_server.plane.log.words import Failed, TooLarge
 
 DELIVERY_S: Final = 30.0
-"""A message that is not acknowledged by then has an unknown fate: longer than a broker's restart (4 s to 13 s)."""
+"""After this many seconds the fate of an unacknowledged message is unknown; longer than a broker's restart (4 s to 13
+s)."""
 _POLL_S: Final = 0.5
 
 
@@ -32,10 +32,10 @@ def common(servers: str) -> dict[str, Any]:
 
 
 class KafkaProducer:
-    """One for all topics of a process."""
+    """A producer for all topics of a process."""
 
     def __init__(self, servers: str, *, bytes_max: int, delivery_s: float = DELIVERY_S) -> None:
-        """`bytes_max`: of the longest message, with the library's own bytes around it."""
+        """`bytes_max`: limit of a message, including the library's own bytes around it."""
         self._settings = common(servers) | {
             "acks": "all",
             "enable.idempotence": True,
@@ -49,7 +49,7 @@ class KafkaProducer:
         self._polling.start()
 
     def _poll(self) -> None:
-        """Reports deliveries, as soon as they are known."""
+        """Report deliveries as soon as they are known."""
         while not self._ended.is_set():
             self._producer.poll(_POLL_S)
 
@@ -62,7 +62,7 @@ class KafkaProducer:
         key: bytes | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> int | None:
-        """Make a message durable. Returns its position, or None where it is not told.
+        """Make a message durable. Returns its position, or None if Kafka does not tell it.
 
         `partition` -1: that of the key, or any. Raises `TooLarge`, or `Failed` if its fate is unknown.
         """
@@ -93,19 +93,19 @@ class KafkaProducer:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise TooLarge(text(error)) from None
-            if error.args[0].fatal():  # this producer takes nothing any more
+            if error.args[0].fatal():  # this producer accepts nothing more
                 self._producer = Producer(self._settings)
             raise Failed(text(error)) from None
         return await done
 
     async def close(self) -> None:
-        """End it. What is on its way has an unknown fate."""
+        """End the producer. Messages in transit have an unknown fate."""
         self._ended.set()
         await asyncio.to_thread(self._polling.join)
         await asyncio.to_thread(self._producer.flush, 0)
 
 
 def text(error: BaseException) -> str:
-    """An error of the library in one line."""
+    """Format an error of the library as one line."""
     kafka = error.args[0] if error.args else error
     return shown(kafka.str() if isinstance(kafka, KafkaError) else str(kafka)) or "no answer in time"

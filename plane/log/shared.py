@@ -1,16 +1,15 @@
-"""A log in a store to which several processes can append at once, as a partition of a Kafka topic.
+"""A log in a store to which several processes can append at once, for example a partition of a Kafka topic.
 
-Owns the rule of which messages are the log's, and with it the fencing of a stale owner. It must not know Kafka.
+Owns the rule of which messages belong to the log, and with it the fencing of a stale owner. It must not know Kafka.
 
 A message is a claim or a batch, with the epoch of its owner. In the order of their positions:
-
 - A claim counts if its epoch is greater than those of all claims before.
-- A batch counts if its epoch is that of the last claim and its first offset follows the batch before it. So batches of a
-  stale owner are void wherever they land, and so is one that is there twice.
+- A batch counts if its epoch is that of the last claim and its first offset follows the batch before it. So batches of
+a stale owner are void wherever they land, and so is a batch that was written twice.
 
-Every reader comes to the same records. An owner has its batch at the next position, or reads those between and learns of
-a later claim; it reports no batch before it knows. After an append whose fate the store did not tell it refuses: the next
-owner's claim settles that fate. Truncation keeps the last batch, whose head tells where the log goes on.
+Every reader gets the same records. An owner finds its batch at the next position, or reads those between and learns of
+a later claim; it reports no batch before it knows. After an append whose fate the store did not tell, it refuses: the
+next owner's claim settles that fate. Truncation keeps the last batch, whose head tells where the log continues.
 """
 
 import asyncio
@@ -53,19 +52,19 @@ class Head:
 
     @classmethod
     def of(cls, message: bytes) -> Self | None:
-        """Parse it; None for a message that no log wrote."""
+        """Parse the head; None for a message that no log wrote."""
         if len(message) < HEAD.size:
             return None
         magic, kind, count, epoch, first = HEAD.unpack_from(message)
         return cls(kind, count, epoch, first) if magic == MAGIC and kind in {CLAIM, BATCH} else None
 
     def message(self, payload: bytes = b"") -> bytes:
-        """Put it before a payload."""
+        """Prepend the head to a payload."""
         return HEAD.pack(MAGIC, self.kind, self.count, self.epoch, self.first) + payload
 
 
 class Fold:
-    """The rule. `end` is None while no batch has told where a truncated log begins."""
+    """The rule. `end` is None until a batch has told where a truncated log begins."""
 
     def __init__(self, end: int | None) -> None:
         self.epoch, self.end = 0, end
@@ -91,13 +90,13 @@ class Partition(Protocol):
     """A durable sequence of messages. Each has a position, and positions have no gaps."""
 
     async def append(self, message: bytes) -> int | None:
-        """Make a message durable. Returns its position, or None where the store does not tell it.
+        """Make a message durable. Returns its position, or None if the store does not tell it.
 
         Raises `TooLarge`, or `Failed` if its fate is unknown.
         """
 
     async def bounds(self) -> tuple[int, int]:
-        """The position of the oldest message, and the one behind the newest. Raises `Failed`."""
+        """The position of the oldest message, and the position after the newest. Raises `Failed`."""
 
     def read(self, first: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
         """The messages at `first` to `end`, exclusive. Raises `IndexError` where they were dropped, and `Failed`."""
@@ -118,7 +117,7 @@ class SharedLog:
         self._claim = -1
         """The position of the last claim that counts."""
         self._firsts, self._positions = array("Q"), array("Q")
-        """Of each batch: the offset of its first record, and its position."""
+        """For each batch: the offset of its first record, and its position."""
         self._turn = asyncio.Lock()
         self._refusal: LogError | None = None
 
@@ -138,7 +137,7 @@ class SharedLog:
         if log._claim != at:
             raise log._fenced()
         if log._fold.end is None:
-            raise Damaged("no batch is left: something else than an owner has dropped messages")
+            raise Damaged("no batch is left: another program has dropped messages of this log")
         return log
 
     @property
@@ -147,13 +146,13 @@ class SharedLog:
 
     @property
     def end(self) -> int:
-        assert self._fold.end is not None, "known since the log was opened"
+        assert self._fold.end is not None, "set since the log was opened"
         return self._fold.end
 
     async def append(self, batch: Batch) -> range:
         if len(batch.payload) > BATCH_BYTES_MAX:
-            raise TooLarge(f"a batch has {len(batch.payload)} bytes; {BATCH_BYTES_MAX} are the most")
-        # A caller that waits no more leaves the batch on its way.
+            raise TooLarge(f"the batch is too large: {len(batch.payload)} bytes (limit {BATCH_BYTES_MAX})")
+        # If the caller stops waiting, the batch continues.
         return await asyncio.shield(asyncio.ensure_future(self._append(batch)))
 
     async def _append(self, batch: Batch) -> range:
@@ -169,35 +168,35 @@ class SharedLog:
                 if self._fold.epoch > self.epoch:
                     raise self._fenced()
                 if self.end != end:
-                    raise Failed(f"the log ends at {self.end} and not at {end}")
+                    raise Failed(f"the log ends at {self.end}, expected {end}")
             except (Failed, Fenced) as error:
                 self._refusal = error
                 raise
             return range(first, end)
 
     async def _settle(self, head: Head, at: int | None) -> None:
-        """Judge the message that was appended, and those before it. Raises `Failed`."""
+        """Judge the appended message, and those before it. Raises `Failed`."""
         if at == self._next:
             self._take(at, head)
             return
         if at is not None and at < self._next:
-            raise Failed(f"the store has lost messages: position {at} is new, and {self._next} was next")
+            raise Failed(f"the store has lost messages: the new position is {at}, but {self._next} was next")
         await self._judge((await self._partition.bounds())[1] if at is None else at + 1)
 
     async def _judge(self, end: int) -> None:
         if end < self._next:
-            raise Failed(f"the store has lost messages: it ends at {end}, and {self._next} was next")
+            raise Failed(f"the store has lost messages: it ends at {end}, but {self._next} was next")
         try:
             async for at, message in self._partition.read(self._next, end):
                 self._take(at, Head.of(message))
         except IndexError:  # a later owner dropped them
-            raise Failed(f"messages from position {self._next} on are gone") from None
+            raise Failed(f"the messages from position {self._next} on were dropped") from None
         if self._next != end:
             raise Failed(f"messages from position {self._next} on are missing")
 
     def _take(self, at: int, head: Head | None) -> None:
         if self._fold.end is None and (head is None or head.kind != BATCH):
-            raise Damaged("the oldest message is no batch: something else than an owner has dropped messages")
+            raise Damaged("the oldest message is not a batch: another program has dropped messages of this log")
         verdict = self._fold.take(head)
         self._next = at + 1
         if verdict == "claim":
@@ -235,7 +234,7 @@ class SharedLog:
             raise Failed(f"{len(counting) - place} batches are missing")
 
     async def truncate(self, below: int) -> None:
-        """A stale owner drops nothing once it could know."""
+        """Drop records below an offset. A stale owner that may know of a later one drops nothing."""
         async with self._turn:
             await self._judge((await self._partition.bounds())[1])
             if self._fold.epoch > self.epoch:

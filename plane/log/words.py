@@ -1,9 +1,8 @@
-"""The words of a durable log: batches, the log itself, the place where logs are, and the errors.
+"""The interface of a durable log: batches, the log itself, the set of logs, and the errors.
 
-Owns the interface that both versions keep (`embedded`, `kafka`). It must know no system and no record.
-
-A log has one owner at a time. What `append` has returned survives every crash, in order, once. A batch whose append
-raised may be in the log or not, except where the error says that it is not.
+Both versions implement it (`embedded`, `kafka`). It must know no system and no record.
+A log has one owner at a time. A batch whose `append` has returned survives every crash, in order, once. A batch whose
+append raised may be in the log or not, except where the error tells that it is not.
 """
 
 import struct
@@ -12,16 +11,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 BATCH_BYTES_MAX: Final = 4 << 20
-"""Bytes of a batch, lengths included: as much as the journal takes as one group."""
+"""Limit of a batch in bytes, lengths included: as much as the journal takes as one group."""
 _LENGTH: Final = struct.Struct("<I")
 
 
 class LogError(Exception):
-    """The log did not do it."""
+    """The log could not carry out the call."""
 
 
 class Fenced(LogError):
-    """A later owner has the log. This one appends nothing any more."""
+    """A later owner has the log. This owner can append nothing more."""
 
 
 class Full(LogError):
@@ -29,15 +28,15 @@ class Full(LogError):
 
 
 class TooLarge(LogError):
-    """The batch is longer than the log takes. It is not in the log."""
+    """The batch exceeds the log's limit. It is not in the log."""
 
 
 class Failed(LogError):
-    """The store failed. The batch may be in the log or not; open the log again, with a higher epoch, to know."""
+    """The store failed. The batch may be in the log or not; open the log again, with a higher epoch, to find out."""
 
 
 class Damaged(LogError):
-    """Records that were durable are unreadable."""
+    """Durable records are unreadable."""
 
 
 class Trimmed(LogError):
@@ -52,7 +51,7 @@ class Beyond(LogError):
     """The offset lies beyond the log's `end`."""
 
     def __init__(self, end: int) -> None:
-        super().__init__(f"offset lies beyond the end of the log, {end}")
+        super().__init__(f"the offset lies beyond the end of the log ({end})")
         self.end = end
 
 
@@ -61,7 +60,7 @@ class Batch:
     """Records that become durable together."""
 
     payload: bytes
-    """Each record behind its length (4 bytes, little-endian)."""
+    """All records, each after its length (4 bytes, little-endian)."""
     count: int
 
     @classmethod
@@ -70,7 +69,7 @@ class Batch:
         return cls(b"".join(part for record in records for part in (_LENGTH.pack(len(record)), record)), len(records))
 
     def records(self) -> Iterator[bytes]:
-        """Unpack them."""
+        """Unpack the records."""
         at = 0
         while at < len(self.payload):
             begin = at + _LENGTH.size
@@ -90,7 +89,7 @@ class Log(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The number of this owner, greater than those of all before it."""
+        """The number of this owner, greater than that of every owner before."""
 
     @property
     def start(self) -> int:
@@ -103,8 +102,8 @@ class Log(Protocol):
     async def append(self, batch: Batch) -> range:
         """Make a batch durable. Returns its records' offsets.
 
-        Batches go in the order of the calls. Raises `Full`, `TooLarge`, `Fenced` or `Failed`; after the last two the
-        log takes nothing any more.
+        Batches are written in the order of the calls. Raises `Full`, `TooLarge`, `Fenced` or `Failed`; after the last
+        two the log accepts nothing more.
         """
 
     def read(self, offset: int) -> AsyncIterator[tuple[int, Batch]]:
@@ -120,18 +119,18 @@ class Log(Protocol):
         """The number of records that a reader at `offset` has not read."""
 
     async def close(self) -> None:
-        """End it; waits for the append under way. No further call is allowed."""
+        """Close the log; waits for the append in progress. No further call is allowed."""
 
 
 class Logs(Protocol):
-    """The place where logs are."""
+    """The logs of one store."""
 
     async def open(self, name: str, partition: int, epoch: int | None = None) -> Log:
-        """Open a partition of a named log, or make it, and fence its earlier owners.
+        """Open a partition of a named log, or create it, and fence its earlier owners.
 
-        `epoch` comes from a registry, which gives each owner a higher one; None: one above the last. Raises `Fenced`
-        if a later owner was there, and `Failed` or `Damaged`.
+        `epoch` comes from a registry, which gives each owner a higher one; None: one above the last. Raises `Fenced` if
+        a later owner exists, and `Failed` or `Damaged`.
         """
 
     async def close(self) -> None:
-        """End what its logs share. They are closed already."""
+        """Close what its logs share. Close the logs first."""

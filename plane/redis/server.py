@@ -1,36 +1,36 @@
 """A redis-server beside the nodes of `muster up`: its files.
 
-Owns what every one of them is told. It must not know what is kept there.
+Owns the settings that every one of them has. It must not know what is stored there.
 """
 
 import secrets
 from typing import Final
 
 from muster_server.plane.files import write_atomically
-from muster_server.plane.kind import Berth
+from muster_server.plane.kind import Launch
 
 SECRET: Final = "password"
-"""The file with its password, in its folder."""
+"""Name of the file with its password, in its folder."""
 BINARY: Final = "redis-server"
 INSTALL: Final = "apt-get install redis-server"
 
 
-def prepare(berth: Berth, *lines: str) -> list[str]:
-    """Write its file, with these lines of a system, and give its arguments."""
-    secret = berth.folder / SECRET
+def prepare(launch: Launch, *lines: str) -> list[str]:
+    """Write its configuration, including these lines of a system, and return its arguments."""
+    secret = launch.folder / SECRET
     if not secret.exists():
         write_atomically(secret, f"{secrets.token_urlsafe(32)}\n".encode())
     told = [
-        f"bind {berth.host}",
-        f"port {berth.port}",
+        f"bind {launch.host}",
+        f"port {launch.port}",
         "protected-mode yes",
         f"requirepass {secret.read_text(encoding='ascii').strip()}",
-        f"dir {berth.folder}",
+        f"dir {launch.folder}",
         "daemonize no",
         'save ""',
         "loglevel warning",
         *lines,
     ]
-    file = berth.folder / "redis.conf"
+    file = launch.folder / "redis.conf"
     write_atomically(file, ("\n".join(told) + "\n").encode())
     return [str(file)]

@@ -1,1 +1,1 @@
-"""The fleet: which clients there are, which of them a task goes to, when it runs and what came back."""
+"""The fleet: its clients, the choice of clients for a task, the schedule, and the results."""

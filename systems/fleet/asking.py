@@ -1,6 +1,7 @@
-"""The fleet's nodes as commands and the HTTP face ask them: the scheduler that leads, any index node.
+"""Calls to the fleet's nodes from commands and the HTTP face: to the leading scheduler, or to any index node.
 
-Owns who is asked. It must not know what is said to users. The nodes are those of an instance's record, or of a registry.
+Owns the choice of the node. It must not know what users are shown. The nodes come from an instance's record, or from a
+registry.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ INDEX: Final = "index"
 SCHEDULER: Final = "scheduler"
 PING_S: Final = 1.0
 STILL_S: Final = 3.0
-"""A scheduler that leads and says nothing for so long stands still."""
+"""A leading scheduler that is silent for this many seconds counts as stalled."""
 ANSWER_S: Final = 10.0
 LEAD_S: Final = 6.0
-"""How long a lead is looked for: one that dies is replaced within 4 s."""
+"""Seconds for which a lead is looked for: a dead lead is replaced within 4 s."""
 AGAIN_S: Final = 0.2
 AWAY: Final = frozenset({"away", "late", "follows"})
 A = TypeVar("A")
@@ -43,11 +44,11 @@ class Asking:
         await asyncio.gather(*(peer.close() for peer in self._peers.values()))
 
     async def lead(self, question: msgspec.Struct, answer: type[A]) -> A:
-        """Ask the scheduler that leads; a question that may be done already is not asked again. Raises `CallError`."""
+        """Ask the leading scheduler. A request that may have been carried out is not repeated. Raises `CallError`."""
         return await (await self._leading()).ask(question, answer, ANSWER_S)
 
     async def follow(self, question: msgspec.Struct, answer: type[A]) -> AsyncGenerator[A]:
-        """All answers of the scheduler that leads. Raises `CallError`, `moved` if it does not lead any more."""
+        """All answers of the leading scheduler. Raises `CallError`, `moved` if it does not lead any more."""
         peer = await self._leading()
         leads = asyncio.create_task(self._leads(peer))
         stream = peer.stream(question, answer)
@@ -58,7 +59,7 @@ class Asking:
                 waiting[1:] = [coming]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    raise CallError("moved", "the scheduler that led stands still; another one goes on with its runs")
+                    raise CallError("moved", "the leading scheduler has stalled; another one continues its runs")
                 try:
                     yield coming.result()
                 except StopAsyncIteration:
@@ -70,7 +71,7 @@ class Asking:
             await stream.aclose()
 
     async def _leads(self, peer: Peer) -> None:
-        """Returns once it does not lead, or stands still."""
+        """Returns once the scheduler does not lead any more, or has stalled."""
         with contextlib.suppress(CallError):
             while True:
                 await asyncio.sleep(PING_S)
@@ -99,7 +100,7 @@ class Asking:
         return list(await asyncio.gather(*(self._peer(node).ask(question, answer, ANSWER_S) for node in nodes)))
 
     async def _leading(self) -> Peer:
-        """Raises `CallError` if none leads within `LEAD_S`."""
+        """The leading scheduler. Raises `CallError` if none leads within `LEAD_S`."""
         until = asyncio.get_running_loop().time() + LEAD_S
         while True:
             peers = [self._peer(each) for each in self._of(SCHEDULER)]
@@ -128,7 +129,7 @@ class Asking:
 
 @contextlib.asynccontextmanager
 async def asking(nodes: Look, key: bytes) -> AsyncIterator[Asking]:
-    """Open until the end of the context."""
+    """An `Asking` that is closed at the end of the context."""
     made = Asking(nodes, key)
     try:
         yield made

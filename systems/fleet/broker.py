@@ -1,8 +1,8 @@
-"""mosquitto's files: the broker of an installation that has none. `muster up` runs it as a program beside its nodes.
+"""mosquitto's files, for an installation without an MQTT broker. `muster up` runs mosquitto beside its nodes.
 
-Owns what it is told. It must not know clients beyond their names and passwords, nor what they say. Each client reads and
-writes only its own topics; the plane's users write the clients' down topics and read their up topics. A connection without a
-password is refused.
+Owns its configuration. It must not know clients beyond their names and passwords, nor their messages. Each client reads
+and writes only its own topics; the plane's users write the clients' down topics and read their up topics. A connection
+without a password is refused.
 """
 
 import base64
@@ -16,32 +16,34 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster_server.plane.files import write_atomically
-from muster_server.plane.kind import Berth, Program
+from muster_server.plane.kind import Launch, Program
 from muster_server.systems.fleet.schema import NAME as CLIENT
 from muster_server.systems.fleet.schema import PREFIX, UP_BYTES_MAX
 
 NAME: Final = "mosquitto"
 SECRET: Final = "plane.secret"
-"""The file with the password of the plane's own users."""
+"""Name of the file with the password of the plane's own users."""
 USERS: Final = "users"
 NODES_MAX: Final = 16
-"""Users of the plane for each role: of the nodes with the same place modulo this, one runs at a time."""
-ITERATIONS: Final = 101  # of PBKDF2 for each connect, as mosquitto's own: words are random, and 20,000 come at once
-QUEUED_MAX: Final = 1_000  # orders for a client that does not read; further ones are dropped by the broker, and missed
+"""Number of the plane's users for each role: of the nodes with the same index modulo this, one runs at a time."""
+# of PBKDF2 for each connect, as mosquitto's own: passwords are random, and 20,000 clients connect at once
+ITERATIONS: Final = 101
+# limit of orders for a client that does not read; the broker drops further ones, and they count as missed
+QUEUED_MAX: Final = 1_000
 
 
 class BrokerError(Exception):
-    """A client cannot be enrolled. One line."""
+    """A client cannot be enrolled. The text is one line."""
 
 
 def plane_user(role: str, place: int) -> str:
-    """The user of a node: no client's name has a dot, and each has a connection of its own."""
+    """The user of a node: unlike a client's name it has a dot, and each user has a connection of its own."""
     return f"plane.{role}.{place % NODES_MAX}"
 
 
-def prepare(berth: Berth) -> list[str]:
-    """Write its files, and give its arguments. Clients that were enrolled stay."""
-    folder = berth.folder
+def prepare(launch: Launch) -> list[str]:
+    """Write its configuration, and return its arguments. Enrolled clients stay."""
+    folder = launch.folder
     secret = folder / SECRET
     if not secret.exists():
         write_atomically(secret, f"{secrets.token_urlsafe(32)}\n".encode())
@@ -49,12 +51,12 @@ def prepare(berth: Berth) -> list[str]:
     with _users(folder) as lines:
         lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
     write_atomically(folder / "acl", access().encode())
-    write_atomically(folder / "mosquitto.conf", configuration(folder, berth.host, berth.port).encode())
+    write_atomically(folder / "mosquitto.conf", configuration(folder, launch.host, launch.port).encode())
     return ["-c", str(folder / "mosquitto.conf")]
 
 
 def enroll(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """New passwords for these clients, in force once mosquitto has a SIGHUP. Raises `BrokerError` for a bad name."""
+    """Make new passwords for these clients; mosquitto uses them after a SIGHUP. Raises `BrokerError` for a bad name."""
     words = {name: secrets.token_urlsafe(18) for name in names}
     made = {name: password_line(name, word) for name, word in words.items()}
     with _users(folder) as lines:
@@ -63,7 +65,7 @@ def enroll(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def configuration(folder: Path, host: str, port: int) -> str:
-    """mosquitto.conf. Without the three limits its defaults lose orders in a burst, without a word."""
+    """The content of mosquitto.conf. Without the three limits mosquitto's defaults silently lose orders in a burst."""
     lines = [
         f"listener {port} {host}",
         "protocol mqtt",
@@ -86,15 +88,15 @@ def configuration(folder: Path, host: str, port: int) -> str:
         "log_type warning",
     ]
     if os.geteuid() == 0:
-        lines.append("user root")  # else it becomes a user that may not enter the private folder
+        lines.append("user root")  # otherwise mosquitto changes to a user that may not enter the private folder
     return "\n".join(lines) + "\n"
 
 
 def access() -> str:
-    """The list of access: `%u` is the name that a client proved."""
+    """The access list: `%u` is the authenticated name of a client."""
     lines: list[str] = []
     for user in _own_users():
-        # The plane writes up topics only to clear what clients that are gone had the broker keep.
+        # The plane writes up topics only to clear messages that the broker retained for clients that are gone.
         lines += [f"user {user}", f"topic readwrite {PREFIX}/+/up/+", f"topic write {PREFIX}/+/down/+", ""]
     lines += [f"pattern write {PREFIX}/%u/up/+", f"pattern read {PREFIX}/%u/down/+", ""]
     return "\n".join(lines)
@@ -103,7 +105,7 @@ def access() -> str:
 def password_line(name: str, word: str) -> str:
     """A line of mosquitto's password file (PBKDF2 with SHA-512). Raises `BrokerError` for a bad name."""
     if not CLIENT.fullmatch(name):
-        raise BrokerError(f"bad client name {name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+        raise BrokerError(f"invalid client name {name[:80]!r} (expected 1 to 64 letters, digits, '_' and '-')")
     return _hashed(name, word)
 
 

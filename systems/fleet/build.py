@@ -1,4 +1,4 @@
-"""Makes the nodes of a fleet out of their specs."""
+"""Makes the nodes of a fleet from their specs."""
 
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ def schedules(spec: Spec, settings: FleetSettings, context: Context) -> Schedule
 
 
 def opened(settings: FleetSettings) -> Store:
-    """The store. Raises `SpecError`. Its library is loaded here, and only in processes that keep something."""
+    """The store. Raises `SpecError`. Its library is imported here, and only in processes that store something."""
     from muster_server.plane.database.url import location
     from muster_server.systems.fleet.database.store import SqlStore
 

@@ -1,4 +1,4 @@
-"""What one key's type cannot say of the section of the fleet."""
+"""Checks of the section of the fleet beyond one key's type."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,7 +12,7 @@ Path = tuple[str, ...]
 
 
 def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Keys that are wrong, and what is."""
+    """Wrong keys, and their mistakes."""
     fleet: Fleet = config.section("fleet")
     if fleet.mqtt:
         try:
@@ -21,7 +21,7 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
             yield ("fleet", "mqtt"), str(error).partition(": ")[2]
         else:
             if not user:
-                yield ("fleet", "mqtt"), "names no user: mqtt://USER@HOST:PORT"
+                yield ("fleet", "mqtt"), "missing user (expected mqtt://USER@HOST:PORT)"
     if fleet.redis not in {"", NONE}:
         try:
             redis_url(fleet.redis)
@@ -32,12 +32,16 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     except ValueError:
         yield ("fleet", "bind"), f"{fleet.bind!r} {NO_ADDRESS}"
     if fleet.hint_ms > fleet.lease_ms:
-        yield ("fleet", "hint_ms"), f"{fleet.hint_ms} ms are more than the lease, {fleet.lease_ms} ms"
+        yield ("fleet", "hint_ms"), f"{fleet.hint_ms} ms exceed the lease of {fleet.lease_ms} ms"
     if 2 * fleet.beat_ms > fleet.lease_ms:
-        yield ("fleet", "lease_ms"), f"a lease of {fleet.lease_ms} ms is less than two beats of {fleet.beat_ms} ms"
+        yield (
+            ("fleet", "lease_ms"),
+            f"a lease of {fleet.lease_ms} ms is shorter than two heartbeats of {fleet.beat_ms} ms",
+        )
     if fleet.receipt_ms > fleet.result_ms:
-        yield ("fleet", "receipt_ms"), f"{fleet.receipt_ms} ms are more than the result's {fleet.result_ms} ms"
+        yield ("fleet", "receipt_ms"), f"{fleet.receipt_ms} ms exceed the {fleet.result_ms} ms of the result"
     served = bool({INDEX.name, SCHEDULER.name} & set(roles)) and len(roles) == 1
-    chosen = config.runs("fleet") and stands(("registry", "url"))  # a command alone reads no key that `up` presets
+    # a command other than `up` has no preset for this key
+    chosen = config.runs("fleet") and stands(("registry", "url"))
     if not config.registry.url and (chosen or served):
-        yield ("registry", "url"), "nodes of the fleet find each other there: embedded, or zk://…"
+        yield ("registry", "url"), "missing; nodes of the fleet find each other in a registry: embedded, or zk://…"

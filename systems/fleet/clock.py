@@ -1,4 +1,4 @@
-"""`muster fleet heal`: mends what a clock that was ahead left behind."""
+"""`muster fleet heal`: undoes the effects of a clock that was ahead."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from muster_server.systems.fleet.questions import Heal, Healed, Readmit
 
 
 async def heal(asking: Asking, names: Sequence[str], as_json: bool) -> int:
-    """Have tasks run by the clock again, or these clients begin with any epoch; 1 if one of them is unknown."""
+    """Let tasks run by the clock again, or let these clients begin with any epoch; returns 1 if one of them is unknown."""
     if not names:
         healed = await asking.lead(Heal(), Healed)
         if as_json:
@@ -18,7 +18,7 @@ async def heal(asking: Asking, names: Sequence[str], as_json: bool) -> int:
         elif healed.minutes:
             print(f"tasks run by the clock again; it was {counted(healed.minutes, 'minute')} ahead")
         else:
-            print("the clock is not behind what was handed out; nothing to mend")
+            print("the clock is not behind the runs that were handed out; nothing to heal")
         return 0
     known = {name: any(await asking.all_index(Readmit(name), bool)) for name in names}
     if as_json:
@@ -28,5 +28,5 @@ async def heal(asking: Asking, names: Sequence[str], as_json: bool) -> int:
             if there:
                 tell(f"{name} may begin with any epoch")
             else:
-                say(f"muster: no client {name} is known; nothing keeps it out")
+                say(f"muster: unknown client {name}; it may connect with any epoch")
     return 0 if all(known.values()) else FAILURE

@@ -1,9 +1,9 @@
-"""Runs on their way: orders to clients, receipts and results from them, over what `runs.py` counts.
+"""Runs in flight: orders to clients, receipts and results from them, over the counts of `runs.py`.
 
-Owns the order of each run in flight and which epoch of a client was asked. It must not know a broker, a socket, a store, a
+Owns the order of each run in flight and the epoch of each asked client. It must not know a broker, a socket, a store, a
 clock, nor how clients are picked: messages come in as topic and bytes, orders go out through `send`, results through
-`answered`, ended runs through `ended`; `tick` says which clients want a replacement. A malformed message is counted by
-reason and dropped.
+`answered`, ended runs through `ended`; `tick` returns the clients that need a replacement. A malformed message is
+counted by reason and dropped.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs,
 from muster_server.systems.fleet.schema import Order, Receipt, Result, SchemaError
 
 Send = Callable[[str, bytes, int], None]
-"""(topic, payload, quality of service)."""
+"""Sends (topic, payload, quality of service)."""
 Asked = Sequence[tuple[str, int]]
 """Clients, and the epoch of each that is asked."""
 
@@ -26,7 +26,7 @@ SEED_STEP: Final = 0x9E3779B97F4A7C15  # from a run's seed to that of its replac
 
 
 MESSAGES_MAX: Final = 1_000
-"""Of one client and kind in a second; a client has at most 255 runs in flight."""
+"""Limit of one client's messages of one kind per second; a client has at most 255 runs in flight."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _RunState(msgspec.Struct):
-    """What a run needs until it ends."""
+    """The state of a run until it ends."""
 
     order: bytes
     epochs: dict[str, int]
@@ -56,7 +56,7 @@ class Dispatcher:
         ended: Callable[[RunEnd], None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
-        """Messages of clients that changed nothing: flood, topic, size, form, epoch, double, late, stranger."""
+        """Ignored messages of clients by reason: flood, topic, size, form, epoch, double, late, stranger."""
         self._runs = runs
         self._receipt_ms = receipt_ms
         self._result_ms = result_ms
@@ -67,7 +67,7 @@ class Dispatcher:
         self._floods = Floods(MESSAGES_MAX)
 
     def order(self, name: RunName, kind: str, target: str, options: dict[str, Any]) -> bytes:
-        """What each client of a run gets. Raises `SchemaError` if it is too large."""
+        """The order for each client of a run. Raises `SchemaError` if it is too large."""
         text = schema.run_name(*name)
         return schema.written(Order(text, kind, target, self._receipt_ms, self._result_ms, options))
 
@@ -82,10 +82,10 @@ class Dispatcher:
         replaced: Sequence[str] | None = None,
         done: Sequence[str] = (),
     ) -> None:
-        """Sends a run's order. Raises `RunsError`; nothing is sent then.
+        """Send a run's order. Raises `RunsError`; nothing is sent then.
 
-        A run that is taken up again says which clients were `replaced` (None: there was no draw of replacements yet) and
-        `done`; all others are asked again, and give the result that they have: the same run is the same order.
+        For a run that is resumed, `replaced` (None: there was no draw of replacements yet) and `done` name clients; all
+        others are asked again, and return the result that they have: the same run is the same order.
         """
         self._live[name] = _RunState(order, dict(asked))
         try:
@@ -100,14 +100,14 @@ class Dispatcher:
         self._end(ended)
 
     def replaced(self, now_ms: int, name: RunName, asked: Asked) -> None:
-        """These are asked in place of the silent ones that `tick` named."""
+        """Ask these clients in place of the silent ones that `tick` returned."""
         self._live[name].epochs.update(asked)
         ended = self._runs.replaced(now_ms, name, [client for client, _ in asked])
         self._order(name, [client for client, _ in asked])
         self._end(ended)
 
     def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
-        """A message from the broker."""
+        """Handle a message from the broker."""
         if self._floods.over(now_ms, topic):
             self.dropped["flood"] += 1
             return
@@ -122,14 +122,14 @@ class Dispatcher:
             return
         live = self._live.get(name)
         if live is not None and live.epochs.get(client, message.epoch) != message.epoch:
-            self.dropped["epoch"] += 1  # another life of the client than the one that was asked
+            self.dropped["epoch"] += 1  # the client has restarted since it was asked
         elif isinstance(message, Receipt):
             self._drop(self._runs.receipt(now_ms, name, client))
         else:
             self._result(now_ms, name, client, message)
 
     def tick(self, now_ms: int) -> list[Replacement]:
-        """Ends runs past their deadlines. Answers what is to be replaced: `replaced` must follow for each."""
+        """End runs past their deadlines. Returns the needed replacements: `replaced` must follow for each."""
         wanted: list[Replacement] = []
         for action in self._runs.expire(now_ms):
             if isinstance(action, RunEnd):

@@ -1,4 +1,4 @@
-"""The checks of the fleet: its broker, Redis and programs, the files that clients take, and what its nodes say."""
+"""The checks of the fleet: its broker, Redis and programs, the files that clients need, and its nodes' own reports."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from muster_server.systems.fleet.options import NONE, Fleet, redis_url, url
 CHECK: Final = "fleet"
 ANSWERS_S: Final = 2.0
 DIFFERS: Final = 0.01
-"""Index nodes that know so much fewer clients than another one lack something."""
+"""An index node that knows fewer clients than another one by this share lacks something."""
 BEHIND_MINUTES: Final = 1
 FULL: Final = 0.9
 
@@ -57,11 +57,11 @@ def examined(config: Config, record: Record | None) -> list[Finding]:
 
 
 def files(most: int | None, clients: int) -> Finding:
-    """`most`: files that mosquitto may have open; None: any number. A client takes one."""
+    """`most`: limit of files that mosquitto may have open; None: no limit. A client takes one."""
     if most is None:
-        return ok(CHECK, f"any number of clients may connect to mosquitto; {clients:,} are there")
+        return ok(CHECK, f"any number of clients may connect to mosquitto; {clients:,} are connected")
     room = max(0, most - FILES)
-    text = f"{room:,} clients may connect to mosquitto; {clients:,} are there"
+    text = f"{room:,} clients may connect to mosquitto; {clients:,} are connected"
     mend = f"ulimit -n {max(2 * most, 65_536)} before muster up, or a broker cluster: fleet.mqtt"
     return warn(CHECK, text, mend) if clients >= FULL * room else ok(CHECK, text)
 
@@ -69,57 +69,71 @@ def files(most: int | None, clients: int) -> Finding:
 def nodes(
     index: Mapping[str, Mapping[str, Any]], schedulers: Mapping[str, Mapping[str, Any]], minute: int
 ) -> list[Finding]:
-    """The nodes' own answers, by name; `minute`: now, since 1970."""
+    """The nodes' own statuses, by name; `minute`: now, since 1970."""
     found: list[Finding] = []
     most = max((int(each["clients"]) for each in index.values()), default=0)
     for name, said in index.items():
         if said["broker"] != "connected":
-            found.append(fail(CHECK, f"{name} has no MQTT broker", "check the broker, fleet.mqtt and its password"))
+            found.append(
+                fail(
+                    CHECK,
+                    f"{name} has no connection to an MQTT broker",
+                    "check the broker, fleet.mqtt and its password",
+                )
+            )
         if said["clients"] < (1 - DIFFERS) * most:
-            text = f"{name} knows {said['clients']:,} clients, another one {most:,}"
-            found.append(warn(CHECK, text, "wait for a beat of the clients (fleet.beat_ms); else see its log"))
+            text = f"{name} knows {said['clients']:,} clients, but another node {most:,}"
+            found.append(
+                warn(CHECK, text, "wait for a heartbeat of the clients (fleet.beat_ms); otherwise see its log")
+            )
         if str(said["sessions"]).endswith("wait"):
             found.append(warn(CHECK, f"{name}: Redis does not answer, {said['sessions']}", "check fleet.redis"))
     for name, said in index.items():
         if clients := said.get("clients_ahead", 0):
-            text = f"{name}: {clients} clients have epochs of the future, as {', '.join(said['ahead'][:3])}"
-            mend = "correct their clocks and start them again; muster fleet heal CLIENT lets one in at once"
+            text = f"{name}: {clients} clients have epochs in the future, for example {', '.join(said['ahead'][:3])}"
+            mend = "correct their clocks and restart them; muster fleet heal CLIENT admits one at once"
             found.append(warn(CHECK, text, mend))
             break
     leads = [name for name, said in schedulers.items() if said["leads"]]
     for name, said in schedulers.items():
         if said["store"] != "answers":
-            found.append(fail(CHECK, f"{name}: {said['store']}", "mend the database: database.url"))
+            found.append(fail(CHECK, f"{name}: {said['store']}", "correct the database: database.url"))
     if len(leads) != 1:
         text = f"{len(leads)} schedulers lead; one takes over within 4 s"
-        found.append(fail(CHECK, text, "muster doctor once more; else see the schedulers' logs"))
+        found.append(fail(CHECK, text, "run muster doctor again; otherwise see the schedulers' logs"))
     for name in leads:
         found += _lead(name, schedulers[name], minute, len(index))
-    return found or [ok(CHECK, f"{leads[0]} leads, {most:,} clients are there")]
+    return found or [ok(CHECK, f"{leads[0]} leads, {most:,} clients are online")]
 
 
 def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> list[Finding]:
     found: list[Finding] = []
     if said["broker"] != "connected":
-        found.append(fail(CHECK, f"{name} leads without an MQTT broker", "check the broker, fleet.mqtt, its password"))
+        found.append(
+            fail(
+                CHECK,
+                f"{name} leads without a connection to an MQTT broker",
+                "check the broker, fleet.mqtt and its password",
+            )
+        )
     refused: Mapping[str, str] = said.get("refused", {})
     if refused:
         name_of, why = next(iter(refused.items()))
-        text = f"{said['tasks_refused']} tasks cannot be scheduled, as {name_of}: {why}"
+        text = f"{said['tasks_refused']} tasks cannot be scheduled, for example {name_of}: {why}"
         found.append(
-            warn(CHECK, text, "muster fleet task ls shows them all; correct their rows, then muster fleet refresh")
+            warn(CHECK, text, "muster fleet task ls lists them; correct their rows, then run muster fleet refresh")
         )
     behind = minute - int(said["last_minute"])
     if behind > BEHIND_MINUTES:
         found.append(
-            warn(CHECK, f"{name} is {behind} minutes behind the clock", "see its log, and that of the database")
+            warn(CHECK, f"{name} is {behind} minutes behind the clock", "see its log, and the log of the database")
         )
     if behind < 0:
-        text = f"the clock went back: no task runs for {-behind} minutes"
-        found.append(warn(CHECK, text, "if the clock is right now: muster fleet heal; keep it steady (chrony)"))
+        text = f"the clock was set back: no task runs for {-behind} minutes"
+        found.append(warn(CHECK, text, "if the clock is correct now: muster fleet heal; keep it steady (chrony)"))
     if len(said["index_nodes"]) < nodes_there:
-        text = f"{name} has answers of {len(said['index_nodes'])} of {nodes_there} index nodes"
-        found.append(warn(CHECK, text, "see the logs of the others"))
+        text = f"{name} gets answers of {len(said['index_nodes'])} of {nodes_there} index nodes"
+        found.append(warn(CHECK, text, "see the logs of the other nodes"))
     return found
 
 
@@ -133,7 +147,7 @@ def _program(program: Program) -> list[Finding]:
 
 
 def _hard(record: Record | None) -> int | None:
-    """The limit of open files of the mosquitto that runs, else of this process."""
+    """The limit of open files of the running mosquitto, else of this process."""
     pids = [each.pid for each in (record.programs or () if record is not None else ()) if each.name == MOSQUITTO.name]
     try:
         _, hard = resource.prlimit(pids[0] if pids else 0, resource.RLIMIT_NOFILE)
@@ -143,7 +157,7 @@ def _hard(record: Record | None) -> int | None:
 
 
 async def _servers(fleet: Fleet, config: Config) -> list[Finding]:
-    """The answers of other nodes, all at once."""
+    """Check other servers, all at once."""
     brokers = _brokers(fleet) if fleet.mqtt else _nothing()
     redis = _redis(fleet, config) if fleet.redis not in {"", NONE} else _nothing()
     return [each for found in await asyncio.gather(brokers, redis) for each in found]
@@ -154,14 +168,14 @@ async def _nothing() -> list[Finding]:
 
 
 async def _brokers(fleet: Fleet) -> list[Finding]:
-    """Whether each broker takes the plane's user."""
+    """Check whether each broker accepts the plane's user."""
     from muster_server.systems.fleet import schema
     from muster_server.systems.fleet.mqtt import Link, LinkError
 
     try:
         told, word = url(fleet.mqtt), password(absolute(fleet.password_file))
     except SpecError as error:
-        return [fail(CHECK, str(error), "muster config check")]
+        return [fail(CHECK, str(error), "run muster config check")]
 
     async def tried(number: int, place: tuple[str, int]) -> Finding:
         where, name = address_text(*place), f"muster-doctor-{os.getpid()}-{number}"
@@ -171,7 +185,7 @@ async def _brokers(fleet: Fleet) -> list[Finding]:
                 await link.open()
         except (LinkError, TimeoutError) as error:
             text = str(error) or f"broker {where}: no answer in {ANSWERS_S:g} s"
-            return fail(CHECK, text, "check the broker and the network to it, fleet.mqtt and fleet.password_file")
+            return fail(CHECK, text, "check the broker, the network, fleet.mqtt and fleet.password_file")
         finally:
             await link.close()
         return ok(CHECK, f"broker {where} takes {told.user}")
@@ -191,5 +205,11 @@ async def _redis(fleet: Fleet, config: Config) -> list[Finding]:
             await one.get(f"muster:{{{config.instance.name}}}:fleet:life")
     except (*FAILURES, SpecError) as error:
         text = " ".join(str(error).split())[:200] or f"no answer in {ANSWERS_S:g} s"
-        return [fail(CHECK, f"Redis: {text}", "check Redis, fleet.redis and fleet.redis_password_file; or none")]
-    return [ok(CHECK, "Redis answers: sessions and counts are kept")]
+        return [
+            fail(
+                CHECK,
+                f"Redis: {text}",
+                "check Redis, fleet.redis and fleet.redis_password_file; or set fleet.redis = none",
+            )
+        ]
+    return [ok(CHECK, "Redis answers: sessions and counts are stored")]

@@ -1,7 +1,7 @@
-"""Floods: how many messages a client may send on one topic in a second.
+"""Floods: limits the messages that a client may send on one topic per second.
 
-Owns counts of the present second. It must not know what messages mean, nor a clock. What is beyond is not decoded: a flood
-costs a look-up a message, and nobody else's place.
+Owns counts of the current second. It must not know the meaning of messages, nor a clock. A message beyond the limit is
+not decoded: a flood costs one look-up per message, and affects no other client.
 """
 
 from collections import Counter
@@ -11,13 +11,13 @@ SECOND_MS = 1_000
 
 class Floods:
     def __init__(self, most: int) -> None:
-        """`most`: messages of one topic in a second. Bounded by the clients that speak in it, as each has its topics."""
+        """`most`: limit of messages of one topic per second. The number of topics is bounded by the number of clients."""
         self._most = most
         self._since = 0
         self._counts: Counter[str] = Counter()
 
     def over(self, now_ms: int, topic: str) -> bool:
-        """Count a message: whether it is one too many."""
+        """Count a message; returns whether it exceeds the limit."""
         if now_ms - self._since >= SECOND_MS:
             self._since = now_ms
             self._counts.clear()

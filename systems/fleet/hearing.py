@@ -1,7 +1,7 @@
-"""The time in which a node could hear clients: leases end by it, and by no other clock.
+"""The time in which a node could receive clients' messages: leases end by this time only.
 
-Owns one count of ms. While the node has no broker it stands still. Of a time in which the process stood still, one second
-counts at most: what clients said meanwhile still waits to be heard.
+Owns one count of ms. It stands still while the node has no broker. If the process stalls, at most one second of it
+counts: messages of clients that arrived meanwhile still wait to be read.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 GAP_MS: Final = 1_000
-"""A node that works asks for the time at least four times a second."""
+"""Limit of the time that counts between two calls; a working node asks for the time at least four times per second."""
 
 
 class Hearing:
@@ -20,7 +20,7 @@ class Hearing:
         self._hears = True
 
     def now(self) -> int:
-        """In ms since some moment; never goes back."""
+        """The time in ms since an arbitrary moment; never goes back."""
         at = int(self._steady_s() * 1000)
         if self._hears:
             self._passed += min(at - self._at, GAP_MS)
@@ -28,6 +28,6 @@ class Hearing:
         return self._passed
 
     def hears(self, whether: bool) -> None:
-        """Whether it has a broker, from now on."""
+        """Set whether the node has a broker from now on."""
         self.now()
         self._hears = whether

@@ -1,8 +1,9 @@
-"""Which clients are there, and which of them a selector means: a roaring bitmap for each value of each attribute.
+"""The clients that are online, and the matches of a selector: a roaring bitmap for each value of each attribute.
 
-Owns names, numbers and bitmaps. It must not know where updates come from, nor a clock. A client's record changes only for a
-greater (epoch, version) (I-2): any order of the same updates, doubled or not, makes the same index. A record stays when its
-client leaves, so that an old update cannot bring it back, and so that the client has the same number when it returns.
+Owns names, numbers and bitmaps. It must not know the source of updates, nor a clock. A client's record changes only for
+a greater (epoch, version) (I-2): any order of the same updates, with duplicates or not, gives the same index. A record
+stays when its client leaves, so that an old update cannot bring it back, and so that the client gets the same number
+when it returns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,28 +19,28 @@ from muster_server.pyext import bits
 from muster_server.systems.fleet.schema import NAME
 from muster_server.systems.fleet.selector import ATTRIBUTES, VALUE_MAX, And, In, Not, Or, Selector
 
-CLIENTS_MAX: Final = 1 << 26  # numbers that a deck can tell apart
-VALUES_MAX: Final = 32  # of one client, over all attributes: the bitmaps that its coming and going changes
+CLIENTS_MAX: Final = 1 << 26  # limit of numbers in a deck
+VALUES_MAX: Final = 32  # limit of one client over all attributes: the bitmaps that change when it comes or goes
 
 Attributes = Mapping[str, Sequence[str]]
 
 
 class UpdateError(Exception):
-    """An update cannot be taken: a bad name, attribute or value, or no room. One line."""
+    """An update is refused: an invalid name, attribute or value, or a full index. The text is one line."""
 
 
 class Update(msgspec.Struct, frozen=True):
-    """The whole record of a client as of `version` of its `epoch`."""
+    """The complete record of a client at `version` of its `epoch`."""
 
     client: str
     epoch: int
     version: int
     attributes: dict[str, list[str]] | None
-    """None: it is gone."""
+    """None: the client has left."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All records, and what numbers their clients have; `number` is the number of the first free one."""
+    """All records, and the numbers of their clients; `number` is the first free number."""
 
     records: list[tuple[int, Update]]
     next_number: int
@@ -48,9 +49,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Index:
     def __init__(self) -> None:
         self.changes = 0
-        """Moves whenever a selection may have changed."""
+        """Changes whenever a selection may have changed."""
         self.refused = 0
-        """Updates that were not newer than what was known."""
+        """Updates that were not newer than the known record."""
         self._records: dict[str, Update] = {}
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
@@ -60,12 +61,12 @@ class Index:
 
     @classmethod
     def restored(cls, snapshot: Snapshot) -> "Index":
-        """The index as of a snapshot. Raises `UpdateError`."""
+        """Make the index of a snapshot. Raises `UpdateError`."""
         index = cls()
         index._names = [""] * snapshot.next_number
         for number, record in snapshot.records:
             if not 0 <= number < snapshot.next_number or index._names[number]:
-                raise UpdateError(f"snapshot: number {number} of {record.client} is out of range or another's")
+                raise UpdateError(f"snapshot: number {number} of {record.client} is out of range or used twice")
             index._names[number] = record.client
             index._numbers[record.client] = number
             index.apply(record)
@@ -76,7 +77,7 @@ class Index:
         return Snapshot([(self._numbers[name], record) for name, record in self._records.items()], len(self._names))
 
     def apply(self, update: Update) -> bool:
-        """Takes an update if it is newer; whether it was. Raises `UpdateError`, and changes nothing then."""
+        """Apply an update if it is newer; returns whether it was. Raises `UpdateError`, and changes nothing then."""
         known = self._records.get(update.client)
         if known is not None and (update.epoch, update.version) <= (known.epoch, known.version):
             self.refused += 1
@@ -94,7 +95,7 @@ class Index:
         return True
 
     def reset(self, name: str) -> None:
-        """Have a client begin anew with any epoch, under its number. Unknown names change nothing."""
+        """Let a client begin again with any epoch, under its number. Unknown names change nothing."""
         record = self._records.get(name)
         if record is None:
             return
@@ -104,9 +105,9 @@ class Index:
         self._records[name] = Update(name, 0, 0, None)
 
     def forget(self, name: str) -> int:
-        """Drops the record of a client that is gone for good; its number, which another client may have from now on.
-
-        Decks and weights must forget that number too. Raises `UpdateError` if the client is there or unknown.
+        """Drop the record of a client that left permanently; returns its number, which another client may get from now
+        on.
+        Decks and weights must forget that number too. Raises `UpdateError` if the client is online or unknown.
         """
         record = self._records.get(name)
         if record is None or record.attributes is not None:
@@ -118,7 +119,7 @@ class Index:
         return number
 
     def select(self, selector: Selector) -> BitMap:
-        """The numbers of the clients online that are meant; not to be changed."""
+        """The numbers of the online clients that match; the caller must not change the bitmap."""
         match selector:
             case In(attribute, values):
                 found = [self._values.get((attribute, value), _EMPTY) for value in values]
@@ -134,12 +135,12 @@ class Index:
                 return reduce(BitMap.__sub__, unwanted, some)
 
     def members(self, selector: Selector, out: NDArray[np.uint64]) -> None:
-        """The same as bits. ValueError if `out` is too small for the numbers given so far."""
+        """The same as bits. Raises ValueError if `out` is too small for the numbers assigned so far."""
         bits.read(self.select(selector).serialize(), out)
 
     @property
     def words(self) -> int:
-        """How many words of 64 hold all numbers given so far; at least 1."""
+        """The number of 64-bit words for all numbers assigned so far; at least 1."""
         return max(1, (len(self._names) + 63) // 64)
 
     @property
@@ -151,7 +152,7 @@ class Index:
         return self._names[number]
 
     def names(self) -> list[str]:
-        """Of all clients known, there or not."""
+        """The names of all known clients, online or not."""
         return list(self._records)
 
     def number(self, name: str) -> int | None:
@@ -161,7 +162,7 @@ class Index:
         return self._records.get(name)
 
     def values(self, attribute: str) -> dict[str, int]:
-        """How many clients online have each value, for completion and reports."""
+        """The number of online clients for each value, for completion and reports."""
         return {value: len(found) for (name, value), found in self._values.items() if name == attribute}
 
     def _number(self, name: str) -> int:
@@ -175,7 +176,7 @@ class Index:
             number = len(self._names)
             self._names.append(name)
         else:
-            raise UpdateError(f"no number is left for client {name}: {CLIENTS_MAX} are known; forget some")
+            raise UpdateError(f"no number is left for client {name} (limit {CLIENTS_MAX} known clients); forget some")
         self._numbers[name] = number
         return number
 
@@ -199,7 +200,7 @@ def _values(attributes: Attributes) -> Iterator[tuple[str, str]]:
 
 def _check(update: Update) -> None:
     if not NAME.fullmatch(update.client):
-        raise UpdateError(f"bad client name {update.client[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+        raise UpdateError(f"invalid client name {update.client[:80]!r} (expected 1 to 64 letters, digits, '_' and '-')")
     if update.attributes is None:
         return
     count = 0
@@ -208,7 +209,7 @@ def _check(update: Update) -> None:
             raise UpdateError(f"client {update.client}: unknown attribute {name[:80]!r}")
         for value in values:
             if not 0 < len(value) <= VALUE_MAX or '"' in value:
-                raise UpdateError(f"client {update.client}: bad value {value[:80]!r} of {name}")
+                raise UpdateError(f"client {update.client}: invalid value {value[:80]!r} of {name}")
         count += len(values)
     if count > VALUES_MAX:
-        raise UpdateError(f"client {update.client}: {count} values of attributes, {VALUES_MAX} are allowed")
+        raise UpdateError(f"client {update.client}: too many attribute values: {count} (limit {VALUES_MAX})")

@@ -1,8 +1,9 @@
-"""An index node: it hears clients come, beat and go, and picks among them when a scheduler asks.
+"""An index node: it receives clients' hellos, heartbeats and byes, and picks clients for schedulers.
 
-Joins presence, index and picks to the broker and to those who ask. Every index node hears all clients itself, and is told of
-the picks of the others; so each can take a mark over. It must not know tasks, results or a store. What it knows outlives it
-in a file, and a new one copies a running one: clients that beat on are then never asked to say hello again.
+Connects presence, index and picks to the broker and to callers. Every index node receives all clients' messages itself,
+and is told of the others' picks; so each can take over a mark. It must not know tasks, results or a store. Its state
+survives it in a file, and a new node copies a running one: clients with heartbeats are then not asked for a hello
+again.
 """
 
 import asyncio
@@ -52,33 +53,33 @@ from muster_server.systems.fleet.questions import (
 from muster_server.systems.fleet.selector import SelectorError, parse
 from muster_server.systems.fleet.sessions import Waiting
 
-if TYPE_CHECKING:  # loaded only where something is kept
+if TYPE_CHECKING:  # imported only if something is stored
     from muster_server.systems.fleet.redis import Sessions
 
 ROLE: Final = "index"
 TICK_S: Final = 0.25
 KEEP_S: Final = 5.0
-"""The file is at most so old."""
+"""Longest age of the file, in seconds."""
 COPY_S: Final = 20.0
 HOLDS_MAX: Final = 65_536
 MINUTES_MAX: Final = 1_440
 LIMIT_MAX: Final = 10_000
 AHEAD_SHOWN: Final = 20
-"""Clients with clocks that are ahead, in the status."""
+"""Limit of clients with clocks ahead that the status lists."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """All that a node knows: the content of its file and of a copy."""
+    """The whole state of a node: the content of its file and of a copy."""
 
     clients: index.Snapshot
     picks: picks.State
     epoch: int
     holds: dict[str, list[tuple[int, bytes]]]
-    """By run: for how many ms more, and the numbers of its clients."""
+    """For each run: the remaining ms, and the numbers of its clients."""
 
 
 class IndexNode:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of an index node."""
 
     take_trust: Final = None
 
@@ -118,12 +119,12 @@ class IndexNode:
             on_retained=lambda topic, _: self._presence.retained(self._hearing.now(), topic),
         )
         self._hearing = Hearing()
-        self._hearing.hears(False)  # until the broker is there
+        self._hearing.hears(False)  # until the broker is connected
         self._epoch = 0
-        """The highest of a scheduler that asked."""
+        """The highest epoch of a scheduler that asked."""
         self._picks_made = self._refused = 0
         self._holds: dict[str, list[tuple[int, NDArray[np.uint32]]]] = {}
-        """Clients that runs keep busy, and until when, in ms of our clock."""
+        """Clients that runs keep busy, and until when, in ms of `Hearing`'s time."""
         self._speaking: tuple[int, ...] = (spec.node,)
         self._restored = False
         self._waiting = Waiting()
@@ -133,7 +134,7 @@ class IndexNode:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, known: Known | None) -> None:
-        """With what is known, or with nothing."""
+        """Start with a known state, or with an empty one."""
         fleet = self._fleet
         self._minutes = Minutes(0 if known is None else known.picks.minute)
         minute = self._minutes.now()
@@ -165,7 +166,7 @@ class IndexNode:
         self._presence.restored(self._hearing.now())
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Until `stop` is set."""
+        """Serve until `stop` is set."""
         await self._server.start(*self._bind)
         work = asyncio.create_task(self._work())
         stopped = asyncio.create_task(stop.wait())
@@ -188,8 +189,8 @@ class IndexNode:
     async def _work(self) -> None:
         try:
             self._begin(await self._other_knows() or self._file_knows())
-        except (ValueError, UpdateError) as error:  # clients say hello again when they beat
-            self._log.error("begins with nothing: what was known does not fit together", error=str(error))
+        except (ValueError, UpdateError) as error:  # clients send a hello again after their next heartbeat
+            self._log.error("starting with an empty state: the stored one is inconsistent", error=str(error))
             self._begin(None)
         if self._sessions is not None:
             await self._remember(self._sessions)
@@ -221,19 +222,19 @@ class IndexNode:
                 return
             except LinkError as error:
                 if str(error) != said:
-                    self._log.warning("waits for the MQTT broker", cause=str(error))
+                    self._log.warning("waiting for the MQTT broker", cause=str(error))
                     said = str(error)
                 await asyncio.sleep(1)
 
     def _kept(self, settings: FleetSettings, node: int) -> "Sessions":
-        """Raises `SpecError`. Its library is loaded here."""
+        """The sessions in Redis. Raises `SpecError`. The library is imported here."""
         from muster_server.systems.fleet.redis import Sessions
 
         word = password(settings.redis_password_file)
         return Sessions(settings.redis, word, settings.instance, node, self._waiting, self._mine, self._log)
 
     async def _remember(self, sessions: "Sessions") -> None:
-        """What is kept of clients, for a node that knows none: they have a whole lease to beat in."""
+        """Load the stored clients, for a node that knows none: they have a whole lease for their next heartbeat."""
         if self._index.names():
             return
         for update in await sessions.load():
@@ -246,7 +247,7 @@ class IndexNode:
             self._waiting.changed(update, came, attributes, now_ms())
 
     def _mine(self) -> list[Update]:
-        """The records of those for which this node speaks."""
+        """The records of the clients for which this node speaks."""
         records = (self._index.record(name) for name in self._index.names() if self._speaks(name))
         return [record for record in records if record is not None]
 
@@ -256,7 +257,7 @@ class IndexNode:
             self.ready = connected
             self.on_ready(connected)
             if not connected and not self.draining:
-                self._log.warning("the MQTT broker is away; clients stay as long as their leases")
+                self._log.warning("the MQTT broker does not answer; clients stay until their leases end")
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
@@ -269,13 +270,13 @@ class IndexNode:
         return Known(self._index.snapshot(), self._picks.state(), self._epoch, holds)
 
     def _keep(self, known: Known) -> None:
-        """Whole or not at all; without its file it begins with what clients say."""
+        """Write the file atomically; without its file a node starts with the clients' own hellos."""
         beside = self._file.with_suffix(".new")
         try:
             beside.write_bytes(msgspec.msgpack.encode(known))
             beside.replace(self._file)
         except OSError as error:
-            self._log.warning("cannot be written", file=str(self._file), error=error.strerror)
+            self._log.warning("cannot write the file", file=str(self._file), error=error.strerror)
 
     def _file_knows(self) -> Known | None:
         try:
@@ -283,7 +284,7 @@ class IndexNode:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            self._log.warning("begins without its file", file=str(self._file), error=str(error))
+            self._log.warning("starting without the file", file=str(self._file), error=str(error))
             return None
 
     async def _other_knows(self) -> Known | None:
@@ -298,35 +299,35 @@ class IndexNode:
         return None
 
     def _others(self) -> list[Any]:
-        """Running index nodes beside this one."""
+        """The other running index nodes."""
         nodes = self._context.snapshot().of(ROLE)
         return [each for each in nodes if each.node != self._node and each.state == "running" and each.client]
 
     def _speaks(self, client: str) -> bool:
-        """Whether this node tells a client something: one does, and while they disagree two may."""
+        """Whether this node sends notices to a client: one node does, and two may while they disagree."""
         return chosen(client, self._speaking) == self._node
 
-    # --- messages and questions ---------------------------------------------------------------------------------------
+    # --- messages and requests ----------------------------------------------------------------------------------------
 
     def _heard(self, topic: str, payload: bytes) -> None:
         self._presence.receive(self._hearing.now(), topic, payload)
 
     async def _ping(self, _: Ping) -> Pong:
         if not (self._restored and self._link.connected):
-            raise CallError("away", "the index is not known yet, or its broker is away")
+            raise CallError("away", "the index is not loaded yet, or its broker does not answer")
         return Pong(self._index.online)
 
     def _obey(self, epoch: int) -> None:
-        """Refuse a scheduler that another one has taken over from (I-1)."""
+        """Refuse a scheduler that another one has replaced (I-1)."""
         if epoch < self._epoch:
             self._refused += 1
-            raise CallError("superseded", f"a scheduler of epoch {self._epoch} leads, not of {epoch}")
+            raise CallError("superseded", f"a scheduler of epoch {self._epoch} leads, not the one of epoch {epoch}")
         self._epoch = epoch
 
     async def _pick(self, question: PickOne) -> Picked:
         self._obey(question.epoch)
         if len(self._holds) >= HOLDS_MAX:
-            raise CallError("busy", f"{HOLDS_MAX} runs are in flight")
+            raise CallError("busy", f"too many runs in flight (limit {HOLDS_MAX})")
         selector = _selector(question.selector)
         known = (self._index.number(name) for name in question.without)
         without = np.array([number for number in known if number is not None], dtype=np.uint32)
@@ -406,9 +407,9 @@ class IndexNode:
 
     async def _stats(self, question: Stats) -> list[MinuteCounts]:
         if self._sessions is None:
-            raise CallError("kept", "nothing is kept of comings and goings: fleet.redis is none")
+            raise CallError("kept", "connects and disconnects are not stored: fleet.redis is none")
         if not 0 <= question.last - question.first <= MINUTES_MAX:
-            raise CallError("kept", f"at most {MINUTES_MAX} minutes are told at once")
+            raise CallError("kept", f"too many minutes (limit {MINUTES_MAX} per request)")
         from muster_server.systems.fleet.redis import SessionsError
 
         try:
@@ -418,7 +419,7 @@ class IndexNode:
 
     async def _readmit(self, question: Readmit) -> bool:
         known = self._presence.readmit(question.client)
-        self._log.info("a client begins anew, with any epoch", client=question.client, known=known)
+        self._log.info("a client may begin again with any epoch", client=question.client, known=known)
         return known
 
     async def _copy(self, _: Copy) -> bytes:
@@ -428,15 +429,15 @@ class IndexNode:
         self._holds.setdefault(run, []).append((_now() + hold_ms, numbers))
 
     def _expire(self, now: int) -> None:
-        """Frees the clients of runs that no scheduler ended."""
+        """Free the clients of runs that no scheduler ended."""
         for run in [run for run, held in self._holds.items() if all(until < now for until, _ in held)]:
             for _, numbers in self._holds.pop(run):
                 self._picks.release(numbers)
 
-    # --- what it says -------------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """For `muster status`."""
+        """The state for `muster status`."""
         return {
             "state": "draining" if self.draining else "ready" if self.ready else "not ready",
             "clients": self._index.online,
@@ -454,50 +455,58 @@ class IndexNode:
         return "kept nowhere" if sessions is None else "kept" if sessions.connected else f"{len(self._waiting)} wait"
 
     def counters(self) -> list[Figure]:
-        """Since the start."""
+        """Counters since the start."""
         presence, kept = self._presence, self._sessions
         return [
-            ("fleet_clients_came", "Clients that came", presence.came),
+            ("fleet_clients_came", "Clients that came online", presence.came),
             ("fleet_clients_went", "Clients whose leases ended", presence.went),
             ("fleet_messages_received", "Messages of clients", self._link.received),
             ("fleet_notices_sent", "Notices to clients", self._link.sent),
             ("fleet_picks", "Draws of clients for runs", self._picks_made),
             (
                 "fleet_decks_dropped",
-                "Selectors whose round was given up, as too many are in use",
+                "Selectors whose round was dropped, because too many are in use",
                 self._picks.decks_dropped,
             ),
-            ("fleet_questions_refused", "Questions of schedulers that another one took over from", self._refused),
-            ("fleet_sessions_written", "Comings and goings written to Redis", 0 if kept is None else kept.written),
-            ("fleet_sessions_dropped", "Comings and goings that Redis lacks: too many waited", self._waiting.dropped),
+            ("fleet_questions_refused", "Requests refused because another scheduler leads", self._refused),
+            (
+                "fleet_sessions_written",
+                "Connects and disconnects written to Redis",
+                0 if kept is None else kept.written,
+            ),
+            (
+                "fleet_sessions_dropped",
+                "Connects and disconnects missing in Redis, because too many waited",
+                self._waiting.dropped,
+            ),
             *_dropped(presence.dropped, ("flood", "topic", "size", "form", "refused")),
         ]
 
     def gauges(self) -> list[Figure]:
-        """Now."""
+        """The present gauges."""
         return [
-            ("fleet_clients", "Clients that are there", self._index.online),
+            ("fleet_clients", "Clients that are online", self._index.online),
             (
                 "fleet_clients_ahead",
-                "Clients that are there with an epoch of the future: their clocks are ahead",
+                "Online clients with an epoch in the future: their clocks are ahead",
                 len(self._presence.ahead()),
             ),
-            ("fleet_clients_known", "Clients that are there or were not forgotten yet", len(self._index.names())),
-            ("fleet_punishment", "What a task takes of a weight, in thousandths", self._picks.punishment),
+            ("fleet_clients_known", "Clients that are online or not forgotten yet", len(self._index.names())),
+            ("fleet_punishment", "Cost of a task in thousandths of a weight", self._picks.punishment),
             (
                 "fleet_sessions_waiting",
-                "Comings and goings, and sessions, that are not written yet",
+                "Connects, disconnects and sessions that are not written yet",
                 len(self._waiting),
             ),
             ("fleet_broker_connected", "1 while the MQTT broker is connected", float(self._link.connected)),
         ]
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it is asked."""
+        """The address for callers."""
         return [self._bind]
 
     def take(self, settings: FleetSettings) -> None:
-        """Nothing of its settings changes while it runs."""
+        """Does nothing: no setting can change while it runs."""
 
 
 def _dropped(counts: Any, reasons: tuple[str, ...]) -> Iterator[Figure]:

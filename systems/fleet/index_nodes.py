@@ -1,7 +1,8 @@
-"""The index nodes as a scheduler asks them: which are there, which one owns a mark, and what each must be told.
+"""A scheduler's connections to the index nodes: the running ones, the owner of each mark, and the notices to the
+others.
 
-Owns the connections to them and their signs of life. It must not know runs' results, tasks or a store. One node owns each
-deck, by rendezvous over those that answer; the others are told of each pick, so that the next owner goes on with the round.
+Owns the connections and their liveness. It must not know runs' results, tasks or a store. One node owns each deck, by
+rendezvous over those that answer; the others are told of each pick, so that the next owner continues the round.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ from muster_server.systems.fleet.selector import parse
 
 PING_S: Final = 0.5
 ANSWER_S: Final = 1.5
-"""A node that says nothing for so long is passed over until it answers a ping."""
+"""A node that is silent for this many seconds is skipped until it answers a ping."""
 ALONE_S: Final = 5.0
-"""So long a draw waits for a node while none answers."""
+"""Seconds for which a draw waits while no node answers."""
 LOOK_S: Final = 0.05
 WHOLE: Final = 0.9
-"""A node that knows less than this part of the clients that another one knows begins just now, and is not asked."""
+"""A node that knows less than this share of another node's clients has just started, and is not asked."""
 A = TypeVar("A")
 
 
@@ -36,11 +37,11 @@ class IndexNodes:
         self, nodes: Callable[[], Sequence[Any]], key: bytes, log: structlog.typing.FilteringBoundLogger
     ) -> None:
         self.on_alive: Callable[[], None] = lambda: None
-        """Called when a node answers that did not before."""
+        """Called when a node answers again."""
         self._nodes, self._key, self._log = nodes, key, log
         self._peers: dict[int, Peer] = {}
         self._alive: dict[int, int] = {}
-        """Those that answer, and the clients that each knows."""
+        """The nodes that answer, and the number of clients that each knows."""
         self._alone_since = time.monotonic()
         self._following: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -57,16 +58,16 @@ class IndexNodes:
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """Those that answer."""
+        """The nodes that answer."""
         return tuple(sorted(self._alive))
 
     @property
     def online(self) -> int:
-        """Clients, as the nodes said last."""
+        """The number of clients online, by the nodes' last answers."""
         return max(self._alive.values(), default=0)
 
     async def pick(self, question: PickOne) -> Picked:
-        """Ask the owner of its mark, else the next one. Raises `CallError`."""
+        """Ask the owner of the mark, else the next node. Raises `CallError`."""
         deck = str(parse(question.selector))
         while nodes := await self._whole():
             node = chosen(deck, nodes)
@@ -75,13 +76,13 @@ class IndexNodes:
             except CallError as error:
                 if error.code not in {"away", "late"}:
                     raise
-                continue  # it is not alive any more
+                continue  # it does not answer any more
             self._tell_others(node, question, picked)
             return picked
         raise CallError("away", "no index node answers")
 
     async def _whole(self) -> tuple[int, ...]:
-        """The nodes that know the clients; none if none answered for `ALONE_S`."""
+        """The nodes that know all clients; none if none answered for `ALONE_S`."""
         while not self._alive and time.monotonic() - self._alone_since < ALONE_S:  # noqa: ASYNC110 - pings find one
             await asyncio.sleep(LOOK_S)
         return tuple(node for node, known in self._alive.items() if known >= WHOLE * self.online)
@@ -101,7 +102,7 @@ class IndexNodes:
         self.tell(told, without=node)
 
     def tell(self, question: Follow | Release | Averages, without: int = 0) -> None:
-        """Tell all that answer; one that does not hear it hears of the next, and frees clients by itself."""
+        """Tell all nodes that answer. A node that misses it learns from the next one, and frees clients by itself."""
         for node in self._alive.keys() - {without}:
             task = asyncio.create_task(self._tell(node, question))
             self._telling.add(task)
@@ -114,10 +115,10 @@ class IndexNodes:
             self._log.debug("an index node was not told", node=node, cause=str(error))
 
     async def ask(self, node: int, question: msgspec.Struct, answer: type[A]) -> A:
-        """Raises `CallError`."""
+        """Ask one node. Raises `CallError`."""
         peer = self._peers.get(node)
         if peer is None:
-            raise CallError("away", f"index node {node} has gone")
+            raise CallError("away", f"index node {node} has ended")
         try:
             return await peer.ask(question, answer, ANSWER_S)
         except CallError as error:
@@ -126,7 +127,7 @@ class IndexNodes:
             raise
 
     async def any(self, question: msgspec.Struct, answer: type[A]) -> A:
-        """Ask one that answers, the same for the same question. Raises `CallError`."""
+        """Ask one node that answers, the same one for the same question. Raises `CallError`."""
         for node in self.alive:
             try:
                 return await self.ask(node, question, answer)
@@ -158,7 +159,7 @@ class IndexNodes:
         new = number not in self._alive
         self._alive[number] = pong.online
         if new:
-            self._log.info("an index node answers", **self._peer(number), clients=pong.online)
+            self._log.info("an index node answers again", **self._peer(number), clients=pong.online)
             self.on_alive()
 
     def _lose(self, node: int, why: CallError) -> None:
@@ -166,12 +167,12 @@ class IndexNodes:
             self._log.warning("an index node does not answer", **self._peer(node), cause=str(why))
 
     def _peer(self, number: int) -> dict[str, Any]:
-        """An index node, for the log."""
+        """Fields of an index node for the log."""
         name = next((each.name for each in self._nodes() if each.node == number), "")
         return {"peer": number} | ({"peer_name": name} if name else {})
 
     def _forget(self, node: int) -> bool:
-        """Whether it was alive."""
+        """Mark a node as not alive; returns whether it was."""
         if self._alive.pop(node, None) is None:
             return False
         if not self._alive:

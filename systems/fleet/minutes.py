@@ -1,4 +1,4 @@
-"""The minutes in which weights come back: those of the wall clock, or of the steady one while the wall clock is behind.
+"""The minutes by which weights recover: those of the wall clock, or of the steady one while the wall clock is behind.
 
 Owns one count of minutes since 1970 that never goes back. It must not know weights.
 """
@@ -11,12 +11,12 @@ MINUTE_S: Final = 60
 
 
 class Minutes:
-    """After a wall clock was ahead, minutes pass on from there."""
+    """Continues from the highest minute if the wall clock was ahead."""
 
     def __init__(
         self, first: int = 0, *, wall_s: Callable[[], float] = time.time, steady_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """`first`: the count that was kept."""
+        """`first`: the stored count."""
         self._wall_s, self._steady_s = wall_s, steady_s
         self._minute, self._since = first, steady_s()
 

@@ -1,8 +1,8 @@
-"""A node's connection to the MQTT brokers: one file knows the library.
+"""A node's connection to the MQTT brokers: only this file knows the library.
 
 Owns one connection at a time. When it is lost, the link opens the next one itself: at the next broker, if there are
-several. It must not know what messages mean. MQTT 3.1.1, for every broker speaks it, and more than 20 messages in flight are
-an error with the library's version of 5.
+several. It must not know the meaning of messages. It uses MQTT 3.1.1, because every broker supports it, and because
+with MQTT 5 the library fails with more than 20 messages in flight.
 """
 
 import asyncio
@@ -17,35 +17,36 @@ from gmqtt.mqtt.constants import MQTTv311
 from gmqtt.mqtt.handler import MQTTConnectError
 
 KEEPALIVE_SECONDS: Final = 6
-"""A broker that says nothing for two of them is left, after at most 15 s."""
+"""A broker that is silent for two keepalives is left, after at most 15 s."""
 CONNECTS_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 1.0
 CLOSES_SECONDS: Final = 1.0
 TELLS_SECONDS: Final = 0.2
-"""So long after the end of a connection its reason may still come."""
+"""The reason of a connection's end may still arrive for this many seconds."""
 
 DENIED: Final = 0x80
-"""The quality of a subscription that the broker refuses."""
+"""The return code of a subscription that the broker refuses."""
 
-logging.getLogger("gmqtt").setLevel(logging.CRITICAL)  # the link says what matters
+logging.getLogger("gmqtt").setLevel(logging.CRITICAL)  # the link logs what matters
 
 Receive = Callable[[str, bytes], None]
 Place = tuple[str, int]
 
 
 class LinkError(Exception):
-    """No broker can be reached, or all refuse the plane. One line."""
+    """No broker can be reached, or all refuse the plane. The text is one line."""
 
 
 class _Client(gmqtt.Client):  # type: ignore[misc]
     """One connection."""
 
     async def reconnect(self, delay: bool = False) -> None:
-        """The link opens the next one."""
+        """Does nothing: the link opens the next connection."""
 
 
 class Link:
-    """`open` once, `close` once. `receive` is called in the loop, once for each message on one of the `filters`."""
+    """Call `open` once and `close` once. `receive` is called in the loop, once for each message on one of the
+    `filters`."""
 
     def __init__(
         self,
@@ -61,9 +62,9 @@ class Link:
         on_change: Callable[[bool], None] = lambda connected: None,
         on_retained: Receive | None = None,
     ) -> None:
-        """`brokers`: members of one cluster, tried from number `first` on, so that nodes spread over them. `name`: of the
-        connection, unlike all others at the brokers; empty: the user's. `on_retained` is called in place of `receive` with
-        messages that the broker has kept of before."""
+        """`brokers`: members of one cluster, tried from index `first` on, so that nodes spread over them. `name`:
+        client id, unique at the brokers; empty: the user's. `on_retained` is called in place of `receive` with retained
+        messages."""
         turn = first % len(brokers)
         self._brokers = [*brokers[turn:], *brokers[:turn]]
         self._user, self._password, self._name = user, password, name or user
@@ -77,17 +78,17 @@ class Link:
         self.connected = False
         self.sent = self.received = 0
         self.lost = 0
-        """Messages that were to be sent while there was no connection: the clients of these runs are silent."""
+        """Messages that could not be sent without a connection: the clients of these runs count as silent."""
 
     @property
     def broker(self) -> Place:
-        """The one that is connected, or is tried next."""
+        """The broker that is connected, or is tried next."""
         return self._brokers[0]
 
     async def open(self) -> None:
-        """Until a broker has taken the subscriptions. Raises `LinkError` if none did."""
+        """Connect; returns once a broker has accepted the subscriptions. Raises `LinkError` if none did."""
         await self._connect()
-        self._keeping = asyncio.create_task(self._keep(), name="keeps the broker")
+        self._keeping = asyncio.create_task(self._keep(), name="keeps the broker's connection")
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -103,7 +104,7 @@ class Link:
         self._client.publish(topic, payload, qos=quality)
 
     def clear(self, topic: str) -> None:
-        """Have the broker keep nothing of this topic."""
+        """Clear the retained message of this topic at the broker."""
         if self.connected:
             self._client.publish(topic, b"", qos=1, retain=True)
 
@@ -118,7 +119,7 @@ class Link:
                     await asyncio.sleep(AGAIN_SECONDS)
 
     async def _connect(self) -> None:
-        """To the first broker that takes it. Raises `LinkError`."""
+        """Connect to the first broker that accepts. Raises `LinkError`."""
         causes: list[str] = []
         for _ in self._brokers:
             host, port = self._brokers[0]
@@ -132,7 +133,7 @@ class Link:
         raise LinkError("; ".join(causes))
 
     async def _try(self, host: str, port: int) -> None:
-        """A clean session knows no subscription."""
+        """Connect with a clean session, and subscribe."""
         self._client = client = _Client(self._name, clean_session=True)
         self._subscribed.clear()
         self._lost.clear()
@@ -162,7 +163,7 @@ class Link:
             raise LinkError("refuses the subscriptions")
 
     async def _leave(self) -> None:
-        """End what is left of the present connection."""
+        """Close the rest of the current connection."""
         client, self._client = self._client, None
         if client is not None:
             self._is_connected(False)
@@ -190,7 +191,7 @@ class Link:
             self._is_connected(False)
 
     def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, properties: Any) -> int:
-        if not payload:  # what the broker kept of the topic was cleared
+        if not payload:  # the broker cleared the topic's retained message
             return 0
         self.received += 1
         if properties.get("retain"):

@@ -1,4 +1,4 @@
-"""The keys of a fleet, the settings of its nodes, and how the second follow from the first."""
+"""The keys of a fleet, the settings of its nodes, and the function that makes settings from keys."""
 
 from typing import Annotated, Any, Final
 
@@ -17,86 +17,95 @@ NONE: Final = "none"
 
 
 class Fleet(Section, frozen=True):
-    """Clients over MQTT, and the runs that they are asked for."""
+    """Clients over MQTT, and their runs."""
 
     mqtt: Annotated[
         str,
         key(
-            "MQTT brokers of one cluster, `mqtt://USER@HOST:PORT,HOST:PORT` or `mqtts://…`; the user may read all "
-            "`fleet/1/+/up/+` and write all `fleet/1/+/down/+`",
+            "MQTT brokers of one cluster, `mqtt://USER@HOST:PORT,HOST:PORT` or `mqtts://…`; the user needs read access to "
+            "all `fleet/1/+/up/+` and write access to all `fleet/1/+/down/+`",
             "empty: `muster up` runs mosquitto",
         ),
     ] = ""
     password_file: Annotated[
-        str, key("File with that user's password, one line", "the configuration itself holds no secret")
+        str, key("File with that user's password, one line", "the configuration itself contains no secret")
     ] = ""
     redis: Annotated[
         str,
         key(
-            "Where sessions and counts of comings and goings are kept: `redis://HOST:PORT/DB`, "
+            "Store of sessions and of connect and disconnect counts: `redis://HOST:PORT/DB`, "
             "`redis+sentinel://HOST:PORT,…/MASTER`, `redis+cluster://HOST:PORT,…`, each also with `rediss`, or `none`",
-            "empty: `muster up` runs redis-server; nodes of `muster serve` keep none",
+            "empty: `muster up` runs redis-server; nodes of `muster serve` use none",
         ),
     ] = ""
-    redis_password_file: Annotated[str, key("File with its password, one line")] = ""
+    redis_password_file: Annotated[str, key("File with the password of that Redis, one line")] = ""
     bind: Annotated[FaceAddress, key("Address of that mosquitto for clients")] = "127.0.0.1:0"
     beat_ms: Annotated[
         int,
         key("Interval of a client's heartbeats", "20,000 clients: 667 a second", "ms", ge=100, le=600_000),
     ] = 30_000
     lease_ms: Annotated[
-        int, key("Silence after which a client counts as gone", "three beats", "ms", ge=300, le=3_600_000)
+        int, key("Silence after which a client counts as offline", "three beats", "ms", ge=300, le=3_600_000)
     ] = 90_000
     hint_ms: Annotated[
         int,
-        key("The same once its connection ended", "a broker's restart takes nobody", "ms", ge=100, le=3_600_000),
+        key(
+            "The same after the client's connection has ended",
+            "long enough that a broker's restart loses no client",
+            "ms",
+            ge=100,
+            le=3_600_000,
+        ),
     ] = 20_000
     forget_h: Annotated[
-        int, key("Absence after which a client's name is forgotten", "a weekend and more", "h", ge=1, le=8_760)
+        int, key("Absence after which a client's name is forgotten", "longer than a weekend", "h", ge=1, le=8_760)
     ] = 168
     receipt_ms: Annotated[
-        int, key("Time for a client to confirm an order", "then another one is asked", "ms", ge=50, le=600_000)
+        int, key("Time for a client to confirm an order", "after it another client is asked", "ms", ge=50, le=600_000)
     ] = 5_000
-    result_ms: Annotated[int, key("Time for its result, from the order on", "", "ms", ge=50, le=3_600_000)] = 30_000
+    result_ms: Annotated[
+        int, key("Time for a client's result, counted from the order", "", "ms", ge=50, le=3_600_000)
+    ] = 30_000
     in_flight_max: Annotated[
-        int, key("Most runs that a client has at once", "a measurement beside another one is disturbed", ge=1, le=255)
+        int, key("Limit of a client's concurrent runs", "concurrent measurements disturb each other", ge=1, le=255)
     ] = 1
     clock_wait_s: Annotated[
         int,
         key(
-            "Longest pause of all tasks after the clock was ahead; then they go by it again, as by `muster fleet heal`",
-            "a clock that is corrected twice runs nothing twice",
+            "Longest pause of all tasks after the clock was ahead; then tasks follow the clock again, as after "
+            "`muster fleet heal`",
+            "a clock that is corrected twice does not run a task twice",
             "s",
             ge=60,
             le=86_400,
         ),
     ] = 600
     keep_h: Annotated[
-        int, key("How long runs and results are kept", "a month; a run of 100 has about 12 kB", "h", ge=1, le=87_600)
+        int, key("How long runs and results are kept", "a month; a run of 100 takes about 12 kB", "h", ge=1, le=87_600)
     ] = 720
 
 
 class Index(FaceOptions, frozen=True):
     """Knows a fleet's clients and picks among them. `bind` is for schedulers and commands, which prove the cluster's
-    secret; nothing there is encrypted."""
+    secret; the connections are not encrypted."""
 
 
 class Scheduler(FaceOptions, frozen=True):
-    """Runs a fleet's tasks. `bind` is for the HTTP face and commands, as that of an index node."""
+    """Runs a fleet's tasks. `bind` is for the HTTP face and commands, as the one of an index node."""
 
 
 class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of an index node or a scheduler."""
 
     brokers: tuple[tuple[str, int], ...]
-    """Members of one cluster."""
+    """Addresses of the members of one cluster."""
     tls: bool
     user: str
-    """Empty: each node has one of its own, of the broker beside it."""
+    """Empty: each node has a user of its own, at the broker beside it."""
     password_file: str
     folder: str
     redis: str
-    """Empty: nothing is kept there."""
+    """Empty: sessions are not stored."""
     redis_password_file: str
     database: str
     database_password_file: str
@@ -105,7 +114,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def settle(options: Section, around: Around) -> FleetSettings:
-    """Made from the configuration. Raises `SpecError`."""
+    """Make the settings from the configuration. Raises `SpecError`."""
     fleet: Fleet = around.section("fleet")
     database: Any = around.section("database")
     if fleet.mqtt:
@@ -136,7 +145,7 @@ def settle(options: Section, around: Around) -> FleetSettings:
 
 
 def url(text: str) -> Brokers:
-    """The brokers of a URL, and the plane's user. Raises `SpecError`."""
+    """Parse the brokers' URL, which must name the plane's user. Raises `SpecError`."""
     try:
         return brokers(text)
     except ValueError as error:
@@ -144,7 +153,7 @@ def url(text: str) -> Brokers:
 
 
 def redis_url(text: str) -> Where:
-    """Raises `SpecError`, which never tells a password."""
+    """Parse the URL of a Redis. Raises `SpecError`, whose text never shows a password."""
     scheme, _, rest = text.partition("://")
     way, _, kind = scheme.partition("+")
     hosts, _, path = rest.partition("/")
@@ -155,11 +164,11 @@ def redis_url(text: str) -> Where:
     places = [place(each, SENTINEL_PORT if kind == "sentinel" else PORT) for each in hosts.split(",")]
     known = way in {"redis", "rediss"} and kind in {"", "sentinel", "cluster"} and (kind != "" or len(places) == 1)
     if ":" in user:
-        raise SpecError("fleet.redis: no password is accepted here; put it into fleet.redis_password_file")
+        raise SpecError("fleet.redis: the URL must not contain a password; put it into fleet.redis_password_file")
     if not known or None in places or words or not database.isdigit() or (kind == "sentinel") != bool(master):
         shown = f"{scheme}://…" if rest else "this"
         raise SpecError(
-            f"fleet.redis: {shown} is not redis://HOST:PORT/DB, redis+sentinel://HOST:PORT,…/MASTER, "
-            "redis+cluster://HOST:PORT,…, one of these with rediss, nor none"
+            f"fleet.redis: invalid URL {shown} (expected redis://HOST:PORT/DB, redis+sentinel://HOST:PORT,…/MASTER, "
+            "redis+cluster://HOST:PORT,…, one of these with rediss, or none)"
         )
     return parsed(text)

@@ -1,7 +1,7 @@
 """Picks of clients by name: one deck for each selector in use, the weights of all clients, and the busy ones.
 
-Owns decks, weights, and how many runs each client has in flight. It must not know tasks, deadlines or a clock: the minute
-comes in. One process at a time must own a selector's picks; the caller sees to that.
+Owns decks, weights, and the number of runs of each client in flight. It must not know tasks, deadlines or a clock: the
+minute comes in. One process at a time must own a selector's picks; the caller ensures that.
 """
 
 from array import array
@@ -19,12 +19,12 @@ from muster_server.systems.fleet import replay
 from muster_server.systems.fleet.index import Index
 from muster_server.systems.fleet.selector import Selector
 
-DECKS_MAX: Final = 1024  # selectors in use at once: 1,024 x 125 kB with a million clients
-IN_FLIGHT_MAX: Final = 255  # of one client: a byte counts them
+DECKS_MAX: Final = 1024  # limit of selectors in use: 1,024 x 125 kB with a million clients
+IN_FLIGHT_MAX: Final = 255  # limit of one client: a byte counts them
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """What was picked and why; with the state before it, all that is needed to pick the same again."""
+    """The result of a pick and its reasons; with the state before it, enough to repeat the pick."""
 
     clients: list[str]
     numbers: NDArray[np.uint32]
@@ -33,15 +33,16 @@ class Pick(msgspec.Struct, frozen=True):
     seed: int
     round: int
     of_round: int
-    """So many of `clients` belong to `round`, the others to the next one, which began in this pick."""
+    """This many of `clients` belong to `round`, the others to the next round, which began in this pick."""
     members: int
     tired: int
-    """Picked though their weight does not pay for a task, because the round had no other client left."""
+    """Number of clients that were picked although their weight is too low for a task, because the round had no others
+    left."""
     excused: int
-    """Clients that lost their turn, because their round ended while they were busy."""
+    """Number of clients that lost their turn, because their round ended while they were busy."""
     punishment: float
     replay: bytes = b""
-    """The state before it (`replay.py`)."""
+    """The state before the pick (`replay.py`)."""
 
 
 class DeckState(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class DeckState(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a fair pick needs to know of the past; written down with the index's snapshot, whose numbers it speaks of."""
+    """What a fair pick needs to know of the past; stored with the snapshot of the index, to which its numbers refer."""
 
     decks: list[DeckState]
     rested_at: bytes
@@ -61,16 +62,16 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Picks:
-    """Asked with the index it was made for. The punishment is computed anew each minute, and when the averages change."""
+    """Used with the index it was made for. The penalty is computed again each minute, and when the averages change."""
 
     def __init__(self, index: Index, minute: int, *, in_flight_max: int = 1) -> None:
         if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
-            raise ValueError(f"in_flight_max must be 1 to {IN_FLIGHT_MAX}, not {in_flight_max}")
+            raise ValueError(f"invalid in_flight_max {in_flight_max} (expected 1 to {IN_FLIGHT_MAX})")
         self.decks_dropped = 0
-        """Selectors whose round was given up because others were used later; more than `DECKS_MAX` are in use."""
+        """Selectors whose round was dropped because more than `DECKS_MAX` were in use, and others were used later."""
         self._averages = (0.0, 0.0)
         self._cost: float | None = None
-        """None: must be computed anew, together with `_tired`."""
+        """None: must be computed again, together with `_tired`."""
         self._index = index
         self._in_flight_max = in_flight_max
         self._decks: dict[str, Deck] = {}
@@ -84,10 +85,10 @@ class Picks:
 
     @classmethod
     def restored(cls, index: Index, state: State, *, in_flight_max: int = 1) -> "Picks":
-        """As of a state, with no client busy. Raises ValueError for numbers that the index does not have."""
+        """Make the picks of a state, with no client busy. Raises ValueError for numbers that the index does not have."""
         picks = cls(index, state.minute, in_flight_max=in_flight_max)
         rested_at = np.frombuffer(state.rested_at, dtype=np.int32)
-        picks._grow((len(rested_at) + 63) // 64)  # it had room for more than the index has numbers
+        picks._grow((len(rested_at) + 63) // 64)  # the state had room for more numbers than the index has
         picks._weights = Weights(picks._words * 64, state.minute, rested_at, state.base)
         for deck in state.decks:
             dealt = np.zeros(picks._words, dtype=np.uint64)
@@ -104,14 +105,15 @@ class Picks:
 
     @property
     def punishment(self) -> float:
-        """What a task takes now, in thousandths of a weight."""
+        """The present cost of a task, in thousandths of a weight."""
         if self._cost is None:
             self._cost = punishment(self._index.online, *self._averages)
             self._weights.tired(min(1.0, self._cost / 1000), self._tired)
         return self._cost
 
     def set_averages(self, picked_per_task: float, tasks_per_minute: float) -> None:
-        """The two averages, from the scheduler (`wheel.Averages`). ValueError for negative ones, with the next pick."""
+        """Set the two averages, from the scheduler (`wheel.Averages`). The next pick raises ValueError for negative
+        ones."""
         self._averages = (picked_per_task, tasks_per_minute)
         self._cost = None
 
@@ -120,24 +122,24 @@ class Picks:
         return None if number is None else self._weights.of(number) if number < self._words * 64 else 1.0
 
     def in_flight(self, client: str) -> int:
-        """Runs that a client has in flight."""
+        """The number of a client's runs in flight."""
         number = self._index.number(client)
         return 0 if number is None or number >= self._words * 64 else int(self._in_flight[number])
 
     def picked(self, numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """How often each was picked, through any selector."""
+        """The number of picks of each client, through any selector."""
         self._grow()
         return self._picked[numbers]
 
     def weights(self, numbers: NDArray[np.uint32]) -> NDArray[np.float32]:
-        """Those of these clients."""
+        """The weights of these clients."""
         self._grow()
         whole = np.empty(self._words * 64, dtype=np.float32)
         self._weights.read(whole)
         return whole[numbers]
 
     def owed(self, selector: Selector) -> tuple[int, int]:
-        """The round of a selector's deck, and how many of its members it still owes a turn."""
+        """The round of a selector's deck, and the number of its members that still wait for their turn."""
         self._grow()
         self._index.members(selector, self._members)
         deck = self._decks.get(str(selector))
@@ -148,17 +150,18 @@ class Picks:
 
     @property
     def averages(self) -> tuple[float, float]:
-        """As `set_averages` got them."""
+        """The averages that `set_averages` set."""
         return self._averages
 
     def advance(self, minute: int) -> None:
-        """Lets minutes pass; each gives 0.001 of a weight back."""
+        """Let minutes pass; each returns 0.001 of a weight."""
         if minute > self._weights.minute:
             self._weights.advance(minute)
             self._cost = None
 
     def pick(self, selector: Selector, wanted: int, seed: int, *, without: NDArray[np.uint32] | None = None) -> Pick:
-        """Picks clients, punishes them, and counts a run in flight for each. `without` are passed over, as are the busy."""
+        """Pick clients, charge them the cost, and count a run in flight for each. Clients in `without`, and busy ones,
+        are skipped."""
         self._grow()
         name, cost = str(selector), self.punishment
         self._index.members(selector, self._members)
@@ -189,7 +192,7 @@ class Picks:
         )
 
     def follow(self, name: str, numbers: NDArray[np.uint32], round_: int, of_round: int, cost: float) -> None:
-        """Another owner picked: these had their turn in the deck `name`, are punished by `cost` and busy."""
+        """Apply another owner's pick: these clients had their turn in the deck `name`, are charged `cost` and are busy."""
         self._grow()
         deck = self._deck(name)
         dealt = deck.dealt.copy()
@@ -204,27 +207,27 @@ class Picks:
         self._give(numbers, cost)
 
     def _give(self, numbers: NDArray[np.uint32], cost: float) -> None:
-        """A task to each: punished, one more in flight, one more picked."""
+        """Give a task to each: charge the cost, count one more run in flight and one more pick."""
         self._weights.punish(numbers, cost)
         self._weights.mark_tired(numbers, min(1.0, cost / 1000), self._tired)
         self._picked[numbers] += 1
         self.occupy(numbers)
 
     def occupy(self, numbers: NDArray[np.uint32]) -> None:
-        """One more run in flight of each; a pick does so itself."""
+        """Count one more run in flight of each; a pick does so itself."""
         self._grow()
         self._in_flight[numbers] += 1
         self._occupy(numbers)
 
     def release(self, numbers: NDArray[np.uint32]) -> None:
-        """A run of each of `numbers` ended. ValueError for one that has none in flight."""
+        """Count the end of a run of each of `numbers`. Raises ValueError for one without a run in flight."""
         if len(numbers) and (numbers.max() >= len(self._in_flight) or not self._in_flight[numbers].all()):
             raise ValueError("a client without a run in flight cannot be released")
         self._in_flight[numbers] -= 1
         self._occupy(numbers)
 
     def forget(self, number: int) -> None:
-        """The number will be another client's (`Index.forget`): whole weight, and a turn in every round."""
+        """The number will belong to another client (`Index.forget`): full weight, and a turn in every round."""
         self._cost = None
         if number >= self._words * 64:
             return
@@ -237,7 +240,7 @@ class Picks:
             deck.forget(one)
 
     def _deck(self, name: str) -> Deck:
-        """The deck of a selector, which is now the one used last."""
+        """The deck of a selector, which becomes the most recently used one."""
         deck = self._decks.pop(name, None) or Deck(self._words)
         deck.grow(self._words)
         self._decks[name] = deck
@@ -247,14 +250,14 @@ class Picks:
         return deck
 
     def _occupy(self, numbers: NDArray[np.uint32]) -> None:
-        """Sets or clears the bits of these, as their runs in flight say."""
+        """Set or clear the busy bits of these, by their runs in flight."""
         words, bit = numbers >> 6, np.uint64(1) << (numbers & 63).astype(np.uint64)
         full = self._in_flight[numbers] >= self._in_flight_max
         np.bitwise_or.at(self._busy, words[full], bit[full])
         np.bitwise_and.at(self._busy, words[~full], ~bit[~full])
 
     def _grow(self, least: int = 0) -> None:
-        """Room for numbers given since, an eighth more than needed: growth copies."""
+        """Make room for numbers assigned since, an eighth more than needed, because growing copies."""
         if max(least, self._index.words) <= self._words:
             return
         words = max(least, self._index.words + self._index.words // 8)

@@ -1,9 +1,10 @@
-"""Which clients are there and what they are: hellos, beats and byes, joined to the index and its leases.
+"""The clients that are online and their attributes: hellos, heartbeats and byes, connected to the index and its leases.
 
-Owns the order in which these are asked, and the moment a client is forgotten. It must not know runs, a broker, a socket or a
-clock: messages come in as topic and bytes, notices go out through `send`; times in ms of a steady clock come in. One message
-in, two notices out at most; a malformed message is counted by reason and dropped. Of several index nodes, which all hear
-all, one tells a client something: `speaks` says whether this one does. Only a node that lacks a client asks for itself.
+Owns the order of these steps, and the moment when a client is forgotten. It must not know runs, a broker, a socket or a
+clock: messages come in as topic and bytes, notices go out through `send`; times in ms of a steady clock come in. One
+message in, at most two notices out; a malformed message is counted by reason and dropped. Of several index nodes, which
+all receive everything, one sends notices to a client: `speaks` tells whether this one does. Only a node that lacks a
+client asks it for a hello.
 """
 
 from collections import Counter, deque
@@ -18,19 +19,19 @@ from muster_server.systems.fleet.picks import Picks
 from muster_server.systems.fleet.schema import Beat, Bye, Hello, Notice, SchemaError
 
 Send = Callable[[str, bytes, int], None]
-"""(topic, payload, quality of service)."""
+"""Sends (topic, payload, quality of service)."""
 
 Changed = Callable[[Update, bool | None, dict[str, list[str]]], None]
-"""(record, whether the client came, went or neither, its attributes)."""
+"""Called with (record, whether the client came, went or neither, its attributes)."""
 
 AHEAD_MS: Final = 60_000
-"""An epoch that is so far ahead of the node's clock is of a clock that is wrong."""
+"""An epoch this many ms ahead of the node's clock comes from a wrong clock."""
 TIMES_MS: Final = range(10**11, 253_402_300_800_000)
 """Epochs that are times in ms since 1970, up to the year 9999; others are a client's own numbers."""
 KNOWN_MAX: Final = 1 << 21
-"""Clients, there or not; the hello of a further one is refused: about 2 GB."""
+"""Limit of known clients, online or not; the hello of a further one is refused: about 2 GB."""
 MESSAGES_MAX: Final = 20
-"""Of one client and kind in a second; the shortest beat makes 10."""
+"""Limit of one client's messages of one kind per second; the shortest heartbeat makes 10."""
 
 
 class Presence:
@@ -49,13 +50,13 @@ class Presence:
         clear: Callable[[str], None] = lambda topic: None,
         known_max: int = KNOWN_MAX,
     ) -> None:
-        """A client that is gone for `forget_ms` is forgotten: it is new when it comes again.
+        """A client that is offline for `forget_ms` is forgotten: it is new when it returns.
 
         `changed` is called when a client for which this node speaks came (True), went (False) or has other attributes.
-        `wall_ms`: an epoch beyond it is one of the future. `clear` has the broker keep nothing of a topic.
+        `wall_ms`: an epoch beyond it is in the future. `clear` removes a topic's retained message at the broker.
         """
         self.dropped: Counter[str] = Counter()
-        """Messages of clients that changed nothing: flood, topic, size, form, refused."""
+        """Ignored messages of clients by reason: flood, topic, size, form, refused."""
         self.came = self.went = 0
         self._index = index
         self._leases = leases
@@ -67,22 +68,22 @@ class Presence:
         self._changed = changed
         self._wall_ms, self._clear = wall_ms, clear
         self._kept: dict[str, set[str]] = {}
-        """Topics of clients of which the broker keeps a message."""
+        """Topics of clients with a retained message at the broker."""
         self._kept_since: deque[tuple[int, str]] = deque()
-        """(when, client) of those, the first that was heard of first."""
+        """(when, client) of the clients in `_kept`, the earliest first."""
         self._known_max = known_max
         self._floods = Floods(MESSAGES_MAX)
         self._said: dict[str, tuple[int, int]] = {}
         """(epoch, version) of each client's last hello."""
         self._left: deque[tuple[int, str, int]] = deque()
-        """(when, client, epoch), the first that went first."""
+        """(when, client, epoch) of clients that went, the earliest first."""
         self._ahead: dict[str, int] = {}
-        """Epochs of the future, by client."""
+        """Epochs in the future, by client."""
         self._absent: dict[str, tuple[int, dict[str, list[str]]]] = {}
-        """(epoch, attributes) of clients whose leases ended; a beat brings them back."""
+        """(epoch, attributes) of clients whose leases ended; a heartbeat brings them back."""
 
     def receive(self, now_ms: int, topic: str, payload: bytes) -> None:
-        """A message from the broker."""
+        """Handle a message from the broker."""
         if self._floods.over(now_ms, topic):
             self.dropped["flood"] += 1
             return
@@ -102,7 +103,7 @@ class Presence:
                 self.dropped["topic"] += 1
 
     def retained(self, now_ms: int, topic: str) -> None:
-        """The broker keeps a message of this topic. It is of before, so it is no sign of life."""
+        """Note a retained message of this topic. It was sent earlier, so it is no sign of life."""
         client = schema.client_of(topic)
         if client is None or (client not in self._kept and len(self._kept) >= self._known_max):
             return
@@ -111,17 +112,17 @@ class Presence:
         self._kept.setdefault(client, set()).add(topic)
 
     def _clear_kept(self, client: str) -> None:
-        """A client is gone: have the broker forget what it keeps of it."""
+        """Clear the retained messages of a client that went."""
         topics = self._kept.pop(client, set())
         if self._speaks(client):
             for topic in topics:
                 self._clear(topic)
 
     def tick(self, now_ms: int) -> None:
-        """Handles leases that ended, and forgets those gone for long."""
+        """Handle leases that ended, and forget clients that went long ago."""
         while self._kept_since and self._kept_since[0][0] + self._leases.lease_ms < now_ms:
             _, client = self._kept_since.popleft()
-            if self._leases.epoch(client) is None:  # it had a whole lease to come
+            if self._leases.epoch(client) is None:  # a whole lease has passed without a sign of life
                 self._clear_kept(client)
         for client, epoch in self._leases.expire(now_ms):
             self._gone(now_ms, client, epoch)
@@ -142,7 +143,7 @@ class Presence:
         return self._ahead
 
     def readmit(self, client: str) -> bool:
-        """Have a client begin anew with any epoch. Whether it was known."""
+        """Let a client begin again with any epoch. Returns whether it was known."""
         known = self._index.record(client)
         if known is not None and known.attributes is not None:
             self.went += 1
@@ -155,7 +156,7 @@ class Presence:
         return known is not None
 
     def restored(self, now_ms: int) -> None:
-        """Gives every client of the index, which is a copy, a whole lease: it is gone only if it does not beat."""
+        """Give every client of a copied index a whole lease: it goes offline only if it sends no heartbeat."""
         for client in self._index.names():
             record = self._index.record(client)
             assert record is not None
@@ -167,7 +168,7 @@ class Presence:
     def _hello(self, now_ms: int, client: str, hello: Hello) -> None:
         if len(self._said) >= self._known_max and client not in self._said:
             self.dropped["refused"] += 1
-            self._notify(client, Notice("refused", hello.epoch, f"{self._known_max} clients are known, and no more"))
+            self._notify(client, Notice("refused", hello.epoch, f"too many known clients (limit {self._known_max})"))
             return
         if self._is_over(client, hello.epoch):
             self.readmit(client)
@@ -180,7 +181,8 @@ class Presence:
         known = self._index.record(client)
         there = known is not None and known.epoch == hello.epoch and known.attributes is not None
         if there and (hello.epoch, hello.version) <= self._said.get(client, (0, 0)):
-            self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))  # it may have missed the first
+            # it may have missed the first notice
+            self._notify(client, Notice("beat", hello.epoch, beat_ms=self._beat_ms))
             return
         update = Update(client, hello.epoch, self._next_version(client, hello.epoch), hello.attributes)
         try:
@@ -200,8 +202,8 @@ class Presence:
 
     def _beat(self, now_ms: int, client: str, beat: Beat) -> None:
         known = self._index.record(client)
-        if known is None:  # no lease without a hello: a stranger's beats leave nothing behind
-            self._send_notice(client, Notice("unknown", beat.epoch))  # the node that speaks may know it well
+        if known is None:  # no lease without a hello: heartbeats of unknown clients leave no state
+            self._send_notice(client, Notice("unknown", beat.epoch))  # the node that speaks may know the client
             return
         if self._is_over(client, beat.epoch):
             self._notify(client, Notice("unknown", beat.epoch))
@@ -214,7 +216,8 @@ class Presence:
             self._back(client, known, beat.epoch)
 
     def _back(self, client: str, known: Update, epoch: int) -> None:
-        """A client that only seemed to be gone, as while this node stood still, is as it was until its hello comes."""
+        """A client that only seemed offline, for example while this node stalled, keeps its state until its hello
+        comes."""
         was, attributes = self._absent.pop(client, (0, {}))
         if was == epoch == known.epoch:
             update = Update(client, epoch, known.version + 1, attributes)
@@ -238,19 +241,20 @@ class Presence:
     def _forget(self, now_ms: int, client: str, epoch: int) -> None:
         known = self._index.record(client)
         if known is None or known.epoch != epoch or known.attributes is not None:
-            return  # it came back
+            return  # it has returned
         if self._picks.in_flight(client) or self._leases.epoch(client) is not None:
             self._left.append((now_ms, client, epoch))
             return
         self._kept.setdefault(client, set()).update(schema.ups(client))
         self._clear_kept(client)
-        self._picks.forget(self._index.forget(client))  # index, picks and leases together: the number is another's next
+        # index, picks and leases together: another client gets the number next
+        self._picks.forget(self._index.forget(client))
         self._leases.forget(client)
         self._said.pop(client, None)
         self._absent.pop(client, None)
 
     def _latest(self, client: str) -> int:
-        """The latest epoch that is known of a client."""
+        """The latest known epoch of a client."""
         known = self._index.record(client)
         return max(self._leases.latest(client), 0 if known is None else known.epoch)
 
@@ -258,17 +262,18 @@ class Presence:
         return self._wall_ms() + AHEAD_MS < epoch and epoch in TIMES_MS
 
     def _is_over(self, client: str, epoch: int) -> bool:
-        """Whether a later epoch has no force any more: it is one of the future, from a clock that was ahead, and ended."""
+        """Whether a later epoch does not count any more: it is in the future, from a clock that was ahead, and has
+        ended."""
         latest = self._latest(client)
         return epoch < latest and self._leases.epoch(client) is None and self._is_ahead(latest)
 
     def _supersede(self, client: str, epoch: int) -> None:
-        """Tell a client that a later epoch has its name."""
+        """Notify a client that a later epoch uses its name."""
         text = f"epoch {self._latest(client)} is later; once it has ended: muster fleet heal {client}"
         self._notify(client, Notice("superseded", epoch, text))
 
     def _next_version(self, client: str, epoch: int) -> int:
-        """Of the index's record: a client's own version does not count its comings and goings."""
+        """The next version of the index's record: a client's own version does not count when it comes and goes."""
         known = self._index.record(client)
         return known.version + 1 if known is not None and known.epoch == epoch else 1
 

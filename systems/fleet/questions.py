@@ -1,6 +1,6 @@
-"""What the processes of a fleet ask each other: the questions to index nodes and to schedulers, and their answers.
+"""Requests between the processes of a fleet: to index nodes and to schedulers, and their answers.
 
-Owns shapes. It must not know how they travel (`calls.py`), nor what is done about them.
+Owns shapes. It must not know how they are sent (`calls.py`), nor how they are carried out.
 """
 
 from typing import Any, Literal
@@ -12,7 +12,7 @@ Asked = tuple[str, int]
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
-    """Is somebody there?"""
+    """Checks whether the node answers."""
 
 
 class Pong(msgspec.Struct, frozen=True):
@@ -20,12 +20,12 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class Draw(msgspec.Struct, frozen=True, tag=True):
-    """Why these clients were picked: with it, the same ones are picked again. Bitmaps are portable roaring ones."""
+    """The inputs of a draw: with them the same clients are picked again. Bitmaps are in the portable roaring format."""
 
     seed: int
     round: int
     of_round: int
-    """So many clients are of `round`, the others of the next one."""
+    """This many clients belong to `round`, the others to the next round."""
     members: int
     tired: int
     excused: int
@@ -34,20 +34,20 @@ class Draw(msgspec.Struct, frozen=True, tag=True):
     index: int
     """The node that picked."""
     replay: bytes = b""
-    """Compressed state of before (`replay.py`); empty: it was too large to be kept."""
+    """Compressed state before the draw (`replay.py`); empty: it was too large to be stored."""
 
 
 class PickOne(msgspec.Struct, frozen=True, tag=True):
     """Pick clients for a run. Answered by `Picked`."""
 
     epoch: int
-    """Of the scheduler: a lower one than was seen is refused (I-1)."""
+    """The scheduler's epoch: a lower one than before is refused (I-1)."""
     run: str
     selector: str
     wanted: int
     seed: int
     hold_ms: int
-    """The run's end at the latest; from then on its clients are free again, whatever is heard."""
+    """The latest end of the run; from then on its clients are free again in any case."""
     without: list[str] = []
 
 
@@ -59,7 +59,7 @@ class Picked(msgspec.Struct, frozen=True):
 
 
 class Follow(msgspec.Struct, frozen=True, tag=True):
-    """Another index node picked: its deck moved, clients are busy and punished."""
+    """Another index node picked: its deck advanced, and clients are busy and charged."""
 
     epoch: int
     run: str
@@ -79,7 +79,7 @@ class Release(msgspec.Struct, frozen=True, tag=True):
 
 
 class Averages(msgspec.Struct, frozen=True, tag=True):
-    """Of the table of tasks, for the punishment."""
+    """Averages over the table of tasks, for the penalty."""
 
     epoch: int
     picked_per_task: float
@@ -87,7 +87,7 @@ class Averages(msgspec.Struct, frozen=True, tag=True):
 
 
 class Clients(msgspec.Struct, frozen=True, tag=True):
-    """The clients that a selector means; a page after the name `after`. Answered by `ClientPage`."""
+    """The clients that match a selector; a page after the name `after`. Answered by `ClientPage`."""
 
     selector: str
     limit: int = 1_000
@@ -100,7 +100,7 @@ class Client(msgspec.Struct, frozen=True):
     attributes: dict[str, list[str]]
     weight: float
     picked: int
-    """Times since this index node began to count."""
+    """Number of picks since this index node began to count."""
     in_flight: int
 
 
@@ -111,17 +111,17 @@ class ClientPage(msgspec.Struct, frozen=True):
 
 
 class Readmit(msgspec.Struct, frozen=True, tag=True):
-    """Let a client begin anew with any epoch. Answered by whether it was known."""
+    """Let a client begin again with any epoch. Answered by whether it was known."""
 
     client: str
 
 
 class Heal(msgspec.Struct, frozen=True, tag=True):
-    """Go by the clock again, after it was ahead. Answered by `Healed`."""
+    """Follow the clock again, after it was ahead. Answered by `Healed`."""
 
 
 class Healed(msgspec.Struct, frozen=True):
-    """Tasks run again so many minutes sooner; 0: the clock was right."""
+    """Minutes by which the clock had been ahead; 0: it was correct."""
 
     minutes: int
 
@@ -135,11 +135,11 @@ class Fairness(msgspec.Struct, frozen=True, tag=True):
 class Spread(msgspec.Struct, frozen=True):
     members: int
     round: int
-    """Of the selector's deck; 0 and `owed` all: it was never picked from."""
+    """Round of the selector's deck; 0, with all members in `owed`: no client was picked by it yet."""
     owed: int
-    """Members that the round still owes a turn."""
+    """Members that still wait for their turn in the round."""
     picked: dict[int, int]
-    """Members by how often they were picked, through any selector."""
+    """Number of members by number of picks, through any selector."""
     lightest: float
     mean_weight: float
     punishment: float
@@ -148,7 +148,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):
-    """Comings and goings of these minutes since 1970, both included. Answered by `MinuteCounts`."""
+    """Connects and disconnects in these minutes since 1970, both included. Answered by `MinuteCounts`."""
 
     first: int
     last: int
@@ -157,12 +157,12 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
 class MinuteCounts(msgspec.Struct, frozen=True):
     minute: int
     came: dict[str, int]
-    """By mark."""
+    """Number of clients by mark."""
     went: dict[str, int]
 
 
 class Copy(msgspec.Struct, frozen=True, tag=True):
-    """All that an index node knows, for one that begins. Answered by bytes (`index_node.py`)."""
+    """The whole state of an index node, for one that starts. Answered by bytes (`index_node.py`)."""
 
 
 # --- schedulers --------------------------------------------------------------------------------------------------
@@ -177,11 +177,11 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     selector: str
     every_minutes: int | None = None
     pick: int | None = None
-    """Clients a run, with `every_minutes`."""
+    """Clients per run, with `every_minutes`."""
     per_hour: int | None = None
-    """Samples an hour."""
+    """Samples per hour."""
     customer: str = "ordinary"
-    """major, enterprise or ordinary."""
+    """`major`, `enterprise` or `ordinary`."""
     slip_ms: int = 0
     options: dict[str, Any] = {}
     paused: bool = False
@@ -191,7 +191,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunNow(msgspec.Struct, frozen=True, tag=True):
-    """An instant measurement. Answered by `Event`s until the run's end; without `wait` by the first one alone."""
+    """An instant measurement. Answered by `Event`s until the run's end; without `wait` by the first one only."""
 
     kind: str
     target: str
@@ -202,25 +202,25 @@ class RunNow(msgspec.Struct, frozen=True, tag=True):
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """Follow a run, whatever began it. `run`: its name, or a task's (its last run).
+    """Follow a run of any origin. `run`: its name, or a task's (its last run).
 
-    Answered by `Event`s, from those that came before to the run's end.
+    Answered by `Event`s, from the first one to the run's end.
     """
 
     run: str
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happens to a run."""
+    """An event of a run."""
 
     what: Literal["asked", "result", "replaced", "ended"]
     run: str
     clients: list[str] = []
-    """asked: these. replaced: those that were silent."""
+    """With `asked`: the asked clients. With `replaced`: the silent ones."""
     client: str = ""
     ok: bool = False
     value: bytes = b"null"
-    """JSON, as the client sent it."""
+    """The result in JSON, as the client sent it."""
     error: str = ""
     done: list[str] = []
     replaced: list[str] = []
@@ -230,53 +230,53 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Refresh(msgspec.Struct, frozen=True, tag=True):
-    """The table of tasks changed: read it. Answered by `Refreshed`."""
+    """The table of tasks changed: read it again. Answered by `Refreshed`."""
 
 
 class Refreshed(msgspec.Struct, frozen=True):
     tasks: int
     refused: dict[str, str]
-    """Tasks that cannot be scheduled, and why: they do not run."""
+    """Tasks that cannot be scheduled, with the reason: they do not run."""
 
 
 class PutTask(msgspec.Struct, frozen=True, tag=True):
-    """Write a task into the table and read that. Answered by `TaskRow`."""
+    """Write a task into the table and read the table again. Answered by `TaskRow`."""
 
     task: TaskRow
     new: bool
-    """Refuse a name that is there."""
+    """Refuse a name that exists."""
 
 
 class DropTask(msgspec.Struct, frozen=True, tag=True):
-    """Answered by whether it was there."""
+    """Remove a task. Answered by whether it existed."""
 
     name: str
 
 
 class Tasks(msgspec.Struct, frozen=True, tag=True):
-    """Answered by `TaskRow`s, by name."""
+    """List the tasks. Answered by `TaskRow`s, by name."""
 
 
 class Hour(msgspec.Struct, frozen=True, tag=True):
-    """The wheel. Answered by `WheelShown`."""
+    """Show the wheel. Answered by `WheelShown`."""
 
 
 class Slot(msgspec.Struct, frozen=True):
     minute: int
     due: int
-    """Samples."""
+    """Number of samples due."""
     sent: int
-    """Clients asked; for minutes that are over."""
+    """Number of clients asked; for past minutes."""
     tasks: dict[str, list[str]]
-    """By class, in their order."""
+    """Tasks by class, in the order of classes."""
     missed: int = 0
-    """Tasks of which this minute was missed: no scheduler ran, so nothing due was handed out."""
+    """Number of tasks that missed this minute: no scheduler ran, so due runs were not handed out."""
 
 
 class WheelShown(msgspec.Struct, frozen=True):
     last_minute: int
     slots: list[Slot]
-    """The last 60 minutes, then the 60 that come."""
+    """The last 60 minutes, then the next 60."""
     picked_per_task: float
     tasks_per_minute: float
 
@@ -303,10 +303,10 @@ class Explained(msgspec.Struct, frozen=True):
     started_ms: int
     draws: list[Draw]
     asked: list[list[str]]
-    """Of each draw."""
+    """The clients of each draw."""
     done: list[str]
     replaced: list[str]
     missed: list[str]
     replayed: bool | None
-    """Whether the same clients come out of the stored state; None: it was not stored."""
+    """Whether the stored state gives the same clients; None: it was not stored."""
     reason: str = ""

@@ -1,7 +1,7 @@
-"""What a fleet keeps: tasks, runs with their draws, results, and which scheduler leads. Knows no database.
+"""The stored data of a fleet: tasks, runs with their draws, results, and the leading scheduler. Knows no database.
 
-A `Store` is asked by one scheduler at a time to write, and by any process to read. Whatever a scheduler writes about runs
-carries the epoch by which it leads: once another one has taken over, the write fails as a whole (I-1).
+One scheduler at a time writes to a `Store`, and any process reads. Each write about runs carries the epoch by which the
+scheduler leads: once another one has taken over, the write fails as a whole (I-1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,48 +14,48 @@ from muster_server.systems.fleet.runs import RunName
 from muster_server.systems.fleet.wheel import Class, DueRun, Every, MissedRuns, PerHour, Task, TaskError
 
 State = Literal["due", "running", "done", "missed"]
-"""due: handed out, nobody is asked yet. missed: nobody was ever asked; `reason` says why."""
+"""`due`: handed out, no client is asked yet. `missed`: no client was ever asked; `reason` tells why."""
 OPEN: Final = ("due", "running")
 VALUE_BYTES_MAX: Final = 16_384
-"""Of a result; a longer one is kept without its value."""
+"""Limit of a result's value; a longer one is stored without its value."""
 
 
 KIND_MAX: Final = 64
-"""Characters of a kind of task."""
+"""Limit of characters of a kind of task."""
 TARGET_MAX: Final = 1_024
-"""Characters of a target."""
+"""Limit of characters of a target."""
 CUSTOMERS: Final = {customer.name.lower(): customer for customer in Class}
 
 
 class StoreError(Exception):
-    """The store does not answer, or refuses. One line."""
+    """The store does not answer, or refuses. The text is one line."""
 
 
 class Unstored(msgspec.Struct, frozen=True):
-    """A run, or a client's result, that the store cannot hold, and why."""
+    """A run, or a client's result, that the store cannot hold, with the reason."""
 
     run: RunName
     client: str
-    """Empty: it is the run itself."""
+    """Empty: the run itself."""
     reason: str
 
 
 class Fenced(StoreError):
-    """Another scheduler leads by now."""
+    """Another scheduler leads now."""
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """Which scheduler leads, and that it lives: `beat` moves."""
+    """The leading scheduler; `beat` changes while it is alive."""
 
     epoch: int
     beat: int
     holder: str
     last_minute: int
-    """All up to it is handed out or missed; 0: nothing ever was."""
+    """All minutes up to this one are handed out or missed; 0: none yet."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, with all that it takes to go on with it elsewhere."""
+    """A run, with everything needed to continue it in another process."""
 
     task: str
     minute: int
@@ -67,12 +67,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: int = 0
     state: State = "due"
     started_ms: int = 0
-    """Since 1970, by the clock of its scheduler; for people."""
+    """In ms since 1970, by the clock of its scheduler; for people."""
     draws: list[Draw] = []
     asked: list[list[tuple[str, int]]] = []
-    """Of each draw, clients and their epochs."""
+    """For each draw, clients and their epochs."""
     replaced: list[str] | None = None
-    """The silent ones that the second draw replaced; None: there was none yet."""
+    """The silent clients that the second draw replaced; None: there was none yet."""
     done: int = 0
     missed: int = 0
     reason: str = ""
@@ -83,14 +83,14 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """A client's result in a run; there is one at most."""
+    """A client's result in a run; at most one."""
 
     task: str
     minute: int
     client: str
     ok: bool
     value: bytes
-    """JSON."""
+    """The result in JSON."""
     error: str
     at_ms: int
 
@@ -99,57 +99,59 @@ class Store(Protocol):
     """Every call may raise `StoreError`, and those with an `epoch` raise `Fenced`."""
 
     async def lead(self) -> Lead | None:
-        """Which scheduler leads; None: none ever did."""
+        """The leading scheduler; None: none ever led."""
 
     async def take(self, seen: Lead | None, holder: str) -> Lead | None:
-        """Lead from now on, unless anything happened since `seen`; None then."""
+        """Lead from now on, unless the lead has changed since `seen`; returns None then."""
 
     async def beat(self, epoch: int) -> None:
-        """Still here."""
+        """Show that the lead is alive."""
 
     async def resign(self, epoch: int) -> None:
-        """Another one need not wait."""
+        """Give up the lead, so that another scheduler need not wait."""
 
     async def tasks(self) -> list[TaskRow]:
-        """All, by name. Those that cannot be read have a reason in `refused`."""
+        """All tasks, by name. Unreadable ones have a reason in `refused`."""
 
     async def put_task(self, task: TaskRow, new: bool) -> bool:
-        """Write it; False if it is `new` and there already."""
+        """Write a task; returns False if it is `new` and exists already."""
 
     async def drop_task(self, name: str) -> bool:
-        """Whether it was there."""
+        """Remove a task; returns whether it existed."""
 
     async def turn(
         self, epoch: int, before: int, after: int, runs: Sequence[RunRow], missed: Sequence[MissedRuns]
     ) -> Sequence[Unstored]:
-        """One transaction: these runs are handed out, these are missed, and the last minute is `after`, not `before`.
+        """In one transaction: hand out `runs`, record `missed`, and move the last minute from `before` to `after`.
 
-        A row that the store cannot hold is returned, and keeps no other row back; so it is for `write`.
+        A row that the store cannot hold is returned, and does not keep others from being written; the same applies to
+        `write`.
         """
 
     async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> Sequence[Unstored]:
-        """Runs anew (clients that are about to be asked, ends), and results, each kept once, in one transaction."""
+        """Write new states of runs (clients that are about to be asked, ends), and results, each stored once, in one
+        transaction."""
 
     async def open_runs(self) -> list[RunRow]:
-        """Those that nobody ended."""
+        """The runs that have not ended."""
 
     async def run(self, task: str, minute: int | None) -> RunRow | None:
-        """A run; without a minute a task's last one."""
+        """A run; without a minute the task's last one."""
 
     async def results_of(self, run: RunName) -> list[ResultRow]:
-        """In the order in which they came."""
+        """The results in the order of arrival."""
 
     async def sent(self, first: int, last: int) -> Mapping[int, int]:
-        """Clients asked in each of these minutes, by continuous tasks."""
+        """Number of clients asked in each of these minutes, by continuous tasks."""
 
     async def heal(self, epoch: int, before: int, after: int) -> None:
-        """The last minute is `after`, which is earlier than `before`: the clock was ahead. One transaction.
+        """Set the last minute to `after`, earlier than `before`, because the clock was ahead. One transaction.
 
-        What was missed after it is not; tasks that were to begin by then begin now.
+        Runs missed after it are not missed any more; tasks that were to begin by then begin now.
         """
 
     async def missed(self, first: int, last: int) -> list[MissedRuns]:
-        """What was missed in these minutes, by task and first minute."""
+        """The missed runs of these minutes, by task and first minute."""
 
     async def handed(self, first: int, last: int) -> set[RunName]:
         """Runs of continuous tasks that were handed out in these minutes."""
@@ -165,20 +167,22 @@ class Store(Protocol):
 
 
 def scheduled(row: TaskRow) -> Task:
-    """As the wheel takes it. Raises `TaskError`."""
+    """The task of the wheel for a row. Raises `TaskError`."""
     if (row.every_minutes is None) == (row.per_hour is None):
-        raise TaskError(f"task {row.name}: one of every_minutes and per_hour is wanted")
+        raise TaskError(f"task {row.name}: set exactly one of every_minutes and per_hour")
     if row.customer not in CUSTOMERS:
-        raise TaskError(f"task {row.name}: customer is {row.customer!r:.40}; {', '.join(CUSTOMERS)} are possible")
+        raise TaskError(
+            f"task {row.name}: invalid customer {row.customer!r:.40} (expected one of {', '.join(CUSTOMERS)})"
+        )
     of = PerHour(row.per_hour or 0) if row.every_minutes is None else Every(row.every_minutes, row.pick or 0)
     return Task(row.name, of, CUSTOMERS[row.customer], row.since_minute, row.slip_ms)
 
 
 def unfit(kind: str, target: str, selector: str) -> str | None:
-    """Why an order with these cannot be stored; None: it can."""
+    """Why an order with these texts cannot be stored; None: it can."""
     for name, text, most in (("kind", kind, KIND_MAX), ("target", target, TARGET_MAX)):
         if len(text) > most:
-            return f"{name}: {len(text)} characters; {most} are allowed"
+            return f"{name}: too long: {len(text)} characters (limit {most})"
     for name, text in (("kind", kind), ("target", target), ("selector", selector)):
         if "\0" in text:
             return f"{name}: the character NUL is not allowed"
@@ -186,7 +190,7 @@ def unfit(kind: str, target: str, selector: str) -> str | None:
 
 
 def handed_out(due: DueRun, task: TaskRow) -> RunRow:
-    """A run of a task that is due."""
+    """The row of a due run."""
     return RunRow(
         task=due.task,
         minute=due.minute,

@@ -1,9 +1,10 @@
-"""Sessions, counts a minute and events of a fleet in Redis: one file knows its library.
+"""Sessions, counts per minute and events of a fleet in Redis: only this file knows its library.
 
-Owns keys and one connection for writing, which is opened again after a loss. It must not know brokers, picks or runs, none
-of which waits for it. A batch is one transaction with a number of its node: one whose answer was lost is not written twice.
-A node that finds Redis without its `life` finds it wiped; one that finds another number than its last one finds a replica
-that took over and lacks something. Both write their sessions anew. All keys are in one slot of a cluster.
+Owns keys and one connection for writing, which is opened again after a loss. It must not know brokers, picks or runs,
+none of which waits for it. A batch is one transaction with a number of its node: a batch whose answer was lost is not
+written twice. A node that finds Redis without its `life` concludes that Redis was wiped; a node that finds another
+number than its last one concludes that a lagging replica took over. In both cases it writes its sessions again. All
+keys are in one slot of a cluster.
 """
 
 import asyncio
@@ -27,17 +28,17 @@ EVERY_S: Final = 0.5
 AGAIN_S: Final = 1.0
 EVENTS_MAX: Final = 1_000_000
 COUNTS_S: Final = 31 * 24 * 3600
-"""How long counts of a minute are kept."""
+"""Lifetime of counts per minute, in seconds."""
 WAYS: Final = ("came", "went")
 FAILURES: Final = (RedisError, RedisClusterException, OSError, TimeoutError, msgspec.MsgspecError)
 
 
 class SessionsError(Exception):
-    """Redis does not answer, or refuses. One line."""
+    """Redis does not answer, or refuses. The text is one line."""
 
 
 class Sessions:
-    """From `start` to `stop` it writes what waits."""
+    """Writes what waits, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -49,20 +50,20 @@ class Sessions:
         records: Callable[[], Iterable[Update]],
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
-        """`records`: of all clients for which this node speaks now."""
+        """`records`: returns the records of all clients for which this node speaks now."""
         self.connected = False
         self.stale = True
-        """Sessions of clients that went may be there: `sweep` removes them."""
+        """True: Redis may have sessions of clients that went, which `sweep` removes."""
         self.written = self.failed = 0
         self._prefix, self._node = f"muster:{{{instance}}}:fleet", node
         self._waiting, self._records, self._log = waiting, records, log.bind(redis=url)
         self._redis, self._close = opened(redis_url(url), password, CALL_S)
         self._number = secrets.randbits(32) << 20
-        """Of batches: grows; the beginning is no former process's."""
+        """Number of the last batch, ascending; a random start distinguishes processes."""
         self._wrote: int | None = None
-        """The number of the last batch that is known to be there."""
+        """The number of the last batch that is known to be written."""
         self._doubted: Batch | None = None
-        """A batch that perhaps was written."""
+        """A batch that may have been written."""
         self._life: bytes | None = None
         self._said = ""
         self._writing: asyncio.Task[None] | None = None
@@ -71,26 +72,26 @@ class Sessions:
         self._writing = asyncio.create_task(self._run(), name="writes sessions")
 
     async def stop(self) -> None:
-        """Without a last word: sessions of a node that ends are still there."""
+        """Stop without a last write: sessions of a node that ends stay in Redis."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
         await self._close()
 
     async def load(self) -> list[Update]:
-        """All sessions that are written; none if it does not answer."""
+        """All stored sessions; none if Redis does not answer."""
         try:
             return await self._all()
         except FAILURES as error:
-            self._log.info("begins without the sessions in Redis", cause=_told(error))
+            self._log.info("starting without the sessions in Redis", cause=_told(error))
             return []
 
     async def sweep(self, there: Callable[[str], bool]) -> None:
-        """Remove sessions of clients that went while nobody wrote it. For a node that has heard for a whole lease."""
+        """Remove sessions of clients that went unrecorded. For a node that has received messages for a whole lease."""
         try:
             known = await self._all()
         except FAILURES:
-            return  # it is away; later
+            return  # Redis does not answer; try later
         gone = [each.client for each in known if not there(each.client)]
         self._waiting.rewrite(Update(name, 0, 0, None) for name in gone if not there(name))
         self.stale = False
@@ -125,10 +126,10 @@ class Sessions:
                 await asyncio.sleep(AGAIN_S)
 
     async def _step(self) -> None:
-        """See whether it is the same Redis, and write what waits."""
+        """Check whether it is the same Redis, and write what waits."""
         life, number = await self._redis.mget(self._key("life"), self._key(f"batch:{self._node}"))
         there = None if number is None else int(number)
-        if self._doubted is not None:  # the answer to it was lost: the number says whether it is there
+        if self._doubted is not None:  # its answer was lost: the number tells whether it was written
             if there == self._number:
                 self._is_written(self._doubted)
             else:
@@ -139,7 +140,7 @@ class Sessions:
             life = await self._redis.get(self._key("life"))
         if life != self._life or self._wrote not in {None, there}:
             if self._life is not None:
-                self._log.warning("sessions are written anew: Redis was wiped, or a replica that took over lacks some")
+                self._log.warning("writing all sessions again: Redis was wiped, or a replica that took over lacks some")
             self._waiting.rewrite(self._records())
             self._life, self._wrote, self.stale = life, None, True
         batch = self._waiting.take()
@@ -178,13 +179,13 @@ class Sessions:
 
     def _is_connected(self) -> None:
         if not self.connected:
-            self._log.info("sessions are written", waiting=len(self._waiting))
+            self._log.info("writing sessions again", waiting=len(self._waiting))
         self.connected, self._said = True, ""
 
     def _is_away(self, error: BaseException) -> None:
         self.failed += 1
         if self._said != (said := _told(error)):
-            self._log.warning("sessions are not written; clients and runs go on", cause=said)
+            self._log.warning("cannot write sessions; clients and runs continue", cause=said)
         self.connected, self._said = False, said
 
 

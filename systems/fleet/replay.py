@@ -1,7 +1,7 @@
-"""The state that a draw came from, small enough to be kept with its run, and the draw done again from it.
+"""The state before a draw, small enough to be stored with its run, and the repetition of the draw.
 
-Owns bytes. It must not know names, tasks or stores. Weights are kept only of the clients that the draw could have looked at
-and that were not whole: the others are alike.
+Owns bytes. It must not know names, tasks or stores. It stores weights only of clients that the draw could have looked
+at and whose weight was not full: all others are alike.
 """
 
 import zlib
@@ -17,14 +17,14 @@ from muster_server.pyext import bits
 from muster_server.pyext.deck import Deck
 
 BYTES_MAX: Final = 65_536
-"""A longer state is not kept: a fleet of a million with most weights in use."""
+"""A longer state is not stored: for example a fleet of a million with most weights in use."""
 _LEVEL: Final = 1
 
 Words = NDArray[np.uint64]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """Bitmaps are portable roaring ones."""
+    """Bitmaps are in the portable roaring format."""
 
     words: int
     round: int
@@ -35,11 +35,11 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     tired: bytes
     barred: bytes
     light: bytes
-    """Clients whose weight is not whole."""
+    """Clients whose weight is not full."""
     rest: bytes
-    """Thousandths of a minute until the weight of each of these is whole, four bytes each."""
+    """Thousandths of a minute until the weight of each of these is full, four bytes each."""
     picked: bytes
-    """Four bytes each."""
+    """Numbers of the picked clients, four bytes each."""
 
 
 def kept(
@@ -51,11 +51,11 @@ def kept(
     rested_at: NDArray[np.int32],
     now: int,
 ) -> State:
-    """The state of before a draw; `picked` is filled in by `packed`."""
+    """The state before a draw; `packed` fills in `picked`."""
     words = len(members)
     looked_at = members & ~barred
     if bits.count(looked_at & ~deck.dealt) >= wanted:
-        looked_at = looked_at & ~deck.dealt  # the round has enough
+        looked_at = looked_at & ~deck.dealt  # the round has enough clients
     numbers = bits.numbers(looked_at)
     weights = rested_at[numbers]
     some = weights > now
@@ -75,14 +75,14 @@ def kept(
 
 
 def packed(state: State, picked: NDArray[np.uint32]) -> bytes:
-    """As bytes; empty if they would be too many."""
+    """Encode as bytes; empty if they exceed the limit."""
     whole = msgspec.structs.replace(state, picked=picked.astype("<u4").tobytes())
     packed = zlib.compress(msgspec.msgpack.encode(whole), _LEVEL)
     return packed if len(packed) <= BYTES_MAX else b""
 
 
 def again(packed: bytes, seed: int) -> bool:
-    """Draw again; whether the same clients came out in the same order."""
+    """Draw again; returns whether the result has the same clients in the same order."""
     state = msgspec.msgpack.decode(zlib.decompress(packed), type=State)
     deck = Deck(state.words, state.round, _words(state.dealt, state.words))
     rested_at = np.full(state.words * 64, state.now, dtype=np.int32)
@@ -97,7 +97,7 @@ def _bitmap(words: Words) -> bytes:
 
 
 def _serialized(numbers: NDArray[np.uint32]) -> bytes:
-    """An `array` is copied at once; of NumPy's each number would be an object."""
+    """Serialize numbers. `array` is copied at once; with NumPy each number would become an object."""
     return BitMap(array("I", numbers.tobytes())).serialize()
 
 

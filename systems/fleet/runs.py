@@ -1,9 +1,9 @@
-"""Runs in flight: which clients were asked, which answered, which were silent and which replaced them.
+"""Runs in flight: the clients that were asked, answered, were silent, or replaced silent ones.
 
 Owns the state of each run from its sending to its end. It must not know a clock, a socket, a store or how clients are
-picked: times in ms of any steady clock come in, and actions go out. Each (run, client) is counted exactly once:
-`done`, `replaced` (silent, and another client was asked in its place) or `missed`. A run ends when all its clients have, at
-the latest `receipt_ms + result_ms` after it began: there is one draw of replacements, at the deadline of receipts.
+picked: times in ms of any steady clock come in, and actions go out. Each (run, client) is counted exactly once: `done`,
+`replaced` (silent, and another client was asked in its place) or `missed`. A run ends when all its clients have, at the
+latest `receipt_ms + result_ms` after it began: there is one draw of replacements, at the deadline of receipts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from typing import Final
 
 import msgspec
 
-RUNS_MAX: Final = 65_536  # in flight at once; 1,000 a minute that end within a minute are 1,000
-CLIENTS_MAX: Final = 1 << 22  # in all runs in flight: about 0.5 GB
+RUNS_MAX: Final = 65_536  # limit in flight; 1,000 per minute that end within a minute are 1,000
+CLIENTS_MAX: Final = 1 << 22  # limit over all runs in flight: about 0.5 GB
 
 RunName = tuple[str, int]
-"""(task, minute); of an instant measurement (its id, 0)."""
+"""(task, minute); for an instant measurement (its id, 0)."""
 
 
 class Outcome(StrEnum):
-    """Of one client in one run."""
+    """The outcome of one client in one run."""
 
     DONE = "done"
     REPLACED = "replaced"
@@ -29,17 +29,17 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What became of a message of a client; all but the first change nothing and are counted."""
+    """The verdict on a client's message; all but the first change nothing and are counted."""
 
     TAKEN = "taken"
     DOUBLE = "double"
     LATE = "late"
     STRANGER = "stranger"
-    """Of a client that was not asked, or of a run that is not in flight (any more)."""
+    """From a client that was not asked, or for a run that is not in flight (any more)."""
 
 
 class RunsError(Exception):
-    """A run cannot be begun: a name twice, a client twice, or no room. One line."""
+    """A run cannot begin: a duplicate name or client, or a limit is reached. The text is one line."""
 
 
 class Replacement(msgspec.Struct, frozen=True):
@@ -48,11 +48,11 @@ class Replacement(msgspec.Struct, frozen=True):
     run: RunName
     silent: list[str]
     asked: list[str]
-    """All clients of the run; none of them may be picked again."""
+    """All clients of the run, none of which may be picked again."""
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """A run's account: each client asked is in exactly one list."""
+    """A run's account: each asked client is in exactly one list."""
 
     run: RunName
     wanted: int
@@ -83,9 +83,11 @@ class _Run(msgspec.Struct):
 
 class Runs:
     def __init__(self, *, receipt_ms: int, result_ms: int) -> None:
-        """A client has `receipt_ms` to say that it has a task, and `result_ms` from its sending to answer."""
+        """A client has `receipt_ms` to confirm a task, and `result_ms` from the sending to return a result."""
         if not 0 < receipt_ms <= result_ms:
-            raise ValueError(f"0 < receipt_ms <= result_ms must hold, not {receipt_ms}, {result_ms}")
+            raise ValueError(
+                f"invalid receipt_ms {receipt_ms} and result_ms {result_ms} (expected 0 < receipt_ms <= result_ms)"
+            )
         self.counts: dict[Outcome | Verdict, int] = dict.fromkeys([*Outcome, *Verdict], 0)
         self._receipt_ms = receipt_ms
         self._result_ms = result_ms
@@ -99,16 +101,17 @@ class Runs:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `expire` has something to do next, at the earliest; None: nothing is in flight."""
+        """The earliest time at which `expire` has something to do; None: no run is in flight."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def begin(
         self, now_ms: int, run: RunName, clients: Sequence[str], wanted: int, replaced: Sequence[str] | None = None
     ) -> RunEnd | None:
-        """Clients are being asked now; fewer than `wanted` if no others were found. Answers the end of a run without any.
+        """Begin a run with these clients, fewer than `wanted` if no others were found. Returns the end of a run without
+        clients.
 
-        A run that is taken up again after its scheduler died, and had its draw of replacements, says which clients were
-        `replaced`. Raises `RunsError`, and changes nothing then.
+        For a run that is resumed after its scheduler died, and had its draw of replacements, `replaced` names the
+        replaced clients. Raises `RunsError`, and changes nothing then.
         """
         if len({*clients, *(replaced or ())}) < len(clients) + len(replaced or ()):
             raise RunsError(f"run {run[0]} of minute {run[1]} has a client twice")
@@ -122,14 +125,14 @@ class Runs:
         return self._end(started) if not clients else None
 
     def check(self, run: RunName, clients: int) -> None:
-        """Whether a run of so many clients can begin now. Raises `RunsError`."""
+        """Check whether a run with this many clients can begin now. Raises `RunsError`."""
         if run in self._runs:
             raise RunsError(f"run {run[0]} of minute {run[1]} is in flight already")
         if len(self._runs) >= RUNS_MAX or self._clients + clients > CLIENTS_MAX:
-            raise RunsError(f"{len(self._runs)} runs of {self._clients} clients are in flight; no room for more")
+            raise RunsError(f"too many runs in flight: {len(self._runs)} runs of {self._clients} clients")
 
     def receipt(self, now_ms: int, run: RunName, client: str) -> Verdict:
-        """A client says that it has the task."""
+        """A client confirms the task."""
         asked = self._asked(run, client)
         if asked is None:
             return self._count(Verdict.STRANGER)
@@ -143,7 +146,7 @@ class Runs:
         return self._count(Verdict.TAKEN)
 
     def result(self, now_ms: int, run: RunName, client: str) -> tuple[Verdict, RunEnd | None]:
-        """A client's answer, which counts as its receipt too; and the run's account if it was the last."""
+        """A client's result, which counts as its receipt too. Also returns the run's account if it was the last."""
         asked = self._asked(run, client)
         if asked is None:
             return self._count(Verdict.STRANGER), None
@@ -167,15 +170,18 @@ class Runs:
         return actions
 
     def replaced(self, now_ms: int, run: RunName, clients: Sequence[str]) -> RunEnd | None:
-        """These are being asked now in place of the silent ones of a `Replacement`; fewer if no others were found.
+        """Record the clients asked in place of the silent ones of a `Replacement`; fewer if no others were found.
 
-        Raises `RunsError` if there was no such `Replacement`, for more than it asked for, or for a client asked before.
+        Raises `RunsError` if there was no such `Replacement`, for more clients than it asked for, or for a client asked
+        before.
         """
         known = self._runs.get(run)
         if known is None or not known.waits:
-            raise RunsError(f"run {run[0]} of minute {run[1]} waits for no replacements")
+            raise RunsError(f"run {run[0]} of minute {run[1]} needs no replacements")
         if len(clients) > len(known.waits) or len({*clients, *known.clients}) < len(clients) + len(known.clients):
-            raise RunsError(f"run {run[0]} of minute {run[1]}: replacements are too many or were asked before")
+            raise RunsError(
+                f"run {run[0]} of minute {run[1]}: too many replacements, or clients that were asked before"
+            )
         waits, known.waits = known.waits, []
         self._ask(now_ms, known, clients)
         for number, client in enumerate(waits):

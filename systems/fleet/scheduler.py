@@ -1,9 +1,9 @@
-"""The scheduler of a fleet: hands out what is due, asks clients over MQTT, counts and keeps what comes back.
+"""The scheduler of a fleet: hands out due runs, asks clients over MQTT, counts and stores their results.
 
-Joins the wheel, runs and the store to the broker, the index nodes and those who ask. It must not know how clients are
-picked, nor a database. Of several schedulers one leads: which one stands in the store, where the lead's beat moves. One that
-sees it stand still for `TAKE_S`, by its own steady clock, takes over and goes on with all open runs. Each write about runs
-carries the lead's epoch, so that a lead that was only asleep can write, and pick, nothing more.
+Connects the wheel, runs and the store to the broker, the index nodes and callers. It must not know how clients are
+picked, nor a database. Of several schedulers one leads: the store names it, and the lead's beat changes there. A
+scheduler that sees the beat unchanged for `TAKE_S`, by its own steady clock, takes over and continues all open runs.
+Each write about runs carries the lead's epoch, so that a lead that had only stalled can write, and pick, nothing more.
 """
 
 import asyncio
@@ -81,24 +81,26 @@ TAKE_S: Final = 3.0
 TAKE_CALL_S: Final = 1.5
 TICK_S: Final = 0.1
 WRITE_S: Final = 0.02
-"""Results that come within it are written together."""
+"""Results that arrive within this many seconds are written together."""
 WRITE_S_MAX: Final = 0.1
-"""The pause before a write is as long as the last one took: under load writes are fewer and larger."""
+"""The pause before a write is as long as the last one took, up to this many seconds: under load writes are fewer and
+larger."""
 PRUNE_S: Final = 600.0
 STEP_S: Final = 60.0
 TRUSTED_S: Final = 3_600.0
-"""A clock that has made no step of `STEP_S` for so long is right enough to delete by age."""
+"""A clock without a step of `STEP_S` for this many seconds is reliable enough to delete by age."""
 ANSWERS_MAX: Final = 200_000
-"""That wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest load."""
+"""Limit of results that wait for the store; further ones are dropped, and their clients are missed: 20 s of the largest
+load."""
 REFUSED_SHOWN: Final = 20
-"""Tasks that cannot be scheduled in one line of the log, and in the status."""
+"""Limit of refused tasks in one line of the log, and in the status."""
 MINUTE: Final = re.compile(r"[0-9]{1,18}")
 INSTANT: Final = 0
 """The minute of an instant run."""
 
 
 class Leading:
-    """One life as the lead: from taking over to being fenced. `work` runs until then."""
+    """One period as the lead: from taking over to being fenced. `work` runs until then."""
 
     def __init__(
         self,
@@ -128,16 +130,16 @@ class Leading:
         self._rows: dict[RunName, RunRow] = {}
         self.watching = Watching()
         self.refused: dict[str, str] = {}
-        """Tasks of the table that cannot be scheduled, and why."""
+        """Tasks of the table that cannot be scheduled, with the reason."""
         self.unstored = 0
         """Runs and results that the store could not hold."""
         self._lost: dict[RunName, str] = {}
-        """Runs that the store could not hold just now, and why."""
+        """Runs that the store recently could not hold, with the reason."""
         self._known_until = lead.last_minute
-        """Up to here some runs may have been handed out before: the clock was ahead."""
+        """Up to this minute some runs may have been handed out before: the clock was ahead."""
         self._ahead_since: float | None = None
         self._offset, self._steps_since = time.time() - time.monotonic(), time.monotonic()
-        """Of the wall clock from the steady one; and since when it has made no step."""
+        """Difference of the wall clock from the steady one; and since when it has made no step."""
         self.overflowed = 0
         """Messages of clients that were dropped because the store is too slow."""
         self._answers: list[ResultRow] = []
@@ -151,7 +153,7 @@ class Leading:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def work(self, began: Callable[[], None]) -> None:
-        """Lead until another one does. Raises `StoreError` then, or when the store does not answer."""
+        """Lead until another scheduler does. Raises `StoreError` then, or when the store does not answer."""
         await self.refresh()
         self._nodes.on_alive = self.tell_averages
         await self._connect()
@@ -176,12 +178,12 @@ class Leading:
             self._failed.cancel()
             for written in self._written:
                 if not written.done():
-                    written.set_exception(Fenced("it leads no more"))
+                    written.set_exception(Fenced("this scheduler does not lead any more"))
             self.watching.end()
             await self.link.close()
 
     async def end(self) -> None:
-        """Write what waits, and let another one lead at once; open runs are its own."""
+        """Write what waits, and let another scheduler lead at once; it continues the open runs."""
         with contextlib.suppress(StoreError):
             await self._flush()
             await self._store.resign(self.lead.epoch)
@@ -194,7 +196,7 @@ class Leading:
                 return
             except LinkError as error:
                 if str(error) != said:
-                    self._log.warning("waits for the MQTT broker", cause=str(error))
+                    self._log.warning("waiting for the MQTT broker", cause=str(error))
                     said = str(error)
                 await self._store.beat(self.lead.epoch)
                 await asyncio.sleep(BEAT_S)
@@ -217,12 +219,12 @@ class Leading:
             await asyncio.sleep(PRUNE_S)
 
     def _spawn(self, work: Any) -> None:
-        """Run beside the rest; a store that fails ends the lead."""
+        """Run a task in the background; a store that fails ends the lead."""
 
         async def guarded() -> None:
             try:
                 await work
-            except Exception as error:  # a defect ends the process, as one of the loops would
+            except Exception as error:  # an internal error ends the process, as one in the loops would
                 if not self._failed.done():
                     self._failed.set_exception(error)
 
@@ -246,7 +248,7 @@ class Leading:
         return Refreshed(len(table), self.refused)
 
     def _judged(self, rows: Iterable[TaskRow]) -> dict[str, str]:
-        """The tasks that cannot be scheduled, and why. Whatever stands in a row, it concerns no other one."""
+        """The tasks that cannot be scheduled, with the reason. A bad row does not affect others."""
         refused: dict[str, str] = {}
         running = 0
         for row in rows:
@@ -254,11 +256,11 @@ class Leading:
                 check(row)
                 running += not row.paused
                 if running > TASKS_MAX:
-                    raise CallError("task", f"{TASKS_MAX} tasks run already, and no more can")
+                    raise CallError("task", f"too many tasks (limit {TASKS_MAX})")
             except CallError as error:
                 refused[row.name] = str(error)
             except Exception as error:
-                self._log.exception("a task could not be judged", task=row.name)
+                self._log.exception("a task could not be checked", task=row.name)
                 refused[row.name] = f"{type(error).__name__}: {error}"[:300]
         return refused
 
@@ -267,12 +269,12 @@ class Leading:
         return [scheduled(row) for row in rows if not row.paused and row.name not in self.refused]
 
     def tell_averages(self) -> None:
-        """To the index nodes, for the punishment."""
+        """Send the averages to the index nodes, for the penalty."""
         averages = self.wheel.averages()
         self._nodes.tell(Averages(self.lead.epoch, averages.picked_per_task, averages.tasks_per_minute))
 
     async def _turns(self) -> None:
-        """Hand out each minute once, in one transaction, before anything of it starts."""
+        """Hand out each minute once, in one transaction, before any of its runs starts."""
         while True:
             minute = int(time.time() // 60)
             offset = time.time() - time.monotonic()
@@ -284,7 +286,7 @@ class Leading:
                     turn = self.wheel.advance(minute) if before else self._first(minute)
                     rows = [handed_out(due, self.table[due.task]) for due in turn.runs]
                     last = self.wheel.last_minute
-                    if rows and rows[0].minute <= self._known_until:  # the clock was there before
+                    if rows and rows[0].minute <= self._known_until:  # the clock passed this minute before
                         known = await self._store.handed(rows[0].minute, last)
                         rows = [row for row in rows if row.name not in known]
                     unstored = await self._store.turn(self.lead.epoch, before, last, rows, turn.missed)
@@ -293,24 +295,24 @@ class Leading:
                 self.handed_out += len(rows)
                 for missed in turn.missed:
                     self.missed += missed.runs
-                    self._log.warning("runs are missed: no scheduler was there", **msgspec.to_builtins(missed))
+                    self._log.warning("runs are missed: no scheduler ran", **msgspec.to_builtins(missed))
                 self._spawn(self._start_all(rows))
-                self.tell_averages()  # also to nodes that came since
+                self.tell_averages()  # for nodes that have come since, too
             await self._look_at_clock()
             await asyncio.sleep(min(1.0, 60 - time.time() % 60 + 0.001))
 
     @property
     def ahead(self) -> int:
-        """Minutes by which the clock is behind what was handed out: it was ahead before."""
+        """Minutes by which the clock is behind the minutes that were handed out: it was ahead before."""
         return self.wheel.minutes_ahead(int(time.time() // 60))
 
     @property
     def trusts_clock(self) -> bool:
-        """Whether the wall clock has agreed with the steady one for long."""
+        """Whether the wall clock has agreed with the steady one for long enough."""
         return self.ahead <= 1 and time.monotonic() - self._steps_since >= TRUSTED_S
 
     async def _look_at_clock(self) -> None:
-        """Bound the time in which nothing runs because the clock was ahead."""
+        """Limit the time in which nothing runs because the clock was ahead."""
         if self.ahead <= 1:
             self._ahead_since = None
         elif self._ahead_since is None:
@@ -324,7 +326,8 @@ class Leading:
             await self.heal()
 
     async def heal(self) -> int:
-        """Go by the clock again; returns by how many minutes it was ahead. What was handed out meanwhile is not again."""
+        """Follow the clock again; returns the minutes by which it was ahead. Runs handed out meanwhile are not handed
+        out again."""
         async with self._refreshing:
             before, minute = self.wheel.last_minute, int(time.time() // 60)
             if minute >= before:
@@ -333,12 +336,12 @@ class Leading:
             self._known_until = max(self._known_until, before)
             self.wheel = Wheel(minute, self._running())
         self._ahead_since = None
-        self._log.warning("runs go by the clock again, which was ahead", minutes=before - minute)
+        self._log.warning("tasks follow the clock again, which was ahead", minutes=before - minute)
         await self.refresh()
         return before - minute
 
     def _first(self, minute: int) -> Turn:
-        """Nothing ever was handed out: tasks begin with the next minute."""
+        """The first turn ever: tasks begin with the next minute."""
         self.wheel = Wheel(minute)
         self.wheel.refresh(self._running())
         return Turn([], [])
@@ -352,9 +355,9 @@ class Leading:
         except SelectorError as error:
             raise CallError("selector", str(error)) from None
         if not 1 <= question.pick <= PICK_MAX:
-            raise CallError("pick", f"{question.pick} clients; 1 to {PICK_MAX} are possible")
+            raise CallError("pick", f"invalid pick {question.pick} (expected 1 to {PICK_MAX} clients)")
         if self.watching.full:
-            raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+            raise CallError("busy", f"too many watched runs (limit {WATCHED_MAX})")
         if why := unfit(question.kind, question.target, question.selector):
             raise CallError("run", why)
         row = RunRow(
@@ -375,7 +378,7 @@ class Leading:
         return row.name, queue
 
     async def _start_all(self, rows: Sequence[RunRow]) -> None:
-        """Those of a turn, in the order of their classes; a run that slips does so by itself."""
+        """Start the runs of a turn, in the order of their classes; a run with a slip starts separately."""
         for row in rows:
             wait_s = row.minute * 60 + row.delay_ms / 1000 - time.time()
             if wait_s > 0:
@@ -388,7 +391,7 @@ class Leading:
         await self._draw(row)
 
     async def _draw(self, row: RunRow) -> None:
-        """Pick its clients; what follows needs no order."""
+        """Pick the clients of a run; the steps after it need no order."""
         try:
             order = self.dispatcher.order(row.name, row.kind, row.target, row.options)
             self.runs.check(row.name, row.wanted)
@@ -399,7 +402,7 @@ class Leading:
         self._spawn(self._ask(row, order, picked))
 
     async def _ask(self, row: RunRow, order: bytes, picked: Picked) -> None:
-        """Write down which clients are asked, and only then ask them."""
+        """Store which clients are asked, and only then ask them."""
         begun = msgspec.structs.replace(
             row, state="running", started_ms=now_ms(), draws=[picked.draw], asked=[picked.clients]
         )
@@ -421,14 +424,14 @@ class Leading:
         self.watching.over(row.name)
 
     async def _take_up(self, row: RunRow) -> None:
-        """A run of the lead before: begin it, or ask again for what is missing."""
+        """A run of the previous lead: begin it, or ask again for what is missing."""
         self.taken_up += 1
-        if row.reason:  # it cannot be read, and stops no other one
+        if row.reason:  # unreadable, but it must not stop other runs
             await self._miss(row, row.reason)
             return
         if row.state == "due":
             if row.minute == INSTANT or row.minute < int(time.time() // 60) - 1:
-                await self._miss(row, "its scheduler died before it began")
+                await self._miss(row, "its scheduler died before the run began")
                 return
             await self._start(row, row.minute * 60 + row.delay_ms / 1000 - time.time())
             return
@@ -457,7 +460,7 @@ class Leading:
         silent = wanted.silent[: len(found)]
         begun = msgspec.structs.replace(row, draws=draws, asked=[*row.asked, found], replaced=silent)
         if await self._put(begun):
-            found, silent = [], []  # nobody may be asked whom the database does not know
+            found, silent = [], []  # no client may be asked that the database does not know
         else:
             self._rows[wanted.run] = begun
         self.watching.say(wanted.run, Event("replaced", _text(wanted.run), silent))
@@ -494,7 +497,7 @@ class Leading:
         self._spawn(self._finish(over, ended))
 
     async def _finish(self, row: RunRow, ended: RunEnd) -> None:
-        """Whoever waits hears of the end once it is written, with all results."""
+        """Watchers are told of the end once it is written, with all results."""
         await self._put(row)
         over = Event(
             "ended",
@@ -508,7 +511,7 @@ class Leading:
         self.watching.over(ended.run)
 
     async def _put(self, row: RunRow) -> str:
-        """Written when this returns; if the store cannot hold it, the reason is returned."""
+        """Write a run; returns once it is written, with the reason if the store cannot hold it."""
         self._puts[row.name] = row
         await self.settled()
         return self._lost.pop(row.name, "")
@@ -523,14 +526,14 @@ class Leading:
         return list(unstored or ())
 
     async def settled(self) -> None:
-        """All that came so far is written when this returns."""
+        """Return once everything received so far is written."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._written.append(written)
         self._some.set()
         await written
 
     async def _write(self) -> None:
-        """What comes in a short time is written together."""
+        """Write what arrives within a short time together."""
         took = 0.0
         while True:
             await self._some.wait()
@@ -559,21 +562,21 @@ class Leading:
 
 
 class Scheduler:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a scheduler."""
 
     take_trust: Final = None
 
     def __init__(
         self, spec: Spec, settings: FleetSettings, context: Context, user: str, opened: Callable[[], Store]
     ) -> None:
-        """`opened` makes the store, in a thread: loading its library takes a second. Raises `SpecError`."""
+        """`opened` makes the store, in a thread: importing its library takes a second. Raises `SpecError`."""
         assert spec.bind is not None
         self.ready = self.draining = self.closed = False
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._bind, self._settings, self._opened = spec.bind, settings, opened
         self._made: Store | None = None
         self._log = context.log
-        # The same node of the same installation, of which one process runs at a time.
+        # Identifies the same node of the same installation, of which one process runs at a time.
         self._place = f"{spec.instance}/{spec.node}/{socket.gethostname()}:{settings.folder}"[:200]
         self._holder = f"{self._place}#{os.getpid()}.{start_time(os.getpid())}"
         self._in_file = settings.database.startswith("sqlite")
@@ -600,7 +603,7 @@ class Scheduler:
         self._trouble = ""
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Until `stop` is set."""
+        """Serve until `stop` is set."""
         await self._server.start(*self._bind)
         await self._nodes.start()
         work = asyncio.create_task(self._contend())
@@ -647,7 +650,8 @@ class Scheduler:
             await asyncio.sleep(LOOK_S)
 
     async def _take(self, store: Store, lead: Lead | None) -> Lead | None:
-        """Take over. A lead that stands still while it has the lock of the database's file is ended: nobody could write."""
+        """Take over. A stalled lead that holds the lock of the database's file is killed: otherwise no process could
+        write."""
         try:
             async with asyncio.timeout(TAKE_CALL_S):
                 return await store.take(lead, self._holder)
@@ -655,7 +659,7 @@ class Scheduler:
             life = (lead.holder if lead is not None and self._in_file else "").rpartition("#")[2]
             pid, _, started = life.partition(".")
             if pid.isdigit() and int(pid) != os.getpid() and str(start_time(int(pid))) == started:
-                self._log.warning("ends the scheduler that led, which stands still", pid=int(pid), cause=str(error))
+                self._log.warning("killing the leading scheduler, which has stalled", pid=int(pid), cause=str(error))
                 os.kill(int(pid), signal.SIGKILL)
             raise StoreError(str(error) or "the database did not answer in time") from None
 
@@ -674,7 +678,7 @@ class Scheduler:
         settings = self._settings
 
         def answered(topic: str, payload: bytes) -> None:
-            """A result that was kept may be the one that is waited for; nobody waits for it a second time."""
+            """A stored result may be one that a watcher waits for; it is sent once."""
             heard(topic, payload)
             link.clear(topic)
 
@@ -699,17 +703,17 @@ class Scheduler:
 
     def _is_troubled(self, error: StoreError) -> None:
         if str(error) != self._trouble:
-            self._log.warning("the store does not answer; nothing is handed out", cause=str(error))
+            self._log.warning("the store does not answer; no run is handed out", cause=str(error))
         self._trouble = str(error)
         if self.ready:
             self.ready = False
             self.on_ready(False)
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     @property
     def _store(self) -> Store:
-        """Raises `CallError` before it is loaded."""
+        """The open store. Raises `CallError` before it is loaded."""
         if self._made is None:
             raise CallError("store", "the store is not open yet")
         return self._made
@@ -733,7 +737,7 @@ class Scheduler:
                         return
             finally:
                 leading.watching.close(run, queue)
-            raise CallError("moved", f"another scheduler goes on with {_text(run)}; muster fleet explain {run[0]}")
+            raise CallError("moved", f"another scheduler continues {_text(run)}; see muster fleet explain {run[0]}")
 
         return events()
 
@@ -742,7 +746,7 @@ class Scheduler:
             leading, told = self._lead_or_refuse(), Told()
             run = (await self._run_of(question.run)).name
             if leading.watching.full:
-                raise CallError("busy", f"{WATCHED_MAX} runs are watched")
+                raise CallError("busy", f"too many watched runs (limit {WATCHED_MAX})")
             queue = leading.watching.open(run)
             try:
                 with _told():
@@ -756,12 +760,12 @@ class Scheduler:
             finally:
                 leading.watching.close(run, queue)
             if not told.over:
-                raise CallError("moved", f"another scheduler goes on with {_text(run)}")
+                raise CallError("moved", f"another scheduler continues {_text(run)}")
 
         return events()
 
     async def _past(self, run: RunName) -> list[Event]:
-        """The store's part of a run, as events."""
+        """The stored part of a run, as events."""
         with _told():
             row, rows = await self._store.run(*run), await self._store.results_of(run)
         if row is None or row.state == "due":
@@ -794,7 +798,7 @@ class Scheduler:
         task = msgspec.structs.replace(task, since_minute=since)
         with _told():
             if not await self._store.put_task(task, question.new):
-                raise CallError("exists", f"there is a task {task.name} already")
+                raise CallError("exists", f"task {task.name} exists already")
             await leading.refresh()
         return task
 
@@ -886,7 +890,7 @@ class Scheduler:
         )
 
     async def _explain_none(self, name: str, unknown: CallError) -> Explained:
-        """Why a task has no run in a minute: it was missed, was not due, or is not yet. Raises `CallError`."""
+        """Why a task has no run in a minute: it was missed, was not due, or is not due yet. Raises `CallError`."""
         name, _, text = name.rpartition("@")
         if not (NAME.fullmatch(name) and MINUTE.fullmatch(text)):
             raise unknown
@@ -898,7 +902,7 @@ class Scheduler:
         if missed:
             kind, target, selector = ("", "", "") if row is None else (row.kind, row.target, row.selector)
             first, last = missed[0].first, missed[0].last
-            why = f"no scheduler ran in the minutes {first} to {last}: {missed[0].runs} runs of this task are missed"
+            why = f"no scheduler ran in the minutes {first} to {last}, so {missed[0].runs} runs of this task are missed"
             return Explained(
                 _text((name, minute)),
                 kind,
@@ -923,16 +927,16 @@ class Scheduler:
             raise CallError("unknown", f"task {name} is paused, and had no run in minute {minute}")
         if minute > leading.wheel.last_minute:
             raise CallError(
-                "unknown", f"minute {minute} is not handed out yet; the last one is {leading.wheel.last_minute}"
+                "unknown", f"minute {minute} has not been handed out yet; the last one is {leading.wheel.last_minute}"
             )
         if not due(scheduled(row), minute):
-            raise CallError("unknown", f"nothing of task {name} was due in minute {minute}")
-        raise CallError("unknown", f"task {name} had no run in minute {minute}: it was paused, or is of later")
+            raise CallError("unknown", f"no run of task {name} was due in minute {minute}")
+        raise CallError("unknown", f"task {name} had no run in minute {minute}: it was paused, or was created later")
 
-    # --- what it says -------------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """For `muster status`."""
+        """The state for `muster status`."""
         leading = self._leading
         said: dict[str, Any] = {
             "state": "draining" if self.draining else "ready" if self.ready else "not ready",
@@ -954,21 +958,25 @@ class Scheduler:
         return said
 
     def counters(self) -> list[Figure]:
-        """Since it leads."""
+        """Counters since it leads."""
         leading = self._leading
         counts = {} if leading is None else {str(each): count for each, count in leading.runs.counts.items()}
         handed = (0, 0, 0) if leading is None else (leading.handed_out, leading.missed, leading.taken_up)
         dropped = {} if leading is None else {**leading.dispatcher.dropped, "overflow": leading.overflowed}
         outcomes = [
-            (f'fleet_outcomes{{outcome="{each}"}}', "Clients asked, by what came of it", counts.get(each, 0))
+            (f'fleet_outcomes{{outcome="{each}"}}', "Clients asked, by outcome", counts.get(each, 0))
             for each in ("done", "replaced", "missed")
         ]
         return [
             ("fleet_runs_handed_out", "Runs of tasks that were due", handed[0]),
-            ("fleet_runs_missed", "Runs that nobody was asked for", handed[1]),
-            ("fleet_runs_taken_up", "Open runs of a scheduler before", handed[2]),
+            ("fleet_runs_missed", "Runs for which no client was asked", handed[1]),
+            ("fleet_runs_taken_up", "Open runs continued from a previous lead", handed[2]),
             ("fleet_orders_sent", "Orders to clients", 0 if leading is None else leading.link.sent),
-            ("fleet_orders_lost", "Orders while the broker was away", 0 if leading is None else leading.link.lost),
+            (
+                "fleet_orders_lost",
+                "Orders lost while the broker did not answer",
+                0 if leading is None else leading.link.lost,
+            ),
             (
                 "fleet_rows_unstored",
                 "Runs and results that the database could not hold",
@@ -987,7 +995,7 @@ class Scheduler:
         ]
 
     def gauges(self) -> list[Figure]:
-        """Now."""
+        """The present gauges."""
         leading = self._leading
         return [
             ("fleet_leads", "1 while it leads", float(leading is not None)),
@@ -1007,16 +1015,16 @@ class Scheduler:
         ]
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it is asked."""
+        """The address for callers."""
         return [self._bind]
 
     def take(self, settings: FleetSettings) -> None:
-        """Nothing of its settings changes while it runs."""
+        """Does nothing: no setting can change while it runs."""
 
 
 @contextlib.contextmanager
 def _told() -> Any:
-    """A store's errors for the one who asks."""
+    """Convert a store's errors for the caller."""
     try:
         yield
     except StoreError as error:
@@ -1024,7 +1032,7 @@ def _told() -> Any:
 
 
 def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list[str], list[str]]:
-    """Clients that are done, replaced and missed; while it runs, none is missed yet."""
+    """Clients that are done, replaced and missed; while the run continues, none is missed yet."""
     done, replaced = [each.client for each in results], row.replaced or []
     over = {*done, *replaced}
     missed = [client for draw in row.asked for client, _ in draw if client not in over] if row.state == "done" else []
@@ -1032,30 +1040,34 @@ def outcomes(row: RunRow, results: Sequence[ResultRow]) -> tuple[list[str], list
 
 
 def _stand_in(unstored: Unstored) -> ResultRow:
-    """In the place of a result that the store cannot hold: the client did answer."""
+    """A substitute for a result that the store cannot hold: the client did answer."""
     why = f"the database cannot hold this result: {unstored.reason}"
     return ResultRow(*unstored.run, unstored.client, False, b"null", why, now_ms())
 
 
 def check(task: TaskRow) -> None:
-    """Raises `CallError` for a task that cannot be scheduled."""
+    """Check a task. Raises `CallError` if it cannot be scheduled."""
     if not NAME.fullmatch(task.name):
-        raise CallError("task", f"bad name of a task {task.name[:80]!r}: 1 to 64 letters, digits, '_' and '-' expected")
+        raise CallError(
+            "task", f"invalid name of a task {task.name[:80]!r} (expected 1 to 64 letters, digits, '_' and '-')"
+        )
     if task.refused:
         raise CallError("task", task.refused)
     if why := unfit(task.kind, task.target, task.selector):
         raise CallError("task", f"task {task.name}: {why}")
     if not 0 <= task.since_minute < 1 << 53:
-        raise CallError("task", f"task {task.name}: since_minute {task.since_minute} is no minute since 1970")
+        raise CallError(
+            "task", f"task {task.name}: invalid since_minute {task.since_minute} (expected minutes since 1970)"
+        )
     try:
         parse(task.selector)
         Wheel(0, [scheduled(task)])
-        msgspec.msgpack.encode(task.options)  # as runs are stored
+        msgspec.msgpack.encode(task.options)  # encode as runs are stored
         schema.written(schema.Order(schema.run_name(task.name, 0), task.kind, task.target, 0, 0, task.options))
     except (SelectorError, TaskError, SchemaError) as error:
         raise CallError("task", str(error)) from None
     except OverflowError:
-        raise CallError("task", f"task {task.name}: options: numbers have at most 64 bits") from None
+        raise CallError("task", f"task {task.name}: options: a number does not fit into 64 bits") from None
 
 
 def _text(run: RunName) -> str:

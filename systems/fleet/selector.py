@@ -1,7 +1,7 @@
 """Selectors of clients: `province=520000 and carrier in (1, 2) and not tag=mobile`, or the mark `CN_520000_522200_1`.
 
-Owns the language and its normal form. It must not know which clients there are. Two texts that mean the same by order, by
-brackets or by a mark have one normal form, which is the name of a deck.
+Owns the language and its normal form. It must not know which clients exist. Two texts that differ only in order, brackets
+or a mark have one normal form, which is the name of a deck.
 
     selector = all {"or" all}           all  = one {"and" one}         one = "not" one | "(" selector ")" | term | mark
     term = attribute ("=" | "!=") value | attribute ["not"] "in" "(" value {"," value} ")"
@@ -17,10 +17,10 @@ import msgspec
 ATTRIBUTES: Final = ("device", "country", "province", "city", "carrier", "version", "tag")
 MARK: Final = ("device", "country", "province", "city", "carrier")
 
-LENGTH_MAX: Final = 4096  # characters
-DEPTH_MAX: Final = 32  # brackets and nots within each other; also bounds the recursion of what reads a selector
-TERMS_MAX: Final = 256  # values asked for: one look at a bitmap each
-VALUE_MAX: Final = 64  # characters of a value
+LENGTH_MAX: Final = 4096  # limit of characters
+DEPTH_MAX: Final = 32  # limit of nested brackets and nots; also bounds the recursion of code that walks a selector
+TERMS_MAX: Final = 256  # limit of values: one bitmap look-up each
+VALUE_MAX: Final = 64  # limit of characters of a value
 
 TOKEN: Final = re.compile(r"""\s*(?:(?P<word>[A-Za-z0-9._:+/-]+)|"(?P<text>[^"]*)"|(?P<sign>!=|[=(),]))""")
 BARE: Final = re.compile(r"[A-Za-z0-9._:+/-]+")
@@ -28,7 +28,7 @@ KEYWORDS: Final = frozenset({"and", "or", "not", "in"})
 
 
 class SelectorError(Exception):
-    """A selector cannot be read. One line; `position` counts characters from 1."""
+    """A selector cannot be parsed. The text is one line; `position` counts characters from 1."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(f"selector: {problem} at character {position}")
@@ -55,7 +55,7 @@ class Not(msgspec.Struct, frozen=True, tag="not"):
 
 
 class And(msgspec.Struct, frozen=True, tag="and"):
-    """All of `parts`; of none: everyone."""
+    """Matches all of `parts`; without parts it matches every client."""
 
     parts: tuple["Selector", ...]
 
@@ -76,16 +76,16 @@ EVERYONE: Final = And(())
 
 
 def parse(text: str) -> Selector:
-    """The normal form; of blanks: `EVERYONE`. Raises `SelectorError`."""
+    """Parse a text to its normal form; blank text gives `EVERYONE`. Raises `SelectorError`."""
     if len(text) > LENGTH_MAX:
-        raise SelectorError(f"{len(text)} characters, {LENGTH_MAX} are allowed; split the task,", LENGTH_MAX + 1)
+        raise SelectorError(f"too long: {len(text)} characters (limit {LENGTH_MAX}); split the task,", LENGTH_MAX + 1)
     if not text.strip() or text.strip() == str(EVERYONE):
         return EVERYONE
     return _Reader(text).whole()
 
 
 def matches(selector: Selector, attributes: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a client with these attributes is meant."""
+    """Whether a client with these attributes matches."""
     match selector:
         case In(attribute, values):
             return not set(values).isdisjoint(attributes.get(attribute, ()))
@@ -114,7 +114,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _Reader:
-    """Recursive descent; `depth` and `terms` count brackets and values read so far."""
+    """Recursive descent; `depth` and `terms` count the brackets and values read so far."""
 
     def __init__(self, text: str) -> None:
         self.tokens = list(_tokens(text))
@@ -151,7 +151,7 @@ class _Reader:
         if token.keyword == "not" or (token.text == "(" and token.kind == "sign"):
             self.depth += 1
             if self.depth > DEPTH_MAX:
-                raise SelectorError(f"more than {DEPTH_MAX} brackets and nots within each other", token.position)
+                raise SelectorError(f"too many nested brackets and nots (limit {DEPTH_MAX})", token.position)
             self.at += 1
             found = self.negated() if token.keyword else self.bracketed()
             self.depth -= 1
@@ -169,10 +169,12 @@ class _Reader:
     def mark(self, token: _Token) -> Selector:
         values = token.text.split("_")
         if len(values) not in {len(MARK) - 1, len(MARK)} or not all(values):
-            raise SelectorError(f"a mark is [device_]country_province_city_carrier, not {token.text!r}", token.position)
+            raise SelectorError(
+                f"invalid mark {token.text!r} (expected [device_]country_province_city_carrier)", token.position
+            )
         self.terms += len(values)
         if self.terms > TERMS_MAX:
-            raise SelectorError(f"more than {TERMS_MAX} values", token.position)
+            raise SelectorError(f"too many values (limit {TERMS_MAX})", token.position)
         return _joined(And, [In(name, (value,)) for name, value in zip(MARK[-len(values) :], values, strict=True)])
 
     def negated(self) -> Selector:
@@ -214,10 +216,10 @@ class _Reader:
         if token.kind not in {"word", "text"} or not token.text:
             raise SelectorError(f"value expected, not {token.shown}", token.position)
         if len(token.text) > VALUE_MAX:
-            raise SelectorError(f"a value has at most {VALUE_MAX} characters; found more", token.position)
+            raise SelectorError(f"value too long (limit {VALUE_MAX} characters)", token.position)
         self.terms += 1
         if self.terms > TERMS_MAX:
-            raise SelectorError(f"more than {TERMS_MAX} values", token.position)
+            raise SelectorError(f"too many values (limit {TERMS_MAX})", token.position)
         self.at += 1
         return token.text
 
@@ -241,7 +243,7 @@ def _tokens(text: str) -> Iterable[_Token]:
 
 
 def _joined(kind: type[And] | type[Or], parts: Sequence[Selector]) -> Selector:
-    """Flat, sorted, without doubles; a single part stands alone."""
+    """Join the parts: flat, sorted, without duplicates; a single part is returned as it is."""
     flat: dict[str, Selector] = {}
     for part in parts:
         for each in part.parts if isinstance(part, kind) else (part,):

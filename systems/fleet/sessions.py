@@ -1,7 +1,7 @@
-"""Which clients came and went, as it waits to be written for reports and for index nodes that begin.
+"""Connects and disconnects of clients that wait to be written, for reports and for index nodes that start.
 
-Owns what waits, in bounded memory. It must not know Redis, nor a clock: times come in. A batch that was not written is put
-back before what came meanwhile; when too much waits, the oldest events are dropped and counted.
+Owns the waiting events, in bounded memory. It must not know Redis, nor a clock: times come in. A batch that was not
+written is put back in front of later events; beyond the limit the oldest events are dropped and counted.
 """
 
 from collections import Counter, deque
@@ -14,7 +14,7 @@ from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.selector import MARK
 
 EVENTS_MAX: Final = 100_000
-"""About 20 MB; five times as many as a broker's restart with 20,000 clients makes."""
+"""Limit of waiting events, about 20 MB; a broker's restart with 20,000 clients makes a fifth of it."""
 COUNTS_MAX: Final = 200_000
 OTHER: Final = "other"
 """The mark of a client without country, province, city and carrier."""
@@ -23,7 +23,7 @@ What = Literal["came", "went"]
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A client that is there, as it is written."""
+    """An online client, as it is stored."""
 
     epoch: int
     version: int
@@ -39,13 +39,13 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """What is written at once."""
+    """The events that are written at once."""
 
     sessions: dict[str, Session | None]
-    """None: it is gone."""
+    """None: the client left."""
     events: list[Event]
     counts: Counter[tuple[int, str, What]]
-    """By minute and mark."""
+    """Number of events by minute and mark."""
 
     @property
     def empty(self) -> bool:
@@ -53,11 +53,11 @@ class Batch(msgspec.Struct):
 
 
 class Waiting:
-    """Of one index node: the clients for which it speaks."""
+    """The waiting events of one index node: for clients for which it speaks."""
 
     def __init__(self, events_max: int = EVENTS_MAX) -> None:
         self.dropped = 0
-        """Events that were never written: too many waited."""
+        """Events that were dropped because too many waited."""
         self._events_max = events_max
         self._sessions: dict[str, Session | None] = {}
         self._events: deque[Event] = deque()
@@ -80,20 +80,20 @@ class Waiting:
         self._bound()
 
     def rewrite(self, records: Iterable[Update]) -> None:
-        """Write these sessions anew: what is written was lost, or is not known."""
+        """Write these sessions again: the stored ones were lost, or are not known."""
         for each in records:
             there = each.attributes
             self._sessions[each.client] = None if there is None else Session(each.epoch, each.version, there)
 
     def take(self) -> Batch:
-        """All that waits."""
+        """Take all waiting events."""
         batch = Batch(self._sessions, list(self._events), self._counts)
         self._sessions, self._counts = {}, Counter()
         self._events.clear()
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """It was not written."""
+        """Put back a batch that was not written."""
         self._sessions = {**batch.sessions, **self._sessions}
         self._events.extendleft(reversed(batch.events))
         self._counts.update(batch.counts)
@@ -106,7 +106,7 @@ class Waiting:
 
 
 def mark(attributes: dict[str, list[str]]) -> str:
-    """Country, province, city and carrier, as selectors have it."""
+    """Country, province, city and carrier, in the form of selectors."""
     parts = [attributes.get(name, [""])[:1] for name in MARK[1:]]
     flat = [part[0] for part in parts if part and part[0]]
     return "_".join(flat) if len(flat) == len(MARK) - 1 else OTHER

@@ -1,4 +1,4 @@
-"""The system of the fleet: index nodes, schedulers, and mosquitto beside them; their words and routes."""
+"""The system of the fleet: index nodes, schedulers, and mosquitto beside them; their commands and routes."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -9,13 +9,13 @@ from muster_server.systems.fleet import broker, keeper, options
 from muster_server.systems.fleet.options import Fleet, FleetSettings, Index, Scheduler
 
 MQTT: Final = {"fleet.mqtt": "mqtts://muster@mqtt:8883"}
-"""On Kubernetes: a broker of the operator's, under this name."""
+"""On Kubernetes: the operator's broker, under this name."""
 PASSWORD: Final = {"fleet.password_file": "mqtt.password"}
 MISSING: Final = "the fleet needs more libraries; to mend: pip install 'muster-server[fleet]'"
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
-    """Why no node of a fleet can be served."""
+    """Why no node of a fleet can run; None: nothing is missing."""
     if not section("fleet").mqtt:
         return "fleet.mqtt: missing; nodes of muster serve need an MQTT broker: mqtt://USER@HOST:PORT"
     return None if find_spec("gmqtt") and find_spec("pyroaring") else MISSING

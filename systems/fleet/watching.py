@@ -1,4 +1,4 @@
-"""Watchers of runs, and the events that each has.
+"""Watchers of runs, and the events that wait for each.
 
 Owns queues of events, bounded in number and length. It must not know runs, results or a store.
 """
@@ -12,15 +12,15 @@ from muster_server.systems.fleet.questions import Event
 from muster_server.systems.fleet.runs import RunName
 
 EVENTS_MAX: Final = 10_000
-"""That wait for one who watches a run; a slower one is cut off."""
+"""Limit of events that wait for one watcher; a slower one is cut off."""
 WATCHED_MAX: Final = 1_024
 
 Queue = asyncio.Queue[Event | None]
-"""None: nothing follows."""
+"""A watcher's queue of events; None: no event follows."""
 
 
 class Watching:
-    """Of one scheduler."""
+    """The watchers of one scheduler."""
 
     def __init__(self) -> None:
         self._queues: dict[RunName, set[Queue]] = {}
@@ -31,18 +31,18 @@ class Watching:
         return self._count >= WATCHED_MAX
 
     def anyone(self, run: RunName) -> bool:
-        """Whether somebody watches this run."""
+        """Whether the run has a watcher."""
         return run in self._queues
 
     def open(self, run: RunName) -> Queue:
-        """All that is said of this run from now on, until `close`."""
+        """Open a queue with all events of this run from now on, until `close`."""
         queue = Queue(EVENTS_MAX)
         self._queues.setdefault(run, set()).add(queue)
         self._count += 1
         return queue
 
     def close(self, run: RunName, queue: Queue) -> None:
-        """Also twice."""
+        """Close a queue; a second call does nothing."""
         queues = self._queues.get(run, set())
         if queue in queues:
             queues.discard(queue)
@@ -51,7 +51,7 @@ class Watching:
             self._queues.pop(run, None)
 
     def say(self, run: RunName, event: Event) -> None:
-        """To all who watch it; one whose queue is full is cut off."""
+        """Add an event for each watcher; a watcher whose queue is full is cut off."""
         for queue in tuple(self._queues.get(run, ())):
             if queue.full():
                 self.close(run, queue)
@@ -60,26 +60,26 @@ class Watching:
                 queue.put_nowait(event)
 
     def over(self, run: RunName) -> None:
-        """Nothing follows."""
+        """End the watchers of a run."""
         for queue in tuple(self._queues.get(run, ())):
             self.close(run, queue)
             _last(queue)
 
     def end(self) -> None:
-        """Nothing follows of any run."""
+        """End the watchers of all runs."""
         for run in tuple(self._queues):
             self.over(run)
 
 
 class Told:
-    """What one who watches a run knows: events that come again, after a copy of the past, tell nothing new."""
+    """The events that a watcher has: events that come again, after a copy of the past, are recognised."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
         self.over = False
 
     def new(self, event: Event) -> Event | None:
-        """The part of it that is new."""
+        """The new part of an event; None: it has none."""
         if event.what == "ended":
             self.over = True
             return event
@@ -92,7 +92,7 @@ class Told:
 
 
 def _last(queue: Queue) -> None:
-    """Nothing follows; of a full queue one event gives way."""
+    """Add the end; in a full queue it replaces one event."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(None)

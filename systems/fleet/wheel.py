@@ -1,13 +1,13 @@
 """When tasks run: a wheel of 60 minutes, each with a queue for each class of customer.
 
-Owns which (task, minute) is due, and the last minute that was handed out. It must not know a clock, a store or a client:
-minutes since 1970 come in, and the caller writes each turn down whole: its runs, what was missed and `last_minute` in one
-transaction, before it starts any of them. Then each (task, minute) runs once or is reported as missed, wherever the caller
-dies.
+Owns which (task, minute) is due, and the last minute that was handed out. It must not know a clock, a store or a
+client: minutes since 1970 come in, and the caller stores each turn whole: its runs, its missed runs and `last_minute`
+in one transaction, before it starts any of them. Then each (task, minute) runs once or is reported as missed, wherever
+the caller dies.
 
-Counts are exact: a task of n an hour is due n times in any 60 minutes that follow each other, for each n, because what is
-due until a minute is a whole division of what has passed. A task's minute is moved by a hash of its name, so that tasks of
-one kind do not all run in the same minute.
+Counts are exact: a task of n per hour is due n times in any 60 consecutive minutes, for each n, because the count up to
+a minute is an integer division of the time that has passed. A task's minutes are shifted by a hash of its name, so that
+similar tasks do not all run in the same minute.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,18 +19,18 @@ import msgspec
 
 MINUTES: Final = 60
 PER_HOUR_MAX: Final = 6_000
-EVERY_MAX: Final = 7 * 24 * 60  # minutes
+EVERY_MAX: Final = 7 * 24 * 60  # limit in minutes
 PICK_MAX: Final = 1 << 20
 SLIP_MAX_MS: Final = 59_000
-TASKS_MAX: Final = 100_000  # a refresh reads all of them: about 0.2 s
+TASKS_MAX: Final = 100_000  # limit; a refresh reads all of them: about 0.2 s
 
 
 class TaskError(Exception):
-    """A task cannot be scheduled. One line."""
+    """A task cannot be scheduled. The text is one line."""
 
 
 class Class(IntEnum):
-    """Of customers; in a minute a lower one goes first."""
+    """Classes of customers; in a minute a lower one is served first."""
 
     MAJOR = 0
     ENTERPRISE = 1
@@ -38,14 +38,14 @@ class Class(IntEnum):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
-    """By frequency: one run of `pick` clients each `minutes`."""
+    """By frequency: one run of `pick` clients every `minutes`."""
 
     minutes: int
     pick: int
 
 
 class PerHour(msgspec.Struct, frozen=True, tag="per_hour"):
-    """Spread: `samples` over the hour, as evenly as minutes allow; one run a minute that has some."""
+    """Spread: `samples` per hour, as evenly as minutes allow; one run per minute that has samples."""
 
     samples: int
 
@@ -55,9 +55,9 @@ class Task(msgspec.Struct, frozen=True):
     schedule: Every | PerHour
     customer: Class = Class.ORDINARY
     since_minute: int = 0
-    """The first minute that counts; nothing of before is missed."""
+    """The first minute that counts; earlier ones are not missed."""
     slip_ms: int = 0
-    """Runs begin at a moment of so many ms from the minute on, by hash; 0: at once."""
+    """Runs begin up to this many ms after the start of the minute, by a hash; 0: at once."""
 
 
 class DueRun(msgspec.Struct, frozen=True):
@@ -68,11 +68,11 @@ class DueRun(msgspec.Struct, frozen=True):
     customer: Class
     pick: int
     delay_ms: int
-    """From the minute's beginning."""
+    """Delay from the start of the minute."""
 
 
 class MissedRuns(msgspec.Struct, frozen=True):
-    """Runs of a task that no scheduler handed out, from minute `first` to `last`, both included; they never run."""
+    """Runs of a task that no scheduler handed out, from minute `first` to `last`, both included; they will never run."""
 
     task: str
     first: int
@@ -87,17 +87,18 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Averages(msgspec.Struct, frozen=True):
-    """Over the task table: a run counts as often as it comes."""
+    """Averages over the task table: a run counts as often as it is due."""
 
     picked_per_task: float
     tasks_per_minute: float
 
 
 class Wheel:
-    """`last_minute` is the whole state beside the tasks: all up to it is handed out or missed, nothing after it."""
+    """The wheel. `last_minute` is its whole state besides the tasks: all minutes up to it are handed out or missed,
+    none after it."""
 
     def __init__(self, last_minute: int, tasks: Iterable[Task] = (), *, late_minutes_max: int = 1) -> None:
-        """A minute that was passed over still runs if it is at most `late_minutes_max` old; else it is missed."""
+        """A skipped minute still runs if it is at most `late_minutes_max` old; otherwise it is missed."""
         self.last_minute = last_minute
         self._late_minutes_max = late_minutes_max
         self._tasks: dict[str, Task] = {}
@@ -108,10 +109,11 @@ class Wheel:
         self.refresh(tasks)
 
     def refresh(self, tasks: Iterable[Task]) -> None:
-        """Takes the table of tasks anew; what did not change keeps its place. Raises `TaskError`, and changes nothing."""
+        """Replace the table of tasks; unchanged tasks keep their schedule. Raises `TaskError`, and changes nothing
+        then."""
         table = {task.name: task for task in tasks}
         if len(table) > TASKS_MAX:
-            raise TaskError(f"{len(table)} tasks; {TASKS_MAX} are allowed")
+            raise TaskError(f"too many tasks: {len(table)} (limit {TASKS_MAX})")
         for task in table.values():
             _check(task)
         for name, old in list(self._tasks.items()):
@@ -122,7 +124,7 @@ class Wheel:
                 self._put_in(task)
 
     def advance(self, minute: int) -> Turn:
-        """All that is due up to `minute`, in order: by minute, class and name. A minute that was handed out is not again."""
+        """All runs due up to `minute`, in order: by minute, class and name. A minute is handed out only once."""
         if minute <= self.last_minute:
             return Turn([], [])
         first = max(self.last_minute + 1, minute - self._late_minutes_max)
@@ -138,11 +140,11 @@ class Wheel:
         return Turn(runs, missed)
 
     def minutes_ahead(self, minute: int) -> int:
-        """How long nothing will be due because these minutes were handed out already: the clock went back."""
+        """Minutes for which nothing will be due because they were handed out already: the clock was set back."""
         return max(0, self.last_minute - minute)
 
     def hour(self) -> list[tuple[int, dict[Class, list[str]]]]:
-        """The 60 minutes that come, each with the tasks that run in it, by class in their order."""
+        """The next 60 minutes, each with the tasks that run in it, by class in their order."""
         first = self.last_minute + 1
         found: list[tuple[int, dict[Class, list[str]]]] = [
             (minute, {customer: [] for customer in Class}) for minute in range(first, first + MINUTES)
@@ -155,13 +157,13 @@ class Wheel:
         return found
 
     def averages(self) -> Averages:
-        """Clients a run picks, and runs a minute, of all tasks together; zeros without tasks."""
+        """Clients per run, and runs per minute, over all tasks; zeros without tasks."""
         runs = sum(_runs_per_hour(task.schedule) for task in self._tasks.values())
         picked = sum(_samples_per_hour(task.schedule) for task in self._tasks.values())
         return Averages(picked / runs if runs else 0.0, runs / MINUTES)
 
     def samples(self, minute: int) -> int:
-        """How many samples all tasks together want in a minute."""
+        """The number of samples of all tasks in a minute."""
         return sum(due(task, minute) for task in self._tasks.values())
 
     @property
@@ -188,7 +190,7 @@ class Wheel:
         del self._slots[self._next.pop(task.name) % MINUTES][task.customer][task.name]
 
     def _missed(self, first: int, last: int) -> Iterator[MissedRuns]:
-        """And moves the tasks on."""
+        """The missed runs of these minutes; advances the tasks."""
         if first > last:
             return
         for name in sorted(self._tasks):
@@ -203,12 +205,12 @@ class Wheel:
 
 
 def phase(name: str) -> int:
-    """A number by which a task's minutes are moved: any, but always the same for a name."""
+    """A number by which a task's minutes are shifted: arbitrary, but always the same for a name."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def due(task: Task, minute: int) -> int:
-    """How many samples a task wants in a minute: the definition, of which all else is a faster way."""
+    """The number of samples of a task in a minute: the definition; everything else is a faster form of it."""
     if minute < task.since_minute:
         return 0
     match task.schedule:
@@ -268,11 +270,15 @@ def _check(task: Task) -> None:
     match task.schedule:
         case Every(minutes, pick):
             if not 1 <= minutes <= EVERY_MAX:
-                raise TaskError(f"task {task.name}: every {minutes} minutes; 1 to {EVERY_MAX} are possible")
+                raise TaskError(f"task {task.name}: invalid interval of {minutes} minutes (expected 1 to {EVERY_MAX})")
             if not 1 <= pick <= PICK_MAX:
-                raise TaskError(f"task {task.name}: {pick} clients a run; 1 to {PICK_MAX} are possible")
+                raise TaskError(
+                    f"task {task.name}: invalid number of clients per run {pick} (expected 1 to {PICK_MAX})"
+                )
         case PerHour(samples):
             if not 1 <= samples <= PER_HOUR_MAX:
-                raise TaskError(f"task {task.name}: {samples} samples an hour; 1 to {PER_HOUR_MAX} are possible")
+                raise TaskError(
+                    f"task {task.name}: invalid number of samples per hour {samples} (expected 1 to {PER_HOUR_MAX})"
+                )
     if not 0 <= task.slip_ms <= SLIP_MAX_MS:
-        raise TaskError(f"task {task.name}: a slip of {task.slip_ms} ms; 0 to {SLIP_MAX_MS} are possible")
+        raise TaskError(f"task {task.name}: invalid slip of {task.slip_ms} ms (expected 0 to {SLIP_MAX_MS})")

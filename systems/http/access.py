@@ -20,7 +20,7 @@ from muster_server.systems.http.rates import Buckets
 
 CREDENTIAL_CHARS_MAX: Final = 4_096
 LOOK_AGAIN_S: Final = 0.1
-"""An unknown key has the file looked at, not more often than this."""
+"""Shortest time, in seconds, between two checks of the file because of an unknown key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Caller:
     name: str
     token: bytes | None
     until: float | None
-    """When a user's token ends, seconds since 1970."""
+    """End of a user's token, in seconds since 1970."""
     key: Key | None
     rights: frozenset[Right]
     access: "Access"
 
     def may(self, action: str, room: str, *, whole: bool = False) -> bool:
-        """Whether this is allowed now: a key may have been revoked since. `whole`: as `keys.covers`."""
+        """Whether this is allowed now: the key may have been revoked since. `whole`: as in `keys.covers`."""
         return self.access.allows(self, action, room, whole=whole)
 
     def need(self, action: str, room: str, *, whole: bool = False) -> None:
@@ -46,22 +46,23 @@ class Caller:
             raise Problem("not_allowed", f"{self.name} does not have {wanted}"[:400])
 
     def spend(self, messages: int) -> None:
-        """Count messages against the rate. Raises `Problem`."""
+        """Count messages towards the rate. Raises `Problem`."""
         self.access.spend(self, messages)
 
     def spend_at_most_all(self, samples: int) -> int:
-        """Count samples against the same rate, a full bucket at most. Returns the count. Raises `Problem`."""
+        """Count samples towards the same rate, but at most a full bucket. Returns the count. Raises `Problem`."""
         count = min(samples, self.access.bucket)
         self.access.spend(self, count)
         return count
 
     def regain(self, messages: int) -> None:
-        """Count messages no more: nothing was done."""
+        """Undo the count of messages: nothing was done."""
         self.access.regain(self, messages)
 
 
 class Access:
-    """Checks credentials. `trust`: what users' tokens are judged by; `look` takes up a changed file of keys."""
+    """Checks credentials. `trust`: secrets, keys and revocations of users' tokens; `look` reloads a changed file of
+    keys."""
 
     def __init__(
         self,
@@ -77,15 +78,13 @@ class Access:
         self._keyring, self._actions, self._look, self._clock = keyring, actions, look, clock
         self._looked = clock()
         self._user_key = trust.user_key
-        nobody = secrets.token_bytes(
-            32
-        )  # the token that programs share opens nothing here: it never leaves the cluster
+        nobody = secrets.token_bytes(32)  # the shared token is refused here: it never leaves the cluster
         rights: tuple[Right, ...] = ("read", "publish")
         self._users = {right: TokenAuthenticator(nobody, right, trust) for right in rights}
         self._requests, self._messages = Buckets(requests_rate), Buckets(messages_rate)
 
     def take_trust(self, trust: Trust) -> None:
-        """Judge users' tokens by this from now on. Raises `SpecError`."""
+        """Use these secrets, keys and revocations for users' tokens from now on. Raises `SpecError`."""
         self._user_key = trust.user_key
         for each in self._users.values():
             each.take_trust(trust)
@@ -103,7 +102,7 @@ class Access:
         """Identify the caller; counts the request against the rate. Raises `Problem`."""
         scheme, _, bearer = (authorization or "").strip().partition(" ")
         if authorization and scheme.lower() != "bearer":
-            raise Problem("bad_credential", "Authorization has the scheme Bearer")
+            raise Problem("bad_credential", "Authorization must use the Bearer scheme")
         credential = api_key or bearer.strip()
         if not credential:
             raise Problem("no_credential", "send X-API-Key, or Authorization: Bearer with a key or a token")
@@ -135,12 +134,12 @@ class Access:
 
     @property
     def bucket(self) -> int:
-        """Messages that a caller may send at once after a pause."""
+        """Number of messages that a caller may send at once after a pause."""
         return self._messages.size
 
     def _key(self, credential: str) -> Caller:
         key = self._keyring.find(credential)
-        if key is None and self._clock() - self._looked > LOOK_AGAIN_S:  # perhaps it was made just now
+        if key is None and self._clock() - self._looked > LOOK_AGAIN_S:  # the key may have been created just now
             self._looked = self._clock()
             self._look()
             key = self._keyring.find(credential)
@@ -157,7 +156,7 @@ class Access:
         admitted = [each for each in said.values() if isinstance(each, Admitted)]
         if not admitted:
             if "not_ready" in said.values():
-                raise Problem("unavailable", "the keys that sign users' tokens are not known yet")
+                raise Problem("unavailable", "the keys that sign users' tokens are not known yet; try again")
             raise Problem("not_allowed" if "not_allowed" in said.values() else "bad_credential")
         rights = frozenset(right for right, each in said.items() if isinstance(each, Admitted))
         until = None if admitted[0].until is None else admitted[0].until - LEEWAY_S

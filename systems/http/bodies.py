@@ -1,4 +1,4 @@
-"""Bodies of requests in JSON. Owns which input is none: it is the caller's mistake, whatever the decoder raises.
+"""Bodies of requests in JSON. Owns which input is invalid: that is the caller's mistake, whatever the decoder raises.
 
 Knows no route and no shape.
 """
@@ -11,24 +11,24 @@ import msgspec
 from muster_server.systems.http.problems import Problem
 
 T = TypeVar("T")
-NESTED: Final = "JSON is nested too deeply; up to 500 levels are taken"
+NESTED: Final = "JSON is nested too deeply (limit 500 levels)"
 _EMPTY: Final = (b"", b"{}")
 
 
 class Body(NamedTuple):
-    """The body that a route takes, for the description of the API: `opt={"body": Body(...)}`."""
+    """The body that a route expects, for the description of the API: `opt={"body": Body(...)}`."""
 
     shapes: tuple[Any, ...]
-    """In JSON, one of these."""
+    """Shapes in JSON, one of which it has."""
     others: Mapping[str, str] = {}
-    """Other media types, and what such a body is."""
+    """Other media types, with the meaning of such a body."""
 
 
 def decoded(body: bytes | msgspec.Raw, shape: type[T] | msgspec.json.Decoder[T]) -> T:
-    """A document of this shape. Raises `Problem`."""
+    """Decode a document of this shape. Raises `Problem`."""
     try:
         if isinstance(body, bytes):
-            body.decode()  # msgspec takes the parts that it passes over as they are
+            body.decode()  # msgspec does not check the UTF-8 of skipped parts
         if isinstance(shape, msgspec.json.Decoder):
             return shape.decode(body)
         return msgspec.json.decode(body, type=shape)
@@ -41,12 +41,12 @@ def decoded(body: bytes | msgspec.Raw, shape: type[T] | msgspec.json.Decoder[T])
 
 
 def none(body: bytes) -> None:
-    """Refuse a body where nothing is taken. Raises `Problem`."""
+    """Refuse any body. Raises `Problem`."""
     if body.strip() not in _EMPTY:
-        raise Problem("bad_body", "this path takes no body")
+        raise Problem("bad_body", "this path accepts no body")
 
 
 def no_words(query: Mapping[str, Any], words: Collection[str]) -> None:
-    """Refuse words of the query that a body in JSON has itself. Raises `Problem`."""
+    """Refuse query parameters that belong into a body in JSON. Raises `Problem`."""
     if twice := sorted(set(query) & set(words)):
-        raise Problem("bad_request", f"{', '.join(twice)}: of a message in JSON these are members of the body")
+        raise Problem("bad_request", f"{', '.join(twice)}: for a message in JSON, put these into the body")

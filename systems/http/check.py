@@ -9,6 +9,6 @@ Path = tuple[str, ...]
 
 
 def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Wrong keys, with the mistake."""
+    """Wrong keys, with their mistakes."""
     if config.runs("http") and (text := lacks(config.section)):
         yield ("systems", "enabled"), text

@@ -1,6 +1,6 @@
-"""One TCP connection: bounds on unread input, and on its time.
+"""One TCP connection: limits of its unread input, and of its time.
 
-Bounds the head of a request in bytes and seconds, and connections in number. Knows no route and no caller.
+Bounds the head of a request in bytes and seconds, and the number of connections. Knows no route and no caller.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from muster_server.systems.http.problems import CONTENT_TYPE, Problem
 LOOK_S, LOOK_S_MAX = 0.001, 0.05
 """Between looks whether the peer's system has all bytes: doubled up to the second figure."""
 LINE_BYTES: Final = 4
-"""`: ` and the end of the line, of each header."""
+"""Bytes of `: ` and the line end of each header."""
 
 
 class Connection(HttpToolsProtocol):
@@ -34,10 +34,10 @@ class Connection(HttpToolsProtocol):
     _unread = _head = 0
     _refused = ""
     on_lost: Callable[[], None] | None = None
-    """Called once the peer is gone."""
+    """Called once the peer has closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it in, if there is a place."""
+        """Accept the connection if the limit allows."""
         super().connection_made(transport)
         if len(self.connections) > self.connections_max:
             self.counts.rejected("connections")
@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         return self.transport.is_closing()
 
     def abort(self) -> None:
-        """Give it up, with all that its peer did not read."""
+        """Close at once, and discard everything that the peer did not read."""
         self.transport.abort()
 
     async def received(self) -> bool:
@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
         return int(struct.unpack("i", queued)[0])
 
     def data_received(self, data: bytes) -> None:
-        """Parse; a head that does not end is cut."""
+        """Parse; a head beyond the limits is refused."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -88,23 +88,23 @@ class Connection(HttpToolsProtocol):
                 self._refuse("head_too_long")
 
     def on_message_begin(self) -> None:
-        """A new head."""
+        """A new head begins."""
         self._in_head, self._unread, self._head = True, 0, 0
         super().on_message_begin()
         self.scope["state"]["connection"] = self
 
     def on_url(self, url: bytes) -> None:
-        """Count it."""
+        """Count the bytes."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count it."""
+        """Count the bytes."""
         self._count(len(name) + len(value) + LINE_BYTES)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The request begins."""
+        """The head is complete."""
         self._in_head, self._unread = False, 0
         self._stop_waiting()
         super().on_headers_complete()
@@ -113,17 +113,17 @@ class Connection(HttpToolsProtocol):
             cycle.send = Plain(cycle).send
 
     def on_response_complete(self) -> None:
-        """Wait for the next one."""
+        """Start the time limit for the next request."""
         super().on_response_complete()
         if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer input that is not HTTP, or is beyond the bounds."""
+        """Answer input that is not HTTP, or is beyond the limits."""
         self._refuse(self._refused or "bad_request", msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Input of strangers is not worth a line."""
+        """Do not log: input of strangers could fill the log."""
 
     def _count(self, length: int) -> None:
         self._head += length
@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Plain:
-    """Sends an answer to HTTP/1.0, which knows no chunks: what has no length ends with the connection."""
+    """Sends an answer to HTTP/1.0, which has no chunks: an answer without a length ends with the connection."""
 
     def __init__(self, cycle: Any) -> None:
         self._cycle, self._send = cycle, cycle.send

@@ -1,6 +1,6 @@
 """The counters of the HTTP face, in the form of the nodes' `/metrics` (`control/node/metrics.py`).
 
-Every name is there from the start, with 0 before the first event: else a rate would miss that.
+Every name exists from the start, with 0 before the first event: otherwise a rate would miss that event.
 """
 
 from bisect import bisect_left
@@ -13,9 +13,9 @@ from muster_server.systems.http.problems import KINDS
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_ROUTE: Final = "none"
-"""Requests without a route: their paths are not labels, since strangers choose them."""
+"""Label of requests without a route: their paths are not labels, since strangers choose them."""
 REJECTED: Final = (*KINDS, "connections", "unread")
-"""Reasons of refusals: codes of problems, too many connections, an answer that is not read."""
+"""Reasons of refusals: codes of problems, too many connections, an unread answer."""
 
 
 class Counts:
@@ -33,30 +33,30 @@ class Counts:
             self.rejected(reason, 0)
 
     def expect(self, route: str, method: str, status: int = 200) -> None:
-        """Have a route counted from now on, at 0."""
+        """Count a route from now on, starting at 0."""
         self._requests[route, method, status] += 0
         self._buckets(route)
 
     def request(self, route: str, method: str, status: int, seconds: float, *, timed: bool) -> None:
-        """One that ended. A stream is not `timed`: its length says nothing of the server."""
+        """Count a request that ended. A stream is not `timed`: its duration tells nothing about the server."""
         self._requests[route, method, status] += 1
         if timed:
             self._buckets(route)[bisect_left(BOUNDS_S, seconds)] += 1
             self._seconds[route] += seconds
 
     def rejected(self, code: str, count: int = 1) -> None:
-        """A request, or a connection, that got a problem."""
+        """Count a request, or a connection, that got a problem."""
         text = "Requests and connections that were refused, by the code of the problem"
         self.add("http_rejected", text, count, reason=code)
 
     def add(self, name: str, text: str, count: float = 1, **labels: str) -> None:
-        """Count something else; a `count` of 0 makes it known."""
+        """Count another event; a `count` of 0 makes its name known."""
         said = ",".join(f'{key}="{value}"' for key, value in labels.items())
         self._texts[name] = text
         self._named[name, said] += count  # type: ignore[assignment]
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Have a value asked for at each scrape."""
+        """Register a value that is computed at each scrape."""
         self._gauges[name] = text, value
 
     def value(self, name: str, **labels: str) -> float:
@@ -85,7 +85,7 @@ class Counts:
         return [self._histogram(route, counts) for route, counts in self._times.items()]
 
     def totals(self) -> Mapping[str, float]:
-        """For `status`."""
+        """The counts for `status`."""
         return {
             "requests": sum(self._requests.values()),
             "rejected": sum(count for (name, _), count in self._named.items() if name == "http_rejected"),

@@ -1,4 +1,4 @@
-"""How many descriptors the HTTP face may have open, and so how many connections it takes. Knows no connection."""
+"""The number of descriptors that the HTTP face may open, and of connections that it accepts. Knows no connection."""
 
 import resource
 from typing import Final
@@ -6,21 +6,21 @@ from typing import Final
 import structlog
 
 OWN: Final = 256
-"""Files, listeners, clients that read rooms, questions to nodes."""
+"""Descriptors of files, listeners, clients that read rooms, requests to nodes."""
 SESSION: Final = 8
 """Descriptors of one user: two clients, each with sockets and the wake-up of its loop."""
 CONNECTIONS_MIN: Final = 16
 
 
 def fitting(connections: int, sessions: int, soft: int, hard: int) -> tuple[int, int]:
-    """The soft limit that is wanted, never above `hard` nor below `soft`, and the connections that fit below it."""
+    """The wanted soft limit, never above `hard` nor below `soft`, and the number of connections that fit below it."""
     wanted = connections + SESSION * sessions + OWN
     limit = max(soft, min(wanted, hard))
     return limit, min(connections, max(CONNECTIONS_MIN, connections - (wanted - limit)))
 
 
 def connections_possible(connections: int, sessions: int, log: structlog.typing.FilteringBoundLogger) -> int:
-    """Raise this process's limit, and tell how many of the connections fit; says so in the log where not all do."""
+    """Raise this process's limit, and return how many of the connections fit; logs if not all do."""
     infinite = resource.RLIM_INFINITY
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == infinite:

@@ -1,6 +1,6 @@
-"""The page that shows the API: `/docs`, from the files of the package `openapi-ui-bundles`, and `/openapi.json`.
+"""The page of the API: `/docs`, from the files of the package `openapi-ui-bundles`, and `/openapi.json`.
 
-The page loads nothing from elsewhere, and its Content-Security-Policy has browsers see to that.
+The page loads nothing from other servers, which its Content-Security-Policy enforces.
 """
 
 from functools import cache
@@ -72,7 +72,7 @@ def schema(request: AnyRequest) -> Response[bytes]:
 
 
 def described(app: Litestar) -> dict[str, Any]:
-    """The description of all routes. The framework knows no bodies, since routes read them themselves."""
+    """The description of all routes. The framework does not know bodies, because routes decode them themselves."""
     document: dict[str, Any] = app.openapi_schema.to_schema()
     for route in app.routes:
         operations = document["paths"].get(route.path_format, {})
@@ -89,7 +89,7 @@ def described(app: Litestar) -> dict[str, Any]:
 
 
 def _body(body: Body, prefix: str, components: dict[str, Any]) -> dict[str, Any]:
-    """The description of a body; its parts go to the components, under names of this operation."""
+    """The description of a body; its parts are added to the components, under names of this operation."""
     template = f"#/components/schemas/{prefix}{{name}}"
     schemas, parts = msgspec.json.schema_components(body.shapes, ref_template=template)
     components.setdefault("schemas", {}).update({prefix + name: part for name, part in parts.items()})

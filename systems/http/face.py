@@ -1,6 +1,6 @@
-"""What a system gives to the HTTP face, and what it gets. `System.http` names its module.
+"""The interface between a system and the HTTP face. `System.http` names the system's module.
 
-Knows no system but by name.
+Knows systems by name only.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,24 +31,24 @@ class Base:
     """The common parts for a system's routes."""
 
     options: HttpOptions
-    """The present ones: a reload replaces them."""
+    """The current options: a reload replaces them."""
     where: Where
     nodes: Nodes
-    """The nodes that run, with their admin addresses. Raises `UserError`."""
+    """Returns the running nodes, with their admin addresses. Raises `UserError`."""
     counts: Counts
     idempotency: Idempotency
     log: structlog.typing.FilteringBoundLogger
     cluster_secret_file: str
-    """The secret that nodes share, for systems whose nodes ask for a proof of it."""
+    """The secret that nodes share, for systems whose nodes require a proof of it."""
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """By system, what its `System.http_settings` said."""
+    """For each system, the value of its `System.http_settings`."""
 
     def ongoing(self, request: AnyRequest) -> Ongoing:
-        """The request in its own words."""
+        """The request as the face tracks it."""
         return ongoing(request.scope)
 
     async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Do it once for each `Idempotency-Key`; without that header, do it. Raises `Problem`."""
+        """Call `do` once for each `Idempotency-Key`; without that header, call it. Raises `Problem`."""
         key = request.headers.get("idempotency-key")
         if key is None:
             return await do()
@@ -69,31 +69,31 @@ class Face(Protocol):
         """Its handlers, with whole paths."""
 
     async def start(self) -> None:
-        """Begin to reach its servers; returns at once, also where none answers yet."""
+        """Start to connect to its servers; returns at once, even if none answers yet."""
 
     def redirect(self, address: muster.Address) -> None:
-        """Go by these servers from now on."""
+        """Use these servers from now on."""
 
     def access_changed(self) -> None:
-        """Look again whether who is served may still be."""
+        """Check again whether the present callers may still be served."""
 
     def drain(self) -> None:
-        """End what would last: streams say goodbye."""
+        """End lasting requests: streams say goodbye."""
 
     async def stop(self) -> None:
         """Close all."""
 
     def status(self) -> dict[str, Any]:
-        """For `muster status`."""
+        """The state for `muster status`."""
 
 
 class Module(Protocol):
-    """`control/SYSTEM/http.py`."""
+    """The module of a system: `systems/SYSTEM/http/routes.py`."""
 
     def face(self, base: Base) -> Face:
         """Its part in one process."""
 
 
 def modules() -> list[Module]:
-    """Those of all systems."""
+    """The modules of all systems."""
     return [cast(Module, import_module(system.http)) for system in systems.named().values() if system.http]

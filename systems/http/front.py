@@ -45,17 +45,17 @@ class Ongoing:
         self.status = 0
         self.streams = False
         self.whole = not ({b"content-length", b"transfer-encoding"} & headers.keys())
-        """Whether the body has come."""
+        """True once the body has arrived."""
         self._deadline = deadline
 
     def extend(self, seconds: float) -> None:
-        """Extend its deadline by this."""
+        """Extend its deadline by this many seconds."""
         when = self._deadline.when()
         if when is not None:
             self._deadline.reschedule(when + seconds)
 
     def stream(self) -> None:
-        """Let it last."""
+        """Remove its deadline."""
         self.streams = True
         self._deadline.reschedule(None)
 
@@ -84,7 +84,7 @@ class Front:
         self.running = 0
 
     def take(self, routes: Application, hosts: tuple[str, ...], request_s_max: float) -> None:
-        """Use these for new requests; running ones keep the former."""
+        """Use these for new requests; running ones keep the former ones."""
         self._routes, self._seconds = routes, request_s_max
         self._hosts = tuple(host.lower() for host in hosts)
         self._host_known = lru_cache(HOSTS_KEPT)(self.host_known)
@@ -135,7 +135,7 @@ class Front:
         if not self._host_known(request.host):
             await self._refuse(Problem("unknown_host", f"{request.host!r:.80} is not in http.hosts"), request, send)
             return
-        if self.draining and scope["path"] not in PROBES:  # probes learn it in their own way
+        if self.draining and scope["path"] not in PROBES:  # probes report it in their own way
             await self._refuse(Problem("draining"), request, send)
             return
         try:
@@ -149,7 +149,7 @@ class Front:
             await self._routes(scope, hear, say)
 
     async def _head(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As GET, up to the end of the head: also where that would be a stream."""
+        """Answer as for GET, up to the end of the head, even for a stream."""
         begun = asyncio.Event()
 
         async def say(message: Message) -> None:
@@ -172,7 +172,7 @@ class Front:
         await send({"type": "http.response.body", "body": b""})
 
     async def _late(self, request: Ongoing, send: Send) -> None:
-        if request.status:  # the answer has begun, and is not read
+        if request.status:  # the answer has begun, but is not read
             self._counts.rejected("unread")
             if request.connection is not None:
                 request.connection.abort()
@@ -189,7 +189,7 @@ class Front:
         await send({"type": "http.response.body", "body": body})
 
     def host_known(self, host: str) -> bool:
-        """Whether a Host header is one of ours. An address is no name that a stranger can point here."""
+        """Whether a Host header is accepted. An address is always accepted: a stranger cannot point it here."""
         match = HOST.fullmatch(host)
         if match is None:
             return False

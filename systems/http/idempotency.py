@@ -1,6 +1,6 @@
-"""The answers that were given to an `Idempotency-Key`: the same request again gets the same answer, and does nothing.
+"""The answers to requests with an `Idempotency-Key`: a repeated request gets the same answer, and does nothing.
 
-In this process's memory alone, bounded by count, bytes and time. Knows no route.
+Only in this process's memory, bounded by count, bytes and time. Knows no route.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from muster_server.systems.http.problems import Problem
 BYTES_MAX: Final = 64 << 20
 KEY_CHARS_MAX: Final = 255
 WAIT_S: Final = 10.0
-"""A duplicate waits this long for the first."""
+"""A duplicate waits this many seconds for the first request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Answer:
 
 
 class Nothing(Exception):
-    """Raised by a request that did nothing at all: another one with its key begins anew."""
+    """Raised by a request that did nothing at all: another one with its key is carried out."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.code)
@@ -45,7 +45,7 @@ class _Kept:
 
 
 class Idempotency:
-    """Recent answers. `seconds`: their lifetime; `count`: their number."""
+    """Recent answers. `seconds`: their lifetime; `count`: limit of their number."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Idempotency:
     async def once(
         self, scope: tuple[str, ...], key: str, request: bytes, do: Callable[[], Awaitable[Answer]]
     ) -> Answer:
-        """Do it, unless the same request with this key was done: then return the answer of that.
+        """Call `do`, unless the same request with this key was carried out: then return its answer.
 
         Raises `Problem`: that of `do` (kept too, unless it raised `Nothing`), `idempotency_mismatch`, `in_progress`, or
-        `busy` when running requests hold all places.
+        `busy` if running requests fill the limit.
         """
         if not 0 < len(key) <= KEY_CHARS_MAX:
-            raise Problem("bad_request", f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
+            raise Problem("bad_request", f"invalid Idempotency-Key (expected 1 to {KEY_CHARS_MAX} characters)")
         self._forget_old()
         place, fingerprint = (*scope, key), hashlib.sha256(request).digest()
         kept = self._kept.get(place)
@@ -90,7 +90,7 @@ class Idempotency:
         except Problem as problem:
             kept.done.set_result(problem)
             raise
-        except BaseException:  # cancelled in the middle, or a defect: it may be done
+        except BaseException:  # cancelled in the middle, or an internal error: it may have been carried out
             kept.done.set_result(Problem("timeout", "the first request with this Idempotency-Key did not end"))
             raise
         kept.done.set_result(answer)
@@ -113,7 +113,7 @@ class Idempotency:
 
     def _forget_old(self) -> None:
         now = self._clock()
-        while self._kept:  # all are kept for as long, so the oldest ends first
+        while self._kept:  # all have the same lifetime, so the oldest ends first
             place, kept = next(iter(self._kept.items()))
             if kept.until > now:
                 return
@@ -124,7 +124,7 @@ class Idempotency:
             oldest = next((place for place, kept in self._kept.items() if kept.done.done()), None)
             if oldest is None:
                 if places:
-                    raise Problem("busy", "too many requests with an Idempotency-Key run")
+                    raise Problem("busy", "too many running requests with an Idempotency-Key")
                 return
             self._drop(oldest)
 

@@ -1,7 +1,7 @@
 """API keys: a file with their hashes and scopes, how it is written, and how a running process follows it.
 
-A key is `mk_ID_SECRET`. The file has the SHA-256 of the secret, which has 256 random bits: nothing slower is needed. A scope
-is `ACTION:PATTERN`; the actions are those of the systems. Knows no route and no HTTP.
+A key is `mk_ID_SECRET`. The file has the SHA-256 of the secret, which has 256 random bits: no slower hash is needed. A
+scope is `ACTION:PATTERN`; the actions are those of the systems. Knows no route and no HTTP.
 """
 
 import fcntl
@@ -49,26 +49,27 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Seconds since 1970."""
 
     def allows(self, action: str, room: str, *, whole: bool = False) -> bool:
-        """Whether one of its scopes covers this. `whole`: by its whole name, or by `*` alone."""
+        """Whether one of its scopes covers this. `whole`: only by its full name, or by `*`."""
         return any(covers(scope, action, room, whole=whole) for scope in self.scopes)
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file."""
+    """The content of the file."""
 
     format: int = FORMAT
     keys: Annotated[tuple[Key, ...], Meta(max_length=KEYS_MAX)] = ()
 
 
 def full_name(room: str) -> str:
-    """With its namespace: `lobby` is `default:lobby`."""
+    """The name with its namespace: `lobby` is `default:lobby`."""
     return room if ":" in room else DEFAULT_NAMESPACE + room
 
 
 def covers(scope: str, action: str, room: str, *, whole: bool = False) -> bool:
-    """Whether a scope allows an action on a room. `*` alone is every room, else it stands for the rest of a name.
+    """Whether a scope allows an action on a room. `*` alone matches every room, at the end of a pattern the rest of a
+    name.
 
-    `whole`: the begin of this name means nothing, as that of a hash.
+    `whole`: the beginning of this name has no meaning, for example because it is a hash.
     """
     its, _, pattern = scope.partition(":")
     if its != action:
@@ -82,14 +83,14 @@ def covers(scope: str, action: str, room: str, *, whole: bool = False) -> bool:
 
 
 def check_scope(scope: str, actions: Mapping[str, str]) -> str:
-    """The scope as it is kept: `members` and `members:` are `members:*`. Raises `UserError`."""
+    """The stored form of a scope: `members` and `members:` are `members:*`. Raises `UserError`."""
     action, _, pattern = scope.partition(":")
     if action not in actions:
-        raise UserError(f"--scope: {action!r:.40} is none of {', '.join(actions)}", USAGE)
+        raise UserError(f"--scope: unknown action {action!r:.40} (expected one of {', '.join(actions)})", USAGE)
     if ANYTHING in pattern[:-1]:
-        raise UserError(f"--scope: {scope!r:.80}: a * stands at the end of a pattern, or alone", USAGE)
+        raise UserError(f"--scope: invalid pattern {scope!r:.80}: * is allowed at the end, or alone", USAGE)
     if not pattern.isprintable() or len(pattern.encode()) > 200:
-        raise UserError(f"--scope: {scope!r:.80}: no room has such a name", USAGE)
+        raise UserError(f"--scope: invalid pattern {scope!r:.80}: no room can have such a name", USAGE)
     return f"{action}:{pattern or ANYTHING}"
 
 
@@ -102,18 +103,20 @@ def read(file: Path) -> Keys:
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{file}: not written by this version of muster key: {error}") from None
+        raise ConfigError(f"{file} was written by another version of muster key: {error}") from None
     if found.format != FORMAT:
-        raise ConfigError(f"{file}: has format {found.format}, this version reads {FORMAT}")
+        raise ConfigError(f"{file} has format {found.format}, but this version reads only {FORMAT}")
     return found
 
 
 def create(file: Path, name: str, scopes: Sequence[str], actions: Mapping[str, str]) -> tuple[Key, str]:
-    """Add a key. Gives it and its secret form, which is nowhere else. Raises `UserError`."""
+    """Add a key. Returns it and its secret form, which is not stored. Raises `UserError`."""
     if not NAME.fullmatch(name):
-        raise UserError(f"NAME: {name!r:.80} is not 1 to 64 letters, digits, dots, dashes and underscores", USAGE)
+        raise UserError(
+            f"NAME: invalid name {name!r:.80} (expected 1 to 64 letters, digits, dots, dashes and underscores)", USAGE
+        )
     if not 1 <= len(scopes) <= SCOPES_MAX:
-        raise UserError(f"--scope: a key has 1 to {SCOPES_MAX} scopes", USAGE)
+        raise UserError(f"--scope: invalid number of scopes (expected 1 to {SCOPES_MAX})", USAGE)
     checked = tuple(dict.fromkeys(check_scope(scope, actions) for scope in scopes))
     secret = secrets.token_urlsafe(SECRET_BYTES)
     key = Key(
@@ -121,9 +124,9 @@ def create(file: Path, name: str, scopes: Sequence[str], actions: Mapping[str, s
     )
     with _changing(file) as (before, write):
         if any(each.name == name for each in before.keys):
-            raise UserError(f"NAME: there is a key {name!r} already; muster key revoke {name} ends it")
+            raise UserError(f"NAME: key {name!r} exists already; remove it with muster key revoke {name}")
         if len(before.keys) >= KEYS_MAX:
-            raise UserError(f"{file}: has {KEYS_MAX} keys, and takes no more")
+            raise UserError(f"{file}: too many keys (limit {KEYS_MAX}); revoke some")
         write(Keys(keys=(*before.keys, key)))
     return key, f"{PREFIX}{key.id}_{secret}"
 
@@ -133,14 +136,14 @@ def revoke(file: Path, which: str) -> Key:
     with _changing(file) as (before, write):
         found = [key for key in before.keys if which in {key.name, key.id}]
         if not found:
-            raise UserError(f"no key {which!r:.80}; muster key ls shows them")
+            raise UserError(f"no key {which!r:.80}; muster key ls lists all")
         write(Keys(keys=tuple(key for key in before.keys if key is not found[0])))
     return found[0]
 
 
 @contextmanager
 def _changing(file: Path) -> Iterator[tuple[Keys, Callable[[Keys], None]]]:
-    """One writer at a time, over all processes."""
+    """Change the file; one writer at a time, over all processes."""
     try:
         with (file.parent / f".{file.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -153,21 +156,21 @@ def _changing(file: Path) -> Iterator[tuple[Keys, Callable[[Keys], None]]]:
 
 
 class Keyring:
-    """The keys in force. `look` takes up a changed file; one that cannot be read leaves the keys as they are."""
+    """The current keys. `look` reloads a changed file; an unreadable one leaves the keys unchanged."""
 
     def __init__(self, file: Path, log: "FilteringBoundLogger") -> None:
         self._file, self._log = file, log
         self._seen: tuple[int, int, int] | None = None
         self._by_id: Mapping[str, Key] = {}
         self.changes = 0
-        """How often other keys came into force."""
+        """Number of reloads of other keys."""
         self.failures = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def look(self) -> bool:
-        """Read the file if it is another one than before. Tells whether other keys are in force."""
+        """Reload the file if it was replaced. Returns whether the keys changed."""
         seen = self._stamp()
         if seen == self._seen and self.changes:
             return False
@@ -176,16 +179,16 @@ class Keyring:
             keys = read(self._file)
         except ConfigError as error:
             self.failures += 1
-            self._log.error("the keys stay as they are", why=str(error))
+            self._log.error("cannot reload the keys; keeping the old ones", why=str(error))
             return False
         if open_to_all([str(self._file)]):
-            self._log.warning("everybody on this machine may read or write the file of keys", file=str(self._file))
+            self._log.warning("all users of this machine can read or write the file of keys", file=str(self._file))
         self._by_id = {key.id: key for key in keys.keys}
         self.changes += 1
         return True
 
     def find(self, credential: str) -> Key | None:
-        """The key of this credential. Takes as long whether there is such an id or not."""
+        """The key of this credential. Takes the same time whether the id exists or not."""
         match = _KEY.fullmatch(credential)
         if match is None:
             return None
@@ -194,7 +197,7 @@ class Keyring:
         return key if hmac.compare_digest(_hash(match[2]), wanted) else None
 
     def current(self, key_id: str) -> Key | None:
-        """The key as it is now, None once it is revoked."""
+        """The current state of the key; None once it is revoked."""
         return self._by_id.get(key_id)
 
     def _stamp(self) -> tuple[int, int, int] | None:

@@ -1,4 +1,5 @@
-"""The nodes that a system's routes ask, looked for again each second, and the key that proves the cluster's secret to them.
+"""The nodes that a system's routes ask, looked up again each second, and the key that proves the cluster's secret to
+them.
 
 Knows no system.
 """
@@ -18,14 +19,14 @@ LOOK_S: Final = 1.0
 
 
 class Lookout:
-    """For one system's face. `look` before `nodes` are used."""
+    """The nodes of one system. Call `look` before using `nodes`."""
 
     def __init__(self, base: Base) -> None:
         self.nodes: Sequence[Process] = ()
         self._base, self._looked = base, 0.0
 
     async def look(self) -> None:
-        """Find the nodes, unless that was done within a second. Raises `Problem`."""
+        """Look up the nodes, unless that was done within a second. Raises `Problem`."""
         if time.monotonic() - self._looked > LOOK_S:
             try:
                 self.nodes = await self._base.nodes()
@@ -34,7 +35,7 @@ class Lookout:
             self._looked = time.monotonic()
 
     def forget(self) -> None:
-        """Find them again with the next request."""
+        """Look them up again with the next request."""
         self._looked = 0.0
 
     def key(self) -> bytes:

@@ -49,7 +49,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "disk_full": Kind(503, True, "The disk of the store is full; nothing was changed"),
     "draining": Kind(503, True, "The server is about to end"),
     "unavailable": Kind(503, True, "The servers behind do not answer"),
-    "timeout": Kind(504, True, "No answer in time; the action may be done all the same"),
+    "timeout": Kind(504, True, "No answer in time; the action may have been carried out"),
 }
 RETRY_S: Final[Mapping[str, float]] = {
     "in_progress": 1,
@@ -69,7 +69,7 @@ class Problem(Exception):
         super().__init__(code, detail)
         self.code, self.kind = code, KINDS[code]
         self.detail = shown(detail) if self.kind.status >= 500 else detail
-        """Of what failed behind: without the address of a store, its URL, user or file."""
+        """Details of a failed store or server do not show its address, URL, user or file."""
         self.retry_after = RETRY_S.get(code) if retry_after is None else retry_after
         self.more = more
 

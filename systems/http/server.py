@@ -1,6 +1,6 @@
 """The HTTP face of one process: its port, its routes, its life. Runs in the process's own loop, without a thread.
 
-Puts together what the other files here own. Knows systems by what `system.py` says of them.
+Combines the other files here. Knows systems by their modules (`face.py`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from muster_server.systems.http.options import RELOADS, HttpOptions
 from muster_server.systems.http.problems import CONTENT_TYPE, Problem
 
 LOOK_S: Final = 1.0
-"""How often the file of keys is looked at."""
+"""Seconds between checks of the file of keys."""
 BACKLOG: Final = 1_024
 CORS_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-API-Key", "X-Request-Id")
 CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed")
@@ -50,32 +50,32 @@ CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 41
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What one process needs, resolved."""
+    """The resolved settings of one process."""
 
     options: HttpOptions
     bind: tuple[str, int]
     keys_file: Path
     trust: Trust
-    """The secrets and keys that judge users' tokens."""
+    """The secrets and keys that verify users' tokens."""
     where: Where
     """The folder of the instance, or the addresses of its servers with the token that programs share."""
     nodes: Nodes
-    """The nodes that run, for what is asked of their admin ports."""
+    """Returns the running nodes, for requests to their admin ports."""
     version: str
     cluster_secret_file: str = ""
     """The secret that nodes share."""
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """By system, what its routes are told."""
+    """For each system, the settings of its routes."""
 
 
 class HttpFace:
-    """Call `start`, then `drain` and `stop`. `ready` says whether requests can be done."""
+    """Call `start`, then `drain` and `stop`. `ready` tells whether requests can be served."""
 
     def __init__(self, settings: Serving, log: structlog.typing.FilteringBoundLogger) -> None:
         options = settings.options
         self._settings, self._log = settings, log
         self._options = options
-        """The present ones: a reload replaces them."""
+        """The current options: a reload replaces them."""
         self.counts = Counts()
         self._keyring = Keyring(settings.keys_file, log)
         self._access = Access(
@@ -109,22 +109,22 @@ class HttpFace:
         self._server: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         gauge = self.counts.gauge
-        gauge("http_connections", "Connections that are open", self._connections)
-        gauge("http_requests_running", "Requests and streams that run", lambda: self._front.running)
-        gauge("http_keys", "API keys in force", lambda: len(self._keyring))
-        gauge("http_idempotency_keys", "Answers that are kept for an Idempotency-Key", lambda: len(idempotency))
+        gauge("http_connections", "Open connections", self._connections)
+        gauge("http_requests_running", "Running requests and streams", lambda: self._front.running)
+        gauge("http_keys", "Current API keys", lambda: len(self._keyring))
+        gauge("http_idempotency_keys", "Stored answers to requests with an Idempotency-Key", lambda: len(idempotency))
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen and serve. Raises `UserError` when the port is taken."""
+        """Listen and serve. Raises `UserError` if the port is in use."""
         options, (host, port) = self._settings.options, self._settings.bind
         self._keyring.look()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except OSError as error:
-            raise UserError(f"http.bind: {host}:{port}: {error.strerror}; set another one") from None
+            raise UserError(f"http.bind: {host}:{port}: {error.strerror}; set another address") from None
         self._address = host, int(listening.getsockname()[1])
         for face in self._faces:
             await face.start()
@@ -158,7 +158,7 @@ class HttpFace:
         self._log.info("listens", url=self.url, keys=len(self._keyring))
 
     def drain(self) -> None:
-        """Take nothing new, have streams say goodbye, let what runs finish. `stop` waits for it."""
+        """Accept nothing new, let streams say goodbye and running requests finish. `stop` waits for them."""
         if self._front.draining:
             return
         self._front.draining = True
@@ -168,7 +168,7 @@ class HttpFace:
             self._server.end()
 
     async def stop(self) -> None:
-        """Wait until what runs has finished, at most `drain_s`, and close all."""
+        """Wait until running requests have finished, for at most `drain_s`, and close everything."""
         self.drain()
         for task in self._tasks[1:]:
             task.cancel()
@@ -180,12 +180,13 @@ class HttpFace:
                 each.transport.abort()
 
     def reload(self, trust: Trust) -> None:
-        """Judge users' tokens by this from now on, and look at the file of keys. Raises `SpecError`."""
+        """Use these secrets, keys and revocations for users' tokens from now on, and check the file of keys. Raises
+        `SpecError`."""
         self._access.take_trust(trust)
         self._look()
 
     def take(self, options: HttpOptions) -> None:
-        """Use the `RELOADS` of these for new requests."""
+        """Use the `RELOADS` of these options for new requests."""
         before = self._options
         now = msgspec.structs.replace(before, **{name: getattr(options, name) for name in RELOADS})
         self._options = self._base.options = now
@@ -195,30 +196,30 @@ class HttpFace:
         self._front.take(self._routes, self._hosts(), now.request_s_max)
 
     def redirect(self, address: muster.Address) -> None:
-        """Go by these servers from now on, as a registry says."""
+        """Use these servers of the registry from now on."""
         for face in self._faces:
             face.redirect(address)
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be done."""
+        """Whether requests can be served."""
         return self._server is not None and not self._front.draining and all(face.ready for face in self._faces)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, once it has started."""
+        """The address that it listens on, once it has started."""
         return self._address
 
     @property
     def url(self) -> str:
-        """The same as clients write it."""
+        """The address as a URL."""
         host, port = self.address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status` of the process."""
+        """The state for `/api/v1/status` of the process."""
         said: dict[str, Any] = {"ready": self.ready, "draining": self._front.draining, "url": self.url}
         said |= {"connections": self._connections(), "running": self._front.running, "keys": len(self._keyring)}
         said |= self.counts.totals()
@@ -226,7 +227,7 @@ class HttpFace:
             said |= face.status()
         return said
 
-    # --- inside -------------------------------------------------------------------------------------------------
+    # --- internal -------------------------------------------------------------------------------------------------
 
     def _connections(self) -> int:
         return 0 if self._server is None else len(self._server.server_state.connections)
@@ -241,7 +242,7 @@ class HttpFace:
 
     def _look(self) -> None:
         if self._keyring.look():
-            self._log.info("other keys are in force", keys=len(self._keyring))
+            self._log.info("the keys changed", keys=len(self._keyring))
             for face in self._faces:
                 face.access_changed()
 
@@ -296,7 +297,7 @@ class HttpFace:
         return made
 
     async def _decode(self, request: AnyRequest) -> None:
-        """Decode the names in the path, each once, and look at the query. Raises `Problem`."""
+        """Decode the names in the path, each once, and check the query. Raises `Problem`."""
         names: dict[str, str] = request.scope["path_params"]
         decoded: dict[str, str] = {}
         for name, encoded in names.items():
@@ -322,11 +323,11 @@ class HttpFace:
         )
 
     def _http(self, request: AnyRequest, error: HTTPException) -> Response[bytes]:
-        """What the framework refuses by itself."""
+        """The answer to a request that the framework refuses."""
         code = CODES.get(error.status_code, "bad_request" if error.status_code < 500 else "internal")
         extra = error.extra if isinstance(error.extra, list) else []
         wrong = [f"{each['key']}: {each['message']}" for each in extra if isinstance(each, dict) and "key" in each]
-        detail = "; ".join(wrong) if wrong else f"at most {self._options.body_bytes_max} bytes"
+        detail = "; ".join(wrong) if wrong else f"too long (limit {self._options.body_bytes_max} bytes)"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:
             taken = {each.strip() for each in (error.headers or {}).get("allow", "").split(",")}
@@ -339,7 +340,7 @@ class HttpFace:
 
 
 def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:
-    """The words that each route takes in its query, by path and method: its parameters, and those of `opt["query"]`."""
+    """The query parameters of each route, by path and method: its own, and those of `opt["query"]`."""
     found: dict[tuple[str, str], uri.Query] = {}
     for route in app.routes:
         if isinstance(route, HTTPRoute):
@@ -362,7 +363,7 @@ def _cors(options: HttpOptions) -> CORSConfig | None:
 
 
 async def serve(settings: Serving, log: structlog.typing.FilteringBoundLogger, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, then drain. Raises `UserError` when the port is taken."""
+    """Serve until `stop` is set, then drain. Raises `UserError` if the port is in use."""
     face = HttpFace(settings, log)
     await face.start()
     try:

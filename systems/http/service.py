@@ -1,4 +1,4 @@
-"""The HTTP face in a process: joins `server.py` to the process that runs it, and to the map of the nodes."""
+"""The HTTP face in a process: connects `server.py` to its process, and to the map of the nodes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ from muster_server.systems.http.server import HttpFace, Serving
 from muster_server.systems.http.system import HttpSettings
 
 LOOK_S: Final = 0.1
-"""How often the map and the readiness are looked at."""
+"""Seconds between checks of the map and the readiness."""
 
 
 class HttpService:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of the HTTP face."""
 
     def __init__(self, spec: Spec, settings: HttpSettings, context: Context) -> None:
         """Raises `SpecError`."""
@@ -49,7 +49,7 @@ class HttpService:
         )
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Serve until `stop` is set, then finish what runs, for at most `http.drain_s`."""
+        """Serve until `stop` is set, then finish running requests, for at most `http.drain_s`."""
         await self._server.start()
         following = asyncio.create_task(self._follow())
         try:
@@ -61,7 +61,7 @@ class HttpService:
             self.closed = True
 
     async def _follow(self) -> None:
-        """Go by the nodes of the map, and tell when that changes whether requests can be done."""
+        """Use the nodes of the map, and report changes of the readiness."""
         while True:
             if self._registry and self._context.snapshot() is not self._map:
                 self._map = self._context.snapshot()
@@ -84,13 +84,13 @@ class HttpService:
         return muster.Address(gateways, proxies, token)
 
     async def _nodes(self) -> Sequence[Process]:
-        """The nodes that run. Raises `UserError`."""
+        """The running nodes. Raises `UserError`."""
         if not self._registry:
             return instance.find(Folder(Path(self._told.folder))).processes
         return [instance.registered(node, self._access) for node in self._context.snapshot().nodes]
 
     def status(self) -> dict[str, Any]:
-        """What it serves, and what came of it."""
+        """The state of the face, and totals."""
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
         return {**self._server.status(), "state": state}
 
@@ -99,7 +99,7 @@ class HttpService:
         return self._server.counts.counters()
 
     def gauges(self) -> list[Figure]:
-        """Connections, requests that run, keys."""
+        """Connections, running requests, keys."""
         return self._server.counts.gauges()
 
     def histograms(self) -> list[Histogram]:
@@ -107,7 +107,7 @@ class HttpService:
         return self._server.counts.histograms()
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
+        """The address that it listens on."""
         return [self._server.address]
 
     def take(self, settings: HttpSettings) -> None:
@@ -115,7 +115,7 @@ class HttpService:
         self._server.take(settings.options)
 
     def take_trust(self, trust: Trust) -> None:
-        """Judge users' tokens by this from now on."""
+        """Use these secrets, keys and revocations for users' tokens from now on."""
         self._server.reload(trust)
 
 

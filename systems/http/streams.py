@@ -10,7 +10,7 @@ from litestar.response.base import ASGIResponse
 from muster_server.systems.http.front import Ongoing
 
 RETRY_MS: Final = 1_000
-"""Pause before clients reconnect."""
+"""Pause before clients reconnect, in ms."""
 
 Send = Callable[[Any], Coroutine[Any, Any, None]]
 
@@ -43,7 +43,7 @@ class EventStream(Response[bytes]):
         self._stream = stream
 
     def to_asgi_response(self, app: Any, request: Any, **options: Any) -> ASGIResponse:
-        """In the form of the framework."""
+        """The response in the framework's form."""
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         response = _StreamResponse(media_type="text/event-stream", headers=headers)
         response.stream, response.ongoing = self._stream, request.scope["state"]["request"]
@@ -51,13 +51,14 @@ class EventStream(Response[bytes]):
 
 
 COMMENT: Final = b":\n"
-"""It says that the stream lives. Without an empty line, at which readers as httpx-sse would tell an event without data."""
+"""A comment that shows that the stream is alive. It has no blank line, which some readers, for example httpx-sse, would
+take for an empty event."""
 BEGIN: Final = f"retry: {RETRY_MS}\n".encode()
-"""The begin of a stream, of the block of its first event."""
+"""The beginning of a stream, part of the block of its first event."""
 
 
 def event(name: str, data: Any, id: str = "") -> bytes:
-    """One event with a name and JSON, and perhaps an id."""
+    """One event with a name and JSON, and optionally an id."""
     known = f"id: {id}\n".encode() if id else b""
     return b"%sevent: %s\ndata: %s\n\n" % (known, name.encode(), msgspec.json.encode(data))
 

@@ -1,4 +1,4 @@
-"""The system of the HTTP face: one role, a face. Any number of its nodes serve behind a balancer."""
+"""The system of the HTTP face: one role, a face. Several nodes can serve behind a load balancer."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,30 +11,30 @@ from muster_server.plane.kind import Around, Pods, RoleKind, System, named, numb
 from muster_server.systems.http.options import RELOADS, HttpOptions
 
 KEYS: Final = "http-keys.json"
-"""The file of API keys in the folder of an instance, or of a node."""
+"""Name of the file of API keys in the folder of an instance, or of a node."""
 MISSING: Final = "the HTTP face needs more libraries; to mend: pip install 'muster-server[http]'"
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an HTTP face is told."""
+    """The settings of an HTTP face."""
 
     options: HttpOptions
     keys_file: str
     folder: str
-    """Of the instance, where there is no registry."""
+    """Folder of the instance, if there is no registry."""
     systems: dict[str, dict[str, Any]] = {}
-    """By system, what its routes are told."""
+    """For each system, the settings of its routes."""
 
 
 def settle(options: HttpOptions, around: Around) -> HttpSettings:
-    """Out of the configuration."""
+    """Make the settings from the configuration."""
     keys_file = around.absolute(options.keys_file) or str(around.folder / KEYS)
     told = {each.name: named(each.http_settings)(around) for each in systems.named().values() if each.http_settings}
     return HttpSettings(options=options, keys_file=keys_file, folder=str(around.folder), systems=told)
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
-    """Why it cannot be served."""
+    """Why it cannot run; None: nothing is missing."""
     return None if find_spec("litestar") else MISSING
 
 
@@ -50,10 +50,10 @@ HTTP: Final = RoleKind(
     secrets=frozenset({"names", "token", "users"}),
     registers="serving",
     plural="http",
-    count_why="requests spread over them, by a balancer",
+    count_why="a load balancer spreads requests over them",
     ends=5,
     row=60,
-    # Rooms that are read take at most 1 GiB, answers that are kept 64 MiB.
+    # Rooms with readers take at most 1 GiB, stored answers 64 MiB.
     pods=Pods(port=8080, memory_max="2Gi", files={"http.keys_file": KEYS}),
     reloads={f"http.{name}": f"options.{name}" for name in RELOADS},
     received="muster_http_requests_total",

@@ -1,6 +1,6 @@
 """The path and the query of a request, each decoded once and strictly. Knows no route and no framework.
 
-The path stays encoded until its parts are told apart, so a name may contain a slash as `%2F`.
+The path stays encoded until it is split into parts, so a name may contain a slash as `%2F`.
 """
 
 import re
@@ -9,28 +9,28 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 SAFE: Final = "!$&'()*+,;=:@"
-"""Characters that may stand in a part of a path beside letters, digits and `-._~` (RFC 3986)."""
+"""Characters that a part of a path may contain besides letters, digits and `-._~` (RFC 3986)."""
 PLAIN: Final = re.compile(rb"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?|/")
 """A path without anything to decode."""
 MALFORMED: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class BadUri(ValueError):
-    """A path or a query that cannot be decoded. One line."""
+    """A path or a query cannot be decoded. The text is one line."""
 
 
 class Query(NamedTuple):
-    """The words that a route takes in its query."""
+    """The query parameters of a route."""
 
     words: Collection[str] = ()
     lists: Collection[str] = ()
-    """Those of `words` that may be repeated."""
+    """The parameters in `words` that may be repeated."""
 
 
 def path(raw: bytes) -> str:
     """The path with each part encoded in one way, so that equal paths are equal text. Raises `BadUri`.
 
-    A part that cannot be decoded stays as it is; `part` refuses it.
+    A part that cannot be decoded stays unchanged; `part` refuses it.
     """
     if PLAIN.fullmatch(raw):
         return raw.decode("ascii")
@@ -46,7 +46,7 @@ def part(encoded: str) -> str:
 
 
 def check_query(raw: bytes, known: Query) -> None:
-    """Refuse what a route does not take: an unknown word, a word twice, bytes that are not UTF-8. Raises `BadUri`."""
+    """Refuse an unknown parameter, a repeated one, or bytes that are not UTF-8. Raises `BadUri`."""
     seen: set[str] = set()
     for each in filter(None, raw.split(b"&")):
         encoded, _, value = each.partition(b"=")
@@ -54,9 +54,9 @@ def check_query(raw: bytes, known: Query) -> None:
         _text(value, "query")
         if word not in known.words:
             takes = ", ".join(sorted(known.words)) or "no words"
-            raise BadUri(f"the query has the unknown word {word!r:.80}; this path takes {takes}")
+            raise BadUri(f"unknown query parameter {word!r:.80}; this path accepts {takes}")
         if word in seen and word not in known.lists:
-            raise BadUri(f"the query has the word {word} twice")
+            raise BadUri(f"query parameter {word} is repeated")
         seen.add(word)
 
 
@@ -69,7 +69,7 @@ def _canonical(encoded: bytes) -> str:
 
 def _text(encoded: bytes, where: str) -> str:
     if MALFORMED.search(encoded):
-        raise BadUri(f"the {where} has a % without two hex digits; a % itself is written %25")
+        raise BadUri(f"the {where} has a % without two hex digits; write a % as %25")
     try:
         return unquote_to_bytes(encoded).decode()
     except UnicodeDecodeError:

@@ -1,1 +1,1 @@
-"""Likes: durable before the answer, exact, ranked, behind Redis's protocol. Knows no other system."""
+"""Likes: durable before the answer, exact, ranked, over Redis's protocol. Knows no other system."""

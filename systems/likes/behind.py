@@ -1,7 +1,8 @@
-"""Write-behind: in passes, items that changed go to the database, now and then with a snapshot, then the log is trimmed.
+"""Write-behind: in passes, changed items go to the database, now and then with a snapshot, then the log is trimmed.
 
-Owns when and in which order. An item's mark goes only if the item has not changed since its row was taken. Without its
-database a node goes on: marks stay, and the log keeps all that the database lacks. Knows no SQL.
+Owns the order and the time of passes. An item's mark is cleared only if the item has not changed since its row was
+made. Without its database a node continues: marks stay, and the log keeps everything that the database lacks. Knows no
+SQL.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ from muster_server.systems.likes.records import Kept, Row, User
 
 ROWS: Final = 500
 ROW_BYTES: Final = 1 << 20
-"""Rows of one transaction: their making holds up the loop for about 2 ms."""
+"""Limit of the rows of one transaction: making them blocks the loop for about 2 ms."""
 USERS: Final = 5_000
 SLICE_BYTES: Final = 128 << 10
-"""A slice of a snapshot: it holds up the loop for below 1 ms on an idle core."""
+"""Size of a slice of a snapshot: it blocks the loop for less than 1 ms on an idle core."""
 
 
 class Store(Protocol):
@@ -32,19 +33,19 @@ class Store(Protocol):
     where: str
 
     async def load(self) -> Kept:
-        """What it holds."""
+        """The content of the database."""
 
     async def claim(self, epoch: int) -> None:
         """Write for the owner of this epoch from now on; earlier owners are refused."""
 
     async def write_users(self, new: Sequence[User], total: int) -> None:
-        """Write users who are new; `total` users are there then."""
+        """Write new users; `total` is the number of users after that."""
 
     async def write(self, rows: Sequence[Row], offset: int | None) -> None:
-        """Write rows that are newer; with an offset, rows hold all changes below it from now on."""
+        """Write newer rows. With an offset, the rows contain all changes below it from now on."""
 
     async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
-        """Keep a snapshot of all records below this offset, and of those before only the one at `former`."""
+        """Store a snapshot of all records below this offset; of the earlier snapshots keep only the one at `former`."""
 
     async def former(self, offset: int) -> tuple[int, bytes] | None:
         """The newest snapshot before this offset, and its own offset."""
@@ -54,7 +55,7 @@ class Store(Protocol):
 
 
 class Behind:
-    """Writes behind while `run` runs; `last` writes once more at the end. `kept`: None if the database was away."""
+    """Writes behind while `run` runs; `last` writes once more at the end. `kept`: None if the database did not answer."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class Behind:
         self._kept = None if kept is None else replace(kept, snapshot=None)
         self._claimed = self._refuses = False
         self.trim: Callable[[int], Awaitable[None]] = self._trim
-        """Drops records of the log that a snapshot holds."""
+        """Drops records of the log that a snapshot contains."""
         self.passes = self.failed = self.rows = self.snapshots = 0
         self.error = ""
         """The error of the last attempt; empty after a success."""
         self._since = time.monotonic()
-        """The beginning of the last pass that was whole."""
+        """Start of the last successful pass."""
         if kept is not None:
             engine.written_below(kept.offset)
 
@@ -82,7 +83,7 @@ class Behind:
         self._engine.trim(offset)
 
     async def run(self) -> None:
-        """Pass after pass, until cancelled."""
+        """Run passes until cancelled."""
         every_s = self._options.write_behind_ms / 1000
         loop = asyncio.get_running_loop()
         due = loop.time() + every_s
@@ -96,9 +97,9 @@ class Behind:
         await self._store.close()
 
     async def tried(self) -> bool:
-        """One pass; False if it failed, which is told.
+        """Run one pass; returns False if it failed, which is logged.
 
-        Raises `OSError` where the database proves that the log lacks records.
+        Raises `OSError` if the database proves that the log lacks records.
         """
         if self._refuses:
             return False
@@ -107,21 +108,21 @@ class Behind:
         except DatabaseError as error:
             self.failed += 1
             if not self.error:
-                self._log.warning("likes are not written behind; the log keeps them", reason=str(error))
+                self._log.warning("cannot write likes to the database; the log keeps them", reason=str(error))
             self.error = str(error)
             return False
         if self.error:
-            self._log.info("likes are written behind again")
+            self._log.info("writing likes to the database again")
         self.error = ""
         return True
 
     async def _pass(self) -> None:
         began, engine, store = time.monotonic(), self._engine, self._store
         kept = self._kept or await store.load()
-        if kept.proven > engine.offset():  # it was away at the start
+        if kept.proven > engine.offset():  # the database did not answer at the start
             self._refuses = True
             raise OSError(
-                f"the log ends at offset {engine.offset()}, and {store.where} has likes up to offset {kept.proven}"
+                f"the log ends at offset {engine.offset()}, but {store.where} has likes up to offset {kept.proven}"
             )
         if not self._claimed:
             await store.claim(engine.epoch())
@@ -144,7 +145,7 @@ class Behind:
         self._since = began
 
     async def _write_users(self, kept: Kept) -> Kept:
-        """Before the rows that name their dense ids."""
+        """Written before the rows that use their dense ids."""
         while new := self._engine.users(kept.users, USERS):
             await self._store.write_users(new, kept.users + len(new))
             kept = self._kept = replace(kept, users=kept.users + len(new))
@@ -158,18 +159,18 @@ class Behind:
             await asyncio.sleep(0)
         await self._store.keep_snapshot(offset, b"".join(parts), kept.snapshot_offset)
         self._kept = replace(kept, snapshot_offset=offset)
-        await self.trim(kept.snapshot_offset)  # from where a node starts if this snapshot is damaged
+        await self.trim(kept.snapshot_offset)  # the start of a node if this snapshot is damaged
         self.snapshots += 1
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     @property
     def behind_s(self) -> float:
-        """Seconds since the beginning of the last pass that was whole; 0 if nothing waits."""
+        """Seconds since the start of the last successful pass; 0 if nothing waits."""
         return round(time.monotonic() - self._since, 3) if self._engine.dirty() else 0.0
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status`."""
+        """The state for `/api/v1/status`."""
         kept = self._kept or Kept()
         return {
             "url": self._store.where,
@@ -183,26 +184,26 @@ class Behind:
         }
 
     def note(self) -> str:
-        """The same in words, for `muster status`."""
+        """The same as text, for `muster status`."""
         behind = self._engine.dirty()
         if self.error:
             return f"database {self._store.where}: {behind} items not written for {self.behind_s:.0f} s: {self.error}"
         return f"database {self._store.where}: {behind} items wait for the next pass"
 
     def counters(self) -> list[Figure]:
-        """As those of a service."""
+        """As `Service.counters`."""
         return [
-            ("likes_passes", "Passes of the write-behind that were whole", self.passes),
-            ("likes_passes_failed", "Passes of the write-behind that failed", self.failed),
+            ("likes_passes", "Successful passes of the write-behind", self.passes),
+            ("likes_passes_failed", "Failed passes of the write-behind", self.failed),
             ("likes_rows_written", "Rows of items written behind", self.rows),
             ("likes_snapshots", "Snapshots written behind", self.snapshots),
         ]
 
     def gauges(self) -> list[Figure]:
-        """As those of a service."""
+        """As `Service.gauges`."""
         kept = self._kept or Kept()
         return [
             ("likes_items_behind", "Items that changed since they were written behind", self._engine.dirty()),
-            ("likes_seconds_behind", "Age of the last whole pass while items wait", self.behind_s),
+            ("likes_seconds_behind", "Age of the last successful pass while items wait", self.behind_s),
             ("likes_offset_behind", "Offset of the log up to which the database has everything", kept.offset),
         ]

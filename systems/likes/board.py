@@ -1,13 +1,12 @@
-"""The registry's entries of likes: nodes that live, and the owner of each partition.
+"""The registry's entries of likes: live nodes, and the owner of each partition.
 
-Owns the records, and the rule by which a node is taken for dead. Knows no partition's contents.
-
-- A member's record counts its beats. Its owner has a lease from before it sent a beat until as long after as the record
-  says.
-- A member whose record did not change for as long, by the clock of another node that read it all the time, has no lease
-  any more. Its record is deleted if it is still the one that was read: so it can't beat, and so not have a lease, again.
-- The table says who owns each partition, with an epoch that fences earlier owners at its log. It changes by
-  compare-and-set, and only by a node that has a record.
+Owns the records, and the rule by which a node counts as dead. Knows no partition's contents.
+- A member's record counts its beats. Its owner has a lease from before it sent a beat until the record's time after it.
+- A member whose record did not change for that time, by the clock of another node that read it all the time, has no
+lease any more. Its record is deleted if it is still the one that was read: so the member cannot beat again, and so
+cannot have a lease.
+- The table names the owner of each partition, with an epoch that fences earlier owners at its log. It changes by
+compare-and-set, and only by a node that has a record.
 - A partition whose owner has no record is free.
 """
 
@@ -27,9 +26,9 @@ from muster_server.systems.likes.slots import PARTITIONS_MAX
 
 ROOT: Final = "/likes"
 GAP_S: Final = 1.0
-"""After a longer time without a reading, members get their whole time again."""
+"""After this many seconds without a reading, members get their whole time again."""
 DRIFT: Final = 1.02
-"""Two clocks may differ so much in their speed; those of real machines differ by less than a thousandth."""
+"""Limit of the ratio between two clocks' speeds; those of real machines differ by less than a thousandth."""
 CALL_S: Final = 2.0
 AGAIN: Final = 20
 AGAIN_S: Final = 0.02
@@ -38,14 +37,15 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A partition: its owner, and where clients reach it; port 0: it was never served."""
+    """A partition: its owner, and the owner's address for clients; port 0: it was never served."""
 
     owner: str = ""
     epoch: int = 0
     host: str = ""
     port: Port = 0
     former: bool = False
-    """The address is that of the owner before, until this one serves: every slot has an owner in every answer."""
+    """True: the address is the previous owner's, until the new owner serves. So every slot has an owner in every
+    answer."""
 
     @property
     def served(self) -> bool:
@@ -53,13 +53,13 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         return bool(self.port) and not self.former
 
     def given_to(self, owner: str) -> "Part":
-        """The same with the next owner, or without one."""
+        """The same partition with the next owner, or without one."""
         epoch = later(self.epoch) if owner else self.epoch
         return Part(owner, epoch, self.host, self.port, former=bool(self.port))
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node: its number, where clients find out about all, and its beats."""
+    """A node: its number, the address where clients learn of all nodes, and its beats."""
 
     number: int
     host: str
@@ -77,11 +77,11 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Evicted(Exception):
-    """Other nodes take this one for dead."""
+    """Other nodes count this one as dead."""
 
 
 class Mismatch(Exception):
-    """The registry has another number of partitions, or another place of their logs."""
+    """The registry has a different number of partitions, or a different folder of their logs."""
 
 
 _TABLE: Final = msgspec.json.Decoder(Table)
@@ -96,16 +96,16 @@ class _Seen:
 
 
 class Board:
-    """The view of one node. `name`: unique to this life of it. All calls raise `TreeError`."""
+    """The view of one node. `name`: unique to this life of the node. All calls raise `TreeError`."""
 
     def __init__(self, tree: Tree, instance: str, name: str, me: Member, empty: Table) -> None:
-        """`empty`: the table of an instance that has none yet."""
+        """`empty`: the table for an instance that has none yet."""
         self.name, self.me, self.lease = name, me, Lease()
         self.table: Sequence[Part] = empty.parts
         self.version = 0
         """The version of the table."""
         self.members: Mapping[str, Member] = {}
-        """All that have a record, dead ones included."""
+        """All members with a record, including dead ones."""
         self._tree, self._empty = tree, empty
         self._lease_s = me.lease_ms / 1000
         self._table = f"{ROOT}/{instance}/table"
@@ -118,7 +118,7 @@ class Board:
 
     @property
     def watched(self) -> str:
-        """The path of what changes when partitions move."""
+        """The path of the node that changes when partitions move."""
         return self._table
 
     def _path(self, name: str) -> str:
@@ -127,7 +127,7 @@ class Board:
     # --- this node ----------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Make the table, if there is none, and this node's record. Raises `Mismatch`."""
+        """Create the table, if there is none, and this node's record. Raises `Mismatch`."""
         async with self._turn:
             with contextlib.suppress(NodeExists):
                 await self._tree.create(self._table, msgspec.json.encode(self._empty))
@@ -138,7 +138,7 @@ class Board:
             self.lease.renew(sent + self._lease_s)
 
     async def beat(self, *, leaving: bool = False) -> None:
-        """Renew the lease. Raises `Evicted`, after which there is none."""
+        """Renew the lease. Raises `Evicted`; then there is no lease."""
         async with self._turn:
             self.me = msgspec.structs.replace(self.me, beat=self.me.beat + 1, leaving=leaving)
             sent = now_s()
@@ -150,7 +150,7 @@ class Board:
             except NoNode:
                 self.lease.end()
                 raise Evicted from None
-            except BadVersion:  # an earlier beat was written, though its answer did not come
+            except BadVersion:  # an earlier beat was written, though its answer was lost
                 entry = await self._tree.get(self._path(self.name))
                 if entry is None:
                     self.lease.end()
@@ -160,7 +160,7 @@ class Board:
             self.lease.renew(sent + self._lease_s)
 
     async def leave(self) -> None:
-        """Delete this node's record: what it still owns is free."""
+        """Delete this node's record; partitions that it still owns become free."""
         async with self._turn:
             self.lease.end()
             try:
@@ -171,7 +171,7 @@ class Board:
     # --- all nodes ----------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Read everything, and delete the records of the dead. Raises `Mismatch`."""
+        """Read everything, and delete the records of dead nodes. Raises `Mismatch`."""
         self._tree.forget()
         entries = await self._tree.children(self._folder)
         await self._read_table()
@@ -205,7 +205,7 @@ class Board:
         return owner if owner in self.members else ""
 
     def staying(self) -> set[str]:
-        """The members that may have partitions: of each node its last life, unless it leaves."""
+        """The members that may own partitions: the last life of each node, unless it is leaving."""
         last: dict[int, str] = {}
         for name, member in sorted(self.members.items(), key=lambda each: _life(each[0])):
             last[member.number] = name
@@ -221,13 +221,15 @@ class Board:
             raise Mismatch(f"the registry's table of likes is damaged: {error}") from None
         parts, mine = len(table.parts), len(self._empty.parts)
         if parts != mine:
-            raise Mismatch(f"likes has {parts} partitions, and not {mine}: see likes.partitions")
+            raise Mismatch(f"the registry has {parts} partitions of likes, but likes.partitions is {mine}")
         if table.place != self._empty.place:
-            raise Mismatch("the other nodes of likes have another folder of logs: several machines need likes.log")
+            raise Mismatch(
+                "the other nodes of likes use a different folder of logs; with several machines set likes.log"
+            )
         self.table, self.version = table.parts, entry.version
 
     async def change(self, edit: Edit) -> bool:
-        """Change the table. `edit` gets the present parts, maybe several times; it returns whether it changed them."""
+        """Change the table. `edit` gets the current parts, perhaps several times; it returns whether it changed them."""
         for _ in range(AGAIN):
             async with self._turn:
                 await self._read_table()
@@ -249,14 +251,14 @@ class Board:
                     self.table, self.version = parts, version
                     return True
             await asyncio.sleep(random.uniform(0, AGAIN_S))
-        raise Unavailable("the table of likes changes all the time")
+        raise Unavailable("too many concurrent changes of the table of likes; try again")
 
 
 def later(epoch: int) -> int:
-    """An epoch for the next owner: greater than `epoch`, and than all that a registry knew that was lost since."""
+    """An epoch for the next owner: greater than `epoch`, and than every epoch of a registry that was lost since."""
     return max(epoch + 1, int(time.time()))
 
 
 def _life(name: str) -> tuple[int, ...]:
-    """The parts of a name, `NUMBER.EPOCH.LIFE`, by which later lives sort last."""
+    """The parts of a name, `NUMBER.EPOCH.LIFE`, which sort later lives last."""
     return tuple(int(part) for part in name.split(".") if part.isdigit())

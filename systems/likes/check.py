@@ -14,15 +14,15 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     if text := _database(likes.database):
         yield ("likes", "database"), text
     if likes.tls_key_file and not likes.tls_cert_file:
-        yield ("likes", "tls_key_file"), "a key needs its certificate: set likes.tls_cert_file"
+        yield ("likes", "tls_key_file"), "a key needs its certificate; set likes.tls_cert_file"
     if likes.redis and not likes.redis.startswith(("redis://", "rediss://")):
-        yield ("likes", "redis"), f"{likes.redis!r} is not redis://HOST:PORT/DB"
+        yield ("likes", "redis"), f"invalid URL {likes.redis!r} (expected redis://HOST:PORT/DB)"
 
 
 def _database(url: str) -> str | None:
-    """Returns the mistake in the database's URL, if there is one."""
+    """Return the mistake in the database's URL, or None."""
     if url in {"", SQLITE}:
         return None
-    from muster_server.plane.database.url import mistake  # imports SQLAlchemy, here only
+    from muster_server.plane.database.url import mistake  # imports SQLAlchemy, only here
 
     return mistake(url, "likes.database_password_file")

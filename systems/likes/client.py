@@ -1,6 +1,7 @@
 """A typed client of likes nodes, over Redis's protocol: for the commands, and for the routes over HTTP.
 
-Owns which commands answer which question, and how the answers of several nodes become one. Knows neither words nor HTTP.
+Owns the Redis commands of each call, and how the answers of several nodes are merged. Knows neither subcommands nor
+HTTP.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ RANKING: Final = b"rank"
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """An item's place in one ranking: 0 is the top."""
+    """An item's rank in one ranking: 0 is the top."""
 
     field: str
     place: int
@@ -58,12 +59,13 @@ class Likes:
         await self._routes.close()
 
     async def put(self, item: bytes, user: int, likes: bool) -> bool:
-        """Like, or take it back; whether the user liked the item before. It is durable once this returns."""
+        """Add or remove a like; returns whether the user liked the item before. The change is durable once this
+        returns."""
         (said,) = await self.put_all([(item, user, likes)])
         return bool(_raised(said))
 
     async def put_all(self, changes: Sequence[tuple[bytes, int, bool]]) -> list[bool | LikesError]:
-        """Many at once, in this order; each with its answer."""
+        """Make many changes, in this order; returns an answer for each."""
         return [
             said if isinstance(said, LikesError) else bool(said)
             for said in await self._routes.ask(
@@ -76,11 +78,11 @@ class Likes:
         return bool(await self._ask("GETBIT", item, user))
 
     async def counts(self, items: Sequence[bytes]) -> list[int]:
-        """How many like each item."""
+        """The number of likes of each item."""
         return [int(_raised(said)) for said in await self._ask_all([("BITCOUNT", item) for item in items])]
 
     async def show(self, item: bytes, newest: int = 10) -> Shown:
-        """Count, newest likers, places in the rankings, worth of the windows."""
+        """Count, newest likers, ranks, and the values of the windows."""
         count, likers, fields, trends = map(
             _raised,
             await self._ask_all(
@@ -95,7 +97,7 @@ class Likes:
         )
 
     async def _ranks(self, item: bytes, rankings: Sequence[bytes]) -> list[Ranked]:
-        """An item's places where one node has all items."""
+        """An item's ranks if one node has all items."""
         asked = [(word, key, item) for key in rankings for word in ("ZREVRANK", "ZSCORE")]
         said = list(map(_raised, await self._ask_all([*asked, *(("ZCARD", key) for key in rankings)])))
         return [
@@ -107,7 +109,7 @@ class Likes:
         ]
 
     async def _places(self, item: bytes, rankings: Sequence[bytes]) -> list[Ranked]:
-        """The same over all nodes: each counts its own items that stand above this one."""
+        """The same over all nodes: each counts its own items above this one."""
         (count,) = await self.counts([item])
         if not count:
             return []
@@ -120,17 +122,17 @@ class Likes:
         return ranks
 
     async def likers(self, item: bytes, start: int, limit: int) -> list[int]:
-        """Users who like the item, in an order that stays."""
+        """Users who like the item, in a stable order."""
         return [int(user) for user in await self._ask("LIKE.LIKERS", item, start, limit)]
 
     async def newest(self, item: bytes, limit: int) -> list[int]:
-        """The newest of them, newest first."""
+        """The newest likers, newest first."""
         return [int(user) for user in await self._ask("LIKE.NEWEST", item, min(limit, NEWEST))]
 
     async def both(self, items: Sequence[bytes]) -> list[int]:
         """Users who like all of these, at most `PAGE`.
 
-        Over several nodes: the likers of the item that has the fewest, each asked for at the others.
+        Over several nodes: the likers of the item with the fewest likes, each checked at the other nodes.
         """
         if await self._routes.alone():
             return [int(user) for user in await self._ask("LIKE.BOTH", *items)]
@@ -146,7 +148,7 @@ class Likes:
         return found[:PAGE]
 
     async def items(self, user: int, start: int, limit: int) -> list[bytes]:
-        """The items that a user likes, newest first; of several nodes, the newest of each partition first."""
+        """The items that a user likes, newest first; over several nodes, the newest of each partition first."""
         if await self._routes.alone():
             return list(await self._ask("LIKE.ITEMS", user, start, limit))
         said = [_raised(each) for each in await self._routes.everywhere(("LIKE.ITEMS", user, 0, start + limit))]
@@ -154,7 +156,7 @@ class Likes:
         return [bytes(item) for item in turns][start : start + limit]
 
     async def top(self, field: str, start: int, limit: int, window: str = "") -> list[tuple[bytes, float]]:
-        """Items of a ranking with their scores, best first. An empty field: of all items."""
+        """Items of a ranking with their scores, best first. Empty field: all items."""
         key = RANKING + (b":" + _bytes(field) if field else b"") + (b"@" + window.encode() if window else b"")
         last = start + limit - 1
         if await self._routes.alone():
@@ -164,7 +166,7 @@ class Likes:
         return [(item, score) for score, item in merged[start : start + limit]]
 
     async def put_fields(self, item: bytes, fields: Sequence[str]) -> None:
-        """Rank the item in these fields too, beside the one that its kind names."""
+        """Rank the item in these fields too, besides the field of its kind."""
         (said,) = await self._routes.ask([("LIKE.FIELDS", item, *map(_bytes, fields))], changes=True)
         _raised(said)
 

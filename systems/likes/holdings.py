@@ -1,7 +1,7 @@
-"""The partitions that a node serves: opens those that are its own, hands others over, and sends clients after them.
+"""The partitions that a node serves: opens its own, hands others over, and sends clients after them.
 
-Owns what happens to one partition, from its opening until its last client has gone. Which partitions are the node's is
-decided in `node.py`; what the others know is on the board.
+Owns the states of a partition, from its opening until its last client has disconnected. `node.py` decides which
+partitions belong to the node; the board has the knowledge of the others.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from muster_server.systems.likes.served import Served
 from muster_server.systems.likes.slots import Node, partition_of, slots_of
 
 OPENINGS: Final = 4
-"""Partitions that are opened at once."""
+"""Limit of partitions that are opened at once."""
 AGAIN_S: Final = 0.5
 HOLD_S: Final = 5.0
-"""Clients of a partition that moves wait for its next owner for at most this long."""
+"""Longest time, in seconds, that clients of a moving partition wait for its next owner."""
 LINGER_S: Final = 60.0
-"""So long is a port open that a partition has left: its clients are told where it is."""
+"""Seconds that the port of a moved partition stays open: its clients are told the new address."""
 FIXED: Final = 100
-"""With a fixed port, partition N has the port that is so much higher, and N, where it is free."""
+"""With a fixed port, partition N has the port that is higher by this number plus N, if that is free."""
 
 
 @dataclass(slots=True)
@@ -45,16 +45,16 @@ class Held:
 
 
 class Holdings:
-    """Call `close` at the end. `host`: where clients reach this node; `fixed`: its port if that was configured."""
+    """Call `close` at the end. `host`: address of this node for clients; `fixed`: its port if one is configured."""
 
     def __init__(
         self, means: Means, number: int, bind: tuple[str, int], host: str, fixed: int, stir: Callable[[], None]
     ) -> None:
         self.held: dict[int, Held] = {}
         self.moved = self.taken = self.lost = 0
-        """Partitions handed over, opened, and lost to others."""
+        """Numbers of partitions handed over, opened, and lost to others."""
         self.trouble: dict[int, str] = {}
-        """Why a partition could not be opened, by number."""
+        """Why a partition could not be opened, by its number."""
         self._means, self._number, self._bind, self._host, self._fixed = means, number, bind, host, fixed
         self._log: structlog.typing.FilteringBoundLogger = means.log
         self._stir = stir
@@ -62,16 +62,16 @@ class Holdings:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._going: dict[int, asyncio.Task[None]] = {}
         self._parting: list[Held] = []
-        """Served no more, until their clients have gone."""
+        """Partitions that are not served any more, until their clients have disconnected."""
         self._ending = set[asyncio.Task[None]]()
         self._room = asyncio.Semaphore(OPENINGS)
         self._told: tuple[list[Node], int] = ([], 0)
         engine = LikesEngine(folder=None, passwords=means.passwords)
         self.door = Listener(engine, means.settings.options.connections_max, keeps=False)
-        """The port that clients find first: it has no slots, and knows who has which."""
+        """The port that clients use first: it has no slots, and tells which node has which."""
 
     async def open_door(self) -> tuple[str, int]:
-        """Listen for clients. Raises `OSError` when the address is taken."""
+        """Listen for clients. Raises `OSError` if the address is in use."""
         self.tell([], {}, 0)
         self._bind = await self.door.start(self._bind, self._means.tls)
         self.tell([], {}, 0)
@@ -79,27 +79,27 @@ class Holdings:
 
     @property
     def busy(self) -> bool:
-        """Whether a partition is on its way here or elsewhere, or clients wait for its next owner."""
+        """Whether a partition is being opened or handed over, or clients wait for its next owner."""
         return bool(self._opening or self._going) or any(not held.gone for held in self._parting)
 
     @property
     def shut(self) -> int:
-        """The number of partitions of this node that are not open, or not yet."""
+        """The number of this node's partitions that are not open."""
         return len({*self.trouble, *self._opening})
 
     @property
     def moving(self) -> bool:
-        """Whether a partition is on its way elsewhere."""
+        """Whether a partition is being handed over."""
         return bool(self._going)
 
     def has(self, partition: int) -> bool:
-        """Whether it is here, or on its way here or elsewhere."""
+        """Whether the partition is open, being opened or being handed over."""
         return partition in self.held or partition in self._opening or partition in self._going
 
-    # --- a partition comes --------------------------------------------------------------------------------------
+    # --- opening ------------------------------------------------------------------------------------------------
 
     def open(self, board: Board, partition: int, epoch: int) -> None:
-        """Begin to open a partition that this node owns since this epoch."""
+        """Start to open a partition that this node owns since this epoch."""
         self._opening[partition] = self._task(self._open(board, partition, epoch))
         self._opening[partition].add_done_callback(lambda _: self._opened(partition))
 
@@ -113,7 +113,7 @@ class Holdings:
                 opened = await self._means.opened(partition, epoch)
         except OSError as error:
             if self.trouble.get(partition) != str(error):
-                self._log.warning("a partition could not be opened", partition=partition, reason=str(error))
+                self._log.warning("cannot open a partition", partition=partition, reason=str(error))
             self.trouble[partition] = str(error)
             await asyncio.sleep(AGAIN_S)
             await self._renew(board, partition, epoch)
@@ -139,7 +139,7 @@ class Holdings:
             try:
                 return await served.start((self._bind[0], self._fixed + FIXED + partition), self._means.tls)
             except OSError as error:
-                self._log.info("a partition's port is taken", partition=partition, reason=str(error))
+                self._log.info("a partition's port is in use", partition=partition, reason=str(error))
         return await served.start((self._bind[0], 0), self._means.tls)
 
     @staticmethod
@@ -152,7 +152,7 @@ class Holdings:
 
     @staticmethod
     async def _renew(board: Board, partition: int, epoch: int) -> None:
-        """A log takes each epoch once."""
+        """Take a new epoch, because a log accepts each epoch once."""
 
         def edit(parts: list[Part]) -> bool:
             mine = parts[partition].owner == board.name and parts[partition].epoch == epoch
@@ -165,15 +165,15 @@ class Holdings:
         except (TreeError, Evicted):
             return
 
-    # --- a partition goes ---------------------------------------------------------------------------------------
+    # --- handing over -------------------------------------------------------------------------------------------
 
     def hand_over(self, board: Board, partition: int, target: str) -> None:
-        """Begin to hand a partition over to another node."""
+        """Start to hand a partition over to another node."""
         held = self._parts_from(partition)
         self._go(partition, self._hand_over(board, partition, held, target))
 
     def drop(self, partition: int) -> None:
-        """Another node has it."""
+        """Drop a partition that another node owns."""
         self.lost += 1
         held = self._parts_from(partition)
         self._go(partition, self._drop(partition, held))
@@ -213,7 +213,7 @@ class Holdings:
         self._send_away(partition, held, whole)
 
     async def _drop(self, partition: int, held: Held) -> None:
-        self._log.warning("another node has a partition that was served here", partition=partition)
+        self._log.warning("another node owns a partition that was served here", partition=partition)
         whole = await held.served.give_up(lost=True)
         self._means.tell_no_more(self._keys(partition))
         self._send_away(partition, held, whole)
@@ -226,7 +226,7 @@ class Holdings:
             held.served.close()
 
     async def _follow(self, partition: int, held: Held) -> None:
-        """Clients wait until the next owner serves, and are told where."""
+        """Let clients wait until the next owner serves, and send them there."""
         try:
             async with asyncio.timeout(HOLD_S):
                 while not self._is_elsewhere(partition, held):  # noqa: ASYNC110 - the table tells no one
@@ -237,7 +237,7 @@ class Holdings:
             held.gone = True
             await asyncio.sleep(LINGER_S)
         except TimeoutError:
-            self._log.warning("a partition that left has no next owner yet", partition=partition)
+            self._log.warning("a partition that was handed over has no next owner yet", partition=partition)
         finally:
             self._parting.remove(held)
             held.served.close()
@@ -246,13 +246,13 @@ class Holdings:
         name = _id("partition", partition)
         return any(node[0] == name and node[1:3] != (held.host, held.port) for node in self._told[0])
 
-    # --- what clients are told ----------------------------------------------------------------------------------
+    # --- slots for clients ---------------------------------------------------------------------------------------
 
     def tell(self, parts: Sequence[Part], doors: Mapping[int, tuple[str, int]], version: int) -> None:
-        """Tell all clients who has which slots: what is held here, and of the rest what the table says.
+        """Tell all clients which node has which slots: the partitions open here, and for the others the table.
 
-        A partition that was never served is told with the door's address: no slot is without an owner, as clients that
-        find one never look again.
+        A partition that was never served gets the door's address: no slot may lack an owner, because clients that find
+        one never look again.
         """
         nodes: list[Node] = []
         never: list[tuple[int, int]] = []
@@ -279,7 +279,7 @@ class Holdings:
 
     @property
     def _door(self) -> int:
-        """The place of this node's door."""
+        """The index of this node's door."""
         name = _id("door", self._number)
         return next(place for place, node in enumerate(self._told[0]) if node[0] == name)
 
@@ -294,7 +294,7 @@ class Holdings:
         served.tell([*others, (name, *where, [own])], len(others), self._told[1])
 
     def let_in(self, passwords: list[tuple[str, str]]) -> None:
-        """Other users and passwords from now on."""
+        """Use other users and passwords from now on."""
         engines = [held.served.engine for held in (*self.held.values(), *self._parting)]
         for engine in (self.door.engine, *engines):
             engine.set_passwords(passwords)
@@ -302,7 +302,7 @@ class Holdings:
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def forsake(self) -> None:
-        """Give up everything: other nodes take this one for dead."""
+        """Give up everything: other nodes count this one as dead."""
         for task in self._opening.values():
             task.cancel()
         for partition in list(self.held):
@@ -312,12 +312,12 @@ class Holdings:
             await asyncio.sleep(0)  # until they are forgotten
 
     async def close(self, drain_s: float) -> None:
-        """End all that is served here, with its logs."""
+        """End everything that is served here, including its logs."""
         tasks = list(self._ending)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for held in self._parting:  # cut short: what the log has not, was not answered
+        for held in self._parting:  # cut short: changes that the log lacks were not answered
             held.served.close()
         await asyncio.gather(*(held.served.end(drain_s) for held in self.held.values()))
         self.held.clear()
@@ -332,7 +332,7 @@ class Holdings:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("a partition's work failed", error=repr(error))
+            self._log.error("an internal task of a partition failed", error=repr(error))
 
 
 def _id(kind: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""The sockets of clients: bytes go to the engine with one call a read, replies go out once they are durable.
+"""The sockets of clients: bytes go to the engine with one call per read, replies are sent once they are durable.
 
 Owns connections and their number. Knows no command: the engine parses and answers.
 """
@@ -16,13 +16,13 @@ from muster_server.systems.likes.logged import Logged
 BACKLOG: Final = 1_024
 TOO_MANY: Final = b"-ERR max number of clients reached\r\n"
 WRITE_HIGH_BYTES: Final = 256 << 10
-"""Replies that a socket may hold before no more are taken from the engine, which bounds its own."""
+"""Limit of replies in a socket; beyond it no more are taken from the engine, which bounds its own."""
 
 
 class Listener:
     """All clients of one engine. Call `start`, then `close`.
 
-    `logged`: of an engine whose log is elsewhere; `keeps`: whether it has a log at all. `guard` is called before the
+    `logged`: for an engine whose log is elsewhere; `keeps`: whether it has a log at all. `guard` is called before the
     engine may answer a question.
     """
 
@@ -44,7 +44,7 @@ class Listener:
         self._draining = False
 
     async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; the bound address is the answer. Raises `OSError` when it is taken."""
+        """Listen; returns the bound address. Raises `OSError` if it is in use."""
         loop = asyncio.get_running_loop()
         if self._watches:
             loop.add_reader(self.engine.fileno(), self._durable)
@@ -55,12 +55,12 @@ class Listener:
         return host, int(port)
 
     async def drain(self, drain_s: float) -> None:
-        """Take no more clients and no more bytes; wait until all that was taken is answered, for at most this long."""
+        """Accept no more clients and bytes; wait until everything accepted is answered, for at most `drain_s` seconds."""
         self._stop_accepting()
         await self.hold(drain_s)
 
     async def hold(self, hold_s: float) -> None:
-        """Take no more bytes; wait until all that was taken is answered, for at most this long."""
+        """Accept no more bytes; wait until everything accepted is answered, for at most `hold_s` seconds."""
         self._draining = True
         for client in list(self.clients.values()):
             client.follow()
@@ -69,20 +69,20 @@ class Listener:
             await asyncio.sleep(0.001)
 
     def go_on(self) -> None:
-        """Take bytes again, those first that came after `hold`."""
+        """Accept bytes again; those that came since `hold` go first."""
         self._draining = False
         for client in list(self.clients.values()):
             client.go_on()
 
     def unwatch(self) -> None:
-        """The engine's log is about to be closed."""
+        """Called before the engine's log is closed."""
         if self._watches:
             self._watches = False
             asyncio.get_running_loop().remove_reader(self.engine.fileno())
         self._logged = None
 
     def close(self) -> None:
-        """Close all connections, with what can be written at once."""
+        """Close all connections, after writing what can be written at once."""
         self._stop_accepting()
         self.unwatch()
         for client in list(self.clients.values()):
@@ -94,7 +94,7 @@ class Listener:
             self._server = None
 
     def write(self) -> None:
-        """Write replies of all connections that have some."""
+        """Write replies to all connections that have some."""
         while ready := self.engine.ready():
             for number in ready:
                 if (client := self.clients.get(number)) is not None:
@@ -104,7 +104,7 @@ class Listener:
 
     @property
     def draining(self) -> bool:
-        """Whether no more bytes are taken."""
+        """Whether no more bytes are accepted."""
         return self._draining
 
     def _durable(self) -> None:
@@ -128,11 +128,12 @@ class Client(asyncio.Protocol):
         self._number = -1
         self._slow = self._full = False
         self._held = b""
-        """What came while no bytes were taken: of a new connection, or of TLS."""
+        """Bytes that came while none were accepted: of a new connection, or of TLS."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take it in, if there is a place."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        """Accept the connection if the limit allows."""
+        # uvloop's transport class does not inherit from `asyncio.Transport`
+        self.transport = cast(asyncio.Transport, transport)
         listener = self._listener
         if len(listener.clients) >= listener.connections_max:
             listener.refused += 1
@@ -146,12 +147,12 @@ class Client(asyncio.Protocol):
         self.follow()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Its changes that were taken stay."""
+        """Changes that were accepted stay."""
         if self._listener.clients.pop(self._number, None) is not None:
             self._engine.disconnect(self._number)
 
     def data_received(self, data: bytes) -> None:
-        """One call for all commands in it."""
+        """Make one call for all commands in the bytes."""
         if self._number < 0:
             return
         if self._listener.draining:
@@ -165,25 +166,25 @@ class Client(asyncio.Protocol):
         self._listener.write()
 
     def go_on(self) -> None:
-        """Bytes are taken again."""
+        """Accept bytes again."""
         held, self._held = self._held, b""
         if held:
             self.data_received(held)
         self.follow()
 
     def pause_writing(self) -> None:
-        """The client does not read: no more replies, and so no more commands."""
+        """The client does not read: send it no more replies, so accept no more commands."""
         self._slow = True
         self.follow()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The client reads again."""
         self._slow = False
         self.write()
-        self._listener.write()  # what it left unparsed may be changes
+        self._listener.write()  # unparsed bytes may contain changes
 
     def write(self) -> None:
-        """Write what is ready."""
+        """Write replies that are ready."""
         if self._slow or self.transport.is_closing():
             return
         if self._listener.guard is not None:
@@ -206,7 +207,7 @@ class Client(asyncio.Protocol):
 
 
 def context(cert_file: str, key_file: str) -> ssl.SSLContext | None:
-    """The TLS of a node; None without a certificate. Raises `OSError` and `ssl.SSLError`."""
+    """The TLS context of a node; None without a certificate. Raises `OSError` and `ssl.SSLError`."""
     if not cert_file:
         return None
     made: Any = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,7 +1,7 @@
-"""Live counts: the newest count of an item that changed, as a message in the room `likes:ITEM`.
+"""Live counts: the newest count of a changed item, as a message in the room `likes:ITEM`.
 
-A client of the rooms' proxies, through the library alone. The costs of an item do not grow with its likes: at most so
-many messages a second, whatever their number. Counts that wait while rooms are away are sent when they are back.
+A client of the rooms' proxies, through the library. The cost of an item does not grow with its likes: the rate of
+messages is limited. Counts that wait while rooms do not answer are sent later.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ NAMESPACE: Final = "likes"
 AGAIN_S: Final = 2.0
 BUFFER_BYTES: Final = 1 << 20
 Where = Callable[[], str | muster.Address]
-"""The folder of the instance, or the servers of the map. Raises `MusterError`."""
+"""Returns the folder of the instance, or the servers of the map. Raises `MusterError`."""
 
 
 class Live:
-    """Publishes while `run` runs. `rate`: counts of one item a second; `rate_all`: of all."""
+    """Publishes while `run` runs. `rate`: limit of one item's counts per second; `rate_all`: limit over all items."""
 
     def __init__(self, where: Where, rate: int, rate_all: int, log: structlog.typing.FilteringBoundLogger) -> None:
         self.waiting = Waiting()
         self.published = self.unnamed = 0
         self.error = ""
-        """Why nothing can be published now."""
+        """Why nothing can be published now; empty: it can."""
         self._where, self._rate, self._rate_all, self._log = where, rate, rate_all, log
         self._client: muster.Client | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Lost servers are found again."""
+        """Run until cancelled. Lost servers are found again."""
         try:
             while True:
                 try:
@@ -46,7 +46,7 @@ class Live:
                     await self._publish(self._client)
                 except muster.MusterError as error:
                     if not self.error:
-                        self._log.warning("live counts wait: rooms are away", reason=str(error))
+                        self._log.warning("live counts wait: cannot reach the rooms", reason=str(error))
                     self.error = str(error)
                 await asyncio.sleep(AGAIN_S)
         finally:
@@ -57,7 +57,7 @@ class Live:
         if self._client is not None and not self._client.closed:
             try:
                 await self._client.close(timeout=0.5)
-            except muster.MusterError:  # it is closed, and counts are sent again with the next change
+            except muster.MusterError:  # it is closed, and the next change sends the count again
                 return
 
     def redirect(self, address: muster.Address) -> None:
@@ -66,7 +66,7 @@ class Live:
             self._client.redirect(address)
 
     async def _publish(self, client: muster.Client) -> None:
-        """An item comes at most once in a turn, so not more often than turns come."""
+        """An item comes at most once in a turn, so not more often than turns run."""
         turn_s = 1 / self._rate
         most = max(1, self._rate_all // self._rate)
         while not client.closed:
@@ -89,16 +89,16 @@ class Live:
         self.published += 1
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status`."""
+        """The state for `/api/v1/status`."""
         return {"published": self.published, "waiting": len(self.waiting), "error": self.error}
 
     def counters(self) -> list[Figure]:
-        """As those of a service."""
+        """As `Service.counters`."""
         return [
             ("likes_counts_published", "Counts published to the rooms of items", self.published),
-            ("likes_counts_unnamed", "Counts of items whose key is no name of a room", self.unnamed),
+            ("likes_counts_unnamed", "Counts of items whose key is not a valid room name", self.unnamed),
         ]
 
     def gauges(self) -> list[Figure]:
-        """As those of a service."""
+        """As `Service.gauges`."""
         return [("likes_counts_waiting", "Items whose count waits to be published", len(self.waiting))]

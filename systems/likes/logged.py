@@ -1,7 +1,7 @@
-"""An engine whose log is elsewhere: its batches go to the log one after another, and their answers come back.
+"""An engine whose log is elsewhere: its batches are appended to the log one after another, and their replies come back.
 
-Owns which error of the log becomes which reply. Knows no socket and no store. The engine applies a batch only after the
-log has it, at the offset that the log gave; so what an owner that was fenced meanwhile answers is never wrong.
+Owns the mapping from errors of the log to replies. Knows no socket and no store. The engine applies a batch only after
+the log has it, at the offset from the log; so a reply of an owner that was fenced meanwhile is never wrong.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from muster_server.plane.log import Batch, Fenced, Full, Log, LogError, TooLarge
 
 
 async def replayed(engine: LikesEngine, log: Log) -> None:
-    """Apply what the log has behind the engine's snapshot. Raises `LogError`."""
+    """Apply the log's records after the engine's snapshot. Raises `LogError`."""
     async for first, batch in log.read(engine.offset()):
         await asyncio.to_thread(engine.replay, first, batch.payload)
 
 
 class Logged:
-    """Call `begin` when changes may wait; `done` is called when answers do."""
+    """Call `begin` when changes may wait; `done` is called when replies do."""
 
     def __init__(self, engine: LikesEngine, log: Log) -> None:
         self.log = log
@@ -28,7 +28,7 @@ class Logged:
         self._appending: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Append the next batch, unless one is under way."""
+        """Append the next batch, unless an append is in progress."""
         if self._appending is None and (batch := self._engine.begin_batch()) is not None:
             self._appending = asyncio.create_task(self._append(Batch(*batch)))
 
@@ -40,7 +40,7 @@ class Logged:
             engine.batch_failed(f"MISCONF {error}", False, now_ms())
         except LogError as error:
             code = "CLUSTERDOWN" if isinstance(error, Fenced) else "MISCONF"
-            engine.suspend(f"{code} {error}", True)  # another owner may have changed what questions ask
+            engine.suspend(f"{code} {error}", True)  # another owner may have changed the data
             engine.batch_failed(f"{code} {error}", True, now_ms())
         else:
             engine.batch_is_durable(offsets.start, now_ms())
@@ -48,7 +48,7 @@ class Logged:
         self.done()
 
     async def close(self) -> None:
-        """End the log, after the batch under way."""
+        """Close the log, after the append in progress."""
         if self._appending is not None:
             await self._appending
         await self.log.close()

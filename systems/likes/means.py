@@ -1,6 +1,7 @@
-"""The parts that all partitions of one node share: passwords, certificate, places of logs and databases, live counts.
+"""The parts that all partitions of one node share: passwords, certificate, locations of logs and databases, live
+counts.
 
-Owns how a partition is opened. Knows no client's connection.
+Owns the opening of a partition. Knows no client's connection.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from muster_server.systems.likes.live import Live
 from muster_server.systems.likes.options import LikesSettings
 from muster_server.systems.likes.partition import Partition, opened, opened_elsewhere
 
-if TYPE_CHECKING:  # loaded only with a Redis
+if TYPE_CHECKING:  # imported only with a Redis
     from muster_server.systems.likes.mirror import Mirror
 
 LOOK_S: Final = 0.2
 Mine = Callable[[bytes], bool]
-"""Whether a key is a partition's."""
+"""Whether a key belongs to a partition."""
 
 
 class Means:
@@ -55,16 +56,16 @@ class Means:
         self._logs: Logs | None = None
 
     async def prepare(self) -> None:
-        """Load what takes a second to load, beside the loop."""
+        """Import libraries that take a second, in a thread."""
         await asyncio.to_thread(import_module, "muster_server.systems.likes.database.store")
 
     async def opened(self, number: int, epoch: int | None = None) -> Partition:
-        """Open a partition. `epoch`: of the owner that the registry has appointed; None: there is no other node.
+        """Open a partition. `epoch`: of the owner that the registry appointed; None: there is no other node.
 
-        Raises `OSError` when its log is damaged, away, or belongs to a later owner.
+        Raises `OSError` if its log is damaged, does not answer, or belongs to a later owner.
         """
         from muster_server.plane.database.url import location
-        from muster_server.systems.likes.database.store import SqlStore  # SQLAlchemy takes a second to load
+        from muster_server.systems.likes.database.store import SqlStore  # importing SQLAlchemy takes a second
 
         settings = self.settings
         where = location(settings.database.replace("{partition}", str(number)))
@@ -83,7 +84,7 @@ class Means:
             raise
 
     def mirror(self, engine: LikesEngine, mine: Mine = lambda key: True) -> "Mirror | None":
-        """What copies an engine's counts into a Redis, if there is one."""
+        """The mirror of an engine's counts in a Redis, if one is configured."""
         options = self.settings.options
         if not options.redis:
             return None
@@ -92,7 +93,7 @@ class Means:
         return Mirror(engine, Target(options.redis, self._redis_password, options.redis_prefix), self.log, mine)
 
     def shows(self, engine: LikesEngine, mirror: "Mirror | None") -> list[Coroutine[Any, Any, None]]:
-        """What tells of an engine's changes elsewhere, beside the live counts' own work."""
+        """The tasks that report an engine's changes elsewhere, besides the live counts' own."""
         consumers = [each for each in (self.live, mirror) if each is not None]
         if not consumers:
             return []
@@ -100,18 +101,18 @@ class Means:
         return [changes.run(), *([] if mirror is None else [mirror.run()])]
 
     def tell_no_more(self, others: Mine) -> None:
-        """Another node tells of these items' counts from now on."""
+        """Stop reporting these items' counts, because another node does from now on."""
         if self.live is not None:
             self.live.waiting.discard(others)
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
-        """The work of the live counts."""
+        """The task of the live counts."""
         if self.live is None:
             return []
         return [self.live.run(), *([self._follow(self.live)] if self._registry else [])]
 
     async def close(self) -> None:
-        """Close what its logs share; they are closed already."""
+        """Close what its logs share, after the logs are closed."""
         if self._logs is not None:
             await self._logs.close()
 
@@ -125,7 +126,7 @@ class Means:
         return muster.Address((), proxies, read_token(self._token_file))
 
     async def _follow(self, live: Live) -> None:
-        """Have the live counts go by the nodes of each map."""
+        """Pass the nodes of each map to the live counts."""
         known = None
         while True:
             if self._snapshot() is not known:
@@ -138,7 +139,7 @@ class Means:
 
 
 def passwords(file: str) -> list[tuple[str, str]]:
-    """The users and passwords of a file, one `USER:PASSWORD` a line. Raises `SpecError`."""
+    """The users and passwords of a file, one `USER:PASSWORD` per line. Raises `SpecError`."""
     if not file:
         return []
     found: list[tuple[str, str]] = []
@@ -147,10 +148,10 @@ def passwords(file: str) -> list[tuple[str, str]]:
         if not line.strip():
             continue
         if not (user and colon and password):
-            raise SpecError(f"{file}: line {number} is not USER:PASSWORD")
+            raise SpecError(f"{file}: invalid line {number} (expected USER:PASSWORD)")
         found.append((user, password))
     if not found:
-        raise SpecError(f"{file}: has no USER:PASSWORD, so no client could connect")
+        raise SpecError(f"{file} has no line USER:PASSWORD, so no client could connect")
     return found
 
 

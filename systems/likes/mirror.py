@@ -1,7 +1,7 @@
 """Counts and rankings for web servers, in a Redis: `GET PREFIXcount:ITEM`, `ZREVRANGE PREFIXrank:FIELD`.
 
-A copy, never the truth, at most a second old while that Redis answers. At the start, and after more changes than could
-wait, all items are written again.
+A copy, never the truth, at most a second old while that Redis answers. At the start, and after more changes than the
+limit of waiting ones, all items are written again.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from muster_server.systems.likes.changes import Waiting
 
 EVERY_S: Final = 1.0
 BATCH: Final = 500
-"""Items of one pipeline: some milliseconds."""
+"""Number of items in one pipeline: some milliseconds."""
 WAIT_S: Final = 5.0
 Item = tuple[bytes, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """That Redis."""
+    """The target Redis."""
 
     url: str
     password: str | None
@@ -45,7 +45,7 @@ class Mirror:
         log: structlog.typing.FilteringBoundLogger,
         mine: Callable[[bytes], bool] = lambda key: True,
     ) -> None:
-        """`mine`: whether an item is the engine's, where other engines write there too."""
+        """`mine`: whether an item belongs to this engine, if other engines write to the same Redis."""
         self.waiting = Waiting()
         self.waiting.lost = True  # it may have the copy of an earlier life
         self.written = self.failed = 0
@@ -56,10 +56,10 @@ class Mirror:
         more: dict[str, Any] = {} if target.password is None else {"password": target.password}
         self._redis = server(target.url, socket_timeout=WAIT_S, socket_connect_timeout=WAIT_S, **more)
         self._ranked: dict[bytes, tuple[bytes, ...]] = {}
-        """The fields in which an item stands there, if its kind's is not the only one."""
+        """The fields in which an item is ranked in Redis, if there are others than its kind's."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -74,7 +74,7 @@ class Mirror:
         await self._redis.aclose()
 
     async def tried(self) -> bool:
-        """Write what waits; False if that failed, which is told."""
+        """Write what waits; returns False if that failed, which is logged."""
         try:
             if self.waiting.lost:
                 self.waiting.lost = False
@@ -92,16 +92,16 @@ class Mirror:
         except (RedisError, OSError) as error:
             self.failed += 1
             if not self.error:
-                self._log.warning("counts are not written to Redis; they wait", reason=cause(error))
+                self._log.warning("cannot write counts to Redis; they wait", reason=cause(error))
             self.error = cause(error)
             return False
         if self.error:
-            self._log.info("counts are written to Redis again")
+            self._log.info("writing counts to Redis again")
         self.error = ""
         return True
 
     async def _write_all(self) -> None:
-        """All items; what is there of others goes."""
+        """Write all items, and delete those that the engine lacks."""
         await self._forget()
         cursor = 0
         while True:
@@ -111,7 +111,7 @@ class Mirror:
                 return
 
     async def _forget(self) -> None:
-        """Delete counts of items that the engine has not, and their places in rankings."""
+        """Delete counts and rankings of items that the engine lacks."""
         counts = self._prefix + b"count:"
         async for key in self._redis.scan_iter(match=_escaped(counts) + b"*", count=BATCH):
             item = key.removeprefix(counts)
@@ -160,27 +160,27 @@ class Mirror:
         return self._prefix + b"rank:" + field
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status`."""
+        """The state for `/api/v1/status`."""
         return {"connected": not self.error, "error": self.error, "items_behind": len(self.waiting)}
 
     def note(self) -> str:
-        """The same in words, for `muster status`."""
+        """The same as text, for `muster status`."""
         if self.error:
             return f"Redis: {len(self.waiting)} items not written: {self.error}"
         return f"Redis: {len(self.waiting)} items wait"
 
     def counters(self) -> list[Figure]:
-        """As those of a service."""
+        """As `Service.counters`."""
         return [
             ("likes_redis_items", "Counts written to Redis", self.written),
-            ("likes_redis_failed", "Attempts to write to Redis that failed", self.failed),
+            ("likes_redis_failed", "Failed attempts to write to Redis", self.failed),
         ]
 
     def gauges(self) -> list[Figure]:
-        """As those of a service."""
+        """As `Service.gauges`."""
         return [("likes_redis_waiting", "Items whose count waits for Redis", len(self.waiting))]
 
 
 def _escaped(text: bytes) -> bytes:
-    """A pattern that means the text itself."""
+    """A pattern that matches only the text itself."""
     return re.sub(rb"([*?\[\]\\])", rb"\\\1", text)

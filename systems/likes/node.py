@@ -1,6 +1,6 @@
-"""A node of likes among several: it lives on the board, and takes, serves and hands over what the plan gives it.
+"""A node of likes among several: it registers on the board, and opens, serves and hands over partitions by the plan.
 
-Owns the order of its turns. A node with one partition is alone, and needs nothing of this.
+Owns the order of its turns. A node with one partition is alone, and does not use this file.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ from muster_server.systems.likes.plan import planned
 from muster_server.systems.likes.served import moves, shares
 
 BEATS: Final = 4
-"""Of one lease."""
+"""Number of beats within one lease."""
 LOOK_S: Final = 0.25
-"""How often the board is read, beside news of the table."""
+"""Seconds between two readings of the board, besides reports of changes."""
 AGAIN_S: Final = 0.25
 PATIENCE_S: Final = 2.0
-"""So long a start waits for the registry before it says so."""
+"""Seconds after which the wait for the registry is reported."""
 SETTLE_S: Final = 1.0
-"""Where nobody owns anything, nodes that start together wait for each other so long."""
+"""Seconds for which nodes that start together wait for each other, if no partition has an owner."""
 LEAVE_S: Final = 5.0
-"""To hand everything over at the end."""
+"""Limit of handing everything over at the end, in seconds."""
 WHOLE_S: Final = 10.0
-"""By then a node is ready though others do not serve theirs."""
+"""Seconds after which a node is ready even if others do not serve their partitions."""
 HEARD_S: Final = 0.5
-"""After that, for clients to hear where everything is."""
+"""Seconds after that, for clients to learn the new addresses."""
 
 
 class LikesNode:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a node among several."""
 
     take_trust: Final = None
     """It checks no user's token."""
@@ -52,7 +52,7 @@ class LikesNode:
     def __init__(self, spec: Spec, settings: LikesSettings, context: Context) -> None:
         """Raises `SpecError`."""
         if spec.registry is None:
-            raise SpecError(f"likes: {settings.partitions} partitions need a registry: see registry.url")
+            raise SpecError(f"likes: {settings.partitions} partitions need a registry; set registry.url")
         self.ready = self.draining = self.closed = False
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._spec, self._settings, self._log = spec, settings, context.log
@@ -60,19 +60,19 @@ class LikesNode:
         self._bind = spec.bind or ("127.0.0.1", 0)
         self._means = Means(spec, settings, context)
         self._place = "" if settings.options.log else _kept(Path(settings.folder), settings.partitions)
-        """The folder of the logs; empty: Kafka."""
+        """The identity of the folder of the logs; empty: Kafka."""
         self._began = now_s()
         self._stirred = asyncio.Event()
         self._holdings: Holdings | None = None
         self._board: Board | None = None
         self._lives = 0
         self._trouble = ""
-        """Why the registry can't be read; empty: it can."""
+        """Why the registry cannot be read; empty: it can."""
         self._known: tuple[set[str], float] = (set(), 0.0)
-        """The members of the last reading, and since when they are the same."""
+        """The members of the last reading, and the time since which they are the same."""
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Serve until `stop` is set, then hand over. Raises `OSError` when the address is taken."""
+        """Serve until `stop` is set, then hand over. Raises `OSError` if the address is in use."""
         await self._means.prepare()
         board_tree = tree(self._registration)
         await board_tree.start()
@@ -113,10 +113,10 @@ class LikesNode:
             self.closed = True
             await self._means.close()
 
-    # --- its lives ----------------------------------------------------------------------------------------------
+    # --- lives --------------------------------------------------------------------------------------------------
 
     async def _live(self, board_tree: Tree, holdings: Holdings, host: str) -> None:
-        """Life after life: one ends when others take the node for dead. Raises `Mismatch` as `SpecError`."""
+        """Run life after life: a life ends when others count the node as dead. Raises `Mismatch` as `SpecError`."""
         while True:
             board = await self._joined(board_tree, host)
             unwatch = board_tree.watch(board.watched, self._stirred.set)
@@ -127,7 +127,7 @@ class LikesNode:
                     if task.done():
                         task.result()
             except Evicted:
-                self._log.warning("other nodes took this one for dead; it begins anew", life=board.name)
+                self._log.warning("other nodes counted this one as dead; starting a new life", life=board.name)
             except Mismatch as mismatch:
                 raise SpecError(str(mismatch)) from None
             finally:
@@ -149,7 +149,7 @@ class LikesNode:
             board = Board(board_tree, self._settings.instance, name, me, empty)
             try:
                 await board.join()
-            except NodeExists:  # an attempt whose answer did not come
+            except NodeExists:  # an attempt whose answer was lost
                 continue
             except Mismatch as mismatch:
                 raise SpecError(str(mismatch)) from None
@@ -165,7 +165,7 @@ class LikesNode:
         pause_s = self._settings.options.lease_ms / 1000 / BEATS
         while True:
             await asyncio.sleep(pause_s)
-            with contextlib.suppress(TreeError):  # the turns tell of it
+            with contextlib.suppress(TreeError):  # the turns report it
                 await board.beat()
 
     async def _turns(self, board: Board, holdings: Holdings) -> None:
@@ -185,9 +185,9 @@ class LikesNode:
     def _complain(self, error: TreeError | None) -> None:
         said = "" if error is None else f"{type(error).__name__}: {error}"
         if said and not self._trouble:
-            self._log.warning("the registry is away; partitions stay where they are", reason=said)
+            self._log.warning("the registry does not answer; partitions stay where they are", reason=said)
         elif self._trouble and not said:
-            self._log.info("the registry is back")
+            self._log.info("the registry answers again")
         self._trouble = said
 
     # --- a turn -------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class LikesNode:
 
     @staticmethod
     async def _publish(board: Board, holdings: Holdings) -> None:
-        """Write down where partitions are served, and give back those whose log failed."""
+        """Record the addresses of served partitions, and give back those whose log failed."""
         held = dict(holdings.held)
 
         def edit(parts: list[Part]) -> bool:
@@ -269,12 +269,12 @@ class LikesNode:
                 return
 
     async def _hand_over(self, holdings: Holdings) -> None:
-        """Everything, to those who stay."""
+        """Hand everything over to the staying nodes."""
         board = self._board
         if board is None:
             return
         await board.beat(leaving=True)
-        await asyncio.sleep(LOOK_S)  # nodes that end together have said so by then
+        await asyncio.sleep(LOOK_S)  # nodes that end together have announced it by then
         while holdings.held or holdings.busy:
             await self._turn(board, holdings)
             self._tell(board, holdings)
@@ -292,7 +292,7 @@ class LikesNode:
         holdings.tell(board.table, doors, board.version)
 
     def _serves_all(self, board: Board, holdings: Holdings) -> bool:
-        """Whether it serves all that is its own; at first, whether all is served somewhere."""
+        """Whether it serves all its partitions; at first, whether all partitions are served by some node."""
         own = all(part.owner != board.name or at in holdings.held for at, part in enumerate(board.table))
         return own and (
             self.ready
@@ -305,10 +305,10 @@ class LikesNode:
             self.ready = ready
             self.on_ready(ready)
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """The partitions that it serves, and how far behind the databases are."""
+        """The partitions that it serves, and the lag of the databases."""
         state = "draining" if self.draining else "ready" if self.ready else "starting"
         holdings, board = self._holdings, self._board
         if holdings is None or board is None:
@@ -353,12 +353,12 @@ class LikesNode:
 
     def _notes(self, holdings: Holdings, board: Board, behind: list[str]) -> list[str]:
         serves = f"serves {len(holdings.held)} of {len(board.table)} partitions"
-        away = f"the registry is away: {self._trouble}"
+        away = f"the registry does not answer: {self._trouble}"
         wrong = [f"partition {at} is not open: {why}" for at, why in sorted(holdings.trouble.items())]
         return [serves, *([away] if self._trouble else []), *wrong, *behind]
 
     def counters(self) -> list[Figure]:
-        """Figures of all its partitions added up, and of each partition."""
+        """Figures of all its partitions summed up, and of each partition."""
         holdings = self._holdings
         if holdings is None:
             return []
@@ -370,7 +370,7 @@ class LikesNode:
         ]
 
     def gauges(self) -> list[Figure]:
-        """The same, and how many partitions it serves."""
+        """The same, and the number of partitions that it serves."""
         holdings = self._holdings
         if holdings is None:
             return []
@@ -382,7 +382,7 @@ class LikesNode:
         ]
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where clients find out about all nodes."""
+        """The address where clients learn of all nodes."""
         return [self._bind]
 
     def take(self, settings: LikesSettings) -> None:
@@ -393,7 +393,7 @@ class LikesNode:
 
 
 def _added(figures: list[list[Figure]]) -> list[Figure]:
-    """Add up what has one name; ages by their greatest."""
+    """Sum up figures of one name; for ages take the greatest."""
     names: dict[str, Figure] = {}
     for name, text, value in (each for of in figures for each in of):
         before = names[name][2] if name in names else 0.0
@@ -402,17 +402,19 @@ def _added(figures: list[list[Figure]]) -> list[Figure]:
 
 
 def _kept(folder: Path, partitions: int) -> str:
-    """The name of a folder of logs; one that is new gets a name and its number of partitions. Raises `SpecError`."""
+    """The identity of a folder of logs; a new folder gets an identity and its number of partitions. Raises `SpecError`."""
     try:
         if kept(folder) is None:
             with tempfile.NamedTemporaryFile("w", dir=folder) as file, contextlib.suppress(FileExistsError):
                 file.write(f"{partitions} {uuid.uuid4().hex}\n")
                 file.flush()
                 os.fsync(file.fileno())
-                os.link(file.name, folder / KEPT)  # whole, and by one node
+                os.link(file.name, folder / KEPT)  # atomic, and by one node only
         before = kept(folder)
         if before != partitions:
-            raise SpecError(f"likes.partitions: {folder} has {before}, not {partitions}; the number stays for good")
+            raise SpecError(
+                f"likes.partitions: {folder} has {before}, not {partitions}; the number cannot be changed later"
+            )
         return (folder / KEPT).read_text(encoding="ascii").split()[1]
     except OSError as error:
         raise SpecError(f"likes.folder: {folder}: {error.strerror}") from None
@@ -423,5 +425,5 @@ def build(spec: Spec, settings: LikesSettings, context: Context) -> Service:
     if settings.partitions > 1:
         return LikesNode(spec, settings, context)
     if not settings.options.log and (before := kept(Path(settings.folder))) not in {None, 1}:
-        raise SpecError(f"likes.partitions: {settings.folder} has {before}, not 1; the number stays for good")
+        raise SpecError(f"likes.partitions: {settings.folder} has {before}, not 1; the number cannot be changed later")
     return service.build(spec, settings, context)

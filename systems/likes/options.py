@@ -1,4 +1,4 @@
-"""The keys of likes, and what a node of them is told.
+"""The keys of likes, and the settings of a node.
 
 Owns shapes and their defaults. Knows neither files nor sockets.
 """
@@ -14,44 +14,46 @@ from muster_server.plane.options import FaceOptions, key
 from muster_server.systems.likes.slots import PARTITIONS_MAX
 
 SQLITE = "sqlite"
-"""The database that needs no URL: a file in the node's folder, one for each partition."""
+"""The URL of a database in files of the node's folder, one for each partition."""
 SEVERAL: Final = 16
-"""Partitions where several nodes run and no number is given."""
+"""Default number of partitions with several nodes."""
 KEPT: Final = "partitions"
-"""The file in the folder of the logs with the number of partitions, if that is not 1, and a name of the folder."""
+"""Name of the file in the folder of the logs with the number of partitions, if that is not 1, and the folder's
+identity."""
 
 
 class LikesOptions(FaceOptions, frozen=True):
-    """Likes, counts and rankings, for any Redis client. `bind` is where clients connect."""
+    """Likes, counts and rankings, for any Redis client. `bind` is the address for clients."""
 
     folder: Annotated[
         str,
         key(
-            "Folder of the log, on a disk that keeps what it has synced",
-            "empty: `likes` in the folder of the instance, or of the node; that of an instance may be in memory",
+            "Folder of the log, on a disk whose synced data survive a crash",
+            "empty: `likes` in the folder of the instance, or of the node; an instance's folder may be in memory",
         ),
     ] = ""
     advertise: Annotated[
         str,
         key(
-            "Host that clients of a cluster are told for the ports of a node, in `CLUSTER SLOTS` and `MOVED`",
-            "empty: that of `bind`; of 0.0.0.0 the address by which this machine reaches others",
+            "Host of a node's ports that clients of a cluster get in `CLUSTER SLOTS` and `MOVED`",
+            "empty: that of `bind`; for 0.0.0.0 the address by which other machines reach this one",
             pattern=r"^[A-Za-z0-9:._-]{0,255}$",
         ),
     ] = ""
     log: Annotated[
         str,
         key(
-            "The log in Kafka, `kafka://HOST:PORT,HOST:PORT/PREFIX`: a node on any machine goes on from there",
-            "empty: in `folder`",
+            "URL of the log in Kafka, `kafka://HOST:PORT,HOST:PORT/PREFIX`: a node on any machine can continue it",
+            "empty: the log is in `folder`",
             pattern=rf"^(|{URL})$",
         ),
     ] = ""
     partitions: Annotated[
         int,
         key(
-            "Partitions over which nodes share the items, for good; more than 1: clients see a Redis Cluster",
-            "0: as before in this folder; else 16 where `up.likes` is above 1, else 1",
+            "Partitions over which nodes share the items; cannot be changed later; more than 1: clients see a "
+            "Redis Cluster",
+            "0: the number of this folder; for a new one 16 if `up.likes` is above 1, else 1",
             ge=0,
             le=PARTITIONS_MAX,
         ),
@@ -59,8 +61,8 @@ class LikesOptions(FaceOptions, frozen=True):
     lease_ms: Annotated[
         int,
         key(
-            "Silence after which other nodes take a node's partitions over",
-            "shorter than 5 s, longer than a short stop of the machine",
+            "Silence after which other nodes take over a node's partitions",
+            "shorter than 5 s, longer than a short stall of the machine",
             "ms",
             ge=500,
             le=60_000,
@@ -68,17 +70,19 @@ class LikesOptions(FaceOptions, frozen=True):
     ] = 2_500
     segment_mib: Annotated[
         int,
-        key("Size of one file of the log; it takes one more than its records need, and two spares", "", "MiB", ge=8),
+        key(
+            "Size of one file of the log; the log takes one more than its records need, and two spares", "", "MiB", ge=8
+        ),
     ] = 64
     items_by_user: Annotated[
-        bool, key("Keep what each user likes, for `muster likes of`", "8 bytes a like, 4 a user")
+        bool, key("Store the items that each user likes, for `muster likes of`", "8 bytes per like, 4 per user")
     ] = True
     database: Annotated[
         str,
         key(
-            "Where likes are written behind, and from where a node starts: `sqlite`: the file `likes.db` beside the log; "
+            "Database behind the log, from which a node starts: `sqlite`: the file `likes.db` beside the log; "
             "`sqlite:///PATH`, `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`",
-            "empty: as `database.url` says, or `sqlite`",
+            "empty: `database.url`, or `sqlite` without it",
         ),
     ] = ""
     database_password_file: Annotated[
@@ -86,13 +90,13 @@ class LikesOptions(FaceOptions, frozen=True):
     ] = ""
     write_behind_ms: Annotated[
         int,
-        key("Time between two passes to the database", "the log is durable at once", "ms", ge=100, le=3_600_000),
+        key("Interval of writes to the database", "the log makes likes durable at once", "ms", ge=100, le=3_600_000),
     ] = 30_000
     snapshot_records: Annotated[
         int,
         key(
             "Records of the log after which a pass also writes a snapshot, from which a node starts",
-            "a start applies about two million a second",
+            "a start applies about two million records per second",
             ge=1,
             le=1 << 32,
         ),
@@ -100,7 +104,7 @@ class LikesOptions(FaceOptions, frozen=True):
     redis: Annotated[
         str,
         key(
-            "A Redis that gets counts and rankings each second, for web servers to read: `redis://USER@HOST:PORT/DB`",
+            "URL of a Redis that gets counts and rankings each second, for web servers: `redis://USER@HOST:PORT/DB`",
             "empty: none",
         ),
     ] = ""
@@ -108,29 +112,31 @@ class LikesOptions(FaceOptions, frozen=True):
     redis_prefix: Annotated[
         str,
         key(
-            "Beginning of the keys there: `PREFIXcount:ITEM`, and `PREFIXrank`, `PREFIXrank:FIELD`",
-            "apart from all else in it",
+            "Prefix of the keys there: `PREFIXcount:ITEM`, and `PREFIXrank`, `PREFIXrank:FIELD`",
+            "separates them from all other keys",
             pattern=r"^[A-Za-z0-9:_.-]{0,64}$",
         ),
     ] = "likes:"
     users_file: Annotated[
         str,
         key(
-            "File with a user and a password a line, `USER:PASSWORD`; clients need one of them",
-            "empty: every client that reaches the port is let in",
+            "File with users and passwords, one `USER:PASSWORD` per line; clients need one of them",
+            "empty: every client that reaches the port is accepted",
         ),
     ] = ""
-    tls_cert_file: Annotated[str, key("File with the certificate, PEM; then clients speak TLS", "empty: no TLS")] = ""
-    tls_key_file: Annotated[str, key("File with the key of the certificate, PEM", "")] = ""
+    tls_cert_file: Annotated[
+        str, key("File with the certificate (PEM); if set, clients must use TLS", "empty: no TLS")
+    ] = ""
+    tls_key_file: Annotated[str, key("File with the key of the certificate (PEM)", "")] = ""
     connections_max: Annotated[
         int,
-        key("Most clients at once; further ones are refused as by Redis", "up to 2 MiB each", ge=1, le=1 << 20),
+        key("Limit of clients; further ones are refused as Redis does", "up to 2 MiB each", ge=1, le=1 << 20),
     ] = 10_000
     live_rate: Annotated[
         int,
         key(
-            "Counts of one item a second, at most, in its room `likes:ITEM`",
-            "people see no more; 0: no counts in rooms",
+            "Limit of one item's counts per second in its room `likes:ITEM`",
+            "people notice no more; 0: no counts in rooms",
             "1/s",
             ge=0,
             le=10,
@@ -139,8 +145,8 @@ class LikesOptions(FaceOptions, frozen=True):
     live_rate_all: Annotated[
         int,
         key(
-            "Counts of all items a second, at most; the newest count of each waits",
-            "a share of what one proxy takes",
+            "Limit of all items' counts per second; the newest count of each waits",
+            "a share of one proxy's capacity",
             "1/s",
             ge=1,
             le=100_000,
@@ -149,18 +155,18 @@ class LikesOptions(FaceOptions, frozen=True):
 
 
 class LikesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a node of likes is told. Paths are absolute; empty ones are not used."""
+    """The settings of a node of likes. Paths are absolute; empty ones are not used."""
 
     options: LikesOptions
     folder: str
-    """Of the log."""
+    """Folder of the log."""
     instance_folder: str
-    """Of the instance, where there is no registry."""
+    """Folder of the instance, if there is no registry."""
     instance: str
-    """The name under which its rows are in the database."""
+    """The instance's name in the rows of the database."""
     partitions: int = 1
     database: str
-    """Its URL; `{partition}` stands for a partition's number."""
+    """URL of the database; `{partition}` stands for a partition's number."""
     database_password_file: str
     redis_password_file: str
     users_file: str
@@ -169,7 +175,7 @@ class LikesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def settle(options: LikesOptions, around: Around) -> LikesSettings:
-    """Made from the configuration."""
+    """Make the settings from the configuration."""
     shared, absolute = around.section("database"), around.absolute
     folder = absolute(options.folder) or str(around.folder / "likes")
     url = options.database or shared.url or SQLITE

@@ -1,4 +1,4 @@
-"""One partition of likes: its engine over its log, opened from the last snapshot, and what it has written behind.
+"""One partition of likes: its engine over its log, opened from the last snapshot, and its write-behind.
 
 Items map to partitions by Redis Cluster's hash slots. Knows no socket.
 """
@@ -22,12 +22,12 @@ from muster_server.systems.likes.records import Kept
 
 AGAIN_S: Final = 1.0
 WAYS_OUT: Final = (
-    "to mend: bring the log back as it was, or `muster repair likes`, which rebuilds the partition from the database and "
-    "loses what the database has not"
+    "to mend: restore the log, or run `muster repair likes`, which rebuilds the partition from the database and "
+    "loses changes that the database lacks"
 )
 
 WAYS_OUT_ELSEWHERE: Final = (
-    "to mend: bring the topic back as it was, or begin anew with another likes.log and another database"
+    "to mend: restore the topic, or start from scratch with another likes.log and another database"
 )
 
 
@@ -35,11 +35,11 @@ class Partition:
     """Call `opened`, then `close`."""
 
     def __init__(self, engine: LikesEngine, behind: Behind, logged: Logged | None = None) -> None:
-        """`logged`: if its log is not in a folder of its own."""
+        """`logged`: set if its log is not in a folder of its own."""
         self.engine, self.behind, self.logged = engine, behind, logged
 
     def close(self) -> None:
-        """End the log of its own cleanly."""
+        """Close its own log cleanly."""
         self.engine.close()
 
 
@@ -58,9 +58,9 @@ async def opened(
 ) -> Partition:
     """Start from the database's snapshot, then the log. Waits for the database, unless the log has all records.
 
-    A log without a record is begun anew behind a snapshot that has all that the database proves. `epoch`: of the owner
-    that a registry has appointed, who fences all earlier ones. Raises `OSError` when the log is locked, damaged, lacks
-    what the database proves, or has a later owner, or its disk is full.
+    A log without a record starts behind a snapshot that has everything that the database proves. `epoch`: of the owner
+    that a registry appointed, which fences all earlier ones. Raises `OSError` if the log is locked, damaged, lacks
+    records that the database proves, or has a later owner, or its disk is full.
     """
     folder, options = folder_of(settings, number), settings.options
 
@@ -85,17 +85,17 @@ async def opened(
         except DatabaseError as error:
             if not tried:
                 tried = True
-                with contextlib.suppress(LookupError):  # it was trimmed: only the database has the beginning
+                with contextlib.suppress(LookupError):  # it was trimmed: only the database has the first records
                     made = await engine(Kept(), 0)
                     if made.offset():
-                        log.warning("starts without the database: the log has all records", reason=str(error))
+                        log.warning("starting without the database: the log has all records", reason=str(error))
                         return Partition(made, Behind(made, store, options, log, None))
-                    made.close()  # an empty log proves nothing: the database may have what another one held
+                    made.close()  # an empty log proves nothing: the database may have records of another one
             await waits(error)
         else:
             if made.skipped():
                 log.error(
-                    "the log had no record: the partition is rebuilt from the database's snapshot, and changes that were "
+                    "the log had no record: rebuilding the partition from the database's snapshot; changes that were "
                     "acknowledged after it are lost",
                     folder=str(folder),
                     database=store.where,
@@ -115,7 +115,7 @@ async def opened_elsewhere(
 ) -> Partition:
     """The same with the log at `logs`, whose earlier owners are fenced at once. Waits for the database.
 
-    Raises `OSError` when the log is damaged, away, or belongs to a later owner.
+    Raises `OSError` if the log is damaged, does not answer, or belongs to a later owner.
     """
     try:
         shared = await logs.open(f"{settings.instance}.likes", number, epoch)
@@ -156,7 +156,7 @@ async def opened_elsewhere(
 
 
 class _Waits:
-    """Waits for the database, and says so once for each reason."""
+    """Waits for the database, and logs each reason once."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
         self._log, self._told = log, ""
@@ -164,7 +164,7 @@ class _Waits:
     async def __call__(self, error: DatabaseError) -> None:
         if str(error) != self._told:
             self._told = str(error)
-            self._log.warning("waits for the database, which has the snapshot", reason=self._told)
+            self._log.warning("waiting for the database, which has the snapshot", reason=self._told)
         await asyncio.sleep(AGAIN_S)
 
 
@@ -176,21 +176,21 @@ async def _restored(
     log: structlog.typing.FilteringBoundLogger,
     ways_out: str = WAYS_OUT,
 ) -> tuple[LikesEngine, Kept]:
-    """The engine of the newest snapshot that is whole, and what the log has behind it.
+    """The engine of the newest intact snapshot, with the log's records after it.
 
-    Raises `DatabaseError`, and `OSError` where the log lacks records that the database proves.
+    Raises `DatabaseError`, and `OSError` if the log lacks records that the database proves.
     """
     proven = kept.proven
     while True:
         whole = kept.snapshot is not None and kept.snapshot_offset >= proven
         try:
             if kept.snapshot is None and kept.snapshot_offset:
-                raise ValueError("a part of it is missing")
+                raise ValueError("a part of the snapshot is missing")
             made = await engine(kept, proven if whole else 0)
         except ValueError as error:
             former = await store.former(kept.snapshot_offset) or (0, None)
             log.error(
-                "a snapshot in the database is damaged; the one before it is used",
+                "a snapshot in the database is damaged; using the one before it",
                 database=store.where,
                 offset=kept.snapshot_offset,
                 reason=str(error),
@@ -198,7 +198,7 @@ async def _restored(
             )
             kept = replace(kept, snapshot_offset=former[0], snapshot=former[1])
         except LookupError as error:
-            snapshot = f"a snapshot at offset {kept.snapshot_offset}" if kept.snapshot else "no snapshot that is whole"
+            snapshot = f"a snapshot at offset {kept.snapshot_offset}" if kept.snapshot else "no intact snapshot"
             raise OSError(f"{where}: {error}, and {store.where} has {snapshot}; {ways_out}") from None
         else:
             break
@@ -206,7 +206,7 @@ async def _restored(
         end = made.offset()
         made.close()
         raise OSError(
-            f"{where}: the log ends at offset {end}, and {store.where} has likes up to offset {proven}: "
+            f"{where}: the log ends at offset {end}, but {store.where} has likes up to offset {proven}: "
             f"{proven - end} records are missing; {ways_out}"
         )
     return made, kept

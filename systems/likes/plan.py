@@ -1,7 +1,7 @@
-"""Which node should have which partition. No I/O and no clock: all nodes that know the same come to the same.
+"""The assignment of partitions to nodes. No I/O and no clock: all nodes with the same knowledge get the same result.
 
-Every node has as many partitions as any other, or one more. A partition stays where it is, unless its node has too many,
-or leaves.
+Every node has as many partitions as any other, or one more. A partition stays where it is, unless its node has too
+many, or leaves.
 """
 
 from collections import Counter
@@ -9,14 +9,14 @@ from collections.abc import Collection, Sequence
 
 
 def planned(owners: Sequence[str], staying: Collection[str]) -> list[str]:
-    """The node that each partition should have; `owners` are the present ones, "" for none.
+    """The node that should own each partition; `owners` are the present ones, "" for none.
 
-    Without a node that stays, all is as it is.
+    If no node stays, nothing changes.
     """
     if not staying:
         return list(owners)
     has = Counter(owner for owner in owners if owner in staying)
-    order = sorted(staying, key=lambda name: (-has[name], name))  # who has more keeps the one more
+    order = sorted(staying, key=lambda name: (-has[name], name))  # the nodes with more partitions keep the extra one
     each, more = divmod(len(owners), len(order))
     room = {name: each + (place < more) for place, name in enumerate(order)}
     wanted: list[str] = []

@@ -1,6 +1,6 @@
-"""A node of likes as its clients know it: where it is, how it lets them in, how it refuses.
+"""A node of likes as its clients use it: its address, credentials and refusals.
 
-Loads no library of Redis: `client.py` does.
+Imports no Redis library: `client.py` does.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ MISSING: Final = "likes need the library of Redis; to mend: pip install 'muster-
 USER_MAX: Final = (1 << 64) - 1
 WINDOWS: Final = ("1h", "24h", "7d")
 NEWEST: Final = 32
-"""As many newest likers as a node keeps of an item."""
+"""Number of newest likers that a node keeps for an item."""
 PAGE: Final = 10_000
-"""Most entries of one answer."""
+"""Limit of entries of one answer."""
 
 
 class LikesError(Exception):
-    """A node refused, in its own words."""
+    """A node refused; the text is its own."""
 
     later = False
-    """Whether the same may succeed later."""
+    """Whether the same call may succeed later."""
 
 
 class Away(LikesError):
@@ -31,21 +31,21 @@ class Away(LikesError):
 
 
 class Full(LikesError):
-    """The node takes no change now: its disk is full, or its log has another owner."""
+    """The node accepts no change now: its disk is full, or its log has another owner."""
 
     later = True
 
 
 class Denied(LikesError):
-    """A wrong user or password."""
+    """The user or password is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where nodes are, and how they let clients in. `ca_file`: the certificate that they must show; empty: no TLS."""
+    """The addresses of nodes, and the credentials. `ca_file`: the certificate that they must present; empty: no TLS."""
 
     doors: Sequence[tuple[str, int]]
-    """Each knows all nodes: the first one that answers is asked."""
+    """Each knows all nodes: the first one that answers is used."""
     user: str | None = None
     password: str | None = None
     ca_file: str = ""

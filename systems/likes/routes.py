@@ -1,7 +1,7 @@
-"""The way of a command to the node that has its item: connections, the table of slots, and what is tried again.
+"""The path of a command to the node that has its item: connections, the table of slots, and retries.
 
-Owns which failure may be tried again. A command that a node refused was not done, so it goes to the next owner. A change
-without an answer may have been done: it is not sent twice. Knows no command.
+Owns which failures may be retried. A command that a node refused was not executed, so it goes to the next owner. A
+change without an answer may have been executed: it is not sent twice. Knows no command.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from muster_server.systems.likes.slots import SLOTS, slot
 
 WAIT_S: Final = 5.0
 LOOK_S: Final = 1.0
-"""For the table of slots, of one node."""
+"""Limit of reading the table of slots from one node, in seconds."""
 PATIENCE_S: Final = 6.0
-"""A dead node's items are served again by then."""
+"""Seconds after which a dead node's items are served again."""
 AGAIN_S: Final = 0.1
 NOT_DONE: Final = (MovedError, TryAgainError, ClusterDownError)
 ALONE: Final = "cluster support disabled"
-NOT_WHOLE: Final = "CLUSTERDOWN not every part of the items answers now; try again later"
+NOT_WHOLE: Final = "CLUSTERDOWN some partitions do not answer now; try again later"
 Address = tuple[str, int]
 Part = tuple[int, int, Address]
-"""The first and the last slot, and where they are."""
+"""The first and the last slot, and the address of their node."""
 Command = Sequence[Any]
 
 
@@ -39,11 +39,11 @@ class Routes:
         self._reach, self._connections = reach, connections
         self._clients: dict[Address, Redis] = {}
         self._slots: list[Part] | None = None
-        """None: unknown."""
+        """The table of slots; None: unknown."""
         self._alone = False
         self._looking = asyncio.Lock()
         self._failed = set[Address]()
-        """Addresses that did not answer since the table was read: it may be outdated."""
+        """Addresses that did not answer since the table was read, so it may be outdated."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -90,7 +90,7 @@ class Routes:
         return [translated(each) if isinstance(each, Exception) else each for each in answers]
 
     async def everywhere(self, command: Command) -> list[Any]:
-        """The answer of each part of the slots. Raises `Full` unless all answer: what is merged is whole or refused."""
+        """The answer of each node. Raises `Full` unless all answer: a merged answer must be complete."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             parts = await self._table()
@@ -109,9 +109,10 @@ class Routes:
         return next((owner for first, last, owner in self._slots or () if first <= number <= last), None)
 
     async def _tried(self, owner: Address | None, commands: Sequence[Command], changes: bool) -> list[Any]:
-        """The answers; those that were not done are among them as `NOT_DONE`. Raises `LikesError` for an unknown fate."""
+        """The answers; commands that were not executed have `NOT_DONE`. Raises `LikesError` if it is unknown whether
+        one was."""
         if owner is None:
-            return [ClusterDownError("CLUSTERDOWN no node has the slot now")] * len(commands)
+            return [ClusterDownError("CLUSTERDOWN no node has the slot now; try again later")] * len(commands)
         try:
             return await self._told(owner, commands)
         except (RedisError, OSError) as error:
@@ -131,7 +132,7 @@ class Routes:
     def _client(self, address: Address) -> Redis:
         if address not in self._clients:
             reach, tls = self._reach, dict[str, Any]()
-            if reach.ca_file:  # the node shows exactly this one, whatever name it has
+            if reach.ca_file:  # only this certificate is accepted, whatever name it has
                 tls = {"ssl": True, "ssl_ca_certs": reach.ca_file, "ssl_check_hostname": False}
             self._clients[address] = server(
                 host=address[0],
@@ -180,7 +181,7 @@ class Routes:
 
 
 def _whole(parts: Sequence[Part], said: Sequence[Sequence[Any]]) -> bool:
-    """Whether each slot is in one part, and each part has answered for itself: an address may be another part's by now."""
+    """Whether each slot is in one part, and each part's node confirms it: an address may belong to another part by now."""
     next_slot = 0
     for first, last, _ in sorted(parts):
         if first != next_slot:
@@ -192,7 +193,7 @@ def _whole(parts: Sequence[Part], said: Sequence[Sequence[Any]]) -> bool:
 
 
 def _parsed(said: Any) -> list[Part]:
-    """Redis's answer, or what the library has made of it."""
+    """Parse Redis's answer, or the library's form of it."""
     if isinstance(said, dict):
         return [(first, last, (_text(of["primary"][0]), of["primary"][1])) for (first, last), of in said.items()]
     return [(first, last, (_text(primary[0]), primary[1])) for first, last, primary, *_ in said]
@@ -203,7 +204,7 @@ def _text(raw: bytes | str) -> str:
 
 
 def translated(error: Exception) -> LikesError:
-    """A failure in words of our own."""
+    """Convert a failure to a `LikesError`."""
     text = str(error) or type(error).__name__
     if isinstance(error, LikesError):
         return error

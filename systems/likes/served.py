@@ -1,7 +1,6 @@
-"""One partition that is served on a port: its clients, its write-behind, what shows its counts elsewhere; and its end.
+"""One partition that is served on a port: its clients, its write-behind, the reports of its counts; and its end.
 
-Owns the order of beginning and end, and what is answered by an owner that is not sure any more that it is one. Knows no
-registry.
+Owns the order of start and end, and the replies of an owner that may have lost its ownership. Knows no registry.
 """
 
 import asyncio
@@ -19,17 +18,17 @@ from muster_server.systems.likes.partition import Partition
 from muster_server.systems.likes.slots import Node
 
 LOOK_S: Final = 0.2
-"""How often it is looked whether the log still takes changes."""
+"""Seconds between checks whether the log still accepts changes."""
 LAST_S: Final = 1.0
-"""For the last pass at the end; what it does not write, the log has."""
+"""Limit of the last pass at the end, in seconds; the log has what it does not write."""
 END_S: Final = 5.0
-"""For changes that wait for the log when the partition is given up."""
-UNSURE: Final = "CLUSTERDOWN this node may not own the slot any more: it asks the registry"
-MOVES: Final = "TRYAGAIN the slot moves to another node"
+"""Limit of the wait for changes that wait for the log when the partition is given up, in seconds."""
+UNSURE: Final = "CLUSTERDOWN this node may not own the slot any more and is checking the registry; try again"
+MOVES: Final = "TRYAGAIN the slot is moving to another node"
 
 
 class Served:
-    """Call `start`, then `end` or `give_up`, then `close`. `lease`: of a node among several."""
+    """Call `start`, then `end` or `give_up`, then `close`. `lease`: set for a node among several."""
 
     def __init__(
         self, means: Means, partition: Partition, mine: Mine = lambda key: True, lease: Lease | None = None
@@ -40,28 +39,28 @@ class Served:
         guard = None if lease is None else self._look
         self.listener = Listener(self.engine, options.connections_max, partition.logged, guard=guard)
         self.tasks: list[asyncio.Task[Any]] = []
-        """Its work. One that ends has failed: the log takes nothing any more."""
+        """Its tasks. If one ends, it has failed: the log accepts no more changes."""
         self._means, self._lease = means, lease
         self._unsure = self.lost = False
         """`lost`: a later owner has the log."""
 
     async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; the bound address is the answer. Raises `OSError` when it is taken."""
+        """Listen; returns the bound address. Raises `OSError` if it is in use."""
         bound = await self.listener.start(bind, tls)
         work = [self.behind.run(), _watch(self.engine), *self._means.shows(self.engine, self.mirror)]
         self.tasks = [asyncio.create_task(each) for each in work]
         return bound
 
     def tell(self, nodes: Sequence[Node], me: int, epoch: int) -> None:
-        """Which nodes there are, for its clients."""
+        """Set the nodes that its clients are told."""
         self.engine.set_cluster(list(nodes), me, epoch)
 
     @property
     def failed(self) -> bool:
-        """Whether it takes no changes any more."""
+        """Whether it accepts no changes any more."""
         return self.lost or any(task.done() for task in self.tasks)
 
-    # --- whether it is still the owner --------------------------------------------------------------------------
+    # --- ownership ----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Answer only what no other owner can have changed. Called before each answer to a question."""
@@ -69,11 +68,11 @@ class Served:
         sure = self._lease.lasts() or self._owns()
         if sure == self._unsure:
             self._unsure = not sure
-            # With a log elsewhere, changes go on: the log itself refuses those of a former owner.
+            # With a log elsewhere, changes continue: the log itself refuses those of a former owner.
             self.engine.suspend(None if sure else UNSURE, self.lost)
 
     def _owns(self) -> bool:
-        """Ask the log in its folder: who takes it over claims it there first."""
+        """Check the log in its folder: a node that takes it over claims it there first."""
         if self.lost or self.partition.logged is not None:
             return False
         try:
@@ -86,7 +85,7 @@ class Served:
     # --- its end ------------------------------------------------------------------------------------------------
 
     async def end(self, drain_s: float) -> None:
-        """Answer what was taken, for at most this long; write behind once more; close the log."""
+        """Answer everything accepted, for at most `drain_s` seconds; write behind once more; close the log."""
         await self._stop()
         await self.listener.drain(drain_s)
         await self._last_pass()
@@ -94,9 +93,10 @@ class Served:
         await self._close_log()
 
     async def give_up(self, *, lost: bool) -> bool:
-        """Take nothing more, answer what was taken, close the log and forget all; clients wait until `send_away`.
+        """Accept nothing more, answer everything accepted, close the log and forget all; clients wait until
+        `send_away`.
 
-        False if changes still wait for the log: then it can only be closed.
+        Returns False if changes still wait for the log: then it can only be closed.
         """
         if not lost:
             await self._last_pass()  # so that the next owner has less to write
@@ -112,12 +112,12 @@ class Served:
         return True
 
     def send_away(self) -> None:
-        """Have clients of a partition that was given up go where the last `tell` said."""
+        """Send clients of a partition that was given up to the address of the last `tell`."""
         self.engine.suspend(None, True)
         self.listener.go_on()
 
     def close(self) -> None:
-        """Close what is left of it."""
+        """Close the rest."""
         self.listener.close()
 
     async def _stop(self) -> None:
@@ -134,18 +134,18 @@ class Served:
         await self.behind.close()
         if self.partition.logged is not None:
             await self.partition.logged.close()
-        with contextlib.suppress(OSError):  # the log refuses, or has another owner: there is nothing to seal
+        with contextlib.suppress(OSError):  # the log refuses, or has another owner, so it cannot be sealed
             await asyncio.to_thread(self.partition.close)
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     @property
     def trouble(self) -> str:
-        """Why changes are not taken now, as a full disk; empty if they are."""
+        """Why changes are not accepted now, for example a full disk; empty if they are."""
         return self.engine.figures()["trouble"] or ""
 
     def notes(self) -> list[str]:
-        """The same in words, for `muster status`."""
+        """The same as text, for `muster status`."""
         return [f"changes are refused: {self.trouble}"] if self.trouble else []
 
     def counters(self) -> list[Figure]:
@@ -155,26 +155,26 @@ class Served:
             ("likes_commands", "Commands of clients", self.engine.figures()["commands"]),
             ("likes_batches", "Groups of changes that were made durable with one sync", listener.batches),
             ("likes_clients", "Clients that connected", listener.accepted),
-            ("likes_clients_refused", "Clients beyond likes.connections_max", listener.refused),
-            ("likes_changes_not_taken", "Changes that the log did not take", self.engine.figures()["not_taken"]),
+            ("likes_clients_refused", "Clients refused beyond likes.connections_max", listener.refused),
+            ("likes_changes_not_taken", "Changes that the log did not accept", self.engine.figures()["not_taken"]),
             *self.behind.counters(),
             *([] if self.mirror is None else self.mirror.counters()),
         ]
 
     def gauges(self) -> list[Figure]:
-        """Items, users, likes, and what waits."""
+        """Items, users, likes, and waiting changes."""
         figures = self.engine.figures()
         return [
             ("likes_items", "Items", figures["items"]),
-            ("likes_users", "Users who liked something", figures["users"]),
+            ("likes_users", "Users who liked an item", figures["users"]),
             ("likes_held", "Likes of all items", figures["likes"]),
             ("likes_offset", "Offset of the log", figures["offset"]),
             (
                 "likes_refuses",
-                "Partitions that take no change now, as their disk is full",
+                "Partitions that accept no change now, because their disk is full",
                 int(bool(figures["trouble"])),
             ),
-            ("likes_connections", "Clients that are connected", len(self.listener.clients)),
+            ("likes_connections", "Connected clients", len(self.listener.clients)),
             *self.behind.gauges(),
             *([] if self.mirror is None else self.mirror.gauges()),
         ]
@@ -183,7 +183,7 @@ class Served:
 def moves(opened: int, handed_over: int, taken_away: int) -> list[Figure]:
     """Counters of a node's partitions."""
     return [
-        ("likes_partitions_opened", "Partitions that this node began to serve", opened),
+        ("likes_partitions_opened", "Partitions that this node started to serve", opened),
         ("likes_partitions_handed_over", "Partitions that this node handed over to others", handed_over),
         ("likes_partitions_taken_away", "Partitions that others took over from this node", taken_away),
     ]
@@ -198,7 +198,7 @@ def shares(served: int, shut: int) -> list[Figure]:
 
 
 async def _watch(engine: LikesEngine) -> None:
-    """Raise `OSError` once the log takes nothing any more: it has to be opened again."""
+    """Raise `OSError` once the log accepts no more changes: it has to be opened again."""
     while (why := engine.refusal()) is None:  # noqa: ASYNC110 - the engine tells no one else
         await asyncio.sleep(LOOK_S)
-    raise OSError(f"the log takes nothing any more: {why}")
+    raise OSError(f"the log accepts no more changes: {why}")

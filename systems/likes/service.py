@@ -1,6 +1,6 @@
-"""A node of likes in its process, which stands alone: opens its one log, serves clients, writes behind, drains.
+"""A node of likes that is alone: opens its one log, serves clients, writes behind, drains.
 
-Puts together what the other files here own. A node among several is `systems/likes/node.py`.
+Combines the other files here. `systems/likes/node.py` is a node among several.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from muster_server.systems.likes.served import Served, moves, shares
 
 
 class LikesService:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a node that is alone."""
 
     take_trust: Final = None
     """It checks no user's token."""
@@ -31,7 +31,7 @@ class LikesService:
         self._served: Served | None = None
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Serve until `stop` is set. Raises `OSError` when the log cannot be opened, or takes nothing any more."""
+        """Serve until `stop` is set. Raises `OSError` if the log cannot be opened, or accepts no more changes."""
         opening = asyncio.create_task(self._means.opened(0))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -70,10 +70,10 @@ class LikesService:
             await served.end(drain_s)
             self.ready = False
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What it serves, and how far behind its database is."""
+        """The state of its partition, and the lag of its database."""
         state = "draining" if self.draining else "ready" if self.ready else "starting"
         served, live = self._served, self._means.live
         if served is None:
@@ -100,14 +100,14 @@ class LikesService:
         return [*self._served.counters(), *moves(1, 0, 0), *([] if live is None else live.counters())]
 
     def gauges(self) -> list[Figure]:
-        """Items, users, likes, and what waits."""
+        """Items, users, likes, and waiting changes."""
         live = self._means.live
         if self._served is None:
             return []
         return [*self._served.gauges(), *shares(1, 0), *([] if live is None else live.gauges())]
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
+        """The address that it listens on."""
         return [self._bind]
 
     def take(self, settings: LikesSettings) -> None:

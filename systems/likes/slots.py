@@ -6,11 +6,11 @@ from typing import Final
 SLOTS: Final = 16_384
 PARTITIONS_MAX: Final = 256
 Node = tuple[str, str, int, list[tuple[int, int]]]
-"""As clients are told: an id of 40 hexadecimal digits, host, port, and slots from the first to the last."""
+"""As clients are told: an id of 40 hexadecimal digits, host, port, and ranges of slots (first, last)."""
 
 
 def slot(key: bytes) -> int:
-    """The slot of a key: of its part between the first `{` and the next `}` where that is not empty."""
+    """The slot of a key: of its part between the first `{` and the next `}` if that is not empty."""
     tag, close, _ = key.partition(b"{")[2].partition(b"}")
     return binascii.crc_hqx(tag if close and tag else key, 0) % SLOTS
 

@@ -1,7 +1,7 @@
-"""The stores of likes for `muster check` and `muster repair`: each partition's log in its folder, and what its database has.
+"""The stores of likes for `muster check` and `muster repair`: each partition's log in its folder, and its database.
 
-Owns how a partition is made again: from the newest whole snapshot, the log up to where it is damaged, the rows, and what
-is whole of the log behind that. The result is a snapshot, behind which an empty log begins.
+Owns how a partition is rebuilt: from the newest intact snapshot, the log up to the damage, the rows, and the intact
+records of the log after it. The result is a snapshot, followed by an empty log.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from muster_server.systems.likes.options import LikesSettings, settle
 from muster_server.systems.likes.partition import folder_of
 from muster_server.systems.likes.records import Kept
 
-if TYPE_CHECKING:  # loaded only when a database is asked
+if TYPE_CHECKING:  # imported only when a database is used
     from muster_server.systems.likes.database.store import SqlStore
 
 PAGE: Final = 500
@@ -30,7 +30,7 @@ USERS: Final = 5_000
 
 
 def stores(config: Config, record: Record | None) -> list[Store]:
-    """One for each partition whose log or database is on this machine."""
+    """The store of each partition whose log or database is on this machine."""
     around = Around(config.section, config.instance.name, folder(config).path, 0, absolute, {}, config.runs)
     settings: LikesSettings = settle(config.section("likes"), around)
     beside = not (settings.options.database or config.section("database").url)
@@ -40,7 +40,7 @@ def stores(config: Config, record: Record | None) -> list[Store]:
 
 
 class LikesStore:
-    """A `plane.stores.Store`: one partition."""
+    """The `plane.stores.Store` of one partition."""
 
     def __init__(self, settings: LikesSettings, number: int) -> None:
         self._settings, self._number = settings, number
@@ -88,7 +88,7 @@ class LikesStore:
         return report
 
     def _check_log(self, report: Report) -> int:
-        """Returns the offset behind the log's last record."""
+        """Check the log; returns the offset after its last record."""
         start, end, _, faults = _engines.check_log(str(self._folder)) if self._folder.exists() else (0, 0, None, [])
         report.holds = f"the log holds records {start} to {end}"
         for file, at, text, first, behind in faults:
@@ -108,7 +108,7 @@ class LikesStore:
             report.holds = f"the log begins anew at {whole}, behind a snapshot"
         elif end < kept.proven:
             report.fault(
-                self._folder, f"the log ends at offset {end}, and {store.where} has likes up to offset {kept.proven}"
+                self._folder, f"the log ends at offset {end}, but {store.where} has likes up to offset {kept.proven}"
             )
         engine = LikesEngine(folder=None)
         wrong = await _take_rows(engine, store)
@@ -120,7 +120,7 @@ class LikesStore:
         """Whether the folder is as `repair` leaves it: no log, and the lock that a lost folder has not."""
         return self._folder.exists() and [each.name for each in self._folder.iterdir()] == ["lock"]
 
-    # --- making again -------------------------------------------------------------------------------------------
+    # --- rebuilding ---------------------------------------------------------------------------------------------
 
     async def _repair(self, aside: Path) -> list[str]:
         report = await self._check()
@@ -158,13 +158,13 @@ class LikesStore:
         moved = [put_aside(each, aside) for each in sorted(self._folder.iterdir()) if each.name != "lock"]
         figures = engine.figures()
         done.append(
-            f"{self._folder}: {len(moved)} files are in {aside}; the log begins anew at {begin}, behind a snapshot of "
+            f"{self._folder}: moved {len(moved)} files to {aside}; a new log starts at {begin}, behind a snapshot of "
             f"{figures['items']} items and {figures['likes']} likes"
         )
         if whole < begin:
             done.append(
-                f"up to offset {whole} all is as it was; after that, likers and counts are those of the database up to "
-                f"offset {kept.offset}, and of whole records behind it"
+                f"everything up to offset {whole} is intact; after that, likers and counts are those of the database up to "
+                f"offset {kept.offset}, and of intact records after it"
             )
         done += [f"lost, unless the database has them: {each}" for each in lost]
         return done
@@ -172,7 +172,7 @@ class LikesStore:
     @contextlib.asynccontextmanager
     async def _database(self) -> "AsyncIterator[SqlStore]":
         from muster_server.plane.database.url import location
-        from muster_server.systems.likes.database.store import SqlStore  # SQLAlchemy takes a second to load
+        from muster_server.systems.likes.database.store import SqlStore  # importing SQLAlchemy takes a second
 
         where = location(self._url)
         if self._password is not None:
@@ -185,7 +185,7 @@ class LikesStore:
 
 
 async def _snapshots(store: "SqlStore", kept: Kept) -> list[tuple[int, bytes]]:
-    """The newest first; of one whose parts are missing no byte."""
+    """Snapshots, the newest first; one with missing parts is empty."""
     found = [(kept.snapshot_offset, kept.snapshot or b"")] if kept.snapshot_offset else []
     if former := await store.former(kept.snapshot_offset):
         found.append(former)
@@ -200,7 +200,7 @@ def _restored(data: bytes) -> LikesEngine | None:
 
 
 async def _take_rows(engine: LikesEngine, store: "SqlStore") -> list[str]:
-    """Give the engine all users and rows that are newer; what is wrong with those that it does not take."""
+    """Pass all users and newer rows to the engine; returns the faults of those that it refuses."""
     wrong: list[str] = []
     last = -1
     while users := await store.users(last, USERS):

@@ -12,7 +12,7 @@ MISSING_KAFKA: Final = "likes.log needs the library of Kafka; to mend: pip insta
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
-    """Why it cannot be served."""
+    """Why it cannot run; None: nothing is missing."""
     if section("likes").log and find_spec("confluent_kafka") is None:
         return MISSING_KAFKA
     return MISSING if section("likes").redis and find_spec("redis") is None else None
@@ -54,7 +54,7 @@ LIKES: Final = RoleKind(
 
 
 def told(around: Around) -> dict[str, Any]:
-    """What the routes need to be let in by a node."""
+    """The credentials of a node that the routes need."""
     options: LikesOptions = around.section("likes")
     return {
         "users_file": around.absolute(options.users_file),

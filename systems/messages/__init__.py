@@ -1,1 +1,1 @@
-"""Delayed messages: topics, what is accepted, the schedule, who fires what, and what came of it."""
+"""Delayed messages: topics, accepted messages, the schedule, callbacks, and their results."""

@@ -50,7 +50,7 @@ RECURRING_DAYS_MAX: Final = 3_660
 
 
 class AdminService(MessagesService):
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of the admin."""
 
     def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
         options = msgspec.convert(settings.options, AdminOptions)
@@ -72,12 +72,12 @@ class AdminService(MessagesService):
         """Why recurring messages could not be made, as it was told last."""
 
     async def open(self) -> None:
-        """Read the topics, or begin their file. Raises `UserError` for a damaged one, and for a lost one without a copy."""
+        """Read the topics, or create their file. Raises `UserError` for a damaged file, and for a lost one without a
+        copy."""
         topics, hours = self._topics_file, self._copy.with_name("hours")
         if not topics.exists() and not self._copy.exists() and hours.exists() and any(hours.glob("*.ops")):
             raise UserError(
-                f"{topics}: missing, and the schedule has messages: without its key no id names its message; "
-                "bring the file back"
+                f"{topics}: missing, but the schedule has messages, whose ids need the file's key; restore the file"
             )
         try:
             restored = self._file.open(self._copy)
@@ -86,7 +86,7 @@ class AdminService(MessagesService):
             raise UserError(str(error)) from None
         if restored:
             self.log.error(
-                "the file of the topics was lost; it came back from the schedule's copy", copy=str(self._copy)
+                "the file of the topics was lost; restored it from the schedule's copy", copy=str(self._copy)
             )
 
     async def shut(self) -> None:
@@ -94,7 +94,7 @@ class AdminService(MessagesService):
         await self._link.close()
 
     def questions(self) -> Mapping[str, Question]:
-        """Of operators."""
+        """The questions of operators."""
         return {
             "topic-create": answering(self._create, NewTopic),
             "topic-remove": answering(self._remove, str),
@@ -122,9 +122,9 @@ class AdminService(MessagesService):
             await asyncio.sleep(RETIRE_S)
             try:
                 for topic in self._file.retire(now_ms()):
-                    self.log.info("the former secret of a topic signs no more", topic=topic.name)
-            except OSError as error:  # it signs on, and is dropped later
-                self.log.error("the topics cannot be written", error=error.strerror)
+                    self.log.info("the former secret of a topic does not sign any more", topic=topic.name)
+            except OSError as error:  # it keeps signing, and is dropped later
+                self.log.error("cannot write the topics", error=error.strerror)
             await self._make()
 
     async def _make(self) -> None:
@@ -162,7 +162,7 @@ class AdminService(MessagesService):
         return await self._removed(name, forget=False)
 
     async def _forget(self, name: str) -> Topic:
-        """Remove a topic whose dead letters are given up."""
+        """Remove a topic whose dead letters may be dropped."""
         return await self._removed(name, forget=True)
 
     async def _removed(self, name: str, *, forget: bool) -> Topic:
@@ -172,12 +172,12 @@ class AdminService(MessagesService):
                 "conflict", f"topic {name} has the recurring message {entries[0].asked.name}; remove it first"
             )
         if waiting := await self._count(topic, LIVE):
-            raise Refusal("conflict", f"topic {name} has {waiting} messages that wait; cancel them, or let them fire")
+            raise Refusal("conflict", f"topic {name} has {waiting} waiting messages; cancel them, or let them fire")
         if not forget and (dead := await self._count(topic, ("dead",))):
             raise Refusal(
                 "conflict",
-                f"topic {name} has {dead} dead letters, which no command reaches without it; replay them (muster delay dead "
-                f"replay --all --topic {name}), or give them up (muster topic rm {name} --forget-dead)",
+                f"topic {name} has {dead} dead letters, which become unreachable with it; replay them (muster delay dead "
+                f"replay --all --topic {name}), or drop them (muster topic rm {name} --forget-dead)",
             )
         return _written(lambda: self._file.remove(name))
 
@@ -199,7 +199,7 @@ class AdminService(MessagesService):
         return list(self.topics.all())
 
     async def _book(self, version: int) -> tuple[Book | None]:
-        """For nodes of other machines."""
+        """The topics for nodes of other machines."""
         return (self.topics.newer(version),)
 
     def _topic(self, name: str) -> Topic:
@@ -263,8 +263,8 @@ class AdminService(MessagesService):
         return answers
 
     async def _replay_page(self, asked: ReplayPage) -> Replayed:
-        """Replay some of the letters that were dead when the first page was asked for. One that dies again meanwhile is due
-        later than that, and is left."""
+        """Replay some of the letters that were dead when the first page was requested. A letter that dies again
+        meanwhile is due later than that, and is left."""
         until = asked.until or now_ms()
         query = Query(asked.topic, 0, until, ["dead"], LIMIT_MAX, asked.after)
         found = await self._found(self._which(query))
@@ -302,7 +302,7 @@ def _written(change: Callable[[], Topic]) -> Topic:
     except TopicError as error:
         raise Refusal(error.code, str(error)) from None
     except OSError as error:
-        raise Refusal("unavailable", f"the topics cannot be written: {error.strerror}") from None
+        raise Refusal("unavailable", f"cannot write the topics: {error.strerror}") from None
 
 
 async def _entry(change: Awaitable[Entry]) -> Entry:
@@ -317,7 +317,7 @@ async def _entry(change: Awaitable[Entry]) -> Entry:
 
 
 def _next(found: Found) -> str:
-    """Asks for the messages after these; empty where there are none."""
+    """The `after` of the next page; empty if there is none."""
     return "" if found.last is None else f"{found.last[0]}-{found.last[1]:x}"
 
 
@@ -330,7 +330,7 @@ def _after(text: str) -> tuple[int, int] | None:
     except ValueError:
         dash = ""
     if not dash or not all(0 <= each < 1 << 64 for each in after):
-        raise Refusal("bad_request", f"after: {text!r:.80} is not the `next` of a page")
+        raise Refusal("bad_request", f"invalid after {text!r:.80} (expected the `next` of a page)")
     return after
 
 

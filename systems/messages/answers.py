@@ -1,7 +1,7 @@
-"""The last answers of dead letters' targets, in a file of SQLite beside the schedule.
+"""The last answers of dead letters' targets, in a SQLite file beside the schedule.
 
-The schedule says which messages are dead; a row here without a dead message means nothing. Owns the file and its table. It
-must not know messages or topics. Called in a thread: each call waits for the disk.
+The schedule knows which messages are dead; a row here without a dead message means nothing. Owns the file and its
+table. It must not know messages or topics. Called in a thread: each call waits for the disk.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class LastAnswer(NamedTuple):
-    """`number`: the message's in the schedule; `at` in ms since 1970."""
+    """`number`: the message's number in the schedule; `at` in ms since 1970."""
 
     number: int
     at: int
@@ -28,7 +28,7 @@ class LastAnswer(NamedTuple):
 
 
 class Answers:
-    """Raises `sqlite3.Error` where the file cannot be used."""
+    """The file. Raises `sqlite3.Error` if it cannot be used."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
@@ -40,13 +40,13 @@ class Answers:
             connection.execute(TABLE)
 
     def keep(self, answers: Sequence[LastAnswer]) -> None:
-        """Write these, durable; a later answer of a message replaces the former."""
+        """Store these durably; a later answer of a message replaces the former."""
         rows = [(_signed(each.number), *each[1:]) for each in answers]
         with self._connected() as connection:
             connection.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
 
     def find(self, numbers: Sequence[int]) -> dict[int, LastAnswer]:
-        """Those that are known, by number."""
+        """The known answers, by number."""
         found: dict[int, LastAnswer] = {}
         with self._connected() as connection:
             for first in range(0, len(numbers), ASKED_AT_ONCE):
@@ -60,7 +60,7 @@ class Answers:
         return found
 
     def forget(self, before: int) -> int:
-        """Drop the answers of letters that died before this time. Tells how many."""
+        """Drop the answers of letters that died before this time. Returns their number."""
         with self._connected() as connection:
             return connection.execute("DELETE FROM answers WHERE at < ?", (before,)).rowcount
 
@@ -69,7 +69,7 @@ class Answers:
 
 
 class _Connected:
-    """One transaction, and the connection closed after it."""
+    """One transaction, and a connection that is closed after it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -91,5 +91,5 @@ MASK: Final = (1 << 64) - 1
 
 
 def _signed(number: int) -> int:
-    """SQLite's integers have a sign."""
+    """The number as SQLite stores it, whose integers are signed."""
     return number - (1 << 64) if number >> 63 else number

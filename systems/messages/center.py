@@ -1,11 +1,12 @@
 """The center: lets workers take due messages, takes their results, and counts.
 
-Owns which worker gets how many messages of which topic, and what is under way at each. The schedule is the truth: a claim is
-won there, and a result counts only under its claim. It must not know callbacks or sockets: fires leave through a session's
-outbox, results come in. Both are arrays in MessagePack, which only compiled code reads: no object is made for a fire.
-
-A credit is the right to one due message of one topic. The topic's policy chooses the worker of each credit; a result frees
-one. So a worker never holds more than `held_max` messages of a topic, and a topic whose target is slow holds up only itself.
+Owns how many messages of which topic each worker gets, and what is in progress at each. The schedule is the truth: a
+claim is won there, and a result counts only under its claim. It must not know callbacks or sockets: fires leave through
+a session's outbox, results come in. Both are arrays in MessagePack, which only compiled code reads: no object is made
+for a fire.
+A credit is the right to one due message of one topic. The topic's policy chooses the worker of each credit; a result
+frees one. So a worker never holds more than `held_max` messages of a topic, and a topic with a slow target delays only
+itself.
 """
 
 import asyncio
@@ -29,41 +30,42 @@ from muster_server.systems.messages.shapes import Fire, Held, Result
 from muster_server.systems.messages.topics import Topic, Topics
 
 OVERDUE_MS: Final = 5_000
-"""A message that is later than this when it is claimed waited for a stop to end, and counts against `overdue_rate`."""
+"""A message later than this at its claim waited for an outage to end, and counts towards `overdue_rate`."""
 WAIT_MS: Final = 15_000
-"""A claim outlasts the callback by this: its way to the worker, a wait for a place of its target, its result's way back."""
+"""A claim outlasts the callback by this time: its transfer to the worker, a wait for its target's limit, and the
+transfer of its result."""
 AT_ONCE: Final = 0
-"""When a message is due again whose callback was not made: a clock that was set does not delay it."""
+"""Due time of a message whose callback was not made; a clock that was set does not delay it."""
 SWEEP_MS: Final = 5_000
-"""A claim that ran out so long ago has no result on its way."""
+"""A claim that ran out this long ago has no result in transit."""
 BURST_S: Final = 1.0
 REMEMBERED_MAX: Final = 64
-"""Workers that left whose claims are still known."""
+"""Limit of workers that left and whose claims are still known."""
 ANSWER_BYTES_MAX: Final = 2_048
-"""Of a target's last answer."""
+"""Limit of a target's last answer."""
 DELIVERED: Final = ord("d")
 LOST: Final = ord("x")
 NO_FIRES: Final = msgspec.msgpack.encode([])
 NOT_NOW: Final = ord("n")
 TAKEN: Final = bytes(byte != NOT_NOW for byte in range(256))
-"""Whether the schedule has a result, by the byte that it said."""
+"""Translates each byte of the schedule: whether it has the result."""
 
 
 def lease_ms(topic: Topic) -> int:
-    """How long a claim lasts."""
+    """Duration of a claim."""
     return int(topic.timeout_s * 1_000) + WAIT_MS
 
 
 class Session:
-    """One worker's life: its credits, what it holds, and what is on its way to it."""
+    """One worker's life: its credits, its messages, and what is in transit to it."""
 
     def __init__(self, incarnation: int, held_max: int, name: str = "") -> None:
         self.incarnation, self.held_max, self.name = incarnation, held_max, name
         self.weight = 1_000
         self.credit: dict[int, int] = {}
-        """By topic: due messages that it may still take."""
+        """By topic: number of due messages that it may still take."""
         self.claims = _engines.ClaimLedger()
-        """What it holds."""
+        """The claims of the messages that it holds."""
         self.held: Sequence[Held] = ()
         """Targets to which it makes no callbacks now."""
         self.outbox: deque[bytes] = deque()
@@ -83,11 +85,11 @@ class Session:
         return {"peer": self.node} | ({"peer_name": self.name} if self.name else {})
 
     def free(self, topic: int, part: float = 1.0) -> int:
-        """Credits that it can take more, of this part of what it may hold."""
+        """Number of credits that it can still take, of this share of its limit."""
         return max(1, round(self.held_max * part)) - self.credit.get(topic, 0) - self.claims.held(topic)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Fires, array by array; an empty one now and then shows that the stream lives."""
+        """Fires, array by array; an empty one now and then shows that the stream is alive."""
         while not self.closed:
             if not self.outbox:
                 self.wake.clear()
@@ -102,7 +104,7 @@ class Session:
 
 
 class Center:
-    """`schedule` is open. Everything runs in one loop; nothing here waits but for the schedule."""
+    """`schedule` is open. Everything runs in one loop; nothing here waits except for the schedule."""
 
     def __init__(
         self,
@@ -121,26 +123,26 @@ class Center:
         self.leases = Leases(schedule.serve, schedule.leave, self._given_back)
         self._sessions: dict[int, Session] = {}
         self._left: dict[int, Session] = {}
-        """Workers that are gone or cut off, whose claims still stand."""
+        """Workers that left or were cut off, whose claims still stand."""
         self._policies: dict[int, tuple[str, _engines.WorkerDispatch]] = {}
         self._assigned: dict[int, frozenset[int]] = {}
         self._paused: dict[int, float] = {}
-        """Topics that get no credits before this time, since they took what `overdue_rate` allows."""
+        """Topics that get no credits before this time, because they used up `overdue_rate`."""
         self._full_at = 0.0
-        """When the bucket of overdue messages is full again."""
+        """Time at which the bucket of overdue messages is full again."""
         self._dirty: set[int] = set()
         self._spread_soon = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lost_claims = 0
-        """Results that came after their claim had run out and another had been won."""
+        """Results that came after their claim had run out and another claim had been won."""
         self.late_workers = 0
-        """Workers that came back with an older epoch than is known."""
+        """Workers that returned with an epoch older than the known one."""
 
     # --- workers ------------------------------------------------------------------------------------------------
 
     def join(self, incarnation: int, held_max: int, name: str = "") -> Session | None:
-        """A worker's stream begins; `name`: of its node. None: a later life of the same node is known, and this one fires
-        nothing (I-1)."""
+        """A worker's stream begins; `name`: of its node. None: a later life of the same node is known, and this one
+        fires nothing (I-1)."""
         node = incarnation >> 32
         lives = [each for each in (*self._sessions, *self._left) if each >> 32 == node]
         if any(each > incarnation for each in lives):
@@ -159,7 +161,7 @@ class Center:
         return session
 
     def leave(self, session: Session) -> None:
-        """A stream of it ended. Its claims stand until they run out, or its next life begins."""
+        """One of its streams ended. Its claims stand until they run out, or its next life begins."""
         session.streams -= 1
         if session.streams or self._sessions.get(session.incarnation) is not session:
             return
@@ -172,7 +174,7 @@ class Center:
         self._reassign()
 
     def _bury(self, incarnation: int) -> None:
-        """The life of a worker is over for certain: what it held is due at once."""
+        """The life of a worker is certainly over: its messages are due at once."""
         session = self._sessions.pop(incarnation, None)
         if session is not None:
             session.closed = True
@@ -180,7 +182,7 @@ class Center:
             self._schedule.leave(incarnation)
         session = self._left.pop(incarnation, session)
         if session is not None and len(session.claims):
-            self._log.info("a worker ended; what it held is due again", **session.peer, held=len(session.claims))
+            self._log.info("a worker ended; its messages are due again", **session.peer, held=len(session.claims))
             self._later([(number, "release", claim, AT_ONCE) for number, claim in session.claims.drain()])
 
     def _given_back(self, fires: Sequence[Fire]) -> None:
@@ -196,17 +198,17 @@ class Center:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), StoreError):
-            self._log.warning("claims could not be given back; they run out", why=str(error))
+            self._log.warning("cannot give back claims; they run out", why=str(error))
 
     @property
     def workers(self) -> Sequence[Session]:
-        """Those with a stream."""
+        """The workers with a stream."""
         return tuple(self._sessions.values())
 
     # --- credits ------------------------------------------------------------------------------------------------
 
     def topics_changed(self) -> None:
-        """Spread credits over the topics that there are now."""
+        """Spread credits over the current topics."""
         self._policies = {
             number: found
             for number, found in self._policies.items()
@@ -216,7 +218,7 @@ class Center:
         self._reassign()
 
     def _reassign(self) -> None:
-        """Choose the workers of each topic anew; those that stay keep it."""
+        """Choose the workers of each topic again; those that stay keep it."""
         there = frozenset(self._sessions)
         for topic in self._topics.all():
             if topic.is_leased:
@@ -253,7 +255,7 @@ class Center:
             asyncio.get_running_loop().call_soon(self._spread)
 
     def _spread(self) -> None:
-        """Give out the credits that are free."""
+        """Give out the free credits."""
         self._spread_soon = False
         dirty, self._dirty = self._dirty, set()
         now = self._monotonic()
@@ -276,8 +278,8 @@ class Center:
         self._soon()
 
     def _shares(self, topic: Topic, workers: Sequence[Session]) -> dict[Session, int]:
-        """How many of a topic's free credits each worker gets."""
-        # Where all are busy, a worker gets a credit for each result: so its share is what it may hold.
+        """The number of a topic's free credits for each worker."""
+        # If all are busy, a worker gets a credit for each result, so its share is its limit.
         most = max((session.weight for session in workers), default=0)
         weighs = topic.policy.startswith("weighted") and most > 0
         free = {session: session.free(topic.number, session.weight / most if weighs else 1.0) for session in workers}
@@ -288,7 +290,7 @@ class Center:
         if known is None:
             known = self._policies[topic.number] = topic.policy, _engines.WorkerDispatch(topic.policy)
         shares: dict[Session, int] = {}
-        # As many as one worker takes: what is left over is spread when results come.
+        # As many as one worker takes: the rest is spread when results come.
         for _ in range(max(free.values())):
             among = [session for session in free if shares.get(session, 0) < free[session]]
             if not among:
@@ -301,7 +303,7 @@ class Center:
         return shares
 
     def sweep(self) -> None:
-        """Give back the credits of claims that ran out. Call it every second."""
+        """Free the credits of claims that ran out. Call it every second."""
         now = self._wall() - SWEEP_MS
         for session in (*self._sessions.values(), *self._left.values()):
             self._dirty.update(session.claims.sweep(now))
@@ -325,7 +327,7 @@ class Center:
         session.wake.set()
 
     def _pace(self, topic: int, overdue: int) -> None:
-        """Count overdue messages against the rate."""
+        """Count overdue messages towards the rate."""
         if not overdue:
             return
         now = self._monotonic()
@@ -334,7 +336,8 @@ class Center:
             self._paused[topic] = self._full_at - BURST_S
 
     async def results(self, incarnation: int, weight: int, results: bytes) -> bytes:
-        """Take what a worker did: an array of `Result`. A byte for each; 0: tell it again later, nothing was changed."""
+        """Take a worker's results: an array of `Result`. Returns a byte for each; 0: report it again later, nothing was
+        changed."""
         session = self._sessions.get(incarnation) or self._left.get(incarnation)
         if session is not None:
             session.weight = weight
@@ -345,7 +348,7 @@ class Center:
         dying = _engines.dying_results(results)
         if not dying or await self._keep_answers(dying):
             return await self._take(session, results)
-        # The others are taken all the same.
+        # The others are taken nevertheless.
         told = msgspec.msgpack.decode(results, type=list[Result])
         waiting = {place for place, *_ in dying}
         others = [each for place, each in enumerate(told) if place not in waiting]
@@ -353,7 +356,7 @@ class Center:
         return bytes(NOT_NOW if place in waiting else next(taken) for place in range(len(told)))
 
     async def _keep_answers(self, dying: Sequence[tuple[int, int, str, int | None, bytes]]) -> bool:
-        """Write the last answers of letters that are about to die. False: they could not be written."""
+        """Store the last answers of letters that are about to die. Returns False if they could not be stored."""
         now = self._wall()
         rows = [
             LastAnswer(number, now, outcome, status, answer[:ANSWER_BYTES_MAX])
@@ -362,7 +365,7 @@ class Center:
         try:
             await asyncio.to_thread(self._answers.keep, rows)
         except sqlite3.Error as error:
-            self._log.error("last answers cannot be written; their messages wait", error=str(error))
+            self._log.error("cannot store last answers; their messages wait", error=str(error))
             return False
         return True
 
@@ -382,14 +385,14 @@ class Center:
         return said
 
     def holds(self, incarnation: int, held: Sequence[Held]) -> None:
-        """A worker says which targets get nothing now."""
+        """A worker reports the targets that get nothing now."""
         session = self._sessions.get(incarnation)
         if session is not None:
             session.held = held
 
     @property
     def held(self) -> Sequence[Held]:
-        """Targets to which some worker makes no callbacks now, each once: until the last of them goes on."""
+        """Targets to which some worker makes no callbacks now, each once, with the latest end."""
         found: dict[tuple[int | None, str, str], Held] = {}
         for session in self._sessions.values():
             for each in session.held:
@@ -451,7 +454,7 @@ class Center:
     # --- messages -----------------------------------------------------------------------------------------------
 
     async def insert(self, messages: bytes) -> bytes:
-        """An array of `NewMessage` in MessagePack; an array of replies as the schedule's."""
+        """Insert an array of `NewMessage` in MessagePack; returns an array of the schedule's replies."""
         replies, counts = await self._schedule.insert_packed(messages)
         minute = self._wall() // 60_000
         for topic, count in counts.items():
@@ -459,7 +462,7 @@ class Center:
         return replies
 
     async def change(self, topic: int, changes: Sequence[NewChange]) -> list[Reply]:
-        """As the schedule's; the topic is for the figures."""
+        """As `Schedule.change`; the topic is for the figures."""
         replies = await self._schedule.change(changes)
         withdrawn = sum(reply[0] == "changed" and reply[2] == "cancelled" for reply in replies)
         if withdrawn:
@@ -467,7 +470,7 @@ class Center:
         return replies
 
     async def close(self) -> None:
-        """End all streams, and wait for changes on their way."""
+        """End all streams, and wait for changes in progress."""
         for session in self._sessions.values():
             session.closed = True
             session.wake.set()

@@ -1,4 +1,4 @@
-"""The center as a process: its schedule in a folder, the questions of the others, the streams of workers."""
+"""The center as a process: its schedule in a folder, the questions of other nodes, the streams of workers."""
 
 import asyncio
 import contextlib
@@ -52,18 +52,18 @@ from muster_server.systems.messages.topics import Topic, Topics
 
 T = TypeVar("T")
 LOCK_S: Final = 10.0
-"""The former process of this node may still end."""
+"""Seconds to wait for the former process of this node, which may still be ending."""
 SWEEP_S: Final = 1.0
 FORGET_S: Final = 3_600.0
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 SEGMENT_BYTES: Final = 64 << 20
 HELD_TOLD: Final = 100
-"""Held targets in a status."""
+"""Limit of held targets in a status."""
 
 
 class CenterService(MessagesService):
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of the center."""
 
     def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
@@ -86,7 +86,8 @@ class CenterService(MessagesService):
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the schedule; waits for the former process of this node, and for a center that keeps the one in Redis."""
+        """Open the schedule; waits for the former process of this node, and for a center that owns the schedule in
+        Redis."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         until, told = time.monotonic() + LOCK_S, False
         while True:
@@ -95,10 +96,12 @@ class CenterService(MessagesService):
                 break
             except BlockingIOError as error:
                 if time.monotonic() > until and not self._options.schedule:
-                    raise UserError(f"{error}; another center has this schedule: one may run", TRY_LATER) from None
+                    raise UserError(
+                        f"{error}; another center owns this schedule, and only one may run", TRY_LATER
+                    ) from None
                 if time.monotonic() > until and not told:
                     told = True
-                    self.log.info("waits until no other center keeps the schedule")
+                    self.log.info("waiting for another center to release the schedule")
                 await asyncio.sleep(0.1)
             except OSError as error:
                 if not self._options.schedule:
@@ -108,7 +111,7 @@ class CenterService(MessagesService):
         self._stats = await self._schedule.stats()
 
     async def work(self) -> None:
-        """Sweep, until the schedule fails: the process then ends, and the next one opens it again."""
+        """Sweep until the schedule fails: then the process ends, and the next one opens it again."""
         failed = asyncio.create_task(self._schedule.failed.wait())
         forgot = 0.0
         try:
@@ -120,7 +123,7 @@ class CenterService(MessagesService):
                 for step in self._schedule.clock_steps():
                     self._steps += 1
                     self.log.warning("the wall clock was set", by_ms=step)
-                with contextlib.suppress(StoreError):  # its failure is seen above
+                with contextlib.suppress(StoreError):  # its failure is reported above
                     self._stats = await self._schedule.stats()
                     self._overdue = await self._schedule.overdue()
                 if time.monotonic() - forgot > FORGET_S:
@@ -136,21 +139,21 @@ class CenterService(MessagesService):
         await self._center.close()
 
     async def shut(self) -> None:
-        """Make a checkpoint."""
+        """Close the schedule, which makes a checkpoint."""
         await self._schedule.close()
 
     def topics_changed(self) -> None:
-        """Keep a copy beside the messages, and spread credits anew."""
+        """Store a copy beside the messages, and spread credits again."""
         try:
             self.topics.keep_copy(self._folder / TOPICS)
         except OSError as error:
-            self.log.warning("the schedule has no copy of these topics", reason=str(error))
+            self.log.warning("cannot store a copy of these topics with the schedule", reason=str(error))
         self._center.topics_changed()
 
     # --- questions ------------------------------------------------------------------------------------------------
 
     def questions(self) -> Mapping[str, Question]:
-        """Of receivers, workers and operators."""
+        """The questions of receivers, workers and operators."""
         return {
             "insert": answering(self._insert, msgspec.Raw),
             "change": answering(self._change, tuple[int, list[NewChange]]),
@@ -181,7 +184,7 @@ class CenterService(MessagesService):
         asked = which.topic, which.begin, which.end, which.states, which.limit, which.after
         said = await self._asked(self._schedule.find(*asked))
         if said[0] != "listed":
-            raise Refusal("busy", "too many lists are being made; ask again")
+            raise Refusal("busy", "too many lists are being made; try again")
         _, messages, times, cut = said
         found = await self._asked(self._schedule.get([message[0] for message, _ in messages]))
         now = now_ms()
@@ -199,7 +202,7 @@ class CenterService(MessagesService):
     async def _scrub(self, _: None) -> Scrubbed:
         found = await self._asked(self._schedule.scrub())
         if found is None:
-            raise Refusal("busy", "the schedule is being scrubbed; ask again when that has ended")
+            raise Refusal("busy", "the schedule is being scrubbed already; try again when that has ended")
         self._scrubs += 1
         self._faults += found.fault_count
         for fault in found.faults:
@@ -214,7 +217,7 @@ class CenterService(MessagesService):
         self._center.holds(asked.incarnation, asked.held)
 
     async def _state(self, topic: Topic) -> tuple[int, int, list[Held]]:
-        """Overdue messages of a topic, since when the oldest is so in ms, and the targets that get nothing now."""
+        """Number of overdue messages of a topic, ms since the oldest was due, and the targets that get nothing now."""
         count, oldest = self._overdue.get(topic.number, (0, 0))
         held = [each for each in self._center.held if _concerns(each, topic)]
         return count, max(0, now_ms() - oldest) if count else 0, held
@@ -225,7 +228,7 @@ class CenterService(MessagesService):
             raise Refusal("conflict", "a later process of this worker is known")
         self.log.info("a worker joined", **session.peer, incarnation=join.incarnation)
         try:
-            yield msgspec.Raw(NO_FIRES)  # the head of the answer leaves at once
+            yield msgspec.Raw(NO_FIRES)  # so that the head of the answer is sent at once
             async for fires in session.pieces():
                 yield msgspec.Raw(fires)
         finally:
@@ -253,11 +256,13 @@ class CenterService(MessagesService):
         try:
             return await answer
         except StoreError as error:
-            raise Refusal("unavailable", f"the schedule failed: {error}; what was asked may be done") from None
+            raise Refusal(
+                "unavailable", f"the schedule failed: {error}; the request may have been carried out"
+            ) from None
         except ValueError as error:  # an array of another shape
             raise Refusal("bad_request", str(error)) from None
 
-    # --- what it tells --------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
         """The schedule and the workers."""
@@ -285,56 +290,64 @@ class CenterService(MessagesService):
 
     @property
     def _overdue_s(self) -> float:
-        """Since when the oldest overdue message is so."""
+        """Seconds since the oldest overdue message was due."""
         oldest = min((oldest for _, oldest in self._overdue.values()), default=None)
         return 0.0 if oldest is None else max(0, now_ms() - oldest) / 1_000
 
     def counters(self) -> list[Figure]:
-        """Of all topics together; each topic's are asked for by `muster topic stats`."""
+        """Counters of all topics together; `muster topic stats` has those of each topic."""
         totals, stats = self._center.figures.totals, self._stats
         return [
             *super().counters(),
             ("messages_accepted", "Messages made durable", float(totals.accepted)),
-            ("messages_fired", "Messages whose callback was answered well", float(totals.fired)),
+            ("messages_fired", "Messages whose callback succeeded", float(totals.fired)),
             ("messages_attempts", "Callbacks made", float(totals.attempts)),
-            ("messages_retries", "Callbacks that failed and are made again", float(totals.retries)),
-            ("messages_dead", "Messages that became dead letters by their last answer", float(totals.dead)),
+            ("messages_retries", "Failed callbacks that are retried", float(totals.retries)),
+            ("messages_dead", "Messages that became dead letters after their last answer", float(totals.dead)),
             ("messages_withdrawn", "Messages withdrawn", float(totals.withdrawn)),
-            ("messages_expired", "Messages whose expires_at came first", float(stats.get("expired", 0))),
+            ("messages_expired", "Messages that expired before they fired", float(stats.get("expired", 0))),
             ("messages_buried", "Messages whose last claim ran out", float(stats.get("buried", 0))),
             ("messages_dead_forgotten", "Dead letters dropped after dead_days", float(stats.get("dead_forgotten", 0))),
-            ("messages_claims_lost", "Results whose claim was not the live one", float(self._center.lost_claims)),
+            (
+                "messages_claims_lost",
+                "Results under a claim that was not the current one",
+                float(self._center.lost_claims),
+            ),
             ("messages_leased", "Messages given to programs that lease them", float(self._center.leases.leased)),
-            ("messages_leases_extended", "Leases made longer", float(self._center.leases.extended)),
-            ("messages_workers_late", "Streams refused to a worker's former life", float(self._center.late_workers)),
-            ("messages_schedule_back", "Times that Redis came back older", float(stats.get("backs", 0))),
-            ("messages_changes_lost", "Changes that Redis had no more then", float(stats.get("changes_lost", 0))),
+            (
+                "messages_leases_extended",
+                "Leases made longer",
+                float(self._center.leases.extended),
+            ),
+            ("messages_workers_late", "Streams refused to a worker's former process", float(self._center.late_workers)),
+            ("messages_schedule_back", "Times that Redis returned to an older state", float(stats.get("backs", 0))),
+            ("messages_changes_lost", "Changes that Redis had lost then", float(stats.get("changes_lost", 0))),
             ("messages_clock_steps", "Times that the wall clock was set", float(self._steps)),
-            ("messages_scrubs", "Proofs of the schedule by `muster delay scrub`", float(self._scrubs)),
-            ("messages_scrub_faults", "Faults of the schedule that these found", float(self._faults)),
+            ("messages_scrubs", "Scrubs of the schedule by `muster delay scrub`", float(self._scrubs)),
+            ("messages_scrub_faults", "Faults of the schedule that scrubs found", float(self._faults)),
         ]
 
     def gauges(self) -> list[Figure]:
-        """The schedule now."""
+        """The present gauges."""
         stats = self._stats
         return [
             *super().gauges(),
-            ("messages_pending", "Messages that have not come to their end", float(stats.get("live", 0))),
+            ("messages_pending", "Messages that have not ended", float(stats.get("live", 0))),
             ("messages_near", "Messages in memory", float(stats.get("near", 0))),
-            ("messages_ready", "Messages due and not with a worker", float(stats.get("ready", 0))),
+            ("messages_ready", "Messages that are due and not with a worker", float(stats.get("ready", 0))),
             (
                 "messages_overdue",
                 "Messages due for a second or more without an answer to the first attempt, or without the retry that is due",
                 float(self._overdue_count),
             ),
-            ("messages_overdue_seconds", "Since the oldest overdue message was due", self._overdue_s),
+            ("messages_overdue_seconds", "Seconds since the oldest overdue message was due", self._overdue_s),
             (
                 "messages_targets_held",
-                "Targets that failed or asked for a pause, and get nothing",
+                "Targets that get nothing now, because they failed or asked for a pause",
                 float(len(self._center.held)),
             ),
             ("messages_leases_waiting", "Requests that wait for messages to lease", float(self._center.leases.waiting)),
-            ("messages_known", "Messages known, ended ones within the history too", float(stats.get("known", 0))),
+            ("messages_known", "Known messages, including ended ones within the history", float(stats.get("known", 0))),
             ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
             ("messages_log_records", "Records of the log before the schedule", float(stats.get("log_records", 0))),
             ("messages_workers", "Workers that take messages", float(len(self._center.workers))),
@@ -342,13 +355,13 @@ class CenterService(MessagesService):
 
 
 def _place(message: Sequence[Any]) -> tuple[int, int]:
-    """The time by which a list has a message, and its number."""
+    """The time by which a list sorts a message, and its number."""
     number, _, due_at, _, _, state, time = message
     return (time if state == "retry" else due_at), number
 
 
 def _concerns(held: Held, topic: Topic) -> bool:
-    """Whether a topic's messages wait for this target: its own, or an origin that cannot be connected to."""
+    """Whether a topic's messages wait for this target: its own, or an origin that cannot be reached."""
     if held.topic is not None:
         return held.topic == topic.number
     parts = urlsplit(topic.callback)
@@ -363,7 +376,7 @@ def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context
     name = f"{settings.instance}.messages"
     schedule: Schedule
     if options.schedule:
-        from muster_server.systems.messages.redis import RedisSchedule  # its library is an extra
+        from muster_server.systems.messages.redis import RedisSchedule  # its library is an optional extra
         from muster_server.systems.messages.redis_place import connect as connected
 
         schedule = redis = RedisSchedule(

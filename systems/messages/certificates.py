@@ -1,6 +1,6 @@
-"""Certificates and keys in files of PEM, as the thread of callbacks takes them: in DER.
+"""Certificates and keys in PEM files, converted to DER for the thread of callbacks.
 
-Owns how the files are read, and what is wrong with them. It must not know TLS.
+Owns the reading of the files, and their errors. It must not know TLS.
 """
 
 import base64
@@ -16,14 +16,14 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 
 class CertificateError(ValueError):
-    """A file is not what it is to be. One line."""
+    """A file has the wrong content. The text is one line."""
 
 
 def certificates(file: str) -> list[bytes]:
     """All certificates of a file. Raises `CertificateError`."""
     found = [data for label, data in _parts(file) if label == CERTIFICATE]
     if not found:
-        raise CertificateError(f"{file}: has no certificate (-----BEGIN CERTIFICATE-----)")
+        raise CertificateError(f"{file} has no certificate (expected -----BEGIN CERTIFICATE-----)")
     return found
 
 
@@ -31,7 +31,7 @@ def key(file: str) -> bytes:
     """The private key of a file. Raises `CertificateError`."""
     found = [data for label, data in _parts(file) if label in KEYS]
     if len(found) != 1:
-        raise CertificateError(f"{file}: has {len(found)} private keys without a passphrase; it needs one")
+        raise CertificateError(f"{file} has {len(found)} private keys without a passphrase (expected 1)")
     return found[0]
 
 

@@ -11,7 +11,7 @@ Path = tuple[str, ...]
 
 
 def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) -> Iterator[tuple[Path, str]]:
-    """Wrong keys, and their mistakes."""
+    """Wrong keys, with their mistakes."""
     if config.runs("messages") and (text := lacks(config.section)):
         yield ("systems", "enabled"), text
     center = config.section("center")
@@ -23,10 +23,10 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     if bool(callbacks.tls_cert_file) != bool(callbacks.tls_key_file):
         yield (
             ("callbacks", "tls_key_file"),
-            "a certificate needs its key: set tls_cert_file and tls_key_file, or neither",
+            "a certificate and its key need each other; set tls_cert_file and tls_key_file, or neither",
         )
     for network in networks(config.section("callbacks").allowed):
         try:
             ipaddress.ip_network(network)
         except ValueError:
-            yield ("callbacks", "allowed"), f"{network!r} is no network, as 10.1.0.0/16 is one"
+            yield ("callbacks", "allowed"), f"invalid network {network!r} (expected CIDR, for example 10.1.0.0/16)"

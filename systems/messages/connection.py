@@ -1,7 +1,8 @@
-"""One connection over HTTP/1.1 to a node of the system: a request goes out, its answer comes in, whole or in parts.
+"""One HTTP/1.1 connection to a node of the system: a request is sent, its answer is read, whole or in parts.
 
-Owns the socket and how an answer is parsed, by the library httptools. It must not know what is asked, nor which node it is.
-A general client costs a millisecond for a question; thousands of messages a second go through these.
+Owns the socket and the parsing of answers, by the library httptools. It must not know the content of requests, nor the
+node.
+A general client costs a millisecond per request; thousands of messages a second go through these.
 """
 
 import asyncio
@@ -13,18 +14,18 @@ ENDED: Final = "the connection ended"
 
 
 class Broken(Exception):
-    """The connection failed, or what came is not HTTP. The request may have been carried out. One line."""
+    """The connection failed, or the answer is not HTTP. The request may have been carried out. The text is one line."""
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time. `open`: it can take one."""
+    """One request at a time. `open`: it can send one."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._head: asyncio.Future[int] | None = None
-        """The status of the answer that is awaited."""
+        """The status of the awaited answer."""
         self._parts: list[bytes] = []
         self._more = asyncio.Event()
         self._whole = True
@@ -33,13 +34,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it can take a request."""
+        """Whether it can send a request."""
         return self._whole and not self._failure
 
     # --- requests -----------------------------------------------------------------------------------------------
 
     async def ask(self, head: bytes, body: bytes) -> int:
-        """Send a request, whose head has no end yet; the status of the answer. Raises `Broken`."""
+        """Send a request, whose head has no end yet; returns the status of the answer. Raises `Broken`."""
         if self._transport is None or self._failure:
             raise Broken(self._failure or ENDED)
         self._parts = []
@@ -49,14 +50,14 @@ class Connection(asyncio.Protocol):
         return await self._head
 
     async def body(self) -> bytes:
-        """The whole body of the answer. Raises `Broken`."""
+        """Return the whole body of the answer. Raises `Broken`."""
         parts: list[bytes] = []
         while (part := await self.part()) is not None:
             parts.append(part)
         return b"".join(parts)
 
     async def part(self) -> bytes | None:
-        """The next part of the body; None: it is whole. Raises `Broken`."""
+        """Return the next part of the body; None: it is complete. Raises `Broken`."""
         while not self._parts:
             if self._whole:
                 self.used_at = self._loop.time()
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
             self._head.set_exception(Broken(self._failure))
         self._more.set()
 
-    # --- what the loop and the parser call ------------------------------------------------------------------------
+    # --- called by the loop and the parser ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As `asyncio.Protocol`."""
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(f"the answer is no HTTP: {error}")
+            self._fail(f"the answer is not HTTP: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         """As `asyncio.Protocol`."""
@@ -117,6 +118,6 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(host: str, port: int) -> Connection:
-    """Raises `OSError`."""
+    """Open a connection. Raises `OSError`."""
     _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
     return connection

@@ -1,4 +1,4 @@
-"""The checks of delayed messages: what is overdue, and which targets get nothing."""
+"""The checks of delayed messages: overdue messages, and targets that get nothing."""
 
 from typing import Any, Final
 
@@ -11,11 +11,11 @@ from muster_server.systems.messages.system import CENTER
 
 CHECK: Final = "messages"
 LATE_S: Final = 60.0
-"""A message that waits for longer is told."""
+"""A message that is overdue for longer, in seconds, is reported."""
 
 
 def examined(config: Config, record: Record | None) -> list[Finding]:
-    """All findings; they are read from the centers that run, whatever the configuration."""
+    """All findings; they are read from the running centers, whatever the configuration."""
     found: list[Finding] = []
     for process in record.of(CENTER) if record is not None else []:
         try:
@@ -32,11 +32,13 @@ def judged(name: str, said: dict[str, Any]) -> list[Finding]:
     overdue, held = said.get("overdue", {}), said.get("held", [])
     found = [
         warn(
-            CHECK, f"{name}: nothing goes to {each['url']}: {each['why']}", f"muster topic show {each['topic'] or '…'}"
+            CHECK,
+            f"{name}: nothing goes to {each['url']}: {each['why']}",
+            f"run muster topic show {each['topic'] or '…'}",
         )
         for each in held
     ]
     if overdue.get("oldest_s", 0.0) > LATE_S:
         text = f"{name}: {overdue['messages']} messages are overdue, the oldest for {overdue['oldest_s']:.0f} s"
-        found.append(warn(CHECK, text, "muster topic stats TOPIC, muster topic show TOPIC"))
+        found.append(warn(CHECK, text, "run muster topic stats TOPIC and muster topic show TOPIC"))
     return found or [ok(CHECK, f"{name}: no message is overdue, and no target is held")]

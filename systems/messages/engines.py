@@ -1,7 +1,7 @@
 """The threads that make callbacks: one for each list of networks that topics allow.
 
-Owns which thread makes the callbacks of a topic. A thread keeps connections for all its topics, so a connection to a private
-address that one topic allows can be used by no topic that does not. It must not know fires or results.
+Owns which thread makes the callbacks of a topic. A thread keeps connections for all its topics, so no topic can use a
+connection to a private address that only another topic allows. It must not know fires or results.
 """
 
 import asyncio
@@ -15,14 +15,15 @@ Why = Literal["unreachable", "failing", "paused"]
 
 
 class Engines:
-    """The face of one `_engines.FiringEngine`. `answered` is called when there is something to collect."""
+    """Several engines with the interface of one `_engines.FiringEngine`. `answered` is called when there are results to
+    collect."""
 
     def __init__(self, answered: Callable[[], None], allowed: Sequence[str], **settings: Any) -> None:
-        """`allowed`: by the configuration, for all topics."""
+        """`allowed`: networks that the configuration allows to all topics."""
         self._answered, self._allowed, self._settings = answered, tuple(allowed), settings
         self._by: dict[tuple[str, ...], _engines.FiringEngine] = {}
         self._told: _engines.FiringEngine = self._of(())
-        """That of the last piece."""
+        """The engine of the last piece."""
 
     def _of(self, allowed: tuple[str, ...]) -> _engines.FiringEngine:
         engine = self._by.get(allowed)
@@ -33,7 +34,7 @@ class Engines:
         return engine
 
     def topics(self, topics: Sequence[Topic]) -> None:
-        """Go by these topics. Calls under way keep theirs."""
+        """Use these topics. Calls in progress keep theirs."""
         for allowed in {each.allowed for each in topics}:
             self._of(allowed)
         for allowed, engine in self._by.items():
@@ -54,14 +55,14 @@ class Engines:
             )
 
     def take(self, now: int, fires: bytes) -> bytes | None:
-        """Call back. Those that no thread makes; None: all are made."""
+        """Make callbacks. Returns the fires that no thread makes; None: all are made."""
         left: bytes | None = fires
         for engine in self._by.values():
             left = engine.take(now, left) if left is not None else None
         return left
 
     def collect(self, now: int, random: int) -> None:
-        """Take answers in. Raises `OSError` where a thread ended."""
+        """Process answers. Raises `OSError` if a thread ended."""
         for engine in self._by.values():
             engine.collect(now, random)
 
@@ -70,13 +71,13 @@ class Engines:
         self._of(()).tell(results)
 
     def piece(self, limit: int) -> bytes:
-        """The oldest results of one thread; of another one the next time."""
+        """The oldest results of one thread; the next call takes another thread."""
         ready = [each for each in self._by.values() if each.waiting()]
         self._told = ready[0] if ready else self._told
         return self._told.piece(limit)
 
     def told(self, taken: bytes) -> None:
-        """A byte for each of the last piece; those with 0 stay."""
+        """Report a byte for each result of the last piece; those with 0 stay."""
         self._told.told(taken)
         for allowed, engine in self._by.items():
             if engine is self._told:
@@ -84,11 +85,11 @@ class Engines:
                 return
 
     def waiting(self) -> int:
-        """Results."""
+        """Number of results."""
         return sum(each.waiting() for each in self._by.values())
 
     def under_way(self) -> int:
-        """Callbacks."""
+        """Number of callbacks."""
         return sum(each.under_way() for each in self._by.values())
 
     def made(self) -> dict[str, int]:
@@ -100,11 +101,11 @@ class Engines:
         return made
 
     def held(self) -> list[tuple[int | None, str, Why, float]]:
-        """Targets that get nothing now: topic (None: the whole origin), URL, why, seconds left."""
+        """Targets that get nothing now: topic (None: the whole origin), URL, reason, seconds left."""
         return [each for engine in self._by.values() for each in engine.held()]
 
     def close(self) -> None:
-        """Cut off the calls on their way."""
+        """Cut off the calls in progress."""
         for engine in self._by.values():
             asyncio.get_running_loop().remove_reader(engine.fd())
             engine.close()

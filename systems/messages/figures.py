@@ -1,6 +1,6 @@
-"""What happened to the messages of each topic, minute by minute.
+"""The figures of each topic's messages, minute by minute.
 
-Owns the counts and how a lateness is read from them. It must not know clocks (minutes come in) or messages.
+Owns the counts and the computation of lateness. It must not know clocks (minutes come in) or messages.
 """
 
 from collections import deque
@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 
 MINUTES_MAX: Final = 120
-"""Kept for each topic: two hours."""
+"""Limit of minutes of each topic: two hours."""
 BOUNDS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 500, 1_000, 5_000, 60_000, 3_600_000)
 """Upper bounds of the buckets of lateness and of the time of callbacks."""
 
 
 Sums = tuple[int, int, float, int, int, int, Sequence[int], bool]
-"""Results of a topic: its number, attempts, the ms that they took, fired, retries, dead, first attempts by lateness, and
-whether places of its worker are free."""
+"""Sums of a topic's results: its number, attempts, their duration in ms, fired, retries, dead, first attempts by
+lateness, and whether its worker has free credits."""
 
 
 class Minute(msgspec.Struct):
@@ -27,20 +27,20 @@ class Minute(msgspec.Struct):
     """Minutes since 1970."""
     accepted: int = 0
     fired: int = 0
-    """Answered well."""
+    """Callbacks that succeeded."""
     attempts: int = 0
     retries: int = 0
-    """Attempts that failed and are made again."""
+    """Failed attempts that are retried."""
     dead: int = 0
     expired: int = 0
     withdrawn: int = 0
     took_ms: float = 0.0
-    """Of all attempts."""
+    """Duration of all attempts."""
     late: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     """First attempts by lateness."""
 
     def lateness(self, part: float) -> float | None:
-        """The lateness in ms that this part of the messages did not exceed; None without any."""
+        """The lateness in ms that this share of the messages did not exceed; None without messages."""
         total = sum(self.late)
         if not total:
             return None
@@ -53,7 +53,7 @@ class Minute(msgspec.Struct):
 
 
 class Figures:
-    """Of all topics, by their numbers. The totals are since the start."""
+    """The figures of all topics, by their numbers. The totals are since the start."""
 
     def __init__(self) -> None:
         self._minutes: dict[int, deque[Minute]] = {}
@@ -69,7 +69,7 @@ class Figures:
         return minutes[-1]
 
     def count(self, topic: int, at: int, name: str, count: int = 1) -> None:
-        """Count so many more of one kind."""
+        """Add `count` to one figure."""
         for each in (self.minute(topic, at), self.totals):
             setattr(each, name, getattr(each, name) + count)
 
@@ -85,17 +85,17 @@ class Figures:
             each.late = [one + other for one, other in zip(each.late, late, strict=True)]
 
     def of(self, topic: int) -> Sequence[Minute]:
-        """The minutes of a topic in which something happened, oldest first."""
+        """The minutes of a topic with any event, oldest first."""
         return tuple(self._minutes.get(topic, ()))
 
     def forget(self, known: Sequence[int]) -> None:
-        """Drop the minutes of topics that are gone."""
+        """Drop the minutes of removed topics."""
         for topic in self._minutes.keys() - set(known):
             del self._minutes[topic]
 
 
 def rows(minutes: Sequence[Minute]) -> Iterator[dict[str, float | int | None]]:
-    """For operators."""
+    """The rows for operators."""
     for each in minutes:
         yield {
             "minute": each.at * 60_000,

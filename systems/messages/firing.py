@@ -1,8 +1,8 @@
-"""A worker's part: callbacks for the messages it holds, and what came of them.
+"""A worker's part: callbacks for its messages, and their results.
 
-Callbacks are the engine's, which reads arrays of fires and makes arrays of results: no Python runs for a callback. Here is
-what else a message may go to, and what waits. It must not know how fires come and results go. Nothing is fired unless its
-claim outlasts it, nor before it is due by the wall clock (I-7).
+The engine makes callbacks: it reads arrays of fires and makes arrays of results, so no Python runs for a callback. This
+file has the other kinds of targets, and the waiting messages. It must not know how fires come and results go. Nothing
+is fired unless its claim outlasts it, nor before it is due by the wall clock (I-7).
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from muster_server.systems.messages.targets import LACKS, Kind, Target, TargetEr
 from muster_server.systems.messages.topics import Topic, Topics
 
 PLACE_S: Final = 5.0
-"""A callback waits so long for a place at its target."""
+"""Seconds that a callback waits for its target's limit."""
 MARGIN_MS: Final = 1_000
-"""A claim that ends sooner than this after the callback's own end is not used."""
+"""A claim is not used if it ends within this time after the callback's own limit."""
 BEHIND_MS: Final = 10_000
-"""A claim outlasts its callback by 15 s: where this clock is behind by more, no claim lasts until the message is due."""
+"""A claim outlasts its callback by 15 s: if this clock is behind by more, no claim lasts until the message is due."""
 GONE_MS: Final = 60_000
-"""A message of a topic that is not known here is due again after this."""
+"""A message of an unknown topic is due again after this time."""
 RESULTS_MAX: Final = 500
-"""In one piece to the center."""
+"""Limit of results in one piece to the center."""
 
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
 _FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
 
 Publish = Callable[[str, Envelope], Awaitable[None]]
-"""Hand a message to what a target names, which acknowledges it. Raises `PublishError`."""
+"""Hands a message to the named target, which acknowledges it. Raises `PublishError`."""
 
 
 class PublishError(Exception):
-    """A message was not acknowledged. One line. `lasting`: no retry mends it."""
+    """A message was not acknowledged. The text is one line. `lasting`: no retry can succeed."""
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class PublishError(Exception):
 
 
 class Firing:
-    """`open` once, `close` once. `results` is set while there are some."""
+    """Call `open` once and `close` once. `results` is set while there are some."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Firing:
         log: structlog.typing.FilteringBoundLogger,
         **client: Any,
     ) -> None:
-        """`publishers`: for targets that are no callbacks. `client`: the settings of `_engines.FiringEngine`."""
+        """`publishers`: for targets other than callbacks. `client`: the settings of `_engines.FiringEngine`."""
         self._topics, self._publishers, self._log = topics, publishers, log
         self._settings = client
         self._engine: Engines | None = None
@@ -67,7 +67,7 @@ class Firing:
         self._told_at = 0
         self.results = asyncio.Event()
         self._made: dict[str, int] = dict.fromkeys(("delivered", "refused", "failed", "not_made", "out_of_time"), 0)
-        """The targets that the engine does not call."""
+        """Attempts of the targets that the engine does not call."""
 
     def open(self) -> None:
         """Start the threads of callbacks."""
@@ -75,7 +75,7 @@ class Firing:
         self.topics_changed()
 
     def close(self) -> None:
-        """Cut off what is under way; the center learns it when the claims run out."""
+        """Cut off everything in progress; the center notices when the claims run out."""
         for task in self._tasks:
             task.cancel()
         for timer in self._timers:
@@ -85,19 +85,19 @@ class Firing:
             self._engine = None
 
     def topics_changed(self) -> None:
-        """Go by the topics that there are now."""
+        """Use the current topics."""
         if self._engine is not None:
             self._engine.topics(self._topics.all())
 
     @property
     def under_way(self) -> int:
-        """Callbacks that are not answered."""
+        """Number of callbacks without an answer."""
         calls = 0 if self._engine is None else self._engine.under_way()
         return calls + len(self._tasks) + len(self._timers)
 
     @property
     def waiting(self) -> int:
-        """Results that the center does not have."""
+        """Number of results that the center does not have."""
         return 0 if self._engine is None else self._engine.waiting()
 
     @property
@@ -116,7 +116,7 @@ class Firing:
             for topic, url, why, left in sorted(self._engine.held(), key=str)
         ]
 
-    # --- in -----------------------------------------------------------------------------------------------------
+    # --- fires --------------------------------------------------------------------------------------------------
 
     def take(self, fires: bytes) -> None:
         """Fire these, an array of `Fire`, each at its time."""
@@ -129,7 +129,7 @@ class Firing:
             self.results.set()
 
     def _other(self, fires: Sequence[Fire]) -> None:
-        """Fires that the engine does not make."""
+        """Handle fires that the engine does not make."""
         now = now_ms()
         for fire in fires:
             wait = fire.due_at - now
@@ -163,12 +163,12 @@ class Firing:
                 self._release(fire, now + GONE_MS)
 
     def _take_again(self, fire: Fire) -> bool:
-        """Whether the engine still does not make it."""
+        """Try the engine again; returns whether it still does not make it."""
         assert self._engine is not None
         return self._engine.take(now_ms(), msgspec.msgpack.encode([fire])) is not None
 
     def _behind(self, fire: Fire, by_ms: int) -> None:
-        """The center's clock is ahead of this one, by which the message is not due. No attempt is made of it."""
+        """The center's clock is ahead of this one, so the message is not due here. No attempt is made."""
         if by_ms <= BEHIND_MS:
             self._wait(fire, by_ms)
             return
@@ -176,7 +176,9 @@ class Firing:
         self._release(fire, fire.until)
         if now_ms() - self._told_at > BEHIND_MS or now_ms() < self._told_at:
             self._told_at = now_ms()
-            self._log.warning("this clock is behind the center's; what is not due by it is given back", by_ms=by_ms)
+            self._log.warning(
+                "this clock is behind the center's; giving back messages that are not due by it", by_ms=by_ms
+            )
 
     def _wait(self, fire: Fire, wait_ms: int) -> None:
         def due() -> None:
@@ -211,7 +213,7 @@ class Firing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- out ----------------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
         assert self._engine is not None
@@ -224,7 +226,7 @@ class Firing:
         plan = self._plans.get(place)
         if plan is None:
             plan = self._plans[place] = _engines.RetryPlan(topic.retries_ms, jitter=topic.jitter)
-        now = min(now_ms(), fire.until)  # this clock may have been set ahead since
+        now = min(now_ms(), fire.until)  # this clock may have been set forward since
         return plan.next(fire.attempts, now, retry_after_ms, random.getrandbits(63))
 
     def _deliver(self, fire: Fire, late: int, took_ms: float, status: int | None = None) -> None:
@@ -246,7 +248,8 @@ class Firing:
         )
 
     def _release(self, fire: Fire, following: int) -> None:
-        """No attempt was made. It is due again at the end of its claim at the latest: this wall clock may be ahead."""
+        """Give back a message without an attempt. It is due again at the latest at the end of its claim, because this
+        wall clock may be ahead."""
         following = min(following, fire.until)
         self._tell(Result(fire.number, fire.topic, fire.claim, "release", following, -1, 0.0))
 
@@ -256,11 +259,11 @@ class Firing:
             self.results.set()
 
     def piece(self) -> bytes:
-        """Results to tell the center, the oldest first: an array of `Result`. They stay here until `told`."""
+        """Results for the center, the oldest first: an array of `Result`. They stay here until `told`."""
         return b"\x90" if self._engine is None else self._engine.piece(RESULTS_MAX)
 
     def told(self, taken: bytes) -> None:
-        """The center has these of the last piece; those with 0 stay."""
+        """The center has these results of the last piece; those with 0 stay."""
         if self._engine is not None:
             self._engine.told(taken)
         if not self.waiting:

@@ -1,7 +1,7 @@
-"""A worker's client of its own instance: fired messages to rooms and to users.
+"""A worker's client of its own instance, for messages to rooms and to users.
 
-Owns the client, which is opened when a message first needs it, and what an outcome means for the message. It must not know
-fires or results.
+Owns the client, which is opened when a message first needs it, and the meaning of an outcome for the message. It must
+not know fires or results.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from muster_server.systems.messages.shapes import Envelope
 
 PUBLISH_S: Final = 10.0
 USER_S: Final = 5.0
-"""A device may take so long to say that it has a message."""
+"""Limit of a device's time to confirm a message, in seconds."""
 
 
 class InstanceClient:
-    """`close` once."""
+    """Call `close` once."""
 
     def __init__(self, folder: str, spec: Spec, context: Context, places: Places) -> None:
         self._folder, self._spec, self._context, self._places = folder, spec, context, places
@@ -30,7 +30,7 @@ class InstanceClient:
         self._opening = asyncio.Lock()
 
     async def to_room(self, room: str, envelope: Envelope) -> None:
-        """Publish, acknowledged by the room's owner. Raises `PublishError`."""
+        """Publish; returns once the room's owner has acknowledged. Raises `PublishError`."""
         try:
             client = await self._opened()
             await client.publish(room, envelope.body, timeout=PUBLISH_S)
@@ -38,7 +38,7 @@ class InstanceClient:
             raise _undone(error) from None
 
     async def to_user(self, user: str, envelope: Envelope) -> None:
-        """Send to all devices of a user that are online: one of them has it. Raises `PublishError`."""
+        """Send to all online devices of a user; returns once one of them has it. Raises `PublishError`."""
         try:
             client = await self._opened()
             results = await client.send(int(user), envelope.body, expires=USER_S)
@@ -70,14 +70,14 @@ class InstanceClient:
 
 
 def missed(user: str, results: Sequence[muster.DeviceResult]) -> str:
-    """Why no device of a user has a message; empty where one has it. Another attempt would give it to that one again."""
+    """Why no device of a user has a message; empty if one has it. Another attempt would give it to that device again."""
     outcomes = {each.outcome for each in results}
     if "delivered" in outcomes:
         return ""
     if "expired" in outcomes:
-        return f"expired: no device of user {user} said within {USER_S:g} s that it has the message"
+        return f"expired: no device of user {user} confirmed the message within {USER_S:g} s"
     if "unknown" in outcomes:
-        return f"unknown: the gateway of user {user} was lost before a device said that it has the message"
+        return f"unknown: the gateway of user {user} was lost before a device confirmed the message"
     return f"not_online: user {user} is not online"
 
 

@@ -1,8 +1,8 @@
-"""Targets in Kafka: a message is written to a topic there, acknowledged by all its in-sync replicas.
+"""Targets in Kafka: a message is written to a Kafka topic, and all its in-sync replicas acknowledge it.
 
-Owns how a message looks there. It must not know topics of messages, retries or claims.
-
-The key is the message's id, so all its attempts are in one partition; so are the headers of a callback that a reader needs.
+Owns the form of a message there. It must not know topics of messages, retries or claims.
+The key is the message's id, so all its attempts are in one partition; the headers that a reader needs are those of a
+callback.
 """
 
 import time
@@ -14,9 +14,9 @@ from muster_server.systems.messages.firing import PublishError
 from muster_server.systems.messages.shapes import Envelope
 
 MESSAGE_BYTES_MAX: Final = (1 << 20) + (64 << 10)
-"""The largest body, and what is around it. The topic's own limit may be lower."""
+"""Limit of a Kafka message: the largest body, and what is around it. The topic's own limit may be lower."""
 DELIVERY_S: Final = 30.0
-"""An attempt that is over before may still be written after it: the message comes twice then, with the same id."""
+"""An attempt that timed out may still be written later: then the message is there twice, with the same id."""
 
 
 class KafkaTargets:
@@ -43,6 +43,6 @@ class KafkaTargets:
             raise PublishError(str(error)) from None
 
     async def close(self) -> None:
-        """End the producer."""
+        """Close the producer."""
         if self._producer is not None:
             await self._producer.close()

@@ -1,7 +1,7 @@
-"""How a node, or the command, asks nodes of the system: HTTP/1.1 to their listeners.
+"""Requests from a node, or the command, to nodes of the system: HTTP/1.1 to their listeners.
 
-Owns the choice among nodes, connections that are kept for the next question, and what a failure means. It must not know what
-is asked.
+Owns the choice among nodes, connections that are kept for the next request, and the meaning of a failure. It must not
+know the content of requests.
 """
 
 import asyncio
@@ -20,28 +20,28 @@ from muster_server.systems.messages.shapes import Fire, Result
 
 ASK_S: Final = 10.0
 SCRUB_S: Final = 3_600.0
-"""For a proof of the schedule, which reads all of it: at 100 MB/s, 360 GB."""
+"""Limit of a scrub of the schedule, which reads all of it, in seconds: at 100 MB/s, 360 GB."""
 CONNECT_S: Final = 2.0
 STREAM_S: Final = 15.0
-"""A stream without a piece for so long is cut: its other end says something every 5 s."""
+"""A stream without a piece for this many seconds is cut: its other end sends something every 5 s."""
 PIECE_BYTES_MAX: Final = 512 << 20
 CONNECTIONS_MAX: Final = 64
-"""Questions at once; further ones wait."""
+"""Limit of concurrent requests; further ones wait."""
 LEASES_MAX: Final = 4_096
 """The same for requests that wait for messages to lease."""
 IDLE_MAX: Final = 16
 IDLE_S: Final = 30.0
-"""A connection that was not used for so long is not used again: its other end closes it after 60 s."""
+"""A connection that was unused for this many seconds is not used again: its other end closes it after 60 s."""
 MERGED_MAX: Final = 4_000
 LANES: Final = 2
-"""Requests at once to the schedule, so that the next is on its way while one is made durable."""
+"""Concurrent requests to the schedule, so that the next is in transit while one is made durable."""
 
 Addresses = Callable[[], Sequence[tuple[str, int]]]
 T = TypeVar("T")
 
 
 class Link:
-    """Asks the first node of a role that answers. `addresses` is looked up for each question."""
+    """Asks the first node of a role that answers. `addresses` is looked up for each request."""
 
     def __init__(
         self, role: str, addresses: Addresses, token: bytes, *, connections_max: int = CONNECTIONS_MAX
@@ -54,7 +54,7 @@ class Link:
         self._encoder = msgspec.msgpack.Encoder()
 
     async def ask(self, question: str, asked: Any, kind: type[T], *, timeout_s: float = ASK_S) -> T:
-        """Ask, and decode the answer. Raises `Refusal`, and `Unreachable` if nobody answered."""
+        """Send a request, and decode the answer. Raises `Refusal`, and `Unreachable` if no node answered."""
         body = self._encoder.encode(asked)
         cause = f"no {self._role} is known"
         for address in self._addresses():
@@ -64,7 +64,7 @@ class Link:
                     connection = await self._connection(address)
                 except OSError as error:
                     cause = f"{where}: {str(error) or type(error).__name__}"
-                    continue  # nothing was asked
+                    continue  # no request was sent
                 try:
                     async with asyncio.timeout(timeout_s):
                         status = await connection.ask(self._head(address, question), body)
@@ -95,7 +95,7 @@ class Link:
                     _decoded(status, await connection.body(), kind, where)
             yield _pieces(connection, kind)
         except (Broken, TimeoutError) as error:
-            raise Unreachable(f"{where}: {str(error) or 'it says nothing'}") from None
+            raise Unreachable(f"{where}: {str(error) or 'no data in time'}") from None
         finally:
             self._streams.discard(connection)
             connection.abort()
@@ -108,7 +108,7 @@ class Link:
         await asyncio.sleep(0)  # the loop closes them
 
     async def _connection(self, address: tuple[str, int]) -> Connection:
-        """One that is open. Raises `OSError`."""
+        """An open connection. Raises `OSError`."""
         idle = self._idle.get(address, [])
         while idle:
             connection = idle.pop()
@@ -119,7 +119,7 @@ class Link:
             return await connect(*address)
 
     def _give_back(self, address: tuple[str, int], connection: Connection) -> None:
-        """Keep it for the next question, unless it is in the middle of one."""
+        """Keep the connection for the next request, unless a request is in progress."""
         idle = self._idle.setdefault(address, [])
         if connection.open and len(idle) < IDLE_MAX:
             idle.append(connection)
@@ -138,7 +138,7 @@ class Link:
 
 
 class CenterLink:
-    """A `systems.messages.receiver.Center`. What is asked at the same time goes in one request."""
+    """The `systems.messages.receiver.Center` over the network. Concurrent requests are merged into one."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -185,7 +185,7 @@ class LeasesLink:
 
 
 class Merged:
-    """Merges what several callers ask at the same time; each gets its own part of the answer."""
+    """Merges concurrent requests of several callers; each gets its own part of the answer."""
 
     def __init__(self, ask: Callable[[Sequence[Any]], Awaitable[list[Any]]]) -> None:
         self._ask = ask
@@ -230,7 +230,9 @@ def _decoded(status: int, body: bytes, kind: type[T], where: str) -> T:
     try:
         code, detail = msgspec.msgpack.decode(body, type=tuple[str, str])
     except msgspec.MsgspecError:
-        raise Refusal("unavailable", f"{where} answers {status}: it has another credential or version") from None
+        raise Refusal(
+            "unavailable", f"{where} answers with status {status}: it has another credential or version"
+        ) from None
     raise Refusal(code, detail)
 
 
@@ -246,7 +248,7 @@ async def _pieces(connection: Connection, kind: type[T]) -> AsyncIterator[T]:
         while len(buffer) >= LENGTH_BYTES:
             length = int.from_bytes(buffer[:LENGTH_BYTES], "big")
             if length > PIECE_BYTES_MAX:
-                raise Unreachable("a piece is too long")
+                raise Unreachable("a piece of the stream is too long")
             if len(buffer) < LENGTH_BYTES + length:
                 break
             piece = bytes(buffer[LENGTH_BYTES : LENGTH_BYTES + length])

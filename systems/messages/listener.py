@@ -1,7 +1,7 @@
-"""What a node of the system serves to its fellows: named questions over HTTP/1.1, each with a body in MessagePack.
+"""The questions that a node of the system answers to others: named, over HTTP/1.1, each with a body in MessagePack.
 
-Owns the port, the check of the credential that programs of the cluster share, and the bounds of a request. A stranger gets
-one answer without a body (I-9). It must not know what the questions mean.
+Owns the port, the check of the credential that programs of the cluster share, and the limits of a request. A stranger
+gets one answer without a body (I-9). It must not know the meaning of questions.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from muster_server.control.node.admin import HttpServer
 from muster_server.systems.messages.refusal import LENGTH_BYTES, Refusal
 
 BODY_BYTES_MAX: Final = 64 << 20
-"""A batch of 1,000 messages of 64 KB."""
+"""Limit of a body: a batch of 1,000 messages of 64 KB."""
 BACKLOG: Final = 256
 
 Scope = Mapping[str, Any]
@@ -29,7 +29,7 @@ Scope = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question: the type of its body, and what answers it; a stream is answered in pieces."""
+    """One question: the type of its body, and the function that answers it; a stream is answered in pieces."""
 
     kind: Any
     answer: Callable[[Any], Awaitable[Any]] | None = None
@@ -58,10 +58,10 @@ class Listener:
         self.address = bind
         self.asked = 0
         self.refused = 0
-        """Requests of strangers, and malformed ones."""
+        """Number of requests of strangers, and malformed ones."""
 
     async def start(self) -> None:
-        """Listen. Raises `UserError` when the port is taken."""
+        """Listen. Raises `UserError` if the port is in use."""
         host, port = self._bind
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -90,13 +90,13 @@ class Listener:
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
 
     async def end(self) -> None:
-        """Answer what was asked, and close."""
+        """Answer the requests in progress, and close."""
         if self._server is not None and self._serving is not None:
             self._server.end()
             await self._serving
 
     async def __call__(self, scope: Scope, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] != "http":
             return
         credential = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
@@ -133,12 +133,12 @@ class Listener:
             await _say(send, 409, self._encoder.encode([refusal.code, refusal.detail]))
         except Exception as error:
             self._log.error("a question failed", question=scope["path"], exc_info=error)
-            await _say(send, 500, self._encoder.encode(["internal", "a defect; see the log of the node"]))
+            await _say(send, 500, self._encoder.encode(["internal", "internal error; see the log of the node"]))
         else:
             await _say(send, 200, answer)
 
     async def _stream(self, pieces: AsyncIterator[Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
-        """Until the pieces or the peer end."""
+        """Send pieces until they end or the peer closes."""
         await send({"type": "http.response.start", "status": 200, "headers": []})
         tasks = [asyncio.create_task(each) for each in (self._pump(pieces, send), _gone(receive))]
         try:
@@ -177,7 +177,7 @@ async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def _body(receive: Callable[[], Awaitable[Any]]) -> bytes | None:
-    """The body; None if it is too long or its peer is gone."""
+    """The body; None if it is too long or its peer has closed."""
     chunks: list[bytes] = []
     length = 0
     while True:

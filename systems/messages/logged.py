@@ -1,14 +1,13 @@
-"""A schedule behind a log, as one in Kafka: a schedule that is lost, or came back older, is made again from the log.
+"""A schedule behind a log, for example in Kafka: a schedule that is lost, or returned to an older state, is rebuilt
+from the log.
 
-Owns what the log has of a message, what of it goes to the schedule again, and what is carried forward so that the log stays
-short. It must not know which log and which schedule these are.
-
-The schedule decides, then the log has the state that it made, then the answer leaves; a claim is in the log before its
-message fires. So the log has all that was ever answered or fired. A record names the version of its message, and only a
-greater version changes a message (I-2), so reading records twice does no harm. A refusal, too, is answered after the state
-that refuses is in the log: the answer that made this state may never have been given.
-
-The schedule keeps the place in the log up to which it has all records. Opening reads the log from there.
+Owns the log's records of a message, which of them go to the schedule again, and which are carried forward so that the
+log stays short. It must not know the kind of log and of schedule.
+The schedule decides, then the log gets the new state, then the answer leaves; a claim is in the log before its message
+fires. So the log has everything that was ever answered or fired. A record names the version of its message, and only a
+greater version changes a message (I-2), so reading records twice does no harm. A refusal, too, is answered after the
+refusing state is in the log: the answer that made this state may never have been sent.
+The schedule stores the offset in the log up to which it has all records. Opening reads the log from there.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ MARK_S: Final = 1.0
 RECORDS_MIN: Final = 20_000
 """A log with fewer records is never shortened."""
 CARRIED_MAX: Final = 2_000
-"""Records that one pass takes from the log's beginning, or the batch there."""
+"""Limit of records that one pass takes from the log's beginning, except one batch."""
 SEEDED_MAX: Final = 1_000_000
 STATES: Final = ("scheduled", "firing", "done", "dead", "withdrawn")
 ASIDE_MAX: Final = 1_000_000
@@ -58,7 +57,7 @@ _FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
 
 
 class LoggedSchedule:
-    """A `systems.messages.schedule.Schedule`. `inside` calls nobody but this one."""
+    """A `systems.messages.schedule.Schedule` with a log. Nobody else calls `inside`."""
 
     def __init__(
         self,
@@ -78,22 +77,22 @@ class LoggedSchedule:
         self.failed, self.failure = asyncio.Event(), ""
         self._log: Log | None = None
         self._whole = asyncio.Event()
-        """The schedule has what the log has."""
+        """Set while the schedule has everything that the log has."""
         self._waiting: list[tuple[list[bytes], asyncio.Future[None]]] = []
         self._appending: asyncio.Task[None] | None = None
         self._life = 0
-        """Of the schedule: grows when it came back older. What an earlier life answered is void."""
+        """Life of the schedule: grows when it returned to an older state. Answers of an earlier life are void."""
         self._claims: list[tuple[int, bytes]] = []
         self._firing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._known = self._begin = 0
         self.read = self.carried = 0
-        """Records read back from the log, and messages carried forward in it."""
+        """Numbers of records read back from the log, and of messages carried forward in it."""
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """As `Schedule`. Fences an earlier owner of the log, and reads what the schedule does not have."""
+        """As `Schedule.open`. Fences an earlier owner of the log, and reads the records that the schedule lacks."""
         await self._inside.open()
         try:
             self._log = await self._logs.open(self._name, 0)
@@ -137,17 +136,17 @@ class LoggedSchedule:
         return await self._inside.marked()
 
     async def mark(self, place: int, epoch: int) -> None:
-        """Only this file marks."""
+        """Does nothing: only this file sets marks."""
         raise NotImplementedError
 
     async def start_anew(self) -> bool:
-        """Only this file does it."""
+        """Does nothing: only this file does it."""
         raise NotImplementedError
 
     # --- the log --------------------------------------------------------------------------------------------------
 
     async def _append(self, records: Sequence[tuple[Any, ...]]) -> None:
-        """Make records durable, with what others append at the same time. Raises `StoreError`."""
+        """Make records durable, together with those of concurrent calls. Raises `StoreError`."""
         if not records:
             return
         if self.failure:
@@ -165,7 +164,8 @@ class LoggedSchedule:
             try:
                 for batch in _batches([each for records, _ in some for each in records]):
                     await self._log.append(batch)
-            except LogError as error:  # the schedule may have what the log has not: the next owner reads what there is
+            # the schedule may have changes that the log lacks: the next owner reads what there is
+            except LogError as error:
                 self._fail(f"the log of the schedule: {error}")
             for _, done in some:
                 if done.done():
@@ -177,12 +177,12 @@ class LoggedSchedule:
         self._appending = None
 
     def _place(self) -> int:
-        """The schedule has all records below it: it had them before the log."""
+        """Offset below which the schedule has all records: it had them before the log."""
         assert self._log is not None
         return self._log.end
 
     async def _mark(self) -> None:
-        """Keep the place, and the log short, until cancelled."""
+        """Store the offset, and keep the log short, until cancelled."""
         assert self._log is not None
         while True:
             await asyncio.sleep(MARK_S)
@@ -192,37 +192,37 @@ class LoggedSchedule:
                 await self._inside.mark(self._place(), self._log.epoch)
                 self._known = int((await self._inside.stats()).get("known", self._known))
                 await self._shorten()
-            except StoreError:  # its failure is watched; one that is away is asked again
+            except StoreError:  # its failure is watched; one that does not answer is asked again
                 continue
             except LogError as error:
-                self._tell.warning("the log of the schedule could not be shortened", why=str(error))
+                self._tell.warning("cannot shorten the log of the schedule", why=str(error))
 
-    # --- back -----------------------------------------------------------------------------------------------------
+    # --- recovery -----------------------------------------------------------------------------------------------
 
     async def came_back(self, lost: int) -> None:
-        """The schedule came back older: give it what the log has. Nothing is answered meanwhile."""
+        """The schedule returned to an older state: give it the log's records. Nothing is answered meanwhile."""
         self._whole.clear()
         self._life += 1
         self._claims.clear()
-        while self._appending is not None:  # what the log gets last is read as well
+        while self._appending is not None:  # records that are being appended are read as well
             await asyncio.gather(self._appending, return_exceptions=True)
         before = self.read
         await self._catch_up()
-        self._tell.warning("the schedule was mended from its log", changes_lost=lost, records=self.read - before)
+        self._tell.warning("repaired the schedule from its log", changes_lost=lost, records=self.read - before)
 
     async def _catch_up(self) -> None:
-        """Read from the schedule's own mark on."""
+        """Read the log from the schedule's own mark on."""
         assert self._log is not None
         marked = await self._inside.marked()
         if marked is None:
             await self._seed()
         begin, epoch = marked or (0, self._log.epoch)
-        # Another center had the log meanwhile: what was decided here, and never answered, is not what it decided.
+        # Another center owned the log meanwhile: decisions here that were never answered differ from its own.
         if epoch not in {self._log.epoch, self._log.epoch - 1} and await self._inside.start_anew():
-            self._tell.warning("another center had the log; the schedule is made again from it", epoch=epoch)
+            self._tell.warning("another center owned the log; rebuilding the schedule from it", epoch=epoch)
             begin = 0
         if marked is not None and begin < self._log.start:
-            self._tell.warning("the log begins after the schedule's mark; all of it is read", mark=begin)
+            self._tell.warning("the log begins after the schedule's mark; reading all of it", mark=begin)
         aside: dict[int, Fields] = {}
         try:
             async for _, batch in self._log.read(min(max(begin, self._log.start), self._log.end)):
@@ -234,18 +234,18 @@ class LoggedSchedule:
         self._whole.set()
 
     async def _seed(self) -> None:
-        """Give the log what a schedule without a mark has: it was there before the log."""
+        """Give the log the content of a schedule without a mark, which existed before the log."""
         said = await self._inside.find(None, 0, EVER, STATES, SEEDED_MAX)
         if said[0] != "listed" or said[3]:
-            raise OSError("the schedule has too many messages to bring them into a log; begin with an empty one")
+            raise OSError("the schedule has too many messages to copy them into a log; start with an empty schedule")
         ids = [message[0] for message, _ in said[1]]
         for first in range(0, len(ids), CARRIED_MAX):
             await self._append(_whole(await self._inside.get(ids[first : first + CARRIED_MAX])))
         if ids:
-            self._tell.info("the log of the schedule has what was there before it", messages=len(ids))
+            self._tell.info("copied the existing schedule into its log", messages=len(ids))
 
     async def _restore(self, records: Sequence[list[Any]], aside: dict[int, Fields]) -> None:
-        """Give records to the schedule in their order. `aside`: states of messages that come later."""
+        """Apply records to the schedule in their order. `aside`: states of messages that come later."""
         run: list[list[Any]] = []
         for record in [*records, [-1]]:
             if run and record[0] != run[0][0]:
@@ -273,26 +273,26 @@ class LoggedSchedule:
             ]
             for reply in await self._inside.insert(new):
                 if reply[0] not in {"inserted", "before"}:
-                    raise StoreError(f"the schedule does not take a message of its log: {reply[0]}")
+                    raise StoreError(f"the schedule refuses a message of its log: {reply[0]}")
             states += [aside.pop(id) for id, *_ in new if id in aside]
         for first in range(0, len(states), PUT_AT_ONCE):
             some = states[first : first + PUT_AT_ONCE]
             for fields, reply in zip(some, await self._inside.put(some), strict=True):
                 if reply[0] == "disk_full":
-                    raise StoreError("no room for what the log has")
+                    raise StoreError("the schedule has no room for the records of its log")
                 if reply[0] == "refused" and len(aside) < ASIDE_MAX:
                     before = aside.get(fields[0])
                     if before is None or before[1] < fields[1]:
                         aside[fields[0]] = fields
 
-    # --- shorter --------------------------------------------------------------------------------------------------
+    # --- shortening ---------------------------------------------------------------------------------------------
 
     async def _shorten(self) -> None:
-        """Carry what is known of the log's oldest records to its end, then drop these: the log has at most twice as many
-        records as messages are known, or `records_min`."""
+        """Carry the known messages of the log's oldest records to its end, then drop those records. The log has at most
+        twice as many records as messages are known, or `records_min`."""
         log = self._log
         assert log is not None
-        begin = max(log.start, self._begin)  # a log may keep what it was told to drop
+        begin = max(log.start, self._begin)  # a log may keep records that it was told to drop
         if log.end - begin <= max(self._records_min, 2 * self._known):
             return
         until, ids, asked = begin, list[int](), list[tuple[Any, ...]]()
@@ -414,7 +414,7 @@ class LoggedSchedule:
         }
 
     async def scrub(self) -> Scrubbed | None:
-        """As `Schedule`; the log is left out: each record has its own checksum there."""
+        """As `Schedule.scrub`; the log is left out: each record has its own checksum there."""
         await self._is_whole()
         return await self._inside.scrub()
 
@@ -433,7 +433,7 @@ class LoggedSchedule:
         return self._inside.clock_steps()
 
     async def _is_whole(self) -> int:
-        """Wait until it is. Gives its life."""
+        """Wait until the schedule is whole. Returns its life."""
         await self._whole.wait()
         if self.failure:
             raise StoreError(self.failure)
@@ -441,7 +441,7 @@ class LoggedSchedule:
 
     def _lives(self, life: int) -> None:
         if life != self._life:
-            raise StoreError("the schedule came back older meanwhile")
+            raise StoreError("the schedule returned to an older state meanwhile")
 
     # --- fires ----------------------------------------------------------------------------------------------------
 
@@ -451,7 +451,7 @@ class LoggedSchedule:
             self._firing = asyncio.create_task(self._fire())
 
     async def _fire(self) -> None:
-        """Let claimed messages go, those that were claimed together after one append."""
+        """Let claimed messages go; those that were claimed together go after one append."""
         try:
             while self._claims:
                 some, self._claims = self._claims, []
@@ -468,7 +468,7 @@ class LoggedSchedule:
 
 
 def _batches(records: Sequence[bytes]) -> list[Batch]:
-    """As few as the log takes."""
+    """Group records into as few batches as the log allows."""
     batches: list[Batch] = []
     some: list[bytes] = []
     length = 0
@@ -487,7 +487,7 @@ def _fields(record: Sequence[Any]) -> Fields:
 
 
 def _asked(record: Sequence[Any]) -> Asked:
-    id, cancelled, at, by, *bound = record  # records of before 0.3 have exact times
+    id, cancelled, at, by, *bound = record  # records of versions before 0.3 have exact times
     return id, cancelled, at, by, bound[0] if bound else "exact"
 
 

@@ -12,8 +12,8 @@ class ReceiveOptions(FaceOptions, frozen=True):
     body_bytes_max: Annotated[
         int,
         key(
-            "Largest body of one message",
-            "a callback carries it whole; the store takes 1 MiB with all that goes with it",
+            "Limit of a message's body",
+            "a callback carries it whole; the store takes 1 MiB including the envelope",
             "bytes",
             ge=1,
             le=1_000_000,
@@ -23,7 +23,7 @@ class ReceiveOptions(FaceOptions, frozen=True):
 
 
 class CenterOptions(FaceOptions, frozen=True):
-    """Owns the schedule: what is due when, who may fire it, what came of it."""
+    """Owns the schedule: due times, claims, and results."""
 
     dir: Annotated[str, key("Folder of the schedule; one process at a time", "empty: `messages` in `instance.dir`")] = (
         ""
@@ -31,32 +31,39 @@ class CenterOptions(FaceOptions, frozen=True):
     schedule: Annotated[
         str,
         key(
-            "The schedule in Redis: `redis://USER@HOST:PORT/DB`, `rediss://…`, `redis+sentinel://HOST:PORT,…/MASTER`, "
+            "URL of a schedule in Redis: `redis://USER@HOST:PORT/DB`, `rediss://…`, `redis+sentinel://HOST:PORT,…/MASTER`, "
             "`redis+cluster://HOST:PORT,…`; centers on other machines wait to take it over",
-            "empty: in `dir`",
+            "empty: the schedule is in `dir`",
         ),
     ] = ""
     schedule_password_file: Annotated[str, key("File with the password of the user of that Redis, one line", "")] = ""
     log: Annotated[
         str,
         key(
-            "The log before the schedule, in Kafka: `kafka://HOST:PORT,HOST:PORT/PREFIX`; what is answered is there, and a "
-            "schedule that is lost or came back older is made again from it",
+            "URL of a log before the schedule, in Kafka: `kafka://HOST:PORT,HOST:PORT/PREFIX`; it has everything that was "
+            "answered, and a schedule that is lost or older is rebuilt from it",
             "empty: none; the schedule in `dir` has its own",
             pattern=rf"^(|{URL})$",
         ),
     ] = ""
     log_replicas: Annotated[
-        int, key("Copies of that log, if its topic is not there yet", "one server has one", "", ge=1, le=16)
+        int,
+        key(
+            "Number of copies of that log, if its topic does not exist yet",
+            "a single server can have only one",
+            "",
+            ge=1,
+            le=16,
+        ),
     ] = 1
     near_s: Annotated[
         int,
-        key("Messages due within this time are in memory", "firing waits for no read of a file", "s", ge=1, le=540),
+        key("Messages due within this time are kept in memory", "firing does not wait for a file", "s", ge=1, le=540),
     ] = 60
     history_hours: Annotated[
         int,
         key(
-            "How long a message that came to its end is known, and its id not taken a second time",
+            "Time for which an ended message is known, so that its id is not accepted again",
             "longer than producers retry",
             "hours",
             ge=1,
@@ -66,13 +73,17 @@ class CenterOptions(FaceOptions, frozen=True):
     ahead_hours: Annotated[
         int,
         key(
-            "How long a cancel or a postponement waits for its message", "a producer's own queue", "hours", ge=1, le=720
+            "Time for which a cancel or a postponement waits for its message",
+            "longer than a producer's own queue",
+            "hours",
+            ge=1,
+            le=720,
         ),
     ] = 24
     dead_days: Annotated[
         int,
         key(
-            "How long dead letters are kept; those dropped after it are counted",
+            "Time for which dead letters are kept; later they are dropped and counted",
             "a month to look at them",
             "days",
             ge=1,
@@ -82,8 +93,8 @@ class CenterOptions(FaceOptions, frozen=True):
     overdue_rate: Annotated[
         int,
         key(
-            "Messages a second that are fired late, after a stop, the oldest first",
-            "targets are not flooded by what waited",
+            "Limit of late messages per second that are fired after an outage, the oldest first",
+            "targets are not flooded by the backlog",
             "1/s",
             ge=1,
             le=1_000_000,
@@ -97,25 +108,26 @@ class WorkerOptions(Section, frozen=True):
     allowed: Annotated[
         str,
         key(
-            "Networks that callbacks may go to beside public addresses, separated by commas, as `10.1.0.0/16`",
+            "Networks that callbacks may reach besides public addresses, separated by commas, for example "
+            "`10.1.0.0/16`",
             "a callback to a private address is refused after its name is resolved; `muster up` allows loopback",
         ),
     ] = ""
     kafka: Annotated[
         str,
         key(
-            "Servers of Kafka for targets `kafka:TOPIC`: `kafka://HOST:PORT,HOST:PORT`",
+            "URL of Kafka for targets `kafka:TOPIC`: `kafka://HOST:PORT,HOST:PORT`",
             "empty: such targets are refused",
             pattern=r"^(|kafka://[^/@,: ]+:\d+(?:,[^/@,: ]+:\d+)*)$",
         ),
     ] = ""
     ca_file: Annotated[
-        str, key("File of authorities whose certificates targets may show, beside the public ones (PEM)", "empty: none")
+        str, key("File of authorities that may certify targets, besides the public ones (PEM)", "empty: none")
     ] = ""
     tls_cert_file: Annotated[
         str,
         key(
-            "File of the certificate that is shown to a target that asks for one, and of those that signed it (PEM)",
+            "File of the certificate for targets that request one, followed by those that signed it (PEM)",
             "empty: none",
         ),
     ] = ""
@@ -123,24 +135,24 @@ class WorkerOptions(Section, frozen=True):
     concurrency: Annotated[
         int,
         key(
-            "Callbacks of one topic to one URL at once; a server takes four times as many from all its URLs",
-            "a slow target holds up only itself",
+            "Limit of concurrent callbacks of one topic to one URL; a server gets four times as many over all its URLs",
+            "a slow target delays only itself",
             "calls",
             ge=1,
             le=10_000,
         ),
     ] = 64
     rate: Annotated[
-        int, key("Callbacks to one server a second; 0: as many as it takes", "", "1/s", ge=0, le=1_000_000)
+        int, key("Limit of callbacks per second to one server; 0: no limit", "", "1/s", ge=0, le=1_000_000)
     ] = 0
     in_flight_max: Annotated[
-        int, key("Callbacks at once to all targets", "a socket each", "calls", ge=1, le=65_536)
+        int, key("Limit of concurrent callbacks to all targets", "a socket each", "calls", ge=1, le=65_536)
     ] = 4_096
     held_max: Annotated[
         int,
         key(
-            "Messages of one topic that a worker holds at once",
-            "enough for 10,000 a second; what it holds is under a claim",
+            "Limit of one topic's messages that a worker holds",
+            "enough for 10,000 per second; held messages are under a claim",
             "messages",
             ge=1,
             le=65_536,
@@ -154,4 +166,6 @@ class AdminOptions(FaceOptions, frozen=True):
     dir: Annotated[
         str, key("Folder of the topics, which all nodes of the system read", "empty: `messages` in `instance.dir`")
     ] = ""
-    topics_max: Annotated[int, key("Topics at most", "each is held by every node", "topics", ge=1, le=100_000)] = 10_000
+    topics_max: Annotated[
+        int, key("Limit of topics", "every node keeps all topics in memory", "topics", ge=1, le=100_000)
+    ] = 10_000

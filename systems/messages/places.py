@@ -1,4 +1,4 @@
-"""Where the nodes of the system listen: from the registry's map, or from the record of an instance without a registry."""
+"""The addresses of the system's nodes: from the registry's map, or from the record of an instance without a registry."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, SpecError
 
 LOOK_S: Final = 0.5
-"""How often the record of an instance is read at most."""
+"""Shortest time between two reads of the record of an instance, in seconds."""
 
 Address = tuple[str, int]
 
@@ -29,7 +29,7 @@ class Places:
         self._looked, self._found = 0.0, dict[str, list[Address]]()
 
     def of(self, role: str) -> Callable[[], Sequence[Address]]:
-        """The nodes of a role that run, looked up at each call."""
+        """The running nodes of a role, looked up at each call."""
         return lambda: self._of(role)
 
     def _of(self, role: str) -> Sequence[Address]:
@@ -44,12 +44,12 @@ class Places:
                     if process.bind:
                         found.setdefault(process.role, []).append(process.bind)
                 self._found = found
-            except UserError:  # it begins or ends: the last addresses stay
+            except UserError:  # it is starting or ending: the last addresses stay
                 pass
         return self._found.get(role, [])
 
     def address(self, snapshot: Any) -> muster.Address:
-        """The doors of the rooms on a map of the registry, with the token that programs share."""
+        """The gateways and proxies on a map of the registry, with the shared token."""
         servers = snapshot.servers()
         gateways, proxies = (
             tuple((host, port, key.hex()) for host, port, key, _ in servers[role]) for role in ("gateway", "proxy")
@@ -58,7 +58,7 @@ class Places:
 
 
 def token(spec: Spec) -> bytes:
-    """The credential that programs of the cluster share. Raises `SpecError`."""
+    """The shared credential of programs of the cluster. Raises `SpecError`."""
     try:
         return read_token(spec.token_file or "")
     except muster.MusterError as error:

@@ -1,4 +1,4 @@
-"""The receiver as a process: the questions of the HTTP face, the command and programs."""
+"""The receiver as a process: answers the HTTP face, the command and programs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from muster_server.systems.messages.topics import Topics
 
 
 class ReceiveService(MessagesService):
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a receiver."""
 
     def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
@@ -47,11 +47,11 @@ class ReceiveService(MessagesService):
         await self._leases_link.close()
 
     def is_ready(self) -> bool:
-        """It knows the topics and a center."""
+        """Whether it knows the topics and a center."""
         return self.topics.known and bool(self._centers())
 
     def questions(self) -> Mapping[str, Question]:
-        """Each names its topic first."""
+        """The questions; each names its topic first."""
         return {
             "send": answering(self._send, tuple[str, list[Send]]),
             "send_json": answering(self._send_json, tuple[str, bytes]),
@@ -69,8 +69,8 @@ class ReceiveService(MessagesService):
         return answers
 
     async def _send_json(self, asked: tuple[str, bytes]) -> tuple[int, int, bytes]:
-        """A batch as it came over HTTP, so that each message is decoded once. How many were accepted, how many refused,
-        and the answer in JSON."""
+        """A batch as it came over HTTP, so that each message is decoded once. Returns the numbers of accepted and
+        refused messages, and the answer in JSON."""
         topic, body = asked
         try:
             sends = bodies.batch(body)
@@ -98,9 +98,9 @@ class ReceiveService(MessagesService):
         """Messages and changes."""
         return [
             *super().counters(),
-            ("messages_received", "Messages answered as durable, those sent again too", float(self._sent)),
+            ("messages_received", "Messages answered as durable, including repeated ones", float(self._sent)),
             ("messages_refused", "Messages refused", float(self._refused)),
-            ("messages_changes", "Cancels, postponements and advances asked for", float(self._changed)),
+            ("messages_changes", "Requested cancels, postponements and advances", float(self._changed)),
         ]
 
 
@@ -110,7 +110,9 @@ async def _told(answer: Any) -> Any:
     except NoTopic as error:
         raise Refusal("not_found", f"no topic {str(error)!r:.80}") from None
     except Unreachable as error:
-        raise Refusal("unavailable", f"{error}; what was asked may be done: ask again with the same ids") from None
+        raise Refusal(
+            "unavailable", f"{error}; the request may have been carried out: repeat it with the same ids"
+        ) from None
 
 
 def build(spec: Spec, settings: Told, context: Context) -> ReceiveService:

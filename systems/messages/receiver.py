@@ -1,7 +1,7 @@
-"""What is accepted: messages and changes of them, checked, numbered, and handed to the schedule.
+"""Checks messages and changes of them, numbers them, and passes them to the schedule.
 
-Owns the checks of a message, its number, its due time, and the words for what came of a change. It must not know how
-requests come or how the schedule is reached.
+Owns the checks of a message, its number, its due time, and the outcomes of changes. It must not know how requests come
+or how the schedule is reached.
 """
 
 import datetime
@@ -36,12 +36,12 @@ OUTCOMES: Final[dict[str, Outcome]] = {
     "expired": "expired",
     "unknown": "unknown",
 }
-"""By the reason of the schedule."""
+"""Outcomes by the reason of the schedule."""
 WRONG_WAY: Final = {
-    "not_later": "message {id} is due at {at}, which is later; advance moves it to a sooner time",
-    "not_sooner": "message {id} is due at {at}, which is sooner; postpone moves it to a later time",
+    "not_later": "message {id} is due at {at}, which is later; use advance to move it to an earlier time",
+    "not_sooner": "message {id} is due at {at}, which is earlier; use postpone to move it to a later time",
 }
-"""What is said of a change to a time that lies the other way."""
+"""The details of a change to a time in the wrong direction."""
 DIRECTIONS: Final = {"postpone": "later", "advance": "sooner"}
 
 
@@ -49,7 +49,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class Center(Protocol):
-    """The way to the schedule. Raises `Unreachable`."""
+    """The path to the schedule. Raises `Unreachable`."""
 
     async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         """As `systems.messages.schedule.Schedule`."""
@@ -65,7 +65,7 @@ class Center(Protocol):
 
 
 class Unreachable(Exception):
-    """The schedule did not answer: what was asked may be done. Ask again with the same ids."""
+    """The schedule did not answer: the request may have been carried out. Repeat it with the same ids."""
 
 
 class NoTopic(Exception):
@@ -97,10 +97,10 @@ class Receiver:
         return found
 
     async def send(self, topic_name: str, sends: Sequence[Send]) -> list[Sent | Refused]:
-        """Make them durable. The answers are in the same order. Raises `NoTopic`, `Unreachable`."""
+        """Make messages durable. The results are in the same order. Raises `NoTopic`, `Unreachable`."""
         topic, now = self.topic(topic_name), self._wall()
         if len(sends) > BATCH_MAX:
-            return [Refused(code="too_long", detail=f"a batch has at most {BATCH_MAX} messages")] * len(sends)
+            return [Refused(code="too_long", detail=f"too many messages in a batch (limit {BATCH_MAX})")] * len(sends)
         drawn = _ids(len(sends))
         ids = [send.id or other for send, other in zip(sends, drawn, strict=True)]
         numbers = Numbers(self._topics.key, topic.number).of(ids)
@@ -108,7 +108,7 @@ class Receiver:
         there = [each for each in made if not isinstance(each, Refused)]
         replies = await self._center.insert([message for message, _ in there]) if there else ()
         if len(there) == len(sends) and all(reply[0] == "inserted" and reply[1][1] == 1 for reply in replies):
-            # The usual batch: all are new, and no change waited for one.
+            # The usual batch: all messages are new, and no change waited for one.
             return [Sent(id=envelope.id, due_at=message[2]) for message, envelope in there]
         told = iter(replies)
         answers: list[Sent | Refused] = []
@@ -126,16 +126,16 @@ class Receiver:
             found = await self._center.get([number for _, _, number in before])
             for (place, envelope, _), reply in zip(before, found, strict=True):
                 if not _same(envelope, reply):
-                    detail = f"topic {topic.name} has another message {envelope.id}"
+                    detail = f"topic {topic.name} has a different message with the id {envelope.id}"
                     answers[place] = Refused(code="conflict", detail=detail)
         return answers
 
     def _made(self, topic: Topic, send: Send, id: str, number: int, now: int) -> tuple[NewMessage, Envelope] | Refused:
         if len(send.body) > self._body_max:
-            detail = f"{len(send.body)} bytes; a body has at most {self._body_max} (receive.body_bytes_max)"
+            detail = f"body too long: {len(send.body)} bytes (limit {self._body_max}; see receive.body_bytes_max)"
             return Refused(code="too_long", detail=detail)
         if send.in_ms is not None and send.at is not None:
-            return Refused(code="bad_request", detail="a message has either a delay or a time")
+            return Refused(code="bad_request", detail="in_ms and at exclude each other: give one of them")
         if send.for_topic and (why := self._unsendable(topic, send)):
             return why
         if send.target and PULL in {send.target, topic.callback}:
@@ -151,16 +151,18 @@ class Receiver:
         except TargetError as error:
             return Refused(code="bad_request", detail=str(error))
         if len(send.body) > BODY_BYTES_MAX.get(kind, self._body_max):
-            detail = f"{len(send.body)} bytes; a message to a {kind} has at most {BODY_BYTES_MAX[kind]}"
+            detail = f"body too long for a {kind}: {len(send.body)} bytes (limit {BODY_BYTES_MAX[kind]})"
             return Refused(code="too_long", detail=detail)
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)
         if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
-            detail = f"a delay of {send.in_ms} ms is not 0 to {self._delay_max} (receive.delay_days_max)"
+            detail = f"invalid delay {send.in_ms} ms (expected 0 to {self._delay_max}; see receive.delay_days_max)"
             return Refused(code="bad_request", detail=detail)
         if not 0 <= due_at <= now + self._delay_max:
-            detail = f"the due time {due_at} is not 0 to {self._delay_max} ms from now (receive.delay_days_max)"
+            detail = (
+                f"invalid due time {due_at} (expected 0 to {self._delay_max} ms from now; see receive.delay_days_max)"
+            )
             return Refused(code="bad_request", detail=detail)
-        # The same id gives the same moment of the window: a message that is sent again does not move.
+        # The same id gives the same moment of the window: a repeated message does not move.
         due_at += number % (send.window_ms + 1)
         if send.expires_at is not None and send.expires_at <= due_at:
             return Refused(code="bad_request", detail="the message expires before it is due")
@@ -168,20 +170,20 @@ class Receiver:
         return (number, topic.number, due_at, send.expires_at, _ENCODER.encode(envelope)), envelope
 
     def _unsendable(self, checks: Topic, send: Send) -> Refused | None:
-        """Why the message that a check-back carries could not be sent to its topic, once its outcome stands."""
+        """Why the message of a check-back could not be sent to its topic after its outcome; None: it could."""
         topic = self._topics.named(send.for_topic)
         if topic is None:
-            detail = f"no topic {send.for_topic!r:.80}: the message of this check-back could not be sent"
+            detail = f"no topic {send.for_topic!r:.80}, so the message of this check-back could not be sent"
             return Refused(code="not_found", detail=detail)
         if topic.name == checks.name:
-            return Refused(code="bad_request", detail=f"topic {topic.name} has the check-backs")
+            return Refused(code="bad_request", detail=f"topic {topic.name} is reserved for the check-backs")
         try:
             kind = accepted(topic.callback, self._kinds).kind
         except TargetError as error:
             return Refused(code="bad_request", detail=f"topic {topic.name}: {error}")
-        _, _, body = send.body.partition(b"\n")  # behind the head of a check-back
+        _, _, body = send.body.partition(b"\n")  # after the head of a check-back
         if len(body) > (most := BODY_BYTES_MAX.get(kind, self._body_max)):
-            detail = f"{len(body)} bytes; a message to a {kind} has at most {most}"
+            detail = f"body too long for a {kind}: {len(body)} bytes (limit {most})"
             return Refused(code="too_long", detail=detail)
         return None
 
@@ -201,20 +203,22 @@ class Receiver:
         if change.verb == "cancel":
             return number, "cancel", None, None
         if (change.at is None) == (change.by_ms is None):
-            return Refused(code="bad_request", detail=f"{change.verb} has either a time or a length of time")
+            return Refused(code="bad_request", detail=f"{change.verb} needs either a time or a duration")
         if change.by_ms is not None:
             if change.by_ms > self._delay_max:
-                return Refused(code="bad_request", detail=f"{change.by_ms} ms are more than {self._delay_max}")
+                return Refused(
+                    code="bad_request", detail=f"duration too long: {change.by_ms} ms (limit {self._delay_max})"
+                )
             return number, "due_by", None, change.by_ms if change.verb == "postpone" else -change.by_ms
         assert change.at is not None
         if not 0 <= change.at <= now + self._delay_max:
             return Refused(
-                code="bad_request", detail=f"the due time {change.at} is not 0 to {self._delay_max} ms from now"
+                code="bad_request", detail=f"invalid due time {change.at} (expected 0 to {self._delay_max} ms from now)"
             )
         return number, DIRECTIONS[change.verb], None, change.at
 
     async def show(self, topic_name: str, ids: Sequence[str]) -> list[Shown | None]:
-        """The messages as they are; None: not known here, or forgotten. Raises `NoTopic`, `Unreachable`."""
+        """The present states of messages; None: unknown, or forgotten. Raises `NoTopic`, `Unreachable`."""
         topic = self.topic(topic_name)
         numbers = Numbers(self._topics.key, topic.number).of(ids)
         replies = await self._center.get(numbers)
@@ -233,13 +237,13 @@ class Receiver:
 
 
 def _ids(count: int) -> list[str]:
-    """So many new ids, of one draw."""
+    """Make `count` new ids, from one random draw."""
     drawn, chars = secrets.token_hex(ID_BYTES * count), 2 * ID_BYTES
     return [drawn[place : place + chars] for place in range(0, chars * count, chars)]
 
 
 def shown(topic: str, reply: Reply) -> Shown:
-    """The message of a `found`."""
+    """The message of a `found` reply."""
     _, message, _, body = reply
     _, version, due_at, expires_at, attempts, state, time_ = message
     envelope = msgspec.msgpack.decode(body, type=Envelope)
@@ -281,7 +285,7 @@ def _changed(id: str, reply: Reply) -> Changed | Refused:
 
 
 def _time(ms: int) -> str:
-    """In UTC."""
+    """Format a time in UTC."""
     return datetime.datetime.fromtimestamp(ms / 1_000, datetime.UTC).isoformat(timespec="milliseconds")
 
 
@@ -291,12 +295,12 @@ def _refused(reply: Reply) -> Refused:
         "body_too_long": ("too_long", "the body is too long for the schedule"),
         "refused": ("bad_request", "the schedule refuses this time"),
     }
-    code, detail = codes.get(reply[0], ("unavailable", f"the schedule says {reply[0]}"))
+    code, detail = codes.get(reply[0], ("unavailable", f"the schedule answers {reply[0]}"))
     return Refused(code=code, detail=detail)
 
 
 def _same(envelope: Envelope, reply: Reply) -> bool:
-    """Whether the message that was there is the one that is sent again. A forgotten one cannot be compared."""
+    """Whether the stored message is the one that is sent again. A forgotten one cannot be compared."""
     if reply[0] != "found":
         return True
     there = msgspec.msgpack.decode(reply[3], type=Envelope)

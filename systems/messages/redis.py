@@ -40,43 +40,43 @@ from muster_server.systems.messages.schedule import (
 from muster_server.systems.messages.shapes import Fire, Scrubbed
 
 LEASE_MS: Final = 5_000
-"""A center that is gone for so long has a successor."""
+"""A center that is silent for this many ms is replaced."""
 EVERY_S: Final = 1.0
-"""The lease is kept, and what is over is forgotten, this often."""
+"""Interval in seconds at which the lease is renewed, and ended messages are forgotten."""
 AGAIN_S: Final = 0.2
 AT_ONCE: Final = 250
-"""Messages in one call: it holds up others for a millisecond or so."""
+"""Limit of messages in one call: it blocks Redis for about a millisecond."""
 CLAIMS_MAX: Final = 500
-"""Claims of a topic in one turn."""
+"""Limit of claims of a topic in one turn."""
 FORGET_MAX: Final = 500
 BODY_BYTES_MAX: Final = 1 << 20
 ROUNDS_MAX: Final = 100
 LISTED_MAX: Final = 200_000
-"""Messages that one list looks at: a second or two. Beyond, it says that it was cut."""
+"""Limit of messages that one list reads: a second or two. Beyond it the list is marked as cut."""
 LISTS_MAX: Final = 4
 LOOK_S: Final = 2.0
-"""Between two looks for what is overdue."""
+"""Seconds between two searches for overdue messages."""
 LOOKED_MAX: Final = 20_000
-"""Messages that one look reads: beyond, the count says at least so many."""
+"""Limit of messages that one search reads; beyond it the count is a lower bound."""
 CLAIM_MS_MAX: Final = 90_000
-"""A claim, and a pause that a target is held for, end within this."""
+"""Longest duration of a claim, and of a pause of a target."""
 GRACE_MS: Final = 1_000
-"""A message is overdue if it has been due for so long."""
+"""A message counts as overdue if it has been due for this long."""
 FAULTS_MAX: Final = 100
-"""Faults that a scrub tells in words; all are counted."""
+"""Limit of faults that a scrub describes; all are counted."""
 DAY_MS: Final = 86_400_000
 SKEW_MS: Final = 500
-"""A difference of two clocks that is told."""
+"""A larger difference of the two clocks is logged."""
 WITHDRAWN: Final = {"cancelled", "expired"}
 ENDED: Final = {"done", "dead", *WITHDRAWN}
 
 
 class Back(StoreError):
-    """Redis came back older than it was. What was asked is not done."""
+    """Redis returned to an older state. The call was not carried out."""
 
 
 class _Service:
-    """A worker and a topic: what it may still take."""
+    """A worker and a topic: the credits that are left."""
 
     def __init__(self, worker: int) -> None:
         self.worker, self.lease_ms, self.attempts_max, self.credit = worker, 0, 0, 0
@@ -90,7 +90,7 @@ class _Write:
 
 
 class RedisSchedule:
-    """A `systems.messages.schedule.Schedule`. `lasting`: something else keeps what is answered."""
+    """The `systems.messages.schedule.Schedule` in Redis. `lasting`: a log stores what is answered."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class RedisSchedule:
     ) -> None:
         self.on_fires, self.failed, self.failure = on_fires, asyncio.Event(), ""
         self.on_back: Callable[[int], Awaitable[None]] | None = None
-        """Called with the number of lost changes when Redis came back older; nothing fires until it returns."""
+        """Called with the number of lost changes when Redis returned to an older state; nothing fires until it returns."""
         self._place, self._log, self._lasting = place, log, lasting
         self._prefix = f"{{{prefix}}}:".encode()
         self._history_ms, self._ahead_ms, self._dead_ms = history_ms, ahead_ms, dead_days * DAY_MS
@@ -116,12 +116,12 @@ class RedisSchedule:
         self._clock = _engines.FiringClock(wall(), monotonic())
         self._owner = secrets.token_hex(8).encode()
         self._seen = 0
-        """Changes that Redis ever told of."""
+        """Highest number of changes that Redis reported."""
         self._mark = ""
         self._steps: list[int] = []
         self._services: dict[int, list[_Service]] = {}
         self._next: int | None = None
-        """Before this time nothing is due, as far as is known."""
+        """Time before which nothing is due, as far as is known."""
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._back = False
@@ -131,18 +131,18 @@ class RedisSchedule:
         self._scrubs = False
         self._overdue: Overdue = {}
         self.lost = self.backs = 0
-        """Changes that a Redis that came back older had no more, and how often that was."""
+        """Changes that Redis had lost when it returned to an older state, and the number of such returns."""
         self._counts = {"dead_forgotten": 0, "expired": 0, "buried": 0}
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Take the lease. Raises `BlockingIOError` where another center keeps it, `OSError` where Redis does not answer or
-        keeps nothing."""
+        """Take the lease. Raises `BlockingIOError` if another center has it, `OSError` if Redis does not answer or
+        writes nothing to disk."""
         try:
             status, count = await self._run(scripts.LEASE, LEASE_MS)
             if status:
-                raise BlockingIOError("another center keeps the schedule in Redis")
+                raise BlockingIOError("another center owns the schedule in Redis")
             if not self._lasting:
                 await self._need_disk()
         except (Away, Full) as error:
@@ -152,7 +152,7 @@ class RedisSchedule:
             self._begin(each)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it beside; an error that nobody foresaw ends the schedule."""
+        """Run a task; an unexpected error ends the schedule."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -165,11 +165,11 @@ class RedisSchedule:
     async def _need_disk(self) -> None:
         forgets = await self._place.forgets()
         if forgets is None:
-            self._log.warning("this Redis does not tell whether it writes to a disk; it must")
+            self._log.warning("this Redis does not tell whether it writes to a disk; make sure that it does")
         elif forgets:
             raise OSError(
-                "the Redis of the schedule has appendonly=no, so it forgets at its end what was accepted; set "
-                "appendonly yes there, or center.log"
+                "the Redis of the schedule has appendonly=no, so it loses accepted messages when it ends; set "
+                "appendonly yes there, or set center.log"
             )
 
     async def close(self) -> None:
@@ -198,11 +198,11 @@ class RedisSchedule:
         return int(place), int(epoch)
 
     async def mark(self, place: int, epoch: int) -> None:
-        """As `Schedule`; it goes with the lease."""
+        """As `Schedule.mark`; it is written with the lease."""
         self._mark = f"{place} {epoch}"
 
     async def start_anew(self) -> bool:
-        """As `Schedule`: all centers have this one."""
+        """As `Schedule.start_anew`: does nothing, because all centers share this schedule."""
         return False
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class RedisSchedule:
         return await self._place.run(script, self._prefix.decode(), [self._prefix, self._owner, *arguments])
 
     async def _asked(self, script: str, *arguments: Any) -> list[Any]:
-        """What follows status and count. Raises `Back`, `StoreError` and `Full`."""
+        """The values after status and count. Raises `Back`, `StoreError` and `Full`."""
         if self.failure:
             raise StoreError(self.failure)
         seen, backs = self._seen, self.backs
@@ -223,11 +223,11 @@ class RedisSchedule:
         status, count, *rest = said
         if count < seen:
             self._came_back(seen, count)
-            raise Back("the Redis of the schedule came back older")
-        if backs != self.backs:  # the answer is of a Redis that is no more
-            raise Back("the Redis of the schedule came back older meanwhile")
+            raise Back("the Redis of the schedule returned to an older state")
+        if backs != self.backs:  # the answer is from a state that is lost
+            raise Back("the Redis of the schedule returned to an older state meanwhile")
         if status:
-            self._fail("another center has taken the schedule in Redis")
+            self._fail("another center has taken over the schedule in Redis")
             raise StoreError(self.failure)
         self._is_there()
         self._seen = max(self._seen, count)
@@ -252,12 +252,14 @@ class RedisSchedule:
         self.backs += 1
         self.lost += seen - count
         self._log.error(
-            "the Redis of the schedule came back older; see docs/messages.md", changes_lost=seen - count, changes=count
+            "the Redis of the schedule returned to an older state; see docs/messages.md",
+            changes_lost=seen - count,
+            changes=count,
         )
         self._begin(self._repair(seen - count))
 
     async def _repair(self, lost: int) -> None:
-        """Have the lease again, then what a log has. A center that took over meanwhile keeps the lease."""
+        """Take the lease again, then restore the log's records. A center that took over meanwhile keeps the lease."""
         until = self._monotonic() + LEASE_MS + 1_000
         while True:
             try:
@@ -268,13 +270,13 @@ class RedisSchedule:
                         await self.on_back(lost)
                     break
                 if self._monotonic() > until:
-                    self._fail("another center has taken the schedule in Redis")
+                    self._fail("another center has taken over the schedule in Redis")
                     return
             except (Away, Full) as error:
                 self._is_away(str(error))
                 until = self._monotonic() + LEASE_MS + 1_000
-            except StoreError as error:  # it goes on when Redis answers
-                self._log.warning("the schedule in Redis is not whole yet", why=str(error))
+            except StoreError as error:  # it continues when Redis answers
+                self._log.warning("the schedule in Redis is not complete yet", why=str(error))
             await asyncio.sleep(AGAIN_S)
         self._back = False
         self._wake.set()
@@ -315,15 +317,15 @@ class RedisSchedule:
                 if found is not None:
                     replies[write.place] = ("before", found)
                     continue
-                # It was asked ahead of; or that was forgotten meanwhile.
+                # A change waited for it; or that was forgotten meanwhile.
                 asked = messages[write.place]
                 new = _engines.stored_new(*asked[:4])
-                assert new is not None, "its time was good"
+                assert new is not None, "its time was checked"
                 write.there, write.new = there, _engines.stored_meet(there, new) if there else new
                 write.reply = ("inserted", _engines.stored_read(write.new)[0])
                 again.append(write)
             writes = again
-        raise StoreError("the entries of these messages change all the time")
+        raise StoreError("the entries of these messages change too often; try again")
 
     async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
         """As `Schedule`."""
@@ -340,7 +342,7 @@ class RedisSchedule:
         for topic, soonest, places, values in groups:
             try:
                 (found,) = await self._asked(scripts.INSERT, topic, *values)
-            except Full:  # those that were there before are told so all the same
+            except Full:  # existing messages are reported nevertheless
                 found = range(1, len(places) + 1)
             counts[topic] += len(places) - len(found)
             known += [places[each - 1] for each in found]
@@ -380,7 +382,7 @@ class RedisSchedule:
     async def _changed(
         self, ids: Sequence[int], made: Callable[[int, bytes, int], tuple[bytes | None, Reply]]
     ) -> list[Reply]:
-        """Read, decide, and set if nothing else was set meanwhile; those that were not are decided again, in order."""
+        """Read, decide, and set if nothing else was set meanwhile; the rest is decided again, in order."""
         replies: list[Reply] = [()] * len(ids)
         todo: Sequence[int] = range(len(ids))
         for _ in range(ROUNDS_MAX):
@@ -402,10 +404,10 @@ class RedisSchedule:
                 elif done is not True:
                     missed.add(write.id)
             todo = [place for place in todo if ids[place] in missed]
-        raise StoreError("the entries of these messages change all the time")
+        raise StoreError("the entries of these messages change too often; try again")
 
     async def _set(self, writes: Sequence[_Write]) -> list[Any]:
-        """For each True; or the entry that is there, and nothing was set; or a reply."""
+        """For each write True; or the existing entry, and nothing was set; or a reply."""
         done: list[Any] = []
         for first in range(0, len(writes), AT_ONCE):
             some = writes[first : first + AT_ONCE]
@@ -429,13 +431,13 @@ class RedisSchedule:
         return done
 
     def _falls_due(self, at: int) -> None:
-        """Look at this time, if not sooner."""
+        """Check at this time, unless a check is planned earlier."""
         if self._next is None or at < self._next:
             self._next = at
             self._wake.set()
 
     def _where(self, write: _Write, message: Any, wake_at: int | None) -> tuple[str, int, int]:
-        """Mode, score, and for how long it is kept."""
+        """Mode, score, and lifetime."""
         if message is None:
             return "ahead", 0, self._ahead_ms
         if wake_at is None:
@@ -449,7 +451,7 @@ class RedisSchedule:
     # --- reads ----------------------------------------------------------------------------------------------------
 
     async def _entries(self, ids: Iterable[int], *, whole: bool) -> dict[int, bytes]:
-        """By id; empty where there is none."""
+        """Entries by id; empty if there is none."""
         asked = list(ids)
         found: dict[int, bytes] = {}
         for first in range(0, len(asked), AT_ONCE):
@@ -472,7 +474,7 @@ class RedisSchedule:
         limit: int,
         after: tuple[int, int] | None = None,
     ) -> Reply:
-        """As `Schedule`, as the messages are while they are read."""
+        """As `Schedule.find`, with the messages as they are while they are read."""
         if self._lists >= LISTS_MAX:
             return ("busy",)
         self._lists += 1
@@ -513,11 +515,11 @@ class RedisSchedule:
         return "listed", [(message, number) for _, message, number in page], [each[0] for each in order], cut
 
     async def overdue(self) -> Overdue:
-        """As `Schedule`, as of the last look."""
+        """As `Schedule.overdue`, as of the last search."""
         return self._overdue
 
     async def _look(self) -> None:
-        """Look for what is overdue, again and again, until cancelled: no more than so many messages in one look."""
+        """Search for overdue messages repeatedly, until cancelled; each search reads a limited number of messages."""
         while not self.failure:
             await asyncio.sleep(LOOK_S)
             if self._back:
@@ -538,7 +540,7 @@ class RedisSchedule:
                     message, _, wake_at, _ = _engines.stored_read(entry) if entry else (None, 0, None, 0)
                     if message is None or wake_at is None:
                         continue
-                    if wake_at > now + CLAIM_MS_MAX:  # those behind it wake later
+                    if wake_at > now + CLAIM_MS_MAX:  # later ones wake later
                         there = False
                         break
                     _, _, due_at, _, attempts, state, _ = message
@@ -550,7 +552,7 @@ class RedisSchedule:
         return found
 
     async def stats(self) -> dict[str, Any]:
-        """As `Schedule`. While Redis is away: without what it would tell."""
+        """As `Schedule.stats`. While Redis does not answer: without its figures."""
         figures = {
             "whole": not (self._away or self._back),
             "backs": self.backs,
@@ -566,8 +568,10 @@ class RedisSchedule:
         return {"live": live, "near": 0, "ready": ready, "known": live + ended, "applied": self._seen, **figures}
 
     async def scrub(self) -> Scrubbed | None:
-        """As `Schedule`: every entry against its checksum and its places by time, and each place against the entries.
-        Redis keeps no checksum of a body."""
+        """As `Schedule.scrub`: every entry against its checksum and its indexes by time, and each index against the
+        entries.
+
+        Redis has no checksum of a body."""
         if self._scrubs:
             return None
         self._scrubs = True
@@ -595,7 +599,7 @@ class RedisSchedule:
             rank = 0
             while rows := await self._asked(scripts.LIST, name, rank, rank + AT_ONCE - 1):
                 lost = [key for key, there in zip(rows[::2], rows[1::2], strict=True) if not there]
-                faults += [f"message {key.hex()}: {name} has it, and it is not there" for key in lost]
+                faults += [f"message {key.hex()}: {name} lists it, but it is missing" for key in lost]
                 rank += AT_ONCE
         return Scrubbed(messages, messages, len(faults), faults[:FAULTS_MAX])
 
@@ -626,7 +630,7 @@ class RedisSchedule:
                 del self._services[topic]
 
     async def _fire(self) -> None:
-        """Claim what is due, until cancelled."""
+        """Claim due messages, until cancelled."""
         while not self.failure:
             self._wake.clear()
             wait = None if self._next is None else (self._next - self._now()) / 1_000
@@ -645,7 +649,7 @@ class RedisSchedule:
                 await asyncio.sleep(AGAIN_S)
 
     async def _claim(self) -> None:
-        """One turn: what is due, claimed for those that take it, one after another."""
+        """One turn: due messages, claimed for the services that take them, one after another."""
         open_topics = {
             topic: min(CLAIMS_MAX, sum(each.credit for each in services)) for topic, services in self._services.items()
         }
@@ -713,10 +717,10 @@ class RedisSchedule:
         if (abs(by_ms) > SKEW_MS) != self._skew:
             self._skew = not self._skew
             if self._skew:
-                self._log.warning("the clocks of the center and of Redis differ; the later one holds", by_ms=by_ms)
+                self._log.warning("the clocks of the center and of Redis differ; using the later one", by_ms=by_ms)
 
     async def _keep(self) -> None:
-        """Keep the lease, and forget what is over, until cancelled."""
+        """Renew the lease, and forget ended messages, until cancelled."""
         while not self.failure:
             await asyncio.sleep(EVERY_S)
             if self._back:
@@ -743,16 +747,16 @@ def _found(value: bytes) -> Reply:
 
 
 def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[int | None, str | None]:
-    """The topic of an entry, and what is wrong with it. `scores`: in `w:`, `e:` and `x`."""
+    """The topic of an entry, and its fault. `scores`: in `w:`, `e:` and `x`."""
     try:
         message, topic, wake_at, _ = _engines.stored_read(there)
     except OSError as error:
         return None, str(error)
     waits, ended, over = scores
     if message is None:
-        return None, None if over is not None else "asked ahead of its message, and never forgotten"
+        return None, None if over is not None else "a change ahead of its message that is never forgotten"
     if message[0] != _id(key):
-        return topic, f"its entry is that of {_key(message[0]).hex()}"
+        return topic, f"its entry belongs to {_key(message[0]).hex()}"
     if wake_at is None:
         right = waits is None and ended == message[2] and over is not None
     else:
@@ -762,7 +766,7 @@ def _misplaced(key: bytes, there: bytes, scores: Sequence[int | None]) -> tuple[
 
 
 def _taken(there: bytes, begin: int, end: int, states: frozenset[str]) -> tuple[int, Any] | None:
-    """The time by which a list has it, and the message."""
+    """The time by which a list sorts it, and the message."""
     message, _, wake_at, _ = _engines.stored_read(there)
     if message is None:
         return None

@@ -1,8 +1,7 @@
-"""The Redis that a configuration names: one server, one behind Sentinels, or a Cluster.
+"""The Redis of a configuration: one server, one behind Sentinels, or a Cluster.
 
 Owns every call of the library. It must not know messages.
-
-No call is cut off and its connection used again: a caller that is cancelled leaves the call to end by itself.
+No call is cut off and its connection used again: if a caller is cancelled, the call ends by itself.
 """
 
 import asyncio
@@ -21,15 +20,15 @@ CALL_S: Final = 5.0
 
 
 class Away(Exception):
-    """Redis does not answer, or refuses: what was asked may be done. One line."""
+    """Redis does not answer, or refuses: the call may have been carried out. The text is one line."""
 
 
 class Full(Exception):
-    """It has no room, and nothing was changed."""
+    """Redis has no room, and nothing was changed."""
 
 
 class Place(Protocol):
-    """One data set, wherever its server is now."""
+    """One data set, on any server."""
 
     async def run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
         """Run a script on the server that has `key`. Raises `Away` and `Full`."""
@@ -42,7 +41,7 @@ class Place(Protocol):
 
 
 def connect(url: str, password: str) -> Place:
-    """The place of a URL without a `mistake`. Nothing is opened yet."""
+    """The Redis of a valid URL. Nothing is opened yet."""
     return _Connected(opened(parsed(url), password, CALL_S))
 
 
@@ -59,7 +58,7 @@ class _Connected:
         try:
             said = await self._finished(self._library.config_get("appendonly", **nodes))
         except Away as away:
-            if isinstance(away.__context__, ResponseError):  # a managed Redis tells nobody
+            if isinstance(away.__context__, ResponseError):  # a managed Redis does not tell
                 return None
             raise
         return "no" in str(said)

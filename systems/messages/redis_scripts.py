@@ -36,7 +36,7 @@ redis.call('SET', prefix .. 'lease', owner, 'PX', lease_ms)
 redis.call('SET', prefix .. 'owner', owner)
 return {0, count}
 """
-"""Take the lease if nobody keeps it."""
+"""Take the lease if no center has it."""
 
 LEAVE: Final = """
 local prefix, owner = ARGV[1], ARGV[2]
@@ -52,7 +52,7 @@ if ARGV[5] ~= '' then redis.call('SET', prefix .. 'mark', ARGV[5]) end
 return {0, count}
 """
 )
-"""Keep the lease, and the mark if there is one."""
+"""Renew the lease, and the mark if there is one."""
 
 READ: Final = (
     _BEGIN
@@ -63,7 +63,7 @@ for i = 5, #ARGV do found[i - 2] = redis.call('GETRANGE', prefix .. 'm:' .. ARGV
 return found
 """
 )
-"""`1` with bodies, and ids: each entry, empty where there is none."""
+"""`1` with bodies, and ids. Returns each entry, empty if there is none."""
 
 INSERT: Final = (
     _BEGIN
@@ -88,8 +88,8 @@ end
 return {0, count, known}
 """
 )
-"""A topic, and entries of new messages with their bodies, `redis.AT_ONCE` at most. Answers the places, from 1, of those that
-were not set: something is there."""
+"""A topic, and at most `redis.AT_ONCE` entries of new messages with their bodies. Returns the indexes, from 1, of those
+that were not set because an entry exists."""
 
 WRITE: Final = (
     _BEGIN
@@ -136,9 +136,10 @@ if made > 0 then found[2] = redis.call('INCRBY', prefix .. 'count', made) end
 return found
 """
 )
-"""Groups of id, the entry expected, the new one, `+` and its body (empty: it stays), topic, mode, its score, for how long it
-is kept. Modes: `waits`; `again`, which waits and did not; `ended`; `ahead`. Answers 1 for each that was set, else the entry
-that is there."""
+"""Groups of id, the expected entry, the new one, `+` and its body (empty: unchanged), topic, mode, its score, its
+lifetime.
+
+Modes: `waits`; `again`, which waits again; `ended`; `ahead`. Returns 1 for each that was set, else the existing entry."""
 
 DUE: Final = (
     _BEGIN
@@ -163,8 +164,8 @@ end
 return found
 """
 )
-"""The time, and pairs of topic and limit. Answers the time of Redis, and for each topic the next time at which something is
-due, then ids and entries with bodies of those due by both clocks, oldest first."""
+"""The time, and pairs of topic and limit. Returns the time of Redis, and for each topic the next due time, then ids and
+entries with bodies of messages that are due by both clocks, oldest first."""
 
 FORGET: Final = (
     _BEGIN
@@ -187,7 +188,7 @@ if #ids > 0 then count = redis.call('INCRBY', prefix .. 'count', #ids) end
 return {0, count, #ids, dead}
 """
 )
-"""A limit. Answers how many were forgotten, and how many of them were dead letters."""
+"""A limit. Returns the number of forgotten messages, and of dead letters among them."""
 
 LIST: Final = (
     _BEGIN
@@ -201,7 +202,7 @@ end
 return found
 """
 )
-"""A key of ids, the first and the last rank. Answers ids and entries."""
+"""A key of ids, the first and the last rank. Returns ids and entries."""
 
 STATS: Final = (
     _BEGIN
@@ -234,8 +235,8 @@ end
 return found
 """
 )
-"""A cursor, the pattern of keys of messages, about how many. Answers the next cursor, and for each key its id, its entry,
-and its scores in `w:`, `e:` and `x`, empty where it is not there."""
+"""A cursor, the pattern of keys of messages, about how many. Returns the next cursor, and for each key its id, its
+entry, and its scores in `w:`, `e:` and `x`, empty if it is missing there."""
 
 MARKED: Final = (
     _BEGIN

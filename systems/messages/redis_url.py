@@ -1,4 +1,4 @@
-"""The forms of the URL of a Redis. It must not know the library, which is loaded only by a center that uses one."""
+"""The forms of the URL of a Redis. It must not know the library, which only a center with a Redis imports."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,11 +10,11 @@ FORM: Final = (
     "redis+cluster://HOST:PORT[,HOST:PORT…]"
 )
 WORDS: Final = {"redis": 1, "rediss": 1, "redis+sentinel": 2, "redis+cluster": 0}
-"""Words that a path may have."""
+"""Limit of parts of a path, by scheme."""
 
 
 def mistake(url: str) -> str | None:
-    """What is wrong with a URL; None: nothing."""
+    """The mistake in a URL; None: it is valid."""
     wrong = f"{url!r} is not {FORM}"
     try:
         parts = urlsplit(url)
@@ -26,10 +26,10 @@ def mistake(url: str) -> str | None:
     if not named or parts.scheme not in WORDS or len(words) > WORDS[parts.scheme] or parts.query:
         return wrong
     if parts.scheme == "redis+sentinel" and not words:
-        return f"{url!r} names no master: {FORM}"
+        return f"{url!r} names no master (expected {FORM})"
     database = words[-1] if len(words) == WORDS[parts.scheme] and words else "0"
     if not database.isdecimal():
         return wrong
     if parts.password:
-        return "no password is accepted here; put it into center.schedule_password_file"
+        return "the URL must not contain a password; put it into center.schedule_password_file"
     return None

@@ -1,13 +1,13 @@
-"""What both ends of a question know: how a refusal looks, and how the pieces of a stream are told apart."""
+"""The format that both ends of a question share: refusals, and the separation of a stream's pieces."""
 
 from typing import Final
 
 LENGTH_BYTES: Final = 4
-"""Of the length before each piece of a stream, most significant byte first."""
+"""Size of the length before each piece of a stream, most significant byte first."""
 
 
 class Refusal(Exception):
-    """A question is not answered. `code` is one of `systems.messages.shapes.Refused`."""
+    """A question was refused. `code` is one of `systems.messages.shapes.Refused`."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail)

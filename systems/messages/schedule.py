@@ -1,6 +1,6 @@
-"""The durable schedule as the event loop sees it: one protocol, and the store in a folder of this machine.
+"""The durable schedule as the event loop uses it: one protocol, and the store in a folder of this machine.
 
-Owns the match of requests and replies. It must not know topics' settings, callbacks, or what a body means.
+Owns the matching of requests and replies. It must not know topics' settings, callbacks, or the meaning of a body.
 """
 
 import asyncio
@@ -17,75 +17,77 @@ from muster_server import _engines
 from muster_server.systems.messages.shapes import Result, Scrubbed
 
 Reply = tuple[Any, ...]
-"""As those of `_engines.ScheduleKeeper`, without the number."""
+"""A reply of `_engines.ScheduleKeeper`, without the number."""
 NewMessage = tuple[int, int, int, int | None, bytes]
 """Id, topic, due_at, expires_at, body."""
 NewChange = tuple[int, str, int | None, int | None]
 """Id, verb, version or claim, time."""
 Fields = tuple[int, int, int, int | None, int, str, int | None, int]
-"""A message of a reply, and the worker that holds it (0: nobody)."""
+"""A message of a reply, and the worker that holds it (0: none)."""
 Asked = tuple[int, bool, int | None, int, str]
-"""Id, and what was asked ahead of its message: whether cancelled, its due time (None: its own), ms beside it, and whether
-that time is `exact`, or holds where it is `later` or `sooner` than the message's own."""
+"""Id, and the change that waits for its message: whether cancelled, its due time (None: its own), ms to add, and
+whether that time is `exact`, or applies only if it is `later` or `sooner` than the message's own."""
 Overdue = Mapping[int, tuple[int, int]]
-"""By topic: messages that were due a second ago or more without an answer to the first attempt, or whose retry was; when
-the oldest was due."""
+"""By topic: how many messages are due for at least a second without an answer to their first attempt, or to their due
+retry; and when the oldest was due."""
 OnFires = Callable[[int, bytes], None]
-"""A worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
+"""Called with a worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
 
 MARK: Final = "mark"
 AGAIN_S: Final = 0.02
-"""A store that still reads its index is asked again after this."""
+"""Seconds after which a store that still reads its index is asked again."""
 SAID: Final = {"delivered": b"d", "retrying": b"r", "buried": b"b", "released": b"l"}
-"""The outcome of a result, by its step. `x`: refused, its claim is not the live one. `n`: not now, tell it again."""
+"""The outcome of a result, by its step. `x`: refused, its claim is not the current one. `n`: not now, report it again."""
 WORKERS_KEPT: Final = 4_096
-"""Workers that left whose fires may still be on their way."""
+"""Limit of workers that left whose fires may still be in transit."""
 
 
 class StoreError(Exception):
-    """The store failed. What was asked may have happened or not; open it again."""
+    """The store failed. The call may have been carried out; open the store again."""
 
 
 class Schedule(Protocol):
-    """A store of messages by due time. Every positive answer is durable (I-6). `open` once, `close` once."""
+    """A store of messages by due time. Every positive answer is durable (I-6). Call `open` once and `close` once."""
 
     failed: asyncio.Event
-    """Set when it takes nothing any more; `failure` says why."""
+    """Set when it accepts nothing more; `failure` has the reason."""
     failure: str
     on_fires: OnFires
 
     async def open(self) -> None:
-        """Open or make it. Raises `BlockingIOError` where another process has it, and `OSError`."""
+        """Open or create it. Raises `BlockingIOError` if another process has it, and `OSError`."""
 
     async def close(self) -> None:
-        """End it. Every call that waits raises `StoreError`."""
+        """Close it. Every waiting call raises `StoreError`."""
 
     async def marked(self) -> tuple[int, int] | None:
-        """What `mark` kept last, or before a return to an older state; None: nothing."""
+        """The last value of `mark`, or an earlier one after a return to an older state; None: there is none."""
 
     async def mark(self, place: int, epoch: int) -> None:
-        """Keep with the messages the place in a log up to which they are here, and its owner at that time."""
+        """Store with the messages the offset of a log up to which they are here, and its owner at that time."""
 
     async def start_anew(self) -> bool:
-        """Begin without a message, if no other center has had this schedule meanwhile. It is open before and after."""
+        """Start without messages, if no other center has had this schedule meanwhile. It is open before and after."""
 
     async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
         """`inserted` or `before`, the message; or `refused`, `disk_full`, `body_too_long`."""
 
     async def insert_packed(self, messages: bytes) -> tuple[bytes, Mapping[int, int]]:
-        """The same for an array of `NewMessage` in MessagePack: an array of replies, and the inserted ones by topic."""
+        """The same for an array of `NewMessage` in MessagePack: returns an array of replies, and the number of inserted
+        messages by topic."""
 
     async def change(self, changes: Sequence[NewChange]) -> list[Reply]:
-        """`changed`, the message, step; `ahead`, what was asked in all; or `refused`, reason, value; `disk_full`."""
+        """`changed`, the message, step; `ahead`, all changes that wait for it; or `refused`, reason, value;
+        `disk_full`."""
 
     async def settle(self, results: bytes) -> bytes:
-        """Take an array of `Result` in MessagePack. One byte for each, see `SAID`."""
+        """Take an array of `Result` in MessagePack. Returns one byte for each, see `SAID`."""
 
     async def put(self, messages: Sequence[Fields]) -> list[Reply]:
-        """What another record of the same messages knows. `put`, the message; `before`: no newer (I-2); or `refused`."""
+        """Apply states of messages from another record. `put`, the message; `before`: not newer (I-2); or `refused`."""
 
     async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
-        """What another record says was asked ahead of messages. `put`; `before`: the message is here."""
+        """Apply waiting changes from another record. `put`; `before`: the message is here."""
 
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         """`found`, the message, topic, body; or `unknown`."""
@@ -99,20 +101,20 @@ class Schedule(Protocol):
         limit: int,
         after: tuple[int, int] | None = None,
     ) -> Reply:
-        """`listed`, messages with their topics, times of all, whether cut; or `busy`. `after`: the time and id of the last
-        message of the page before."""
+        """`listed`, messages with their topics, times of all, whether cut; or `busy`. `after`: the time and id of the
+        last message of the previous page."""
 
     async def overdue(self) -> Overdue:
-        """What is overdue, as of some seconds ago."""
+        """The overdue messages, as of some seconds ago."""
 
     async def stats(self) -> dict[str, Any]:
         """Figures of the store."""
 
     async def scrub(self) -> Scrubbed | None:
-        """Prove that all that it keeps agrees, beside all other work: reads everything. None: one is on its way."""
+        """Check that all its data agree, beside all other work: reads everything. None: a scrub is in progress."""
 
     def serve(self, topic: int, worker: int, lease_ms: int, attempts_max: int, credit: int) -> None:
-        """Let a worker take `credit` due messages of a topic more."""
+        """Let a worker take `credit` more due messages of a topic."""
 
     def leave(self, worker: int) -> None:
         """Void the credits of a worker."""
@@ -124,19 +126,19 @@ class Schedule(Protocol):
 async def inserted(
     insert: Callable[[Sequence[NewMessage]], Awaitable[list[Reply]]], messages: bytes
 ) -> tuple[bytes, Mapping[int, int]]:
-    """`Schedule.insert_packed` by the `insert` of a store in Python."""
+    """`Schedule.insert_packed` for a store in Python, by its `insert`."""
     given = msgspec.msgpack.decode(messages, type=list[NewMessage])
     return packed(given, await insert(given))
 
 
 def packed(messages: Sequence[NewMessage], replies: Sequence[Reply]) -> tuple[bytes, Mapping[int, int]]:
-    """An array of the replies, and the inserted messages by topic."""
+    """An array of the replies, and the number of inserted messages by topic."""
     counts = Counter(each[1] for each, reply in zip(messages, replies, strict=True) if reply[0] == "inserted")
     return msgspec.msgpack.encode(replies), counts
 
 
 async def settled(change: Callable[[Sequence[NewChange]], Awaitable[list[Reply]]], results: bytes) -> bytes:
-    """`Schedule.settle` by the `change` of a store in Python."""
+    """`Schedule.settle` for a store in Python, by its `change`."""
     told = msgspec.msgpack.decode(results, type=list[Result])
     replies = await change([(each.number, each.verb, each.claim, each.next) for each in told])
     return b"".join(map(_said, replies))
@@ -163,14 +165,14 @@ class _Batch:
 
 
 class EmbeddedSchedule:
-    """In a folder, by the engine's own thread."""
+    """The schedule in a folder, run by the engine's own thread."""
 
     def __init__(self, folder: Path, on_fires: OnFires, **settings: int) -> None:
         self._folder, self.on_fires, self._settings = folder, on_fires, settings
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[_Batch, int]] = {}
         self._number_of: dict[int, int] = {}
-        """Of each worker: that of all its fires."""
+        """For each worker, the number of all its fires."""
         self._worker_of: dict[int, int] = {}
         self._steps: list[int] = []
         self._keeper: _engines.ScheduleKeeper | None = None
@@ -198,7 +200,7 @@ class EmbeddedSchedule:
             return int(place), int(epoch)
         except FileNotFoundError:
             return None
-        except ValueError:  # the machine ended while it was written
+        except ValueError:  # the machine crashed while it was written
             return 0, -1
 
     async def start_anew(self) -> bool:
@@ -213,14 +215,14 @@ class EmbeddedSchedule:
         return True
 
     async def mark(self, place: int, epoch: int) -> None:
-        """As `Schedule`. It is older than the messages, never newer: they are durable before it is called."""
+        """As `Schedule.mark`. It is older than the messages, never newer: they are durable before it is called."""
         beside = self._folder / f"{MARK}.new"
         beside.write_text(f"{place} {epoch}\n")
         beside.replace(self._folder / MARK)
 
     @property
     def asked(self) -> int:
-        """Requests that are not answered yet."""
+        """Number of requests without an answer."""
         return len(self._asked)
 
     async def insert(self, messages: Sequence[NewMessage]) -> list[Reply]:
@@ -233,7 +235,7 @@ class EmbeddedSchedule:
         told, counts, again = reply[1:]
         if not again:
             return told, counts
-        # Some may be known: the store still reads its index.
+        # Some may exist: the store still reads its index.
         replies = msgspec.msgpack.decode(told, type=list[Reply])
         places = [place for place, reply in enumerate(replies) if reply[0] == "rebuilding"]
         given = msgspec.msgpack.decode(messages, type=list[NewMessage])
@@ -274,7 +276,7 @@ class EmbeddedSchedule:
         return await self._one(lambda keeper, number: keeper.find(number, topic, begin, end, states, limit, after))
 
     async def overdue(self) -> Overdue:
-        """As `Schedule`: a look at the messages in memory goes round all the time."""
+        """As `Schedule.overdue`: a search of the messages in memory runs all the time."""
         _, found = await self._one(lambda keeper, number: keeper.overdue(number))
         return {topic: (count, oldest) for topic, count, oldest in found}
 
@@ -284,7 +286,8 @@ class EmbeddedSchedule:
         return figures
 
     async def scrub(self) -> Scrubbed | None:
-        """As `Schedule`: checksums of all operations and bodies, counts of each hour, and the index, both ways."""
+        """As `Schedule.scrub`: checksums of all operations and bodies, counts of each hour, and the index, in both
+        directions."""
         while True:
             reply = await self._one(lambda keeper, number: keeper.scrub(number))
             if reply[0] != "rebuilding":
@@ -304,7 +307,7 @@ class EmbeddedSchedule:
     def leave(self, worker: int) -> None:
         """As `Schedule`."""
         self._whole().leave(worker)
-        self._number_of.pop(worker, None)  # its fires may still be on their way
+        self._number_of.pop(worker, None)  # its fires may still be in transit
 
     def clock_steps(self) -> Sequence[int]:
         """As `Schedule`."""
@@ -319,7 +322,7 @@ class EmbeddedSchedule:
     async def _settled(
         self, asked: Sequence[tuple[Any, ...]], submit: Callable[[_engines.ScheduleKeeper, list[Any]], None]
     ) -> list[Reply]:
-        """Ask, and ask again what the store did not know yet."""
+        """Ask, and ask again for entries that the store did not know yet."""
         replies = await self._once(asked, submit)
         while waiting := [place for place, reply in enumerate(replies) if reply[0] == "rebuilding"]:
             await asyncio.sleep(AGAIN_S)

@@ -1,4 +1,4 @@
-"""What the four roles have in common: their life in a process, their topics, their readiness."""
+"""The common part of the four roles: their life in a process, their topics, their readiness."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,11 @@ from muster_server.systems.messages.system import ADMIN
 from muster_server.systems.messages.topics import Book, Topics
 
 LOOK_S: Final = 0.25
-"""How often the file of topics is looked at."""
+"""Seconds between checks of the file of topics."""
 
 
 class MessagesService:
-    """A `plane.service.Service`. A role says what it opens, what it answers, and when it is ready."""
+    """The `plane.service.Service` of all four. A role defines what it opens, its questions, and when it is ready."""
 
     take_trust: Final = None
     """It checks nobody's token."""
@@ -35,14 +35,14 @@ class MessagesService:
         self._admin = None if spec.role == ADMIN else Link(ADMIN, self.places.of(ADMIN), self.token)
         self._listener: Listener | None = None
 
-    # --- what a role says -----------------------------------------------------------------------------------------
+    # --- for roles ----------------------------------------------------------------------------------------------
 
     def questions(self) -> Mapping[str, Question]:
-        """What it answers."""
+        """The questions that it answers."""
         return {}
 
     async def open(self) -> None:
-        """Make ready to answer."""
+        """Prepare for questions."""
 
     async def work(self) -> None:
         """Run until cancelled; an error ends the process."""
@@ -56,7 +56,7 @@ class MessagesService:
         return self.topics.known
 
     def topics_changed(self) -> None:
-        """Other topics are in force."""
+        """Called when the topics changed."""
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class MessagesService:
                 raise error
 
     async def _opened(self, stop: asyncio.Event) -> bool:
-        """False: it is to end before it has opened, as while another node has what it needs."""
+        """Open; returns False if it must end before it has opened, for example while another node has its store."""
         opening, ending = asyncio.create_task(self.open()), asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -108,7 +108,7 @@ class MessagesService:
             ending.cancel()
 
     async def drain(self) -> None:
-        """Finish what was accepted, for a short time."""
+        """Finish accepted work, for a short time."""
 
     async def _follow(self) -> None:
         self.topics_changed()
@@ -122,7 +122,7 @@ class MessagesService:
             await asyncio.sleep(LOOK_S if ready else 0.02)
 
     async def _looked(self) -> bool:
-        """Whether other topics are in force: of the file, or of the node that has it, where that is another machine."""
+        """Whether the topics changed: in the file, or at the node that has it, if that is another machine."""
         if self.topics.look():
             return True
         if self.topics.has_file or self._admin is None:
@@ -133,10 +133,10 @@ class MessagesService:
             return False
         return book is not None and self.topics.tell(book)
 
-    # --- what it tells --------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Common to all; a role adds its own."""
+        """The common part of the status; a role adds its own."""
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
         return {"state": state, "topics": len(self.topics.all()), **self.told()}
 
@@ -145,7 +145,7 @@ class MessagesService:
         return {}
 
     def counters(self) -> list[Figure]:
-        """Questions of fellows."""
+        """Questions of other nodes."""
         if self._listener is None:
             return []
         return [
@@ -158,13 +158,13 @@ class MessagesService:
         return [("messages_topics", "Topics known here", float(len(self.topics.all())))]
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
+        """The address that it listens on."""
         if self._listener is not None:
             return [self._listener.address]
         return [] if self.spec.bind is None else [self.spec.bind]
 
     def take(self, settings: Any) -> None:
-        """Nothing of its settings changes while it runs."""
+        """Does nothing: no setting can change while it runs."""
 
 
 def answering(answer: Callable[[Any], Awaitable[Any]], kind: Any) -> Question:

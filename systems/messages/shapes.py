@@ -1,6 +1,7 @@
-"""What nodes of the system, programs and operators say to each other about messages. Owns shapes and their limits.
+"""The shapes of messages, and of what nodes, programs and operators tell each other about them. Owns shapes and their
+limits.
 
-Times are milliseconds since 1970. It must not know how these travel, nor what is done with them.
+Times are milliseconds since 1970. It must not know how these are sent, nor how they are carried out.
 """
 
 import re
@@ -14,14 +15,14 @@ from muster_server import _engines
 from muster_server.systems.messages.topics import Topic
 
 ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_:-]{0,127}\Z"
-"""Of a message. Without dots: a signature covers `id.time.body`."""
+"""Pattern of a message's id. It has no dots, because a signature covers `id.time.body`."""
 BATCH_MAX: Final = 1_000
 KIND_CHARS_MAX: Final = 255
 WINDOW_MS_MAX: Final = 24 * 3_600_000
 LIVE: Final = ("scheduled", "firing")
-"""States in which a message waits, or is under way."""
+"""States in which a message waits, or is in progress."""
 EVER: Final = 1 << 62
-"""After every due time."""
+"""A time after every due time."""
 BACKLOG_MS: Final = (0, 60_000, 600_000, 3_600_000, 86_400_000, 604_800_000)
 """Bounds of the backlog by due time, from now: overdue, a minute, ten, an hour, a day, a week, later."""
 LEASED_MAX: Final = 1_000
@@ -35,11 +36,12 @@ BACKLOG: Final = ("overdue", "1m", "10m", "1h", "1d", "7d", "later")
 
 State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
 Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
-"""Of a change: it took place; it came too late, since a callback is or was under way; no such message is known, and if it
-comes, the change takes place then; the message was withdrawn before; its `expires_at` came first."""
+"""The outcome of a change. `done`: it took place. `already fired`: too late, a callback is or was in progress.
+`unknown`: no such message; the change is applied if it comes. `cancelled`: it was withdrawn before. `expired`: its
+`expires_at` came first."""
 Verb = Literal["cancel", "postpone", "advance"]
 Ms = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
-"""Milliseconds; what they may be in a message is checked later, by name."""
+"""Milliseconds; the range for each field is checked later."""
 MessageName = Annotated[str, Meta(pattern=ID)]
 
 
@@ -48,23 +50,23 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     body: bytes
     id: MessageName | None = None
-    """The same id in the same topic is the same message. None: one is made."""
+    """Messages with the same id in a topic are one message. None: an id is made."""
     in_ms: Ms | None = None
     at: Ms | None = None
     window_ms: Annotated[int, Meta(ge=0, le=WINDOW_MS_MAX)] = 0
-    """It may fire so much later; a herd is spread over it."""
+    """It may fire this much later, so that simultaneous messages are spread."""
     expires_at: Ms | None = None
     """It does not fire from this time on."""
     target: str = ""
-    """Instead of the topic's."""
+    """Target instead of the topic's."""
     kind: Annotated[str, Meta(max_length=KIND_CHARS_MAX)] = "application/octet-stream"
     """The media type of the body."""
     for_topic: str = ""
-    """Of a check-back: the topic of the message that it carries."""
+    """For a check-back: the topic of the message that it carries."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
-    """It is durable. `duplicate`: it was so before, and nothing changed."""
+    """The message is durable. `duplicate`: it was durable before, and nothing changed."""
 
     id: str
     due_at: int
@@ -73,7 +75,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """It was not done. `code` is one of the problems of the HTTP face, or `conflict`, `disk_full`."""
+    """The request was not carried out. `code` is one of the problems of the HTTP face, or `conflict`, `disk_full`."""
 
     code: str
     detail: str
@@ -89,7 +91,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, tag="changed"):
-    """What came of a change; `due_at` and `state` where the message is known."""
+    """The outcome of a change; `due_at` and `state` if the message is known."""
 
     id: str
     outcome: Outcome
@@ -98,7 +100,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, tag="changed"):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it is. `next_at`: the next attempt, or the end of the claim of a message that fires."""
+    """The present state of a message. `next_at`: the next attempt, or the end of the claim of a message that fires."""
 
     id: str
     topic: str
@@ -121,33 +123,33 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
 
     message: Shown
     at: int
-    """When its last attempt failed."""
+    """Time at which its last attempt failed."""
     outcome: str
     """`refused` with `status`, or `failed` with its cause in `answer`, or `claim ran out`."""
     status: int | None
     answer: bytes
-    """The begin of what the target said."""
+    """The beginning of the target's answer."""
 
 
 class DeadPage(msgspec.Struct, frozen=True, array_like=True):
-    """Dead letters. `next`: asks for the page after this one; empty: it is the last one."""
+    """Dead letters. `next`: the `after` of the next page; empty: this is the last one."""
 
     letters: list[Dead]
     next: str = ""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages by time. `matching`: how many there are; `more`: there are still more than were counted."""
+    """Messages by time. `matching`: number of matches; `more`: there are more than were counted."""
 
     messages: list[Shown]
     matching: int
     more: bool
     next: str = ""
-    """Asks for the page after this one; empty: it is the last one."""
+    """The `after` of the next page; empty: this is the last one."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """What the schedule keeps of a message beside its times: its body there."""
+    """What the schedule stores as the body of a message: everything besides its times."""
 
     id: str
     target: str
@@ -157,7 +159,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fire(msgspec.Struct, frozen=True, array_like=True):
-    """A message to call back for, under a live claim until `until`."""
+    """A message to fire, under a live claim until `until`."""
 
     number: int
     topic: int
@@ -169,8 +171,8 @@ class Fire(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a fire. `deliver`: answered well; `fail`: another attempt at `next`, or none; `release`: no attempt was
-    made, due again at `next`."""
+    """The result of a fire. `deliver`: it succeeded; `fail`: another attempt at `next`, or none; `release`: no attempt
+    was made, due again at `next`."""
 
     number: int
     topic: int
@@ -178,7 +180,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     verb: Literal["deliver", "fail", "release"]
     next: int | None
     lateness_ms: int
-    """From the due time of this attempt to its begin; -1: no attempt, or a retry."""
+    """Time from the due time of this attempt to its start; -1: no attempt, or a retry."""
     took_ms: float
     outcome: str = ""
     status: int | None = None
@@ -229,7 +231,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     held_max: int
     name: str = ""
-    """The name of its node; empty from workers of before 0.3."""
+    """The name of its node; empty for workers of versions before 0.3."""
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True):
@@ -247,7 +249,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     url: str
     why: Literal["unreachable", "failing", "paused"]
     until: int
-    """Now or earlier: it is being tried."""
+    """End of the pause; a past time: it is being tried."""
 
 
 class Holds(msgspec.Struct, frozen=True, array_like=True):
@@ -258,7 +260,7 @@ class Holds(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Which(msgspec.Struct, frozen=True, array_like=True):
-    """Messages by topic (None: all), time and state; `limit` of them."""
+    """Selects messages by topic (None: all), time and state; at most `limit`."""
 
     topic: int | None
     begin: int
@@ -266,12 +268,12 @@ class Which(msgspec.Struct, frozen=True, array_like=True):
     states: list[str]
     limit: int
     after: tuple[int, int] | None = None
-    """Only those after this time and number."""
+    """Only messages after this time and number."""
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
-    """Each as a `found` of the schedule; how many match, by `BACKLOG`; and whether there are more than were counted. `last`:
-    the time and number of the last one, where others may follow."""
+    """Each as a `found` of the schedule; the number of matches, by `BACKLOG`; and whether there are more than were
+    counted. `last`: the time and number of the last one, if others may follow."""
 
     found: list[list[Any]]
     matching: int
@@ -289,23 +291,23 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     states: list[str]
     limit: int
     after: str = ""
-    """The `next` of the page before."""
+    """The `next` of the previous page."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic as it stands: its backlog, and the targets that get nothing now."""
+    """The present state of a topic: its backlog, and the targets that get nothing now."""
 
     topic: Topic
     pending: int
     dead: int
     overdue: int
     overdue_ms: int
-    """Since the oldest overdue message was due."""
+    """Time since the oldest overdue message was due."""
     held: list[Held]
 
 
 class ReplayPage(msgspec.Struct, frozen=True, array_like=True):
-    """Replays a page of a topic's dead letters. `until`, `after`: of the page before."""
+    """Replays a page of a topic's dead letters. `until`, `after`: those of the previous page."""
 
     topic: str
     until: int = 0
@@ -313,7 +315,7 @@ class ReplayPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, array_like=True):
-    """A page of replayed letters. `next`: asks for the next one; empty: it is the last one."""
+    """A page of replayed letters. `next`: the `after` of the next one; empty: this is the last one."""
 
     changed: list[Changed]
     until: int
@@ -331,11 +333,11 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     overdue: int = 0
     """Due for a second or more without an answer to the first attempt, or without the retry that is due."""
     overdue_ms: int = 0
-    """Since the oldest of them was due."""
+    """Time since the oldest of them was due."""
 
 
 class Scrubbed(msgspec.Struct, frozen=True, array_like=True):
-    """The findings of a proof of the schedule. `faults`: the first of them in words."""
+    """The findings of a scrub of the schedule. `faults`: descriptions of the first ones."""
 
     messages: int
     bodies: int
@@ -344,7 +346,7 @@ class Scrubbed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers:
-    """The numbers of a topic's messages in the schedule. Who does not know the key cannot find two ids with one number."""
+    """The numbers of a topic's messages in the schedule. Without the key nobody can find two ids with one number."""
 
     def __init__(self, key: bytes, topic: int) -> None:
         self._key, self._topic = key, topic
@@ -355,5 +357,5 @@ class Numbers:
 
 
 def is_id(text: str) -> bool:
-    """Whether a message can be called so."""
+    """Whether a text is a valid id of a message."""
     return re.match(ID, text) is not None

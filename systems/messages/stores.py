@@ -1,6 +1,7 @@
-"""The stores of delayed messages for `muster check` and `muster repair`: the schedule, the topics, and the last answers.
+"""The stores of delayed messages for `muster check` and `muster repair`: the schedule, the topics, and the last
+answers.
 
-A running center is asked for its own proof, as its files are ahead of the disk; else the files are read.
+A running center scrubs its own schedule, because its files are ahead of the disk; otherwise the files are read.
 """
 
 from pathlib import Path
@@ -24,11 +25,11 @@ from muster_server.systems.messages.topics import FILE, Book
 
 LOST_SHOWN: Final = 20
 SEGMENT_BYTES: Final = 64 << 20
-"""Of a new log's files; the center goes on with its own size."""
+"""Size of a new log's files; the center continues with its own size."""
 
 
 def stores(config: Config, record: Record | None) -> list[Store]:
-    """The schedule, unless it is in Redis, and what is beside it."""
+    """The schedule, unless it is in Redis, and the files beside it."""
     around = Around(config.section, config.instance.name, folder(config).path, 0, absolute, {}, config.runs)
     options: CenterOptions = config.section("center")
     told = kind(CENTER).settle(options, around)
@@ -45,12 +46,12 @@ def stores(config: Config, record: Record | None) -> list[Store]:
 
 
 class ScheduleStore:
-    """A `plane.stores.Store`: messages by due time."""
+    """The `plane.stores.Store` of messages by due time."""
 
     name = "messages, schedule"
 
     def __init__(self, place: Path, record: Record | None = None) -> None:
-        """`record`: of the instance whose center has it open."""
+        """`record`: the instance whose center has the schedule open."""
         self.place, self._place, self._record = place.parent, place, record
 
     def check(self) -> Report:
@@ -59,7 +60,7 @@ class ScheduleStore:
         if self._record is not None:
             return self._scrubbed(report, self._record)
         messages, lost, faults, count = self._read(None)
-        report.holds = f"{messages} messages that are whole"
+        report.holds = f"{messages} intact messages"
         for file, at, text in faults:
             report.fault(self._place / file, text, at)
         if count > len(faults):
@@ -69,13 +70,13 @@ class ScheduleStore:
         return report
 
     def _scrubbed(self, report: Report, record: Record) -> Report:
-        """What the center itself finds: its files are ahead of the disk."""
+        """The findings of the center itself, whose files are ahead of the disk."""
         from muster_server.systems.messages.cli.commands import scrubbed
 
         try:
             found = scrubbed(record)
         except UserError as error:
-            report.fault(self._place, f"its center did not prove it: {error}")
+            report.fault(self._place, f"its center did not scrub it: {error}")
             return report
         report.holds = f"{found.messages} messages, {found.bodies} bodies"
         for fault in found.faults:
@@ -94,12 +95,10 @@ class ScheduleStore:
             for kept in (FILE, ANSWERS, f"{ANSWERS}-wal", "mark"):
                 if (old / kept).exists():
                     (old / kept).rename(self._place / kept)
-        done = [f"{self._place}: made again with {messages} messages; the damaged one is {old}"]
+        done = [f"{self._place}: rebuilt with {messages} messages; the damaged schedule was moved to {old}"]
         if lost:
             done.append(_lost(lost))
-        done.append(
-            "a message whose last words were damaged is as it was before them, and may be called back for again"
-        )
+        done.append("a message whose last records were damaged has its state before them, and may be fired again")
         return done
 
     def _read(self, into: Path | None) -> tuple[int, list[int], list[tuple[str, int, str]], int]:
@@ -112,7 +111,7 @@ class ScheduleStore:
 
 
 class TopicsStore:
-    """A `plane.stores.Store`: the topics, and the key by which ids are numbers. `copy`: what the schedule has of it."""
+    """The `plane.stores.Store` of the topics, with the key that maps ids to numbers. `copy`: the schedule's copy of it."""
 
     name = "messages, topics"
 
@@ -126,9 +125,9 @@ class TopicsStore:
         if isinstance(book, Book):
             report.holds = f"{len(book.topics)} topics"
             if isinstance(copy, Book) and copy.key != book.key:
-                report.fault(self._file, f"another key than in {self._copy}: ids mean other messages")
+                report.fault(self._file, f"different key than in {self._copy}: ids mean other messages")
         elif book or isinstance(copy, Book):
-            report.fault(self._file, book or "the file is missing, and the schedule has a copy")
+            report.fault(self._file, book or "the file is missing, but the schedule has a copy")
         if isinstance(copy, str) and copy:
             report.fault(self._copy, copy)
         return report
@@ -143,17 +142,18 @@ class TopicsStore:
                 put_aside(self._file, aside)
             self._file.write_bytes(self._copy.read_bytes())
             self._file.chmod(0o600)
-            return [f"{self._file}: made again from {self._copy}, with {len(copy.topics)} topics"]
+            return [f"{self._file}: restored from {self._copy}, with {len(copy.topics)} topics"]
         if isinstance(book, Book):
             put_aside(self._copy, aside)
-            return [f"{self._copy}: the damaged copy is in {aside}; the center writes it again"]
+            return [f"{self._copy}: the damaged copy was moved to {aside}; the center writes it again"]
         return [
-            f"{self._file}: damaged, and so is its copy: bring the file back, as no id of a message can be found without it"
+            f"{self._file}: damaged, and so is its copy; restore the file, because no id of a message can be "
+            "found without it"
         ]
 
 
 class AnswersStore:
-    """A `plane.stores.Store`: the last answers of dead letters' targets."""
+    """The `plane.stores.Store` of the last answers of dead letters' targets."""
 
     name = "messages, answers"
 
@@ -173,7 +173,7 @@ class AnswersStore:
 
 
 def _book(file: Path) -> Book | str:
-    """The topics of a file; why they can't be read, empty where there is no file."""
+    """The topics of a file; or why they cannot be read, empty if there is no file."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Book)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The system of delayed messages: four roles.
 
-`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin` owns
-the topics and answers operators. The schedule is the truth; what nodes say to each other wakes them up.
+`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin`
+owns the topics and answers operators. The schedule is the truth; messages between nodes only wake them up.
 """
 
 from collections.abc import Callable
@@ -24,21 +24,21 @@ MISSING: Final = "delayed messages need more libraries; to mend: pip install 'mu
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What any of the roles is told. `options`: those of its own section."""
+    """The settings of any of the roles. `options`: those of its own section."""
 
     folder: str
-    """Of the instance or the node."""
+    """Folder of the instance or the node."""
     topics: str
     """The folder of the file of topics."""
     schedule: str = ""
-    """The folder of the schedule: the center's own, with a copy of the topics for the one that writes these."""
+    """The folder of the schedule: the center's own; the node that writes the topics finds their copy there."""
     instance: str
     password_file: str = ""
-    """Of the schedule in Redis."""
+    """Password file of the schedule in Redis."""
     certificates: tuple[str, str, str] = ("", "", "")
-    """For callbacks: files of authorities, of the own certificate, of its key."""
+    """For callbacks: files of authorities, of the worker's certificate, of its key."""
     targets: tuple[Kind, ...]
-    """Kinds of targets that workers reach."""
+    """Kinds of targets that workers can reach."""
     options: dict[str, Any]
 
 
@@ -71,7 +71,7 @@ def _certificates(options: Any, around: Around) -> tuple[str, str, str]:
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
-    """Why none of the roles can be served."""
+    """Why none of the roles can run; None: nothing is missing."""
     if not (find_spec("cronsim") and find_spec("httptools") and find_spec("httpx2")):
         return MISSING
     center = section("center")
@@ -83,7 +83,7 @@ def lacks(section: Callable[[str], Any]) -> str | None:
 
 
 def networks(text: str) -> list[str]:
-    """The networks of `callbacks.allowed`."""
+    """Parse the networks of `callbacks.allowed`."""
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
@@ -155,7 +155,7 @@ SYSTEM: Final = System(
             "muster_server.systems.messages.worker_service:build",
             section="callbacks",
             plural="callback_workers",
-            count_why="each makes thousands of callbacks a second",
+            count_why="each makes thousands of callbacks per second",
             ends=46,
             pods=Pods(port=8093),
         ),

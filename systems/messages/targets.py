@@ -9,7 +9,7 @@ from muster.sizes import MESSAGE_BYTES_MAX, SEND_BYTES_MAX
 
 TARGET_CHARS_MAX: Final = 2_048
 PARSED_MAX: Final = 4_096
-"""Targets kept parsed: most messages go to the same few."""
+"""Limit of parsed targets in memory: most messages go to the same few."""
 KAFKA_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 USER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 USER_MAX: Final = (1 << 64) - 1
@@ -19,19 +19,19 @@ Kind = Literal["callback", "room", "user", "kafka", "pull"]
 ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room", "pull"})
 """Kinds that are reached everywhere."""
 LACKS: Final[dict[Kind, str]] = {
-    "kafka": "targets kafka:TOPIC need the servers of Kafka in callbacks.kafka",
-    "user": "targets user:ID need the system of presence, which does not run here (systems.enabled)",
+    "kafka": "targets kafka:TOPIC need callbacks.kafka with the servers of Kafka",
+    "user": "targets user:ID need the system presence, which does not run here (systems.enabled)",
 }
 BODY_BYTES_MAX: Final[dict[Kind, int]] = {"room": MESSAGE_BYTES_MAX, "user": SEND_BYTES_MAX}
-"""Most bytes that a target itself takes, where that is less than the schedule."""
+"""Limit of bytes for each kind of target, if lower than the schedule's."""
 
 
 class TargetError(ValueError):
-    """A text names no target. One line."""
+    """A text is not a valid target. The text is one line."""
 
 
 class Target(NamedTuple):
-    """`kind` and what it needs: an address, a room's name, a user, a Kafka topic; nothing where programs lease."""
+    """`kind` and its parameter: a URL, a room's name, a user, a Kafka topic; nothing where programs lease."""
 
     kind: Kind
     name: str
@@ -49,7 +49,9 @@ def parse(text: str) -> Target:
         except ValueError:
             known = False
         if not known or parts.username is not None or " " in text:
-            raise TargetError(f"target {text!r:.80} is no address, as https://shop.example/hook is one")
+            raise TargetError(
+                f"target {text!r:.80} has an invalid URL (expected for example https://shop.example/hook)"
+            )
         return Target("callback", text)
     if text == PULL:
         return Target("pull", "")
@@ -59,17 +61,17 @@ def parse(text: str) -> Target:
             return Target("room", name)
         if kind == "kafka":
             if not KAFKA_TOPIC.fullmatch(name):
-                raise TargetError(f"target {text!r:.80} names no topic of Kafka")
+                raise TargetError(f"target {text!r:.80} has an invalid topic of Kafka")
             return Target("kafka", name)
         if kind == "user":
             if not USER.fullmatch(name) or int(name) > USER_MAX:
-                raise TargetError(f"target {text!r:.80} names no user, a number from 0 to 2^64-1")
+                raise TargetError(f"target {text!r:.80} has an invalid user (expected a number from 0 to 2^64-1)")
             return Target("user", name)
     raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID, kafka:TOPIC or pull:")
 
 
 def accepted(text: str, kinds: frozenset[Kind]) -> Target:
-    """The same of a kind that is reached here. Raises `TargetError`."""
+    """The same for a kind that can be reached here. Raises `TargetError`."""
     target = parse(text)
     if target.kind not in kinds:
         raise TargetError(LACKS[target.kind])

@@ -1,7 +1,7 @@
 """Topics: their settings, and the file in which all nodes of the system find them.
 
-One node writes the file, whole or not at all; the others look at it again and again, and keep what they knew while it
-cannot be read. It must not know messages or callbacks.
+One node writes the file atomically; the others check it repeatedly, and keep the last content while it cannot be read.
+It must not know messages or callbacks.
 """
 
 import base64
@@ -23,20 +23,20 @@ from muster_server.systems.messages.targets import ALWAYS, PULL, Kind, TargetErr
 FORMAT: Final = 1
 FILE: Final = "topics.json"
 SEEN: Final = "topics-seen.json"
-"""What a node of another machine was told last."""
+"""Name of the file with the last topics that a node of another machine got."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SECRET_BYTES: Final = 24
-"""Of a topic's first secret: as Standard Webhooks advise."""
+"""Size of a topic's first secret, as Standard Webhooks advise."""
 NETWORKS_MAX: Final = 32
-"""Of one topic."""
+"""Limit of networks of one topic."""
 LISTS_MAX: Final = 16
-"""Different lists of these in all: each has a thread and connections of its own in every worker."""
+"""Limit of different lists of these over all topics: each has its own thread and connections in every worker."""
 RETRIES_MS: Final = (1_000, 10_000, 60_000, 300_000, 3_000_000)
 
 PAUSE_S: Final = 600.0
-"""The longest pause that a target may ask for, unless its topic says another."""
+"""Longest pause that a target may request, unless its topic sets another."""
 OVERLAP_S: Final = 86_400.0
-"""A secret that was replaced signs for so long beside the new one."""
+"""Seconds for which a replaced secret still signs beside the new one."""
 
 Intervals = Annotated[tuple[Annotated[int, Meta(ge=1, le=604_800_000)], ...], Meta(max_length=100)]
 Workers = Annotated[int, Meta(ge=0, le=1_000)]
@@ -56,7 +56,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
 
 
 class TopicError(ValueError):
-    """A topic cannot be made or removed. One line; `code` is for programs."""
+    """A topic cannot be made or removed. The text is one line; `code` is for programs."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ class TopicError(ValueError):
 class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One topic. Its number is never given to another one.
 
-    A setting that has its default is not written: nodes of before the setting read the file as well.
+    A setting that has its default is not written, so nodes of versions before that setting can read the file.
     """
 
     number: Annotated[int, Meta(ge=1, le=(1 << 32) - 1)]
@@ -74,21 +74,21 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     callback: str
     """The target of its messages that name none: see `targets.py`."""
     secrets: tuple[str, ...]
-    """`whsec_…`: the one in force, and behind it the one that it replaces until `retire_at`. They sign callbacks."""
+    """`whsec_…`: the current one, and after it the one that it replaces until `retire_at`. All of them sign callbacks."""
     retire_at: int = 0
-    """When a second secret signs no more, in ms since 1970."""
+    """Time at which a second secret stops signing, in ms since 1970."""
     workers: Workers = 0
-    """How many workers fire its messages; 0: all."""
+    """Number of workers that fire its messages; 0: all."""
     policy: Policy = "weighted-round-robin"
     retries_ms: Intervals = RETRIES_MS
     jitter: Jitter = 100
-    """Thousandths by which an interval may be longer."""
+    """Longest random extension of an interval, in thousandths."""
     timeout_s: TimeoutS = 10.0
-    """Of one callback in all."""
+    """Limit of one callback, in seconds."""
     allowed: Allowed = ()
-    """Networks that its callbacks may go to, beside public addresses and `callbacks.allowed`."""
+    """Networks that its callbacks may reach, besides public addresses and `callbacks.allowed`."""
     retry_after_max_s: PauseS = PAUSE_S
-    """The longest pause that its targets may ask for by `Retry-After`."""
+    """Longest pause that its targets may request by `Retry-After`, in seconds."""
     rate: Rate = 0.0
     """Messages that may be leased in a second; 0: as many as programs take."""
 
@@ -99,29 +99,29 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def attempts_max(self) -> int:
-        """Attempts of a message in all."""
+        """Limit of attempts of a message."""
         return len(self.retries_ms) + 1
 
 
 class Book(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file."""
+    """The content of the file."""
 
     format: int = FORMAT
     version: int = 0
     key: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-    """Keys the mapping of ids to numbers, so that nobody can choose two ids with one number."""
+    """Key of the mapping of ids to numbers, so that nobody can choose two ids with one number."""
     next: int = 1
     """The number of the next topic."""
     topics: tuple[Topic, ...] = ()
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topic as it is asked for."""
+    """The settings of a new topic."""
 
     name: str
     callback: str
     secret: str = ""
-    """Empty: one is made."""
+    """Empty: a secret is made."""
     workers: Workers = 0
     policy: Policy = "weighted-round-robin"
     retries_ms: Intervals = RETRIES_MS
@@ -133,13 +133,14 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Other settings of a topic, those that are given. They hold for messages that wait, too."""
+    """Changed settings of a topic; fields that are not given stay unchanged. The change applies to waiting messages,
+    too."""
 
     callback: str | None = None
     secret: str | None = None
     """Replaces the secret; empty: a new one is made."""
     overlap_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
-    """How long the former secret signs beside the new one; alone: beside the one in force."""
+    """Time for which the former secret signs beside the new one; without a new secret: beside the current one."""
     workers: Workers | None = None
     policy: Policy | None = None
     retries_ms: Intervals | None = None
@@ -151,7 +152,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Topics:
-    """The topics as a node knows them. `look` takes up a changed file."""
+    """The topics as a node knows them. `look` reloads a changed file."""
 
     def __init__(self, folder: Path) -> None:
         self._file, self._told = folder / FILE, folder / SEEN
@@ -169,7 +170,7 @@ class Topics:
     def key(self) -> bytes:
         """The key of the mapping of ids to numbers. Raises `TopicError` before the file was read."""
         if self._book is None:
-            raise TopicError("unavailable", "the topics are not known yet")
+            raise TopicError("unavailable", "the topics are not known yet; try again")
         return bytes.fromhex(self._book.key)
 
     @property
@@ -178,7 +179,7 @@ class Topics:
         return self._book is not None
 
     def look(self) -> bool:
-        """Read the file if it changed. Tells whether other topics are in force."""
+        """Reload the file if it changed. Returns whether the topics changed."""
         try:
             info = self._file.stat()
             seen = info.st_mtime_ns, info.st_ino, info.st_size
@@ -195,18 +196,18 @@ class Topics:
 
     @property
     def has_file(self) -> bool:
-        """Whether the file is here; on another machine the topics are told."""
+        """Whether the file is on this machine; otherwise another node tells the topics."""
         return self._seen is not None
 
     def recall(self) -> None:
-        """Begin with what was told last."""
+        """Start with the last topics that were received."""
         try:
             self._take(msgspec.json.decode(self._told.read_bytes(), type=Book))
         except (OSError, msgspec.MsgspecError):
             return
 
     def tell(self, book: Book) -> bool:
-        """Take what the node with the file says, and keep it for the next start. Raises `OSError`."""
+        """Use the topics of the node with the file, and store them for the next start. Raises `OSError`."""
         if book.version <= self.version:
             return False
         self._take(book)
@@ -219,7 +220,8 @@ class Topics:
         return self._book if self.version > version else None
 
     def keep_copy(self, file: Path) -> None:
-        """Keep the topics beside what needs them: without the key, ids of messages mean nothing. Raises `OSError`."""
+        """Store a copy of the topics with the schedule: without the key, ids of messages mean nothing. Raises
+        `OSError`."""
         if self._book is not None:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _write(file, self._book)
@@ -230,7 +232,7 @@ class Topics:
         self._by_number = {topic.number: topic for topic in book.topics}
 
     def named(self, name: str) -> Topic | None:
-        """The topic of this name; looks at the file again before it says that there is none."""
+        """The topic of this name; reads the file again before it returns None."""
         found = self._by_name.get(name)
         if found is None and self.look():
             found = self._by_name.get(name)
@@ -249,12 +251,13 @@ class TopicsFile(Topics):
     """The same for the one node that writes the file."""
 
     def __init__(self, folder: Path, topics_max: int, kinds: frozenset[Kind] = ALWAYS) -> None:
-        """`kinds`: of targets that are reached."""
+        """`kinds`: those of targets that can be reached."""
         super().__init__(folder)
         self._folder, self._max, self._kinds = folder, topics_max, kinds
 
     def open(self, copy: Path | None = None) -> bool:
-        """Read the file, or make it; a lost one comes back from the schedule's copy of it. Tells whether it did.
+        """Read the file, or create it; a lost one is restored from the schedule's copy. Returns whether it was
+        restored.
 
         Raises `OSError`, and `ValueError` for a damaged file.
         """
@@ -269,11 +272,12 @@ class TopicsFile(Topics):
         return False
 
     def create(self, new: NewTopic) -> Topic:
-        """Add a topic; asked for again, it is the same one. Raises `TopicError` and `OSError`."""
+        """Add a topic; adding the same topic again changes nothing. Raises `TopicError` and `OSError`."""
         book = self._whole()
         if not NAME.fullmatch(new.name):
             raise TopicError(
-                "bad_request", f"{new.name!r:.80} is not 1 to 64 letters, digits, dots, dashes, underscores"
+                "bad_request",
+                f"invalid name {new.name!r:.80} (expected 1 to 64 letters, digits, dots, dashes, underscores)",
             )
         self._check(new.callback, new.secret)
         new = msgspec.structs.replace(new, allowed=_networks(new.allowed))
@@ -286,7 +290,7 @@ class TopicsFile(Topics):
                 return before
             raise TopicError("conflict", f"topic {new.name} exists with other settings")
         if len(book.topics) >= self._max:
-            raise TopicError("busy", f"there are {self._max} topics, which are the most (messages.topics_max)")
+            raise TopicError("busy", f"too many topics (limit {self._max}; see messages.topics_max)")
         topic = Topic(number=book.next, secrets=(new.secret or new_secret(),), **asked)
         self._write(
             msgspec.structs.replace(book, version=book.version + 1, next=book.next + 1, topics=(*book.topics, topic))
@@ -303,16 +307,18 @@ class TopicsFile(Topics):
             if secret:
                 _engines.webhook_verify(secret, "", 0, b"", "", 0)
         except ValueError as error:
-            raise TopicError("bad_request", f"{error}; a secret is whsec_ and base64 of 24 to 64 bytes") from None
+            raise TopicError(
+                "bad_request", f"{error} (expected a secret whsec_ and base64 of 24 to 64 bytes)"
+            ) from None
 
     @staticmethod
     def _check_lists(topics: Sequence[Topic], allowed: tuple[str, ...]) -> None:
         """Raises `TopicError`."""
         if len({each.allowed for each in topics} | {allowed}) > LISTS_MAX:
-            raise TopicError("busy", f"topics allow {LISTS_MAX} different lists of networks, which are the most")
+            raise TopicError("busy", f"too many different network lists (limit {LISTS_MAX})")
 
     def change(self, name: str, change: TopicChange, now: int) -> Topic:
-        """Give a topic other settings; `now` in ms since 1970. Raises `TopicError` and `OSError`."""
+        """Change settings of a topic; `now` in ms since 1970. Raises `TopicError` and `OSError`."""
         book = self._whole()
         topic = self._by_name.get(name)
         if topic is None:
@@ -330,7 +336,7 @@ class TopicsFile(Topics):
         return changed
 
     def retire(self, now: int) -> Sequence[Topic]:
-        """Drop secrets whose time is over. The topics that had one. Raises `OSError`."""
+        """Drop secrets whose time is over. Returns the topics that had one. Raises `OSError`."""
         book = self._whole()
         over = [each for each in book.topics if len(each.secrets) > 1 and each.retire_at <= now]
         if over:
@@ -368,7 +374,7 @@ def _read(file: Path) -> Book:
 
 
 def _write(file: Path, book: Book) -> None:
-    """Whole or not at all, durable, for the owner alone."""
+    """Write atomically and durably, readable only by the owner."""
     write_atomically(file, msgspec.json.format(msgspec.json.encode(book)) + b"\n")
     folder = os.open(file.parent, os.O_RDONLY)
     try:
@@ -378,17 +384,17 @@ def _write(file: Path, book: Book) -> None:
 
 
 def _signed(topic: Topic, change: TopicChange, now: int) -> Topic:
-    """The topic with the secrets that a change asks for. Raises `TopicError`."""
+    """The topic with the secrets that a change requests. Raises `TopicError`."""
     overlaps = len(topic.secrets) > 1 and topic.retire_at > now
     retire_at = now + round(1_000 * (OVERLAP_S if change.overlap_s is None else change.overlap_s))
     if change.secret is None:
         if change.overlap_s is None:
             return topic
         if not overlaps:
-            raise TopicError("conflict", f"topic {topic.name} has one secret: nothing overlaps")
+            raise TopicError("conflict", f"topic {topic.name} has one secret, so there is no overlap to change")
         kept = msgspec.structs.replace(topic, retire_at=retire_at)
         return kept if retire_at > now else _retired(kept)
-    if change.secret == topic.secrets[0]:  # asked for again
+    if change.secret == topic.secrets[0]:  # the same secret again
         return topic
     secret = change.secret or new_secret()
     if retire_at <= now:
@@ -406,11 +412,11 @@ def _retired(topic: Topic) -> Topic:
 
 
 def _networks(given: Sequence[str]) -> tuple[str, ...]:
-    """In one form and order. Raises `TopicError`."""
+    """Normalize networks. Raises `TopicError`."""
     try:
         return tuple(sorted({str(ip_network(each)) for each in given}))
     except ValueError as error:
-        raise TopicError("bad_request", f"{error}; a network is as 10.1.0.0/16") from None
+        raise TopicError("bad_request", f"{error} (expected a network, for example 10.1.0.0/16)") from None
 
 
 def new_secret() -> str:

@@ -1,6 +1,6 @@
 """The worker as a process: a stream of fires from the center, callbacks, and results back.
 
-Without a center it finishes what it holds, and keeps the results until one takes them.
+Without a center it finishes its messages, and keeps the results until a center takes them.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ HELD_AGAIN_S: Final = 5.0
 
 
 class WorkerService(MessagesService):
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a worker."""
 
     def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
@@ -86,10 +86,10 @@ class WorkerService(MessagesService):
         try:
             self._firing.open()
         except OSError as error:  # a certificate that does not fit its key
-            raise UserError(f"callbacks cannot be made: {error}", BAD_CONFIG) from None
+            raise UserError(f"cannot make callbacks: {error}", BAD_CONFIG) from None
 
     async def work(self) -> None:
-        """Take fires and tell results, for ever."""
+        """Take fires and report results, without end."""
         telling = asyncio.gather(self._tell(), self._tell_held())
         try:
             while True:
@@ -102,7 +102,7 @@ class WorkerService(MessagesService):
                             self._firing.take(bytes(fires))
                 except Unreachable as error:
                     if self._joined:
-                        self.log.warning("the center is away", why=str(error))
+                        self.log.warning("the center does not answer", why=str(error))
                 except Refusal as error:
                     self.log.warning("the center refuses this worker", why=error.detail)
                 self._joined = False
@@ -112,10 +112,10 @@ class WorkerService(MessagesService):
             await asyncio.gather(telling, return_exceptions=True)
 
     async def _tell(self) -> None:
-        """Give results to the center, and try until it has them."""
+        """Report results to the center, and retry until it has them."""
         while True:
             await self._firing.results.wait()
-            if self._firing.waiting < RESULTS_MAX:  # several go together: a question costs more than a result
+            if self._firing.waiting < RESULTS_MAX:  # several are sent together: a request costs more than a result
                 await asyncio.sleep(GATHER_S)
             piece = msgspec.Raw(self._firing.piece())
             weight = self._load.weight(self._firing.under_way / self._options.in_flight_max)
@@ -129,7 +129,7 @@ class WorkerService(MessagesService):
                 await asyncio.sleep(AGAIN_S)
 
     async def _tell_held(self) -> None:
-        """Say which targets get nothing, when that changes, and now and then: the center may be another one."""
+        """Report the targets that get nothing, when they change, and now and then: the center may be another one."""
         told, told_at = list[Held](), 0.0
         while True:
             await asyncio.sleep(HELD_S)
@@ -139,16 +139,16 @@ class WorkerService(MessagesService):
                 not held or now - told_at < HELD_AGAIN_S
             ):
                 continue
-            with contextlib.suppress(Unreachable, Refusal):  # a center of before 0.3 does not ask for it
+            with contextlib.suppress(Unreachable, Refusal):  # a center of a version before 0.3 does not know it
                 await self._link.ask("holds", Holds(self._incarnation, held), msgspec.Raw)
                 told, told_at = held, now
 
     def topics_changed(self) -> None:
-        """Go by the topics that there are now."""
+        """Use the current topics."""
         self._firing.topics_changed()
 
     async def drain(self) -> None:
-        """Finish callbacks, and tell their results."""
+        """Finish callbacks, and report their results."""
         telling = asyncio.create_task(self._tell())
         try:
             while self._firing.under_way or self._firing.waiting:  # noqa: ASYNC110 - counts of another thread
@@ -166,13 +166,13 @@ class WorkerService(MessagesService):
         await self._link.close()
 
     def is_ready(self) -> bool:
-        """It knows the topics, and takes fires."""
+        """Whether it knows the topics, and takes fires."""
         return self.topics.known and self._joined
 
-    # --- what it tells --------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
-        """What is under way."""
+        """The work in progress."""
         return {"under_way": self._firing.under_way, "results_waiting": self._firing.waiting, "joined": self._joined}
 
     def counters(self) -> list[Figure]:
@@ -184,10 +184,10 @@ class WorkerService(MessagesService):
         ]
 
     def gauges(self) -> list[Figure]:
-        """What is under way now."""
+        """The present gauges."""
         return [
             *super().gauges(),
-            ("messages_under_way", "Callbacks that are not answered", float(self._firing.under_way)),
+            ("messages_under_way", "Callbacks without an answer", float(self._firing.under_way)),
             ("messages_results_waiting", "Results that the center does not have", float(self._firing.waiting)),
         ]
 
@@ -206,13 +206,13 @@ def _certificates(ca: str, certificate: str, key: str) -> dict[str, Any]:
 def _kafka(url: str) -> "KafkaTargets | None":
     if not url:
         return None
-    from muster_server.systems.messages.kafka import KafkaTargets  # its library is an extra
+    from muster_server.systems.messages.kafka import KafkaTargets  # its library is an optional extra
 
     return KafkaTargets(url.removeprefix("kafka://"))
 
 
 class _Load:
-    """The part of this machine that is in use, looked at once a second."""
+    """The share of this machine that is in use, read once a second."""
 
     def __init__(self) -> None:
         self._looked, self._cpu_s, self._memory, self._cpu = 0.0, 0.0, 0.0, 0.0

@@ -1,7 +1,7 @@
-"""The online readers as others ask them: commands, the HTTP face, other roles.
+"""Calls to the online readers from commands, the HTTP face and other roles.
 
-Owns who is asked: a reader that answered goes first; one that is away, or that refuses a shard, is passed over for one of
-another site. Must not know what is done with an answer.
+Owns the choice of the reader: the one that answered last goes first; one that does not answer, or that refuses a shard,
+is skipped for one of another site. Must not know what callers do with an answer.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ ROLE: Final = "online-reader"
 USER_MAX: Final = (1 << 64) - 1
 ANSWER_S: Final = 2.0
 ELSEWHERE: Final = frozenset({"away", "late", "stale", "store", "busy"})
-"""Codes with which another reader may answer."""
+"""Error codes after which another reader may answer."""
 AWAY: Final = "no online reader runs"
 A = TypeVar("A")
 Address = tuple[str, int]
 Look = Callable[[], Sequence[Address]]
-"""Where readers are now."""
+"""Returns the current addresses of the readers."""
 
 
 class Readers:
-    """Asks until `close`. `key`: `plane.calls.key_of` of the cluster's secret. All calls raise `CallError`."""
+    """Asks readers until `close`. `key`: `plane.calls.key_of` of the cluster's secret. All calls raise `CallError`."""
 
     def __init__(self, look: Look, key: bytes) -> None:
         self._look, self._key = look, key
@@ -40,11 +40,11 @@ class Readers:
         await asyncio.gather(*(peer.close() for peer in self._peers.values()))
 
     async def who(self, users: Sequence[int], site: int | None = None, *, lost: bool = False) -> Found:
-        """Look users up, at one site or at any. `lost`: also devices that went with their gateway of late."""
+        """Look users up, at one site or at any. `lost`: also devices whose gateway was lost recently."""
         return await self._ask(Who(list(users), lost), Found, site)
 
     async def stats(self) -> list[ShardStats]:
-        """How all shards of all sites stand, as far as their readers answer. Raises `CallError` where none does."""
+        """The state of all shards of all sites, as far as their readers answer. Raises `CallError` if none does."""
         asked = [self._peer(address).ask(Stats(), list[ShardStats], 2 * ANSWER_S) for address in self._look()]
         found: dict[tuple[int, int, int], ShardStats] = {}
         why = CallError("away", AWAY)
@@ -62,8 +62,8 @@ class Readers:
     async def watch(
         self, users: Sequence[int], site: int | None = None, *, state: bool = False, after: str = ""
     ) -> AsyncGenerator[Told]:
-        """Changes of these users as they come; an empty one, first and each second, says that the watch is open. `state`,
-        `after`: as `Watch`."""
+        """Changes of these users as they arrive; an empty one, first and once per second, shows that the watch is open.
+        `state`, `after`: as in `Watch`."""
         why = CallError("away", AWAY)
         question = Watch(list(users), state, after)
         for address in await self._order(site):
@@ -97,7 +97,7 @@ class Readers:
         raise why
 
     async def _order(self, site: int | None) -> list[Address]:
-        """The readers to ask, one after the other. Raises `CallError` if none is of that site."""
+        """The readers to ask, one after the other. Raises `CallError` if no reader belongs to that site."""
         now = list(self._look())
         for gone in self._peers.keys() - set(now):
             await self._peers.pop(gone).close()

@@ -1,6 +1,6 @@
-"""Makes the machines of presence: thin shells around the engines of `muster_server._engines`, which touch every packet.
+"""Makes the machines of presence: thin shells around the engines of `muster_server._engines`, which handle every packet.
 
-Apart from the descriptors, which every command reads: only a node needs the imports of this file.
+Separate from the descriptors, which every command reads: only a node needs the imports of this file.
 """
 
 from functools import partial
@@ -25,12 +25,12 @@ class PresenceEngine(Engine, Protocol):
 
 
 def placing(engine: PresenceEngine, placement: Placement) -> None:
-    """Give an engine of presence the map."""
+    """Pass the map to an engine of presence."""
     engine.placement(placement.epoch, placement.nodes, (1, 1))
 
 
 def writer(spec: Spec, settings: PresenceSettings) -> Role:
-    """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
     place = place_of(spec, settings)
     engine = _engines.OnlineWriterEngine(
         **link_options(spec),
@@ -45,7 +45,7 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
 
 
 def proxy(spec: Spec, settings: PresenceSettings) -> Role:
-    """Make an online proxy, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make an online proxy, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.OnlineProxyEngine(**link_options(spec), site=site_of(spec, settings))
     return Role(engine, place=partial(placing, engine))
 

@@ -23,4 +23,4 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
         except ValueError as error:
             yield ("presence", "log"), str(error)
     if presence.site > presence.sites:
-        yield ("presence", "site"), f"site {presence.site} of {presence.sites} sites"
+        yield ("presence", "site"), f"site {presence.site} exceeds the number of sites, {presence.sites}"

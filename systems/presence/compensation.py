@@ -1,7 +1,7 @@
-"""The compensation runner of an online writer: asks gateways for versions that did not come, and for full states.
+"""The compensation runner of an online writer: asks gateways for missing versions, and for full states.
 
-It owns transactions: which is open, when it is given up, how long a gateway is left alone after it did not answer. What is
-missing it reads from the writer; it must not know how versions are counted, nor how a frame gets to a gateway.
+Owns transactions: which is open, when it is abandoned, how long a silent gateway is not asked again. It reads from the
+writer what is missing; it must not know how versions are counted, nor how a frame reaches a gateway.
 """
 
 import random
@@ -15,13 +15,13 @@ from muster_server._engines import presence_ask, presence_full_ask
 
 Range = tuple[int, int]
 HAS_ALL: Final = (1 << 16, 1 << 16)
-"""`FullAsk::HAS_ALL`: the writer has the whole state, and the gateway may forget it."""
+"""`FullAsk::HAS_ALL`: the writer has the whole state, and the gateway may discard it."""
 BACK_OFF_DOUBLINGS: Final = 5
-"""Waits of 2^5 times the first one are longer than `back_off_max_us` of any use."""
+"""Limit of doublings: 2^5 times the first wait exceeds any useful `back_off_max_us`."""
 
 
 class Gaps(Protocol):
-    """What a runner needs of a writer (`muster_server._engines.PresenceWriter`)."""
+    """The methods of a writer that a runner uses (`muster_server._engines.PresenceWriter`)."""
 
     def due(self, now: int) -> list[tuple[int, int, list[Range]]]: ...
     def asked(self, ap: int, ranges: list[Range], transaction: int) -> None: ...
@@ -35,17 +35,18 @@ class CompensationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """Times are microseconds."""
 
     asks_max: int = 16
-    """Asks in flight, each for up to 32 ranges of one gateway."""
+    """Limit of requests in flight, each for up to 32 ranges of one gateway."""
     fulls_max: int = 2
-    """Gateways whose full state is on its way. Those that are silent, or that put the writer off, stand in nobody's way."""
+    """Limit of gateways that send their full state at a time. Silent gateways, and those that put the writer off, do
+    not count."""
     answer_us: int = 200_000
-    """An ask without its answer is given up after this."""
+    """A request without an answer is abandoned after this time."""
     full_answer_us: int = 1_000_000
-    """Chunks of a full state that did not come are asked for again after this."""
+    """Missing chunks of a full state are requested again after this time."""
     full_tries: int = 5
-    """After so many of these the state is asked for anew."""
+    """After this many such requests the full state is requested from the start."""
     back_off_max_us: int = 5_000_000
-    """A gateway that does not answer is asked this seldom at least."""
+    """Longest interval between requests to a gateway that does not answer."""
 
 
 @dataclass(slots=True)
@@ -57,19 +58,19 @@ class _Open:
     until: int
     tries: int = 0
     is_idle: bool = False
-    """Nothing of a full state comes: its gateway is silent, or cuts as many as it may."""
+    """No chunk of a full state arrives: its gateway is silent, or sends as many states as it may."""
 
 
 @dataclass(slots=True)
 class _Silence:
-    """A gateway that left asks unanswered."""
+    """A gateway that left requests unanswered."""
 
     times: int = 0
     not_before: int = 0
 
 
 class Compensation:
-    """Runs by calls of `run`: after frames came, and at the time that the last call gave."""
+    """Driven by calls of `run`: after frames arrived, and at the time that the last call returned."""
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class Compensation:
         settings: CompensationSettings,
         chance: random.Random,
     ) -> None:
-        """`send`: takes a gateway's number and a frame. `epoch`: of the writer; transactions of two lives differ by it."""
+        """`send`: takes a gateway's number and a frame. `epoch`: the writer's; it distinguishes transactions of two
+        lives."""
         self._writer = writer
         self._send = send
         self._shard = (shards, index)
@@ -97,7 +99,7 @@ class Compensation:
         self.fulls_asked = 0
 
     def run(self, now: int) -> int:
-        """Do what is due; give the time of the next call."""
+        """Do what is due; return the time of the next call."""
         self._close(now)
         self._ask(now)
         self._ask_for_states(now)
@@ -106,7 +108,7 @@ class Compensation:
 
     @property
     def in_flight(self) -> tuple[int, int]:
-        """Asks, and full states."""
+        """Numbers of requests for versions and for full states."""
         return len(self._asks), len(self._fulls)
 
     def _next(self) -> int:
@@ -169,7 +171,7 @@ class Compensation:
             self._send_full(ap, number, [])
 
     def _busy(self, but: int) -> int:
-        """Gateways whose full state comes, without one of them."""
+        """Number of gateways that send their full state, except one of them."""
         return sum(not open_.is_idle for ap, open_ in self._fulls.items() if ap != but)
 
     def _send_full(self, ap: int, number: int, chunks: Sequence[Range]) -> None:
@@ -186,5 +188,5 @@ class Compensation:
         silence.not_before = now + self._jittered(wait)
 
     def _jittered(self, wait_us: int) -> int:
-        """Between three and five quarters, so that writers that lost the same packets do not ask as one."""
+        """Between three and five quarters of the wait, so that writers that lost the same packets do not ask at once."""
         return round(wait_us * self._chance.uniform(0.75, 1.25))

@@ -1,7 +1,7 @@
 """One subscription to the change feed of each shard, fanned out to all watches of a reader.
 
-Owns the changes of late, by which a watch goes on where it was cut. Must not know who watches, nor what a change says but
-its user and its id.
+Owns the recent changes, with which an interrupted watch resumes. Must not know the watchers, nor the content of a
+change except its user and its id.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ import msgspec
 from muster_server.systems.presence.store import Entry, Shard, StoreError
 
 RECENT_MAX: Final = 4_096
-"""Changes of a shard that are kept for watches that come back: 250 B each, 1 MiB."""
+"""Limit of changes of a shard that are kept for watches that return: 250 B each, 1 MiB."""
 WAITING_MAX: Final = 4_096
-"""Changes that wait for one watch; a slower one is cut off."""
+"""Limit of changes that wait for one watch; a slower watch is ended."""
 KEPT_S: Final = 55.0
-"""A store keeps the changes of a minute."""
+"""A store keeps the changes of a minute; a little less is relied on, in seconds."""
 SKEW_MS: Final = 2_000
-"""Clocks of two stores differ by less. A change of this time may come twice."""
+"""Limit of the difference between two stores' clocks. A change within this time may come twice."""
 IDLE_S: Final = 60.0
-"""A subscription stays so long after its last watch: one that was cut may come back."""
+"""Seconds that a subscription stays after its last watch, because an interrupted watch may return."""
 LOOK_S: Final = 1.0
 
 
@@ -39,17 +39,17 @@ _named: Final = msgspec.json.Decoder(Named)
 
 
 class Recent(NamedTuple):
-    """A change as its feed keeps it."""
+    """A change as its feed stores it."""
 
     user: int
     id: str
     at_ms: int
-    """By the store's clock."""
+    """Time by the store's clock."""
     record: bytes
 
 
 class Watching:
-    """One watch: what came for it and was not read yet."""
+    """One watch: its changes that were not read yet."""
 
     def __init__(self, users: frozenset[int]) -> None:
         self.users = users
@@ -59,23 +59,23 @@ class Watching:
         self._woken = asyncio.Event()
 
     def give(self, change: Recent) -> None:
-        """Give it a change."""
+        """Add a change to the watch."""
         self.slow = self.slow or len(self._waiting) >= WAITING_MAX
         if not self.slow:
             self._waiting.append(change)
         self._woken.set()
 
     def fail(self, error: StoreError) -> None:
-        """Its subscription ended."""
+        """End the watch because its subscription failed."""
         self.failed = error
         self._woken.set()
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Discard the waiting changes."""
         self._waiting.clear()
 
     async def next(self, seconds: float) -> Recent | None:
-        """The next change; None: there was none in this time, or the watch is cut off."""
+        """The next change; None: there was none within this time, or the watch was ended."""
         if not self._waiting and self.failed is None and not self.slow:
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
@@ -85,14 +85,14 @@ class Watching:
 
 
 class Feed:
-    """The subscription of one shard. It runs while there are watches, and a minute more."""
+    """The subscription of one shard. It runs while there are watches, and a minute longer."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._watches: dict[int, set[Watching]] = {}
         self._recent: deque[Recent] = deque()
         self._dropped = 0
-        """Changes before the first of `_recent`."""
+        """Number of changes before the first of `_recent`."""
         self._numbers: dict[str, int] = {}
         self._since_ms = 0
         """All changes from this time on are in `_recent`."""
@@ -101,7 +101,7 @@ class Feed:
         self._idle_at = 0.0
 
     async def join(self, watching: Watching) -> None:
-        """Give it the changes of its users from now on. Raises `StoreError`."""
+        """Pass the changes of the watch's users to it from now on. Raises `StoreError`."""
         if self._task is None:
             self._begun = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._run(self._begun), name=f"watches {self._shard.name}")
@@ -117,7 +117,7 @@ class Feed:
             raise
 
     def leave(self, watching: Watching) -> None:
-        """Give it nothing more."""
+        """Remove a watch."""
         for user in watching.users:
             known = self._watches.get(user)
             if known is not None:
@@ -127,20 +127,21 @@ class Feed:
         self._idle_at = time.monotonic() + IDLE_S
 
     async def close(self) -> None:
-        """End it."""
+        """End the subscription."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # ---- To go on
+    # ---- Resuming
 
     def time_of(self, change: str) -> int | None:
-        """When the change of this id came, by the store's clock; None: it is not among those that are kept."""
+        """The time of the change with this id, by the store's clock; None: it is not stored any more."""
         number = self._numbers.get(change)
         return None if number is None else self._recent[number - self._dropped].at_ms
 
     def after(self, change: str, at_ms: int) -> list[Recent] | None:
-        """Changes after the one of this id; where it is another feed's, those since its time. None: some are gone."""
+        """Changes after the one with this id; for an id of another feed, those since its time. None: some are not
+        stored any more."""
         number = self._numbers.get(change)
         if number is not None:
             return list(self._recent)[number - self._dropped + 1 :]
@@ -177,7 +178,7 @@ class Feed:
             self._dropped = 0
 
     async def _begin(self) -> str:
-        """Read what came of late; the place of the newest entry."""
+        """Read the recent changes; returns the id of the newest entry."""
         entries, is_whole = await self._shard.recent(RECENT_MAX)
         self._since_ms = 0
         for entry in entries:
@@ -202,7 +203,8 @@ class Feed:
 
 
 def missed(feeds: Sequence[Feed], users: frozenset[int], after: str) -> list[Recent] | None:
-    """Changes of these users after the one of this id, in the order of each feed; None: some may be gone."""
+    """Changes of these users after the one with this id, in the order of each feed; None: some may not be stored any
+    more."""
     times = [at_ms for feed in feeds if (at_ms := feed.time_of(after)) is not None]
     if not times:
         return None

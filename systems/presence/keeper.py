@@ -1,8 +1,8 @@
-"""A writer's work beside its engine: what the store is to take, what gateways are asked for, what is told of changes.
+"""A writer's work beside its engine: writes to the store, requests to gateways, and reports of changes.
 
-Owns the order of these: the store is read, then gateways are heard; a batch is written whole before the next one; the
-keepalive says that the shard is whole only while nothing is missing (H7). A store that lost what was written is emptied and
-written anew from what the engine knows. Must not know what lies in a record.
+Owns their order: the store is read before gateways are; a batch is written whole before the next one; the keepalive
+declares the shard whole only while nothing is missing (H7). A store that lost data is emptied and rewritten from the
+engine's state. Must not know the content of a record.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from muster_server.systems.presence.store import (
 )
 
 TICK_S: Final = 0.02
-"""Less than the reorder time; a batch of what came meanwhile."""
+"""Interval of batches in seconds; shorter than the reorder time."""
 ALIVE_S: Final = 1.0
 AGAIN_S: Final = 0.25
-"""Between tries of a store that does not answer."""
+"""Seconds between tries while a store does not answer."""
 BATCH: Final = 1_000
-"""Users of a batch: the script holds the store up for about 3 ms."""
+"""Limit of users in a batch: the script blocks the store for about 3 ms."""
 UNPUBLISHED_MAX: Final = 64 << 20
-"""Bytes of changes that are kept for a store that comes back empty; the oldest go first, and are counted."""
+"""Limit of changes in bytes that are kept for a store that comes back empty; the oldest are dropped, and counted."""
 
 
 class Engine(Gaps, Protocol):
@@ -71,7 +71,7 @@ class Keeper:
     """Works while the context is open."""
 
     name: Final = "presence"
-    """Its key in the status of a writer."""
+    """Name of its field in the status of a writer."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class Keeper:
         )
         self._count = 0
         self._opened = self._rewriting = False
-        self._why = "the store is not read yet"
-        """Why the shard is not to be read; empty: it may be."""
+        self._why = "the store was not read yet"
+        """Why readers must not use the shard; empty: they may."""
         self._alive_at = 0.0
         self._unpublished: deque[tuple[str, bytes, int]] = deque()
         self._unpublished_bytes = 0
@@ -107,7 +107,7 @@ class Keeper:
         self._waiting = Waiting(0, 0, 0)
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._keep(), name="keeps the store")]
+        self._tasks = [asyncio.create_task(self._keep(), name="writes to the store")]
         return self
 
     async def __aexit__(
@@ -124,7 +124,7 @@ class Keeper:
         await self._relay.close()
         await self._store.close()
 
-    # ---- Begin
+    # ---- Start
 
     async def _keep(self) -> None:
         published = await self._begin()
@@ -133,7 +133,7 @@ class Keeper:
         await self._write()
 
     async def _begin(self) -> str:
-        """Read what the store has, and hear gateways from then on. Returns the place of the last published change."""
+        """Read the content of the store, and accept gateways from then on. Returns the id of the last published change."""
         said = ""
         while True:
             began = time.monotonic()
@@ -144,7 +144,7 @@ class Keeper:
                 break
             except StoreError as error:
                 if str(error) != said:
-                    self._log.warning("waits for the store", cause=str(error))
+                    self._log.warning("waiting for the store", cause=str(error))
                     said = self._why = str(error)
                 self._failed += 1
                 await asyncio.sleep(AGAIN_S)
@@ -156,7 +156,7 @@ class Keeper:
             read, wrong = self._engine.restore_users(page)
             users += read
             if wrong:
-                self._log.warning("records of no known form, or of another shard", users=len(wrong), first=wrong[0])
+                self._log.warning("records in an unknown format, or of another shard", users=len(wrong), first=wrong[0])
         recalled = await self._relay.recall(begun.logged, begun.published)
         for change in recalled:
             _, epoch, version, index = map(int, change.id.split("-"))
@@ -165,7 +165,7 @@ class Keeper:
         self._engine.open()
         self._opened, self._read_s = True, time.monotonic() - began
         self._why = "starting"
-        self._log.info("the store is read", users=users, gateways=len(vector), seconds=round(self._read_s, 3))
+        self._log.info("the store was read", users=users, gateways=len(vector), seconds=round(self._read_s, 3))
         return begun.published
 
     # ---- Gateways
@@ -192,7 +192,7 @@ class Keeper:
                 said = ""
             except WentBack as error:
                 self._went_back += 1
-                self._log.warning("the store lost what was written: it is written anew", cause=str(error))
+                self._log.warning("the store lost data; rewriting it", cause=str(error))
                 self._rewriting, self._count = True, -1
                 continue
             except StoreError as error:
@@ -200,14 +200,14 @@ class Keeper:
                 self._why = str(error)
                 if str(error) != said:
                     said = str(error)
-                    self._log.warning("nothing is written", cause=said)
+                    self._log.warning("cannot write to the store", cause=said)
                 if isinstance(error, Fenced):
                     self._relay.stop()
                 await asyncio.sleep(AGAIN_S)
             await asyncio.sleep(TICK_S)
 
     async def _write_batch(self) -> bool:
-        """Whether there was one."""
+        """Write one batch; returns whether there was one."""
         batch = self._engine.batch(BATCH, BUCKETS)
         if batch is None:
             self._rewriting = False
@@ -224,7 +224,8 @@ class Keeper:
         return True
 
     async def _write_anew(self) -> None:
-        """Empty the store; the engine gives everything again, and changes that no log has go first."""
+        """Empty the store; the engine returns its whole state again, and changes that are not in the log are written
+        first."""
         await self._store.wipe(self._epoch)
         self._count = 0
         self._engine.rewrite()
@@ -234,7 +235,7 @@ class Keeper:
             try:
                 place = await self._store.write(self._epoch, self._count + 1, Packed(NOBODY, b"", b"", told, changes))
             except StoreError:
-                self._count = -1  # from the beginning: it is not known whether this one is there
+                self._count = -1  # from the start: it is not known whether this batch was written
                 for _, rest, count in again[at:]:
                     self._remember("", rest, count)
                 raise
@@ -243,7 +244,7 @@ class Keeper:
         self._relay.wake()
 
     def _remember(self, place: str, told: bytes, changes: int) -> None:
-        """Changes that the log has not yet: a store that comes back empty lost them."""
+        """Remember changes that are not in the log yet: a store that comes back empty has lost them."""
         published = self._relay.published
         while self._unpublished and _is_before(self._unpublished[0][0], published):
             self._unpublished_bytes -= len(self._unpublished.popleft()[1])
@@ -257,7 +258,7 @@ class Keeper:
         standing, ap = self._engine.standing()
         why = {"in_sync": "", "behind": f"behind of gateway {ap}"}.get(standing, standing)
         if self._rewriting:
-            why = why or "the store is written anew"
+            why = why or "the store is being rewritten"
         self._alive_at = time.monotonic() + ALIVE_S
         stats = msgspec.json.encode(self.stats(why))
         self._waiting = await self._store.keep_alive(self._epoch, self._count, stats, alive=not why)
@@ -269,7 +270,7 @@ class Keeper:
     # ---- For operators
 
     def stats(self, why: str) -> WriterStats:
-        """How the shard stands."""
+        """The state of the shard."""
         asks, fulls = self._runner.in_flight
         return WriterStats(
             site=self._place.site,
@@ -289,40 +290,52 @@ class Keeper:
         )
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status`."""
+        """The state for `/api/v1/status`."""
         known: dict[str, Any] = msgspec.to_builtins(self.stats(self._why))
         return {**known, "read_s": round(self._read_s, 3), "relay": self._relay.why}
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, in the form of an engine."""
+        """Name, help and value of each counter, in the form of an engine."""
         return [
             ("presence_users_written", "Users' records written to the store", self._users),
             ("presence_batches_written", "Batches written to the store", self._batches),
             ("presence_changes_written", "Changes written to the store's feed", self._changes),
             ("presence_changes_published", "Changes published to the log", self._relay.count),
-            ("presence_changes_dropped", "Changes dropped before they were published: too many waited", self._dropped),
-            ("presence_store_failed", "Calls of the store that failed", self._failed),
-            ("presence_store_went_back", "Times that the store had lost what was written", self._went_back),
-            ("presence_asks", "Asks for missing versions", self._runner.asked),
-            ("presence_asks_given_up", "Asks that were not answered whole in time", self._runner.given_up),
-            ("presence_fulls_asked", "Asks for full states", self._runner.fulls_asked),
+            (
+                "presence_changes_dropped",
+                "Changes dropped before they were published, because too many waited",
+                self._dropped,
+            ),
+            ("presence_store_failed", "Failed calls of the store", self._failed),
+            ("presence_store_went_back", "Times that the store had lost written data", self._went_back),
+            ("presence_asks", "Requests for missing versions", self._runner.asked),
+            (
+                "presence_asks_given_up",
+                "Requests for missing versions without a complete answer in time",
+                self._runner.given_up,
+            ),
+            ("presence_fulls_asked", "Requests for full states", self._runner.fulls_asked),
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, in the form of an engine."""
+        """Name, help and value of each gauge, in the form of an engine."""
         asks, fulls = self._runner.in_flight
         return [
             ("presence_serving", "1 while the shard is whole and its readers answer", float(not self._why)),
-            ("presence_asks_open", "Asks for missing versions in flight", asks),
-            ("presence_fulls_open", "Full states on their way", fulls),
+            ("presence_asks_open", "Requests for missing versions in flight", asks),
+            ("presence_fulls_open", "Full states in transit", fulls),
             ("presence_unpublished", "Changes that are not in the log yet", self._waiting.unpublished),
-            ("presence_unpublished_age_seconds", "Age of the oldest of these", self._waiting.oldest_ms / 1_000),
-            ("presence_read_seconds", "How long the store was read at the start", self._read_s),
+            (
+                "presence_unpublished_age_seconds",
+                "Age of the oldest change that is not in the log yet",
+                self._waiting.oldest_ms / 1_000,
+            ),
+            ("presence_read_seconds", "Time that reading the store took at the start", self._read_s),
         ]
 
 
 def _is_before(place: str, published: str) -> bool:
-    """Whether a place of the stream is published."""
+    """Whether an id of the stream is published."""
     return bool(place and published) and _order(place) <= _order(published)
 
 
@@ -334,7 +347,7 @@ def _order(place: str) -> tuple[int, int]:
 def companion(
     spec: Spec, settings: PresenceSettings
 ) -> Callable[[object, structlog.typing.FilteringBoundLogger, Callable[[], int]], Keeper]:
-    """How to begin the keeper of a writer. Raises `SpecError`."""
+    """The function that starts the keeper of a writer. Raises `SpecError`."""
     place = place_of(spec, settings)
     stores = settings.redis[place.site - 1] if settings.redis else []
     if not stores:
@@ -353,7 +366,7 @@ def companion(
             stamp=stamp,
         )
         logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
-        # A site that changes its number of shards has another log: each begins with an empty view.
+        # If a site changes its number of shards, it gets another log: each begins with an empty view.
         relay = Relay(store, logs, f"presence-site{place.site}-of{place.shards}", place.shard, log)
         return Keeper(cast(Engine, engine), store, relay, place, spec.node, spec.epoch, log)
 

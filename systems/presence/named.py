@@ -16,5 +16,5 @@ def users_of(caller: Caller, names: Sequence[str], code: str) -> list[int]:
 
 
 def needs_whole(name: str) -> bool:
-    """Whether no pattern of first digits may stand for this user: a text, or a number that may be the hash of one."""
+    """Whether no pattern of first digits may match this user: a text, or a number that may be the hash of one."""
     return name[:1].isdigit() and (not name.isdigit() or is_hashed(name))

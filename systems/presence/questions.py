@@ -1,28 +1,28 @@
-"""Questions to an online reader and its answers, and a writer's report on its shard.
+"""Requests to an online reader and its answers, and a writer's report on its shard.
 
-`Found`, `User` and `Device` are written by `core/presence/src/pack.rs`, field by field. An answer has thousands of users and
-devices, so these are out of sight of the garbage collector: they refer to nothing that could refer to them.
+`core/presence/src/pack.rs` writes `Found`, `User` and `Device`, field by field. An answer has thousands of users and
+devices, so the garbage collector does not track them: they contain no references to containers.
 """
 
 import msgspec
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
-    """Where the reader works."""
+    """Asks a reader for its site."""
 
 
 class Pong(msgspec.Struct, frozen=True):
-    """It is there."""
+    """Answer to `Ping`."""
 
     site: int
 
 
 class Who(msgspec.Struct, frozen=True, tag=True):
-    """Are these users online?"""
+    """Look these users up."""
 
     users: list[int]
     lost: bool = False
-    """Also devices that went with their gateway, while they may come back."""
+    """True: include devices whose gateway was lost, while they may return."""
 
 
 class Device(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -31,9 +31,9 @@ class Device(msgspec.Struct, frozen=True, array_like=True, gc=False):
     device: str
     gateway: int
     since_ms: int
-    """By the gateway's wall clock, since 1970."""
+    """By the gateway's wall clock, in ms since 1970."""
     lost: bool = False
-    """It went with its gateway, and may still come back."""
+    """True: its gateway was lost, and it may still return."""
 
 
 class User(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -43,11 +43,12 @@ class User(msgspec.Struct, frozen=True, array_like=True, gc=False):
     devices: tuple[Device, ...]
     """Empty: not online."""
     last_seen_ms: int | None
-    """Since 1970: of an online user the shard's keepalive, else when the last device went; None: not known."""
+    """In ms since 1970: for an online user the shard's keepalive, else when the last device went offline; None: not
+    known."""
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
-    """The users in the order of the question, as one site knows them."""
+    """The users in the order of the request, as one site knows them."""
 
     site: int
     users: list[User]
@@ -58,37 +59,37 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
 
     users: list[int]
     state: bool = False
-    """How their devices stand comes first, unless the watch goes on after a change."""
+    """True: the present states of their devices come first, unless the watch resumes after a change."""
     after: str = ""
-    """The id of the last change that was read: what came since then comes first, if it is still kept."""
+    """The id of the last change that was read: the changes since then come first, if they are still stored."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A change, in JSON; empty: the reader is there, and nothing changed."""
+    """A change, in JSON; empty: the reader is alive, and nothing changed."""
 
     change: bytes
     id: str = ""
-    """Of a change; empty: it says how a device stood at the beginning."""
+    """Id of the change; empty: this is the present state of a device at the start."""
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):
-    """How the site's shards stand."""
+    """The state of the site's shards."""
 
 
 class SourceStats(msgspec.Struct, frozen=True, array_like=True):
-    """A gateway as a writer knows it."""
+    """The state of a gateway, as a writer knows it."""
 
     gateway: int
     epoch: int
     followed: bool
-    """False: its full state is on its way."""
+    """False: its full state is being sent."""
     complete: int
     highest: int
     missing: int
 
 
 class WriterStats(msgspec.Struct, frozen=True):
-    """How a writer's shard stands."""
+    """The state of a writer's shard."""
 
     site: int
     shards: int
@@ -96,31 +97,31 @@ class WriterStats(msgspec.Struct, frozen=True):
     node: int
     epoch: int
     why: str
-    """Why it is not to be read; empty: it is."""
+    """Why readers must not use it; empty: they may."""
     online: int
-    """Devices."""
+    """Number of online devices."""
     gateways: list[SourceStats]
     asks: int
     fulls: int
-    """Both in flight."""
+    """Requests for full states in flight; `asks`: requests for versions in flight."""
     asked: int
     fulls_asked: int
-    """Both since the writer's start."""
+    """Requests for full states since the writer's start; `asked`: requests for versions."""
     batches: int
     unpublished: int
 
 
 class ShardStats(msgspec.Struct, frozen=True):
-    """A shard as its reader finds it."""
+    """The state of a shard, as its reader finds it."""
 
     site: int
     shards: int
     shard: int
     why: str
-    """Why the reader refuses it; empty: it answers."""
+    """Why the reader refuses the shard; empty: it does not."""
     age_ms: int | None
-    """Of the keepalive; None: there is none."""
+    """Age of the keepalive; None: there is none."""
     writer: WriterStats | None
-    """The writer's last words."""
+    """The writer's last report."""
     users: int | None = None
-    """Online, or gone for less than the grace time; None: the store does not say."""
+    """Users that are online, or offline for less than the grace time; None: the store does not tell."""

@@ -1,7 +1,7 @@
 """The online reader: looks users up in the stores of its own site, in one round trip for each shard.
 
-Owns the check that an answer is fresh: a shard whose keepalive is old is refused with a code, never answered with a lie.
-Callers then ask a reader of another site. Must not know how a shard is kept.
+Owns the check that an answer is fresh: a shard whose keepalive is old is refused with a code, never answered with
+outdated data. Callers then ask a reader of another site. Must not know how a shard is written.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from muster_server.systems.presence.questions import (
 from muster_server.systems.presence.store import BUCKETS, Looked, Shard, StoreError, stamp_of
 
 USERS_MAX: Final = 10_000
-"""Of one question."""
+"""Limit of users in one request."""
 QUIET_S: Final = 1.0
-"""A watch says at least this often that it is there."""
+"""Longest interval between two answers of a watch, in seconds, even if nothing changes."""
 WATCHES_MAX: Final = 10_000
-"""Watches of one reader."""
+"""Limit of open watches of one reader."""
 
 
 class Reader:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a reader."""
 
     take_trust: Final = None
 
@@ -63,7 +63,7 @@ class Reader:
     # ---- Life
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Until `stop` is set."""
+        """Serve until `stop` is set."""
         await self._server.start(*self._bind)
         try:
             self._is_ready(True)
@@ -79,16 +79,16 @@ class Reader:
         self.ready = ready
         self.on_ready(ready)
 
-    # ---- Questions
+    # ---- Requests
 
     async def _ping(self, _: Ping) -> Pong:
         return Pong(self.site)
 
     async def _who(self, asked: Who) -> msgspec.Raw:
-        """A `Found`, which compiled code writes. Raises `CallError`: `question`, `stale`, `store`."""
+        """Returns a `Found`, written by compiled code. Raises `CallError`: `question`, `stale`, `store`."""
         users = asked.users
         if len(users) > USERS_MAX:
-            raise CallError("question", f"{len(users)} users; {USERS_MAX} are the most of one question")
+            raise CallError("question", f"too many users in one request: {len(users)} (limit {USERS_MAX})")
         lookup = PresenceLookup(users, len(self._shards))
         looked = await asyncio.gather(*(self._looked(self._shards[index], index, lookup) for index in lookup.shards()))
         try:
@@ -101,7 +101,8 @@ class Reader:
         return msgspec.Raw(found)
 
     async def _looked(self, shard: Shard, index: int, lookup: PresenceLookup) -> tuple[int, bytes, int, int]:
-        """Look up in one shard, which must be fresh: a part of `PresenceLookup.found`. Raises `CallError`."""
+        """Look users up in one shard, which must be fresh. Returns a part of `PresenceLookup.found`. Raises
+        `CallError`."""
         try:
             looked = await shard.look(*lookup.question(index, BUCKETS))
         except StoreError as error:
@@ -113,11 +114,11 @@ class Reader:
         return index, looked.answers, looked.now, looked.alive
 
     def _refused(self, looked: Looked) -> str:
-        """Why the shard is not to be believed; empty: it is. The store's clock may step in either direction."""
+        """Why the shard must not be used; empty: it may. The store's clock may step in either direction."""
         if not looked.alive:
-            return "its writer has not said that it is whole"
+            return "its writer has not declared it whole"
         age_ms = abs(looked.now - looked.alive)
-        return "" if age_ms <= self._fresh_ms else f"its writer said {age_ms / 1_000:.1f} s ago that it is whole"
+        return "" if age_ms <= self._fresh_ms else f"its writer last declared it whole {age_ms / 1_000:.1f} s ago"
 
     async def _stats(self, _: Stats) -> list[ShardStats]:
         return list(await asyncio.gather(*map(self._stats_of, range(len(self._shards)))))
@@ -138,11 +139,11 @@ class Reader:
         return ShardStats(**where, why=why, age_ms=age, writer=writer, users=users)
 
     async def _watch(self, asked: Watch) -> AsyncIterator[Told]:
-        """Raises `CallError`: `question`, `busy`, `store`, `stale`, `slow`."""
+        """Answers of one watch. Raises `CallError`: `question`, `busy`, `store`, `stale`, `slow`."""
         if len(asked.users) > USERS_MAX:
-            raise CallError("question", f"{len(asked.users)} users; {USERS_MAX} are the most of one watch")
+            raise CallError("question", f"too many users in one watch: {len(asked.users)} (limit {USERS_MAX})")
         if self._watches >= WATCHES_MAX:
-            raise CallError("busy", f"{WATCHES_MAX} watches are open at this reader, which is the most; close some")
+            raise CallError("busy", f"too many open watches at this reader (limit {WATCHES_MAX}); close some")
         count, watching = len(self._shards), Watching(frozenset(asked.users))
         feeds = [self._feeds[index] for index in sorted({user % count for user in watching.users})]
         self._watches += 1
@@ -172,10 +173,11 @@ class Reader:
                 feed.leave(watching)
 
     async def _first(self, asked: Watch, feeds: Sequence[Feed], watching: Watching) -> list[Told]:
-        """The changes since the last one that was read; where these are gone, or it is a new watch, how devices stand."""
+        """The changes since the last one that was read; if these are not stored any more, or for a new watch, the
+        present states."""
         changes = missed(feeds, watching.users, asked.after) if asked.after else None
         if changes is not None:
-            watching.clear()  # these are among them
+            watching.clear()  # the states include these changes
             return [Told(each.record, each.id) for each in changes]
         if not asked.state:
             return []
@@ -185,34 +187,35 @@ class Reader:
     # ---- For operators
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status`."""
+        """The state for `/api/v1/status`."""
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
         return {"state": state, "site": self.site, "shards": len(self._shards), "watches": self._watches}
 
     def counters(self) -> list[Figure]:
         """Every counter since the start."""
         return [
-            ("presence_lookups", "Questions for users answered", self._lookups),
+            ("presence_lookups", "Requests for users that were answered", self._lookups),
             ("presence_users_found", "Users looked up", self._found),
-            ("presence_refused_stale", "Look-ups refused: the shard's keepalive is old", self._stale),
-            ("presence_refused_store", "Look-ups refused: the store did not answer", self._failed),
+            ("presence_refused_stale", "Requests refused because the shard's keepalive is old", self._stale),
+            ("presence_refused_store", "Requests refused because the store did not answer", self._failed),
             ("presence_strangers", "Connections that did not prove the cluster's secret", self._server.refused),
         ]
 
     def gauges(self) -> list[Figure]:
         """Every gauge."""
-        return [("presence_watches", "Watches that are open", self._watches)]
+        return [("presence_watches", "Open watches", self._watches)]
 
     def addresses(self) -> list[tuple[str, int]]:
         """The bound address."""
         return [self._bind]
 
     def take(self, settings: Any) -> None:
-        """Nothing changes while it runs."""
+        """Does nothing: no setting can change while it runs."""
 
 
 def standing(user: User) -> Iterator[bytes]:
-    """How a user's devices stand, in the form of changes without an id; one without a device where none is online."""
+    """The present states of a user's devices, in the form of changes without an id; one without a device if none is
+    online."""
     known = {"user": str(user.user), "reason": None, "id": None}
     for each in user.devices:
         online = {"device": each.device, "state": "online", "gateway": each.gateway, "at_ms": each.since_ms}

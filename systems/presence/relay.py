@@ -1,7 +1,7 @@
-"""The relay: changes from the store's stream to a durable log, at least once, in the order of the stream.
+"""The relay: copies changes from the store's stream to a durable log, at least once, in the order of the stream.
 
-Owns how far it has come. A user's changes are all in one partition of one site's log, so their order stays. Must not know
-what a change says.
+Owns its progress. A user's changes are all in one partition of one site's log, so their order is kept. Must not know
+the content of a change.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ from muster_server.plane.log import Batch, Log, LogError, Logs
 from muster_server.systems.presence.store import Shard, StoreError
 
 APPENDED: Final = 4_000
-"""Changes that the log takes at once."""
+"""Limit of changes that are appended to the log at once."""
 LOOK_S: Final = 0.5
-"""Without a call to wake up."""
+"""Seconds between checks without a wake-up."""
 AGAIN_S: Final = 1.0
 LATE_S: Final = 5.0
-"""A log that answers has a change sooner."""
+"""Seconds after which a change counts as late; a working log has it sooner."""
 KEPT: Final = 1_000_000
 """Records of the log that stay for consumers, 250 B each."""
 TRIM_EACH: Final = 50_000
 RECALL: Final = 10_000
-"""Records of the log that a writer reads at its start, before those that its store does not know: packets behind a gap come
-to it again."""
+"""Records of the log that a writer reads at its start, before those that its store lacks: packets behind a gap come to
+it again."""
 RECALL_S: Final = 30.0
-"""Time to read the log at the start: a million records take 2 s."""
+"""Limit of reading the log at the start, in seconds: a million records take 2 s."""
 
 
 class Recalled(msgspec.Struct, frozen=True):
-    """A change as the log has it."""
+    """A change as the log stores it."""
 
     user: str
     device: str
@@ -44,24 +44,24 @@ class Recalled(msgspec.Struct, frozen=True):
 
 
 class Relay:
-    """Runs until it is cancelled; then `close`."""
+    """Runs until it is cancelled; call `close` then."""
 
     waiting_max: Final = 1_900_000
-    """Changes in the stream from which on the oldest go (`scripts.FEED_MAX` less some)."""
+    """Changes in the stream from which on the oldest are dropped (a little less than `scripts.FEED_MAX`)."""
 
     def __init__(
         self, store: Shard, logs: Logs, name: str, partition: int, log: structlog.typing.FilteringBoundLogger
     ) -> None:
         self._store, self._logs, self._name, self._partition, self._log = store, logs, name, partition, log
         self.published = ""
-        """The place of the last change that the log has."""
+        """The stream's id of the last change that the log has."""
         self.count = 0
         self.oldest_s = 0.0
-        """Age of the oldest change that is not published, as the store says."""
+        """Age of the oldest change that is not published, in seconds, by the store."""
         self._why = "starting"
         self._opened: Log | None = None
         self._streams = 0
-        """How often the stream was made anew."""
+        """Number of times that the stream was rebuilt."""
         self._stopped = False
         self._woken = asyncio.Event()
         self._trimmed = 0
@@ -71,19 +71,19 @@ class Relay:
         """Why changes wait; empty: they are published as they come."""
         if self._why or self.oldest_s < LATE_S:
             return self._why
-        return f"the log has not taken changes for {self.oldest_s:.0f} s"
+        return f"the log has accepted no change for {self.oldest_s:.0f} s"
 
     def wake(self) -> None:
-        """The stream has more."""
+        """Called when the stream has more changes."""
         self._woken.set()
 
     def begin_anew(self) -> None:
-        """The stream was made anew: it begins with what the log may lack."""
+        """Called when the stream was rebuilt: it begins with the changes that the log may lack."""
         self.published, self._streams = "", self._streams + 1
         self.wake()
 
     def stop(self) -> None:
-        """Another writer has the shard, and its relay goes on."""
+        """Called when another writer has the shard, whose relay continues."""
         self._stopped = True
         self.wake()
 
@@ -95,8 +95,10 @@ class Relay:
         await self._logs.close()
 
     async def recall(self, logged: int, published: str) -> list[Recalled]:
-        """The last change told of each device, where the store may know otherwise: records of the log from just before an
-        offset, all where the store lost its own, then what the stream has after a place. None where the log is away."""
+        """The last reported change of each device, where the store may have another state.
+
+        These are records of the log from just before an offset, or all if the store lost its own, then the stream's
+        changes after an id. None if the log does not answer."""
         last: dict[tuple[str, str], Recalled] = {}
         try:
             async with asyncio.timeout(RECALL_S):
@@ -113,13 +115,13 @@ class Relay:
                         change = msgspec.json.decode(record, type=Recalled)
                         last[change.user, change.device] = change
         except (LogError, StoreError, TimeoutError, msgspec.MsgspecError) as error:
-            self._log.warning("what was told last is not known", cause=str(error) or type(error).__name__)
+            self._log.warning("the last reported changes are not known", cause=str(error) or type(error).__name__)
             await self._reopen()
             return []
         return list(last.values())
 
     async def run(self, epoch: int, published: str) -> None:
-        """Publish what comes after a place of the stream. `epoch`: the writer's."""
+        """Publish the changes after an id of the stream. `epoch`: the writer's."""
         said, self.published = "", published
         while not self._stopped:
             try:
@@ -134,13 +136,13 @@ class Relay:
                 self._why = str(error)
                 if said != str(error):
                     said = str(error)
-                    self._log.warning("changes wait: they are not published", cause=said)
+                    self._log.warning("changes wait: cannot publish them", cause=said)
                 if isinstance(error, LogError):
                     await self._reopen()
                 await asyncio.sleep(AGAIN_S)
 
     async def _step(self, epoch: int) -> bool:
-        """Whether there was anything."""
+        """Publish some changes; returns whether there were any."""
         assert self._opened is not None
         entries = await self._store.changes(self.published)
         if not entries:
@@ -167,7 +169,7 @@ class Relay:
 
 
 def _batches(told: list[Batch]) -> Iterator[Batch]:
-    """The same changes in the same order, as many at once as the log takes well."""
+    """The same changes in the same order, in batches that suit the log."""
     waiting: list[Batch] = []
     for batch in told:
         if waiting and sum(each.count for each in waiting) + batch.count > APPENDED:

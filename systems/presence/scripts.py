@@ -1,33 +1,33 @@
-"""The scripts of a shard's store, in Lua: each is one step that Redis does whole or not at all.
+"""The scripts of a shard's store, in Lua: Redis runs each of them atomically.
 
-Owns what lies in the store. `core/presence/src/pack.rs` packs what they take and give; `store.py` calls them. All keys of a
-shard have one hash tag, so that a cluster of Redis keeps them together.
+Owns the layout of the store. `core/presence/src/pack.rs` packs arguments and results; `store.py` calls them. All keys
+of a shard have one hash tag, so that a cluster of Redis keeps them together.
 
-- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own clock),
-  `relay` and `logged` (the last entry that was published, and the end of the log after it), `told` (changes in all),
-  `stats` and `instance` (whose store it is, as far as its writer knows).
-- `vector`: a hash of gateways; a value is the epoch and the highest version that is applied with all before it.
-- `outbox`: a stream of changes, until they are published and a minute more. An entry has those of a batch: `n`, how many
-  came before them; `k`, how many these are; `c`, all of them as one batch of the log, which no script looks into.
-- `users`: a hash of all users with their records. Lists that one command takes come as MessagePack: compiled code of the
-  store reads and writes them, a script's loop would cost more than the command.
+- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own
+clock), `relay` and `logged` (the last published entry, and the end of the log after it), `told` (number of all
+changes), `stats` and `instance` (the owning instance, if its writer knows it).
+- `vector`: a hash of gateways; a value is the epoch and the highest version up to which all versions are applied.
+- `outbox`: a stream of changes, until they are published and a minute longer. An entry has those of a batch: `n`, the
+number of earlier changes; `k`, the number of these; `c`, all of them as one batch of the log, which no script parses.
+- `users`: a hash of all users with their records. Lists for one command come as MessagePack: compiled code of the store
+reads and writes them; a script's loop would cost more than the command.
 - `s:N`: a hash of one bucket of users: when those that went offline were last seen.
 """
 
 from typing import Final
 
 SEEN_S: Final = 7 * 86_400
-"""A bucket's last-seen times go when none of them changed for so long."""
+"""A bucket's last-seen times are deleted when none of them changed for this many seconds."""
 SEEN_MAX: Final = 256
-"""Last-seen times of one bucket: with 8,192 buckets 2 million users. A bucket with more forgets all of them."""
+"""Limit of last-seen times of one bucket: with 8,192 buckets 2 million users. A bucket with more discards all of them."""
 
 PAGE_BYTES: Final = 1 << 20
-"""Of changes that are read at once, and one entry more."""
+"""Limit of changes that are read at once, plus one entry."""
 FEED_MAX: Final = 2_000_000
-"""Changes that wait to be published, 250 B each; older ones are dropped and counted."""
+"""Limit of changes that wait to be published, 250 B each; older ones are dropped and counted."""
 
 PART: Final = 4_000
-"""Arguments of one command: a script's stack has 8,000 places."""
+"""Limit of arguments of one command: a script's stack has 8,000 slots."""
 
 BEGIN: Final = """
 local owner = redis.call('HGET', KEYS[1], 'instance')
@@ -41,8 +41,8 @@ redis.call('HDEL', KEYS[1], 'at')
 local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
 return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
 """
-"""A writer begins: earlier ones are fenced (I-1). Epoch in force, number of batches, last published entry, end of the log
-after it. An empty epoch: the store is another instance's."""
+"""A writer begins: earlier ones are fenced (I-1). Returns the current epoch, number of batches, last published entry,
+and the end of the log after it. An empty epoch: the store belongs to another instance."""
 
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
@@ -79,8 +79,10 @@ end
 redis.call('HSET', KEYS[1], 'count', ARGV[3])
 return {{last}}
 """
-"""A batch: users, the vector that speaks of them and the changes together (H7, H8), if nothing was lost since the last one.
-One value: the place of its changes in the stream. Two: the epoch and the number of batches that the store has instead."""
+"""A batch: users, the vector that covers them and the changes together (H7, H8), if nothing was lost since the last
+one.
+Returns one value: the stream's id of its changes. Or two: the epoch and the number of batches that the store has
+instead."""
 
 ALIVE: Final = """
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
@@ -102,7 +104,8 @@ local age = 0
 if oldest ~= '' then age = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(string.match(oldest, '^%d+')) end
 return {all, waiting, age}
 """
-"""The keepalive. Changes in the stream, those of them that are not published, and the age in ms of the oldest of these."""
+"""The keepalive. Returns the number of changes in the stream, of unpublished ones, and the age in ms of the oldest of
+these."""
 
 WIPE: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
@@ -112,7 +115,7 @@ redis.call('UNLINK', KEYS[4])
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
 return {ARGV[1]}
 """
-"""Everything is written anew: nothing passes as whole from here on, until `count` is there again."""
+"""The store is rewritten: no shard passes as whole from here on, until `count` exists again."""
 
 PAGE: Final = """
 local page = redis.call('HSCAN', KEYS[4], ARGV[1], 'COUNT', ARGV[2])
@@ -122,7 +125,8 @@ for at = 1, #all, 2 do
 end
 return {page[1], table.concat(parts)}
 """
-"""Some of the records, from a cursor on: the next cursor, 0 after the last, and the records. One may come twice."""
+"""A page of the records, from a cursor on. Returns the next cursor, 0 after the last, and the records. One may come
+twice."""
 
 LOOK: Final = f"""
 local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count', 'instance')
@@ -145,8 +149,8 @@ end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return {{now, tonumber(meta[1] or 0), meta[2] or '', meta[3] or '', cmsgpack.pack(found), meta[4] or ''}}
 """
-"""Some users, with what says how fresh they are: now and the keepalive in ms of one clock, epoch, number of batches; last,
-whose store it is. Of a user without a record: the second at which it was last seen, or 0."""
+"""Some users, with the data that show how fresh they are: now and the keepalive in ms of one clock, epoch, number of
+batches; and the owning instance. For a user without a record: the second at which it was last seen, or 0."""
 
 CHANGES: Final = f"""
 local at, bytes, parts = ARGV[1], 0, {{}}
@@ -160,7 +164,7 @@ repeat
 until #page < 16 or bytes >= {PAGE_BYTES}
 return table.concat(parts)
 """
-"""Entries from a place on, up to some bytes: the place, the number of changes, the changes."""
+"""Entries from an id on, up to a limit of bytes: the id, the number of changes, the changes."""
 
 PUBLISHED: Final = """
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
@@ -169,7 +173,7 @@ local minute = redis.call('TIME')[1] * 1000 - 60000
 local published = tonumber(string.match(ARGV[2], '^%d+'))
 return redis.call('XTRIM', KEYS[3], 'MINID', '~', string.format('%d', math.min(minute, published)))
 """
-"""Entries up to one are published. Those of the last minute stay for who watches."""
+"""Entries up to this one are published. Those of the last minute stay for watches."""
 
 DROP: Final = f"""
 local kept, first, told, at = (redis.call('HGET', KEYS[1], 'told') or 0) - {FEED_MAX}, nil, nil, nil
@@ -184,4 +188,5 @@ if not at then return 0 end
 redis.call('XTRIM', KEYS[3], 'MINID', at)
 return told - first
 """
-"""The oldest entries go, some at a time, so that not more changes wait than may; how many were dropped."""
+"""Drop the oldest entries, some at a time, so that the number of waiting changes stays within the limit. Returns the
+number of dropped changes."""

@@ -1,7 +1,7 @@
-"""A shard's store in Redis: what its writer and its readers do there.
+"""A shard's store in Redis: the calls of its writer and its readers.
 
-Owns the calls of the scripts and the words of their refusals. Must not know how a writer decides, nor what a record says. A
-call that was cut short may have been done: the next one's answer tells.
+Owns the calls of the scripts and the texts of their refusals. Must not know how a writer decides, nor the content of a
+record. A call that was cut short may have been executed: the next call's answer tells.
 """
 
 import asyncio
@@ -22,34 +22,35 @@ from muster_server.plane.spec import Spec, secret
 from muster_server.systems.presence import scripts
 
 BUCKETS: Final = 8_192
-"""Buckets of one shard, for the times at which users were last seen."""
+"""Number of buckets of one shard, for the times at which users were last seen."""
 PAGE_USERS: Final = 10_000
 WATCHED: Final = 16
-"""Entries that a watch reads at once."""
+"""Limit of entries that a watch reads at once."""
 WAIT_S: Final = 2.0
 CALLS_MAX: Final = 32
-"""Calls of a shard at once, each with a connection; further ones wait their turn. redis-py's pool refuses the 101st."""
+"""Limit of concurrent calls of a shard, each with a connection; further ones wait their turn. redis-py's pool refuses
+the 101st."""
 _HEAD: Final = struct.Struct(">II")
 
 
 class StoreError(Exception):
-    """The store does not do it. One line."""
+    """The store failed. The text is one line."""
 
 
 class Away(StoreError):
-    """It does not answer. A call may have been done."""
+    """The store does not answer. A call may have been executed."""
 
 
 class Fenced(StoreError):
-    """A later writer has the shard."""
+    """A later writer owns the shard."""
 
 
 class Foreign(StoreError):
-    """Another instance has it."""
+    """Another instance owns the store."""
 
 
 class WentBack(StoreError):
-    """It has not what was written last: it came back empty, or older."""
+    """The store lacks the last written batch: it came back empty, or older."""
 
 
 class Packed(NamedTuple):
@@ -59,9 +60,9 @@ class Packed(NamedTuple):
     gone: bytes
     vector: bytes
     told: bytes
-    """Changes, as `plane.log.Batch` packs them."""
+    """Changes, packed as `plane.log.Batch` does."""
     changes: int
-    """How many."""
+    """The number of changes."""
 
 
 NOBODY: Final = b"\x90"
@@ -78,12 +79,12 @@ class Begun(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The changes in a shard's stream."""
+    """The number of changes in a shard's stream."""
 
     all: int
     unpublished: int
     oldest_ms: int
-    """Age of the oldest of these."""
+    """Age of the oldest unpublished change."""
 
 
 class Looked(NamedTuple):
@@ -91,7 +92,7 @@ class Looked(NamedTuple):
 
     now: int
     alive: int
-    """0: never."""
+    """Time of the last keepalive; 0: never."""
     epoch: str
     batches: str
     answers: bytes
@@ -105,20 +106,20 @@ class Entry(NamedTuple):
 
 
 def stamp_of(spec: Spec) -> str:
-    """A mark of the instance, from the key of room names, which its nodes share and never change; empty: this node has no
-    such key. Raises `SpecError`."""
+    """A mark of the instance, derived from the key of room names, which its nodes share and never change; empty: this
+    node has no such key. Raises `SpecError`."""
     if not os.access(spec.name_key_file, os.R_OK):
         return ""
     return hashlib.blake2b(secret(spec.name_key_file, 16), digest_size=8, person=b"muster instance").hexdigest()
 
 
 class Shard:
-    """One shard's store. All calls from one loop; `close` ends it."""
+    """One shard's store. All calls come from one loop; `close` ends it."""
 
     def __init__(
         self, url: str, password: str, *, instance: str, site: int, shards: int, shard: int, stamp: str = ""
     ) -> None:
-        """`stamp`: of the instance (`stamp_of`); empty: it is not known, and every store passes as its own."""
+        """`stamp`: the mark of the instance (`stamp_of`); empty: not known, so every store is accepted."""
         self._instance, self._stamp = instance, stamp
         self.name = f"site {site}, shard {shard} of {shards}"
         self.shards, self.shard = shards, shard
@@ -131,15 +132,15 @@ class Shard:
         """Close its connections."""
         await self._close()
 
-    # ---- Of its writer
+    # ---- For its writer
 
     async def begin(self, epoch: int) -> Begun:
-        """A writer of this epoch begins. Raises `Fenced`, `Foreign` and `Away`."""
+        """Begin as the writer of this epoch. Raises `Fenced`, `Foreign` and `Away`."""
         in_force, count, published, logged = await self._run(scripts.BEGIN, epoch, self._stamp)
         if not in_force:
             raise self._foreign()
         if int(in_force) != epoch:
-            raise Fenced(f"{self.name}: a writer of epoch {int(in_force)} has it, and this one has {epoch}")
+            raise Fenced(f"{self.name}: a later writer owns it (epoch {int(in_force)}, this one has {epoch})")
         return Begun(int(count), published.decode(), int(logged))
 
     async def vector(self) -> list[tuple[int, int, int]]:
@@ -161,13 +162,13 @@ class Shard:
                 return
 
     async def write(self, epoch: int, count: int, batch: Packed) -> str:
-        """Write batch number `count`; the place of its changes in the stream. Raises `WentBack`, `Fenced`, `Away`."""
+        """Write batch number `count`; returns the stream's id of its changes. Raises `WentBack`, `Fenced`, `Away`."""
         said = await self._run(scripts.WRITE, epoch, count - 1, count, *batch, self._prefix)
         self._check(epoch, count, said)
         return said[0].decode() if len(said) == 1 else ""
 
     async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> Waiting:
-        """Tell readers that the shard is whole, and how it stands; what waits in the stream.
+        """Declare the shard whole, and report its state; returns the numbers of waiting changes.
 
         Raises `WentBack`, `Fenced`, `Away`.
         """
@@ -184,24 +185,24 @@ class Shard:
         if has == (epoch, count):
             return  # done by a call that was cut short
         if has[0] > epoch:
-            raise Fenced(f"{self.name}: a writer of epoch {has[0]} has it, and this one has {epoch}")
-        raise WentBack(f"{self.name}: has batch {has[1]} of epoch {has[0]}, not what was written last")
+            raise Fenced(f"{self.name}: a later writer owns it (epoch {has[0]}, this one has {epoch})")
+        raise WentBack(f"{self.name}: has batch {has[1]} of epoch {has[0]}, not the last written one")
 
     async def wipe(self, epoch: int) -> None:
-        """Empty it, to be written anew: from here on it passes as whole to nobody. Raises `Fenced` and `Away`."""
+        """Empty the store, to be rewritten: from here on no reader takes it as whole. Raises `Fenced` and `Away`."""
         said = await self._run(scripts.WIPE, epoch)
         if len(said) > 1:
-            raise Fenced(f"{self.name}: a writer of epoch {int(said[0])} has it, and this one has {epoch}")
+            raise Fenced(f"{self.name}: a later writer owns it (epoch {int(said[0])}, this one has {epoch})")
         await self.begin(epoch)
 
     async def drop_feed(self) -> int:
-        """Drop the oldest changes beyond `FEED_MAX`; how many. Raises `Away`."""
+        """Drop the oldest changes beyond `FEED_MAX`; returns their number. Raises `Away`."""
         return int(await self._run(scripts.DROP))
 
-    # ---- Of the change feed
+    # ---- For the change feed
 
     async def changes(self, after: str) -> list[Entry]:
-        """Entries after a place, empty for the first ones, up to `scripts.PAGE_BYTES` and one more. Raises `Away`."""
+        """Entries after an id, empty for the first ones, up to `scripts.PAGE_BYTES` and one more. Raises `Away`."""
         page = await self._run(scripts.CHANGES, f"({after}" if after else "-")
         entries, at = [], 0
         while at < len(page):
@@ -212,7 +213,7 @@ class Shard:
         return entries
 
     async def published(self, epoch: int, place: str, logged: int) -> None:
-        """Entries up to this one are in the log, which ends there. Raises `Away`."""
+        """Record that the log, which ends at `logged`, has the entries up to this one. Raises `Away`."""
         await self._run(scripts.PUBLISHED, epoch, place, logged)
 
     async def recent(self, changes_max: int) -> tuple[list[Entry], bool]:
@@ -231,7 +232,7 @@ class Shard:
         return entries[::-1], False
 
     async def coming(self, after: str, wait_s: float) -> list[Entry]:
-        """Entries after a place, as soon as there is one, or none after a while. Raises `Away`."""
+        """Entries after an id, as soon as there is one, or none after a while. Raises `Away`."""
         try:
             found = await self._redis.xread({self._keys[2]: after}, count=WATCHED, block=round(wait_s * 1_000))
         except (RedisError, OSError) as error:
@@ -242,12 +243,12 @@ class Shard:
     def _foreign(self) -> "Foreign":
         keys = self._prefix.partition(":presence:")[0] + ":presence:*"
         return Foreign(
-            f"{self.name}: the store has the users of another instance that is named {self._instance!r} too; give this one "
-            f"a name (instance.name) or a database (presence.redis) of its own, or delete the keys {keys} if the other "
-            "one is gone"
+            f"{self.name}: another instance with the same name {self._instance!r} owns the store; give this one "
+            f"its own name (instance.name) or database (presence.redis), or delete the keys {keys} if the other "
+            "one does not exist any more"
         )
 
-    # ---- Of readers
+    # ---- For readers
 
     async def look(self, users: bytes, buckets: bytes) -> Looked:
         """Look users up. Raises `Foreign` and `Away`."""
@@ -257,7 +258,7 @@ class Shard:
         return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
 
     async def stats(self) -> tuple[bytes, int]:
-        """How its writer says that it stands, in JSON, or empty; and the number of users with a record. Raises `Away`."""
+        """Its writer's report in JSON, or empty; and the number of users with a record. Raises `Away`."""
         try:
             said = await self._call(self._redis.hget, self._keys[0], "stats")
             return bytes(said or b""), int(await self._call(self._redis.hlen, self._keys[3]))

@@ -13,7 +13,7 @@ from muster_server.systems.presence.roles.writer import WRITER
 
 
 def told(around: Around) -> dict[str, Any]:
-    """What the routes know of the configuration."""
+    """The part of the configuration that the routes need."""
     return {"sites": around.section("presence").sites}
 
 

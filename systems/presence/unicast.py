@@ -1,7 +1,7 @@
-"""The unicast service: its engine, and the readers that say where users are.
+"""The unicast service: its engine, and the readers that tell where users are.
 
-Owns who is asked, and how many questions are under way. The engine asks for the gateways of a user by events; an answer that
-does not come is asked for again by the engine. Must not know what is in a message.
+Owns the choice of readers, and the limit of open requests. The engine asks for the gateways of a user by events, and
+repeats requests without an answer. Must not know the content of a message.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import site_of
 
 BATCH: Final = 1_000
-"""Users of one question."""
+"""Limit of users in one request."""
 QUESTIONS_MAX: Final = 4
-"""Under way at once; users that come meanwhile are asked for together."""
+"""Limit of concurrent requests; users that come meanwhile are requested together."""
 LOOK_S: Final = 0.5
-"""Between looks whether there are readers."""
+"""Seconds between checks whether there are readers."""
 
 
 class Engine(Protocol):
     """The methods of `muster_server._engines.UnicastEngine` for this."""
 
     def readers(self, known: bool) -> None:
-        """Say whether there are readers."""
+        """Report whether there are readers."""
 
     def routed(self, found: list[tuple[int, list[tuple[int, str, bool]] | None]]) -> None:
-        """Say where users are: gateway, device and whether it is online of each; None: no reader could say."""
+        """Report where users are: gateway, device and whether it is online; None: no reader answered."""
 
 
 class Routes:
@@ -49,18 +49,18 @@ class Routes:
         self._addresses: Sequence[Address] = ()
 
     def want(self, user: int) -> None:
-        """The engine asks for a user. Users of one turn of the loop are asked for together."""
+        """Look up a user for the engine. Users of one turn of the loop are requested together."""
         self._wanted.append(user)
         if len(self._wanted) == 1:
             asyncio.get_running_loop().call_soon(self._begin)
 
     @contextlib.asynccontextmanager
     async def opened(self, context: Context) -> AsyncIterator[None]:
-        """While it is open, users are looked up with the readers of the registry's map."""
+        """While it is open, users are looked up through the readers of the registry's map."""
         self._look(context)
         self._readers = Readers(lambda: self._addresses, self._key)
-        self._begin()  # what was wanted before
-        looking = asyncio.create_task(self._looking(context), name="looks for online readers")
+        self._begin()  # users requested earlier
+        looking = asyncio.create_task(self._looking(context), name="looks up online readers")
         try:
             yield
         finally:
@@ -86,7 +86,7 @@ class Routes:
     def _begin(self) -> None:
         while self._wanted and self._readers is not None and len(self._tasks) < QUESTIONS_MAX:
             users, self._wanted = self._wanted[:BATCH], self._wanted[BATCH:]
-            task = asyncio.create_task(self._ask(self._readers, users), name="asks where users are")
+            task = asyncio.create_task(self._ask(self._readers, users), name="looks up users")
             self._tasks.add(task)
             task.add_done_callback(self._done)
 
@@ -108,7 +108,7 @@ class Routes:
 
 
 def build(spec: Spec, settings: PresenceSettings) -> Role:
-    """Make a unicast service, which binds its socket. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a unicast service, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.UnicastEngine(**link_options(spec), site=site_of(spec, settings))
     routes = Routes(engine, key_of(secret(spec.cluster_secret_file, 32)))
     return Role(engine, {"route": routes.want}, place=partial(placing, engine), beside=routes.opened)

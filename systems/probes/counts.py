@@ -7,13 +7,13 @@ from typing import Final
 from muster_server.systems.probes.prober import Prober
 
 WORST: Final = 20
-"""This many paths have metrics of their own; failing ones come first."""
+"""Number of paths with metrics of their own; failing ones come first."""
 
 Figure = tuple[str, str, float]
 
 
 class ProbeCounts:
-    """The counts of one moment."""
+    """The present counts."""
 
     def __init__(self, prober: Prober) -> None:
         self._prober = prober
@@ -21,7 +21,7 @@ class ProbeCounts:
         self._names = prober.names()
 
     def counters(self) -> list[Figure]:
-        """Since the start."""
+        """Counters since the start."""
         ledger = self._prober.ledger
         return [
             ("probes_sent", "Probes sent, each to members at all gateways", ledger.probes),
@@ -31,12 +31,12 @@ class ProbeCounts:
         ]
 
     def gauges(self) -> list[Figure]:
-        """Now."""
+        """The present gauges."""
         ledger = self._prober.ledger
         found: list[Figure] = [
-            ("probe_paths", "Paths of a proxy, a broker and a gateway that are probed", self._prober.paths),
-            ("probe_paths_left_out", "Paths that are not probed: they are too many", self._prober.left_out),
-            ("probe_paths_failing", "Paths of which as many probes in a row failed as raise the alarm", ledger.failing),
+            ("probe_paths", "Probed paths of a proxy, a broker and a gateway", self._prober.paths),
+            ("probe_paths_left_out", "Paths that are not probed, because there are too many", self._prober.left_out),
+            ("probe_paths_failing", "Paths with an alarm, after that many failed probes in a row", ledger.failing),
         ]
         for figures in self._worst:
             path = figures.path
@@ -61,12 +61,15 @@ class ProbeCounts:
                 ),
                 (
                     f"probe_path_p99_seconds{labels}",
-                    "From publishing to the member, p99 of the last probes; of the worst 20 paths",
+                    "Time from publishing to the member, p99 of the last probes; of the worst 20 paths",
                     (figures.p99_ms or 0.0) / 1000,
                 ),
             ]
             for hop, times in zip_longest(("broker", "gateway"), figures.hops):
-                text = "Until this hop answered who asked it, p50 of the last questions, 0 before the first; of the worst 20"
+                text = (
+                    "Time until this hop answered the previous node, p50 of the last requests, 0 before the first; "
+                    "of the worst 20"
+                )
                 found.append(
                     (f'probe_path_hop_seconds{{{way},hop="{hop}"}}', text, times.p50_ms / 1000 if times else 0.0)
                 )

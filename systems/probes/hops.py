@@ -1,7 +1,7 @@
-"""Times of the hops of a question for a probe room's members: the broker that was asked, and its gateways (ROOM-13).
+"""Times of the hops of a request for a probe room's members: the asked broker, and its gateways (ROOM-13).
 
-A hop's time runs by the clock of the asking node, from the question to the answer. So the broker's time includes its
-slowest gateway. Knows no clock and no network; its memory is the last `KEPT` times of each hop.
+A hop's time is measured by the clock of the asking node, from the request to the answer. So the broker's time includes
+its slowest gateway. Knows no clock and no network; its memory is the last `KEPT` times of each hop.
 """
 
 from array import array
@@ -33,7 +33,7 @@ class Hops:
         self._pairs: frozenset[tuple[int, int]] = frozenset()
         self._gateways: frozenset[int] = frozenset()
         self._times: dict[tuple[int, ...], array[float]] = {}
-        """By proxy and broker, and by proxy, broker and gateway: ms."""
+        """Times in ms, by proxy and broker, and by proxy, broker and gateway."""
 
     def follow(self, pairs: Collection[tuple[int, int]], gateways: Collection[int]) -> None:
         """Set the current pairs of proxy and broker, and the current gateways."""

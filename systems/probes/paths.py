@@ -17,11 +17,11 @@ from muster_server.systems.probes.hops import HopTimes
 from muster_server.systems.probes.system import Probes
 
 GRACE_S: Final = 2.0
-"""A new path, or one whose room moved, cannot fail for this long, or until its first probe is seen."""
+"""Seconds for which a new path, or one whose room moved, cannot fail, unless its first probe is seen earlier."""
 
 
 class Path(NamedTuple):
-    """By the numbers of the nodes."""
+    """A path, by the numbers of its nodes."""
 
     proxy: int
     broker: int
@@ -39,11 +39,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None
     p99_ms: float | None
     age_s: float | None
-    """Since the last sample; None before the first."""
+    """Seconds since the last sample; None before the first."""
     lasts_s: float | None
     """Seconds for which it has been failing."""
     failures: int
-    """How often it began to fail."""
+    """Number of times that it began to fail."""
 
 
 class Figures(Measured, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Figures(Measured, frozen=True, kw_only=True):
     failing: bool
     """The alarm: raised by `failures` failed probes in a row, cleared by `successes` seen ones in a row."""
     hops: list[HopTimes] = []
-    """Recent times of the broker and the gateway for a question, if known."""
+    """Recent times of the broker and the gateway for a request, if known."""
 
 
 class Account:
@@ -83,10 +83,10 @@ class Account:
         self._window = array("f", [0.0]) * window  # ms, negative: failed
         self._at = self._failed_row = self._seen_row = 0
         self._lost, self._slowest = 0, 0.0
-        """Over the window."""
+        """Sums over the window."""
 
     def keep(self, window: int) -> None:
-        """Keep this many samples from now on; older ones stay."""
+        """Keep this many samples from now on; older samples stay."""
         had = min(self._at, len(self._window))
         last = [self._window[at % len(self._window)] for at in range(self._at - had, self._at)][-window:]
         self._window = array("f", [*last, *[0.0] * (window - len(last))])
@@ -130,7 +130,7 @@ class Account:
         return self.seen / self.sent if self.sent else 1.0
 
     def badness(self) -> tuple[bool, float, float, float]:
-        """Greater is worse. Computed without the window."""
+        """Sort key: higher is worse. Computed without the window."""
         return (self.failing_since is not None, self.loss, -self.availability, max(0.0, self._slowest))
 
     def figures(self, path: Path, now: float) -> Figures:
@@ -174,9 +174,9 @@ class Ledger:
         self._limits, self._told = limits, told
         self._accounts: dict[Path, Account] = {}
         self._out: dict[int, _Probe] = {}
-        """In the order of sending."""
+        """Unfinished probes in the order of sending."""
         self.probes = 0
-        """Sent so far."""
+        """Number of probes sent so far."""
         self.samples_seen = self.samples_failed = self.alarms = 0
 
     def limit(self, limits: Probes) -> None:
@@ -186,7 +186,7 @@ class Ledger:
             account.keep(limits.window)
 
     def send(self, now: float, proxy: int, broker: int, gateways: Collection[int]) -> int:
-        """A probe is sent; a member at each of these gateways should see it. Returns its number."""
+        """Record a probe; a member at each of these gateways should receive it. Returns its number."""
         self.probes += 1
         self._out[self.probes] = _Probe(proxy, broker, now, set(gateways))
         for gateway in gateways:
@@ -196,7 +196,8 @@ class Ledger:
         return self.probes
 
     def saw(self, now: float, number: int, gateway: int, broker: int) -> None:
-        """The member at a gateway has it, numbered by this broker. If it is the wrong broker, the path failed."""
+        """Record that the member at a gateway received it, numbered by this broker. If it is the wrong broker, the path
+        failed."""
         probe = self._out.get(number)
         if probe is None or gateway not in probe.waits:
             return
@@ -225,7 +226,7 @@ class Ledger:
             del self._accounts[path]
 
     def excuse(self, now: float, broker: int) -> None:
-        """The rooms of a broker move: probes under way do not count, and its paths may not fail at first."""
+        """The rooms of a broker move: probes in transit do not count, and its paths may not fail at first."""
         for number in [number for number, probe in self._out.items() if probe.broker == broker]:
             del self._out[number]
         for path, account in self._accounts.items():

@@ -1,6 +1,6 @@
-"""Sends probes and sees them: a member of every probe room at every gateway, a publisher at every proxy (ROOM-13).
+"""Sends and receives probes: a member of every probe room at every gateway, a publisher at every proxy (ROOM-13).
 
-A client like others, through the library alone. `paths.py` keeps the results, `rounds.py` the turns, and `rooms.py` the
+A client like others, through the library only. `paths.py` keeps the results, `rounds.py` the turns, and `rooms.py` the
 brokers' rooms. Between the probes each publisher asks for a room's members: the answer has the time of each hop
 (`hops.py`).
 """
@@ -32,18 +32,18 @@ from muster_server.systems.probes.system import Probes
 
 LOOK_S: Final = 1.0
 TICK_S: Final = 0.05
-"""Failed probes are reported at most this late."""
+"""Longest delay of the report of a failed probe, in seconds."""
 RETRY_S: Final = 0.5
 UNANSWERED_MAX: Final = 8
-"""Per proxy and broker. A probe that is not even numbered is not repeated for ever: it fails."""
+"""Limit per proxy and broker. A probe that is not even numbered is not repeated without end: it fails."""
 PATHS_MAX: Final = 16_384
-"""Each takes about 0.5 KiB of memory with a window of 100."""
+"""Limit of paths; each takes about 0.5 KiB of memory with a window of 100."""
 LINES_MAX: Final = 20
-"""Log lines within `LOOK_S`: one node may make thousands of paths fail."""
+"""Limit of log lines within `LOOK_S`: one node may make thousands of paths fail."""
 ASK_S: Final = 2.0
-"""A proxy is asked at most once in this time: it allows a session one question a second."""
+"""Shortest time between two requests to a proxy, in seconds: it allows a session one request per second."""
 ASKED_SHARE: Final = 0.1
-"""Share of `per_s_max` for questions: each goes to all gateways and back."""
+"""Share of `per_s_max` for requests: each goes to all gateways and back."""
 PAYLOAD: Final = struct.Struct("<8sQ")
 
 
@@ -53,7 +53,7 @@ class Source:
 
     snapshot: Callable[[], Snapshot]
     client: muster.Address
-    """The credential alone: the map names the servers."""
+    """Only the credential: the map names the servers."""
     name_key: bytes
 
 
@@ -79,7 +79,7 @@ class Prober:
         self.paths = 0
         """The probed paths."""
         self.left_out = 0
-        """Paths that are not probed, as there are more than `PATHS_MAX`."""
+        """Number of paths that are not probed, because there are more than `PATHS_MAX`."""
         self._run_id = secrets.token_bytes(8)
         self._listeners: dict[tuple[Node, int], _Listener] = {}
         self._publishers: dict[Node, _Publisher] = {}
@@ -123,7 +123,7 @@ class Prober:
             wake = now + min(TICK_S, self._rounds.wait_s(now))
             await asyncio.sleep(wake - now)
 
-    # --- who is there ---------------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------------------------
 
     def _follow(self, now: float) -> None:
         snapshot = self._source.snapshot()
@@ -221,7 +221,7 @@ class Prober:
                 self.ledger.saw(time.monotonic(), number, gateway, message.position.stream.node)
 
     def _asked(self, proxy: int, members: muster.Members) -> None:
-        if not members.partial:  # else the times would include the wait
+        if not members.partial:  # otherwise the times would include the wait
             self._hops.take(proxy, members.hops)
 
     def _tell(self, figures: Figures) -> None:
@@ -234,13 +234,13 @@ class Prober:
         if figures.failing:
             self._log.warning("path fails", **path, sent=figures.sent, seen=figures.seen)
         else:
-            self._log.info("path holds again", **path, sent=figures.sent, seen=figures.seen)
+            self._log.info("path works again", **path, sent=figures.sent, seen=figures.seen)
 
     def _sum_up(self) -> None:
         """Log the number of alarms without a line of their own."""
         if self._told > LINES_MAX:
             more, failing = self._told - LINES_MAX, self.ledger.failing
-            self._log.warning("more paths fail, or hold again", more=more, failing=failing)
+            self._log.warning("more paths fail, or work again", more=more, failing=failing)
         self._told = 0
 
 
@@ -249,7 +249,7 @@ def _serves(node: Node) -> bool:
 
 
 def _apart(node: Node) -> Node:
-    """The inputs of a session with a server."""
+    """Fields of a node that a session with it depends on."""
     client = node.client
     return Node(node.node, node.role, node.host, node.link_port, client=client, public_key=node.public_key)
 

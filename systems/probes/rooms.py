@@ -12,7 +12,8 @@ from muster_server.plane.trust import PROBES
 
 BATCH: Final = 64
 TRIES_EACH: Final = 64
-"""Names tried per broker. A broker that owns none of them, as in a partition that is only prepared, has no room."""
+"""Number of names tried per broker. A broker that owns none of them, for example in a partition that is only prepared,
+has no room."""
 
 
 class _Place(NamedTuple):
@@ -26,7 +27,7 @@ class _Place(NamedTuple):
 
 
 class Rooms:
-    """Follows the map. A broker keeps its room while it owns it, and while no other broker could."""
+    """The rooms of the current map. A broker keeps its room while it owns it, and while no other broker could."""
 
     def __init__(self, name_key: bytes) -> None:
         self._name_key = name_key
@@ -38,7 +39,7 @@ class Rooms:
         return {broker: place.room for broker, place in self._places.items()}
 
     def cluster(self, broker: int) -> str:
-        """The room of a broker that has one."""
+        """The cluster of a broker that has a room."""
         return self._places[broker].cluster
 
     def follow(self, snapshot: Snapshot) -> Set[int]:
@@ -81,7 +82,7 @@ class Rooms:
 
 
 def _numbers(snapshot: Snapshot, cluster: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Partitions of brokers and routers, and how far they grow."""
+    """Partitions of brokers and routers, and the steps of their growth."""
     layers = snapshot.layers("broker", cluster)
     (brokers, brokers_grow), (routers, routers_grow) = layers["broker"], layers["router"]
     return (brokers, routers), (brokers_grow, routers_grow)

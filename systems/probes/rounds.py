@@ -1,4 +1,4 @@
-"""The turns of pairs: each proxy and broker once in `every_ms`, and at most `per_s_max` probes a second.
+"""The turns of pairs: each proxy and broker once per `every_ms`, and at most `per_s_max` probes per second.
 
 With more pairs a round takes longer. Knows no clock.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 BEHIND_S: Final = 0.1
-"""A longer standstill is not made up for."""
+"""A longer stall is not caught up, in seconds."""
 
 Pair = tuple[int, int]
 """Proxy and broker."""
@@ -27,7 +27,7 @@ class Rounds:
         self._every_s, self._step_min_s, self._next = every_s, 1 / per_s_max, None
 
     def follow(self, pairs: Sequence[Pair]) -> None:
-        """Set the current pairs; goes on after the last pair that had its turn."""
+        """Set the current pairs; continues after the last pair that had its turn."""
         if pairs != self._pairs:
             last = self._pairs[self._at - 1] if self._pairs else None
             self._pairs = pairs

@@ -13,14 +13,13 @@ NAME: Final = "prober"
 
 
 class Probes(Section, frozen=True):
-    """Small messages over every path of proxy, broker and gateway, to measure whether it works and how long it
-    takes."""
+    """Small messages over every path of proxy, broker and gateway, to measure whether it works and how long it takes."""
 
     every_ms: Annotated[
         int,
         key(
-            "Time between two probes from a proxy to a broker; members at all gateways should receive each",
-            "a node that stands still is reported within seconds; 0: no probes, except by `muster links --probe`",
+            "Interval of probes from a proxy to a broker; members at all gateways should receive each",
+            "a stalled node is reported within seconds; 0: no probes, except by `muster links --probe`",
             "ms",
             ge=0,
             le=3_600_000,
@@ -33,20 +32,20 @@ class Probes(Section, frozen=True):
     token_file: Annotated[
         str,
         key(
-            "File with the prober's own token, which opens the rooms of probes alone; `muster cluster probe-token` makes it"
-            " of the shared token, and the prober never sees that",
+            "File with the prober's own token, which opens only the rooms of probes; `muster cluster probe-token` derives it"
+            " from the shared token, which the prober does not need",
             "empty: `probe.token` in `instance.dir`, which `muster up` makes at each start",
         ),
     ] = ""
     timeout_ms: Annotated[
         int,
-        key("Time after which a probe has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
+        key("Time after which a probe has failed", "longer than the stalls of a busy machine", "ms", ge=10, le=60_000),
     ] = 1_000
     failures: Annotated[
-        int, key("Failed probes in a row that raise a path's alarm", "one may be chance", "", ge=1, le=3600)
+        int, key("Consecutive failed probes that raise a path's alarm", "a single one may be chance", "", ge=1, le=3600)
     ] = 3
     successes: Annotated[
-        int, key("Successful probes in a row that clear it", "an unstable path stays alarmed", "", ge=1, le=3600)
+        int, key("Consecutive successful probes that clear it", "an unstable path stays alarmed", "", ge=1, le=3600)
     ] = 5
     window: Annotated[
         int,
@@ -55,7 +54,7 @@ class Probes(Section, frozen=True):
     per_s_max: Annotated[
         int,
         key(
-            "Most probes a second; with many proxies times brokers, a round then takes longer than `every_ms`",
+            "Limit of probes per second; with many proxies and brokers, a round then takes longer than `every_ms`",
             "bounds the cost of probes for any number of paths: each is delivered at every gateway",
             "1/s",
             ge=1,
@@ -68,29 +67,29 @@ class ProberSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The settings of a prober."""
 
     folder: str
-    """The nodes of the instance, if there is no registry."""
+    """The folder of the instance, if there is no registry."""
     token_file: str
     """The file of its own token."""
     probes: Probes
 
 
 def settle(options: Probes, around: Around) -> ProberSettings:
-    """Made from the configuration."""
+    """Make the settings from the configuration."""
     file = around.absolute(options.token_file) or str(around.folder / PROBE_TOKEN)
     return ProberSettings(folder=str(around.folder), token_file=file, probes=options)
 
 
 def wanted(section: Callable[[str], Any]) -> int:
-    """One if paths are probed steadily, else none."""
+    """One prober if paths are probed steadily, else none."""
     return 1 if section("probes").every_ms else 0
 
 
 def lacks(section: Callable[[str], Any]) -> str | None:
-    """The reason why no prober can be served."""
+    """Why no prober can run; None: nothing is missing."""
     if not section("probes").every_ms:
-        return "probes.every_ms: missing; muster serve prober needs the time between probes"
+        return "probes.every_ms: missing; muster serve prober needs the interval of probes"
     if not section("probes").token_file:
-        return "probes.token_file: missing; muster cluster probe-token makes it, where cluster.token_file is"
+        return "probes.token_file: missing; make it with muster cluster probe-token, where cluster.token_file is"
     return None
 
 

@@ -20,11 +20,11 @@ from muster_server.systems.probes.prober import Prober, Source
 from muster_server.systems.probes.system import ProberSettings
 
 LOOK_S: Final = 0.2
-"""Time between two looks for the first map."""
+"""Seconds between checks for the first map."""
 
 
 class Probing:
-    """A `plane.service.Service`."""
+    """The `plane.service.Service` of a prober."""
 
     take_trust: Final = None
     """It checks no tokens."""
@@ -49,7 +49,7 @@ class Probing:
             work.result()
 
     async def _known(self) -> None:
-        """Ready once it has a map."""
+        """Become ready once there is a map."""
         while self._snapshot().epoch == 0:  # noqa: ASYNC110 - the map is another's
             await asyncio.sleep(LOOK_S)
         self.ready = True
@@ -66,15 +66,15 @@ class Probing:
         }
 
     def counters(self) -> list[Figure]:
-        """Averages over all paths."""
+        """Sums over all paths."""
         return ProbeCounts(self._prober).counters()
 
     def gauges(self) -> list[Figure]:
-        """Figures of all paths, and of the worst ones each."""
+        """Figures of all paths together, and of each of the worst ones."""
         return ProbeCounts(self._prober).gauges()
 
     def addresses(self) -> list[tuple[str, int]]:
-        """None: it has no listener."""
+        """Empty: it has no listener."""
         return []
 
     def take(self, settings: ProberSettings) -> None:

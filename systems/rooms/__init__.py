@@ -1,1 +1,1 @@
-"""The room plane's roles: proxy, broker, router, gateway."""
+"""The roles of rooms: proxy, broker, router, gateway."""

@@ -26,7 +26,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 def settle(options: Broker, around: Around) -> BrokerSettings:
-    """Made from the configuration."""
+    """Make the settings from the configuration."""
     return BrokerSettings(arena_bytes=options.arena_mib << 20, namespaces=retentions(around))
 
 

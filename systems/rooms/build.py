@@ -1,6 +1,6 @@
-"""Makes the roles of rooms: thin shells around the engines of `muster_server._engines`, which touch every packet.
+"""Makes the roles of rooms: thin shells around the engines of `muster_server._engines`, which handle every packet.
 
-Apart from the descriptors, which every command reads: only a node needs the imports of this file.
+Separate from the descriptors, which every command reads: only a node needs the imports of this file.
 """
 
 from functools import partial
@@ -21,11 +21,11 @@ from muster_server.systems.rooms.proxy import PROXY, ProxySettings
 from muster_server.systems.rooms.router import RouterSettings
 
 ONE: Final = (1, 0)
-"""A layer without an entry in the spec."""
+"""The default for a layer without an entry in the spec."""
 
 
 def gateway(spec: Spec, settings: GatewaySettings) -> Role:
-    """Make a gateway, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a gateway, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.GatewayEngine(
         **link_options(spec),
         **client_options(spec, settings),
@@ -49,7 +49,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
 
 
 def station(settings: GatewaySettings) -> tuple[int, str, list[tuple[int, int, str]]] | None:
-    """The settings of presence in a gateway; None where it does not run."""
+    """The settings of presence in a gateway; None if presence is off."""
     told = settings.presence
     return None if told is None else (told.window_ms * 1_000, told.devices, told.users)
 
@@ -62,7 +62,7 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
 
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
-    """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.ProxyEngine(
         **link_options(spec),
         **client_options(spec, settings),
@@ -93,7 +93,7 @@ def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
 
 
 def broker(spec: Spec, settings: BrokerSettings) -> Role:
-    """Make a broker, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a broker, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.BrokerEngine(
         **link_options(spec),
         name_key=name_key(spec),
@@ -104,7 +104,7 @@ def broker(spec: Spec, settings: BrokerSettings) -> Role:
 
 
 def router(spec: Spec, settings: RouterSettings) -> Role:
-    """Make a router, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    """Make a router, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.RouterEngine(**link_options(spec), memberships_max=settings.memberships_max)
     return Role(engine, place=partial(placing, engine))
 
@@ -116,7 +116,7 @@ def take_door(engine: RoomsDoor, settings: DoorSettings) -> None:
 
 
 def placing(engine: RoomsEngine, placement: Placement) -> None:
-    """Give an engine of rooms the map: brokers and routers are its layers."""
+    """Pass the map to an engine of rooms: brokers and routers are its layers."""
 
     def both(layers: Any, at: int) -> tuple[int, int]:
         return layers.get("broker", ONE)[at], layers.get("router", ONE)[at]
@@ -127,7 +127,7 @@ def placing(engine: RoomsEngine, placement: Placement) -> None:
 
 
 def naming(engine: RoomsDoor, servers: Servers) -> None:
-    """Tell clients of these gateways and proxies from now on."""
+    """Name these gateways and proxies to clients from now on."""
     engine.servers(servers.get("gateway", []), servers.get("proxy", []))
 
 

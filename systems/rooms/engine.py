@@ -1,11 +1,11 @@
-"""Methods of the room engines beyond those of every engine."""
+"""Methods of the room engines besides those of every engine."""
 
 from typing import Any, Protocol
 
 from muster_server.plane.engine import DoorEngine, Engine, Node, Server
 
 Cluster = tuple[list[Node], int, int]
-"""The brokers of one more cluster, its number of partitions, and the step of its growth."""
+"""The brokers of one further cluster, its number of partitions, and the step of its growth."""
 
 
 class RoomsEngine(Engine, Protocol):
@@ -23,12 +23,12 @@ class RoomsEngine(Engine, Protocol):
 
         `growth` has the step of each: 0 none, 1 the new partitions prepare, 2 they serve. A broker or proxy gets the
         brokers of its own cluster. `beside` has those of the other clusters, for a router or a gateway, each always at
-        the same place. Raises `ValueError` if a number of partitions is no power of two up to 256, or a step of a
+        the same index. Raises `ValueError` if a number of partitions is not a power of two up to 256, or a step of a
         growth is unknown.
         """
 
     def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
-        """Return the rooms at `limit` places from one on, and the place of the next page."""
+        """Return up to `limit` rooms from the index `place` on, and the index of the next page."""
 
     def room(self, name: str) -> dict[str, Any] | None:
         """Return one room, if known here."""
@@ -41,24 +41,24 @@ class RoomsDoor(RoomsEngine, DoorEngine, Protocol):
     """The engine of a gateway or a proxy."""
 
     def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
-        """From now on tell clients of these servers, without those of weight 0. Raises `ValueError` for a wrong key."""
+        """Name these servers to clients from now on, except those of weight 0. Raises `ValueError` for a wrong key."""
 
 
 class GatewayEngine(RoomsDoor, Protocol):
     """The engine of a gateway."""
 
     def history_max(self, messages: int) -> None:
-        """From now on a join may ask for this many messages of history."""
+        """Set the limit of history messages of a join."""
 
     def bounds(self, *, sessions: int, places: int, rooms: int) -> None:
-        """From now on a user has at most so many sessions and places in rooms, and there are at most so many rooms."""
+        """Set the limits: sessions and joined rooms per user, and rooms."""
 
 
 class ProxyEngine(RoomsDoor, Protocol):
     """The engine of a proxy."""
 
     def bounds(self, *, sessions: int, messages: int, bytes: int) -> None:
-        """From now on a user has at most so many sessions, and publishes so much a second; 0: any number."""
+        """Set the limits per user: sessions, and messages and bytes per second; 0: no limit."""
 
     def command_limit(self, rate: int, burst: int) -> None:
-        """From now on a user may send this many commands a second, and this many at once."""
+        """Set the limit of a user's commands per second, and the burst."""

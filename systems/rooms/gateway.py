@@ -24,18 +24,18 @@ RELOADED: Final = ("history_max", "rooms_max", "user_rooms_max", "user_sessions_
 
 
 class Gateway(DoorOptions, frozen=True):
-    """Carries rooms to members: clients join here."""
+    """Carries rooms to their members. Clients join here."""
 
     arena_mib: ArenaMib = 256
     history_max: Annotated[
         int,
-        key("Most messages of history for a join", "one fetch from a broker", "messages", ge=0, le=65_536),
+        key("Limit of history messages of a join", "one request to a broker", "messages", ge=0, le=65_536),
     ] = 1_024
     rooms_max: Annotated[
         int,
         key(
-            "Most rooms at once; further ones are refused as `busy`. A user gets at most as many as would be left",
-            "1.3 KiB each: 5.2 GiB, the most for one process",
+            "Limit of rooms; further ones are refused as `busy`. A user gets at most as many rooms as are still free",
+            "1.3 KiB each: 5.2 GiB at the limit of one process",
             "rooms",
             ge=1,
             le=4 << 20,
@@ -44,9 +44,9 @@ class Gateway(DoorOptions, frozen=True):
     user_rooms_max: Annotated[
         int,
         key(
-            "Most rooms of one user, over all its sessions here, a room counted for each session in it; with the shared"
-            " token, of one session, which has 256 at most",
-            "four sessions with all of theirs; rooms that nobody else is in take 1.3 MiB",
+            "Limit of one user's rooms, over all its sessions here; a room counts once per session. With the shared"
+            " token the limit applies to each session, which has at most 256",
+            "four sessions with 256 rooms each; such rooms without other members take 1.3 MiB",
             "rooms",
             ge=1,
             le=4 << 20,
@@ -56,9 +56,9 @@ class Gateway(DoorOptions, frozen=True):
     membership_again_ms: Annotated[
         int,
         key(
-            "Time after which a room's first join, or last leave, is sent to the router again unless acknowledged; 0: only"
-            " when it may be lost",
-            "sooner than a loss can be detected; when many rooms change at once, nothing is sent twice",
+            "Time after which a room's first join, or last leave, is repeated to the router unless acknowledged; 0: only"
+            " after a suspected loss",
+            "faster than loss detection; while many rooms change at once, nothing is sent twice",
             "ms",
             ge=0,
             le=1_000,
@@ -70,11 +70,11 @@ class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """The settings of presence in a gateway."""
 
     window_ms: int
-    """Sessions that come and go within this time make one packet."""
+    """Sessions that begin or end within this time are reported in one packet."""
     devices: str
-    """How many devices of a user may be here: `many`, `one per kind` or `one`."""
+    """Policy for a user's devices: `many`, `one per kind` or `one`."""
     users: list[tuple[int, int, str]]
-    """The same for ranges of users, first and last."""
+    """The same for ranges of users (first, last)."""
 
 
 class GatewaySettings(DoorSettings, frozen=True):
@@ -92,7 +92,7 @@ class GatewaySettings(DoorSettings, frozen=True):
 
 
 def settle(options: Gateway, around: Around) -> GatewaySettings:
-    """Made from the configuration."""
+    """Make the settings from the configuration."""
     return GatewaySettings(
         **door_settings(options, around),
         arena_bytes=options.arena_mib << 20,
@@ -108,7 +108,7 @@ def settle(options: Gateway, around: Around) -> GatewaySettings:
 
 
 def presence(around: Around) -> PresenceSettings | None:
-    """The settings that presence asks of gateways; None where it does not run."""
+    """The settings of presence for gateways; None if presence is off."""
     if not around.runs("presence"):
         return None
     options, users = around.section("presence"), around.section("users").values()
@@ -135,7 +135,7 @@ GATEWAY: Final = RoleKind(
     clients=True,
     secrets=frozenset({"cluster", "names", "token", "users"}),
     plural="gateways",
-    count_why="members spread over them",
+    count_why="members are spread over them",
     always=True,
     ends=30,
     row=30,

@@ -10,13 +10,20 @@ from muster_server.plane.options import DoorOptions, Section, key
 
 ArenaMib = Annotated[
     int,
-    key("Memory for the rings of recent messages", "what can still be repaired; taken at start", "MiB", ge=1, le=65536),
+    key(
+        "Memory for the rings of recent messages",
+        "determines how far back losses can be repaired; allocated at the start",
+        "MiB",
+        ge=1,
+        le=65536,
+    ),
 ]
 UserSessions = Annotated[
     int,
     key(
-        "Most sessions of one user here; a further one is refused as `rate_limited`, for 1 s; not with the shared token",
-        "more than a person has devices; a backend with more processes than this raises it, or uses the shared token",
+        "Limit of one user's sessions here; a further one is refused as `rate_limited`, for 1 s; not with the "
+        "shared token",
+        "more than a person has devices; for a backend with more processes raise it, or use the shared token",
         "sessions",
         ge=1,
         le=1 << 20,
@@ -31,8 +38,8 @@ class Clients(Section, frozen=True):
     backoff_ms: Annotated[
         int,
         key(
-            "Longest random pause of a client before it opens a lost session again; doubled after each failed attempt",
-            "for few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
+            "Longest random pause of a client before it reopens a lost session; doubled after each failed attempt",
+            "for few clients; 100,000 clients that return within 10 s make 10,000 handshakes per second",
             "ms",
             ge=10,
             le=60_000,
@@ -54,9 +61,9 @@ class Rooms(Section, frozen=True):
     default_rights: Annotated[
         Words,
         key(
-            "Rights of users in a room where their token has no `cap`, with commas between: read, publish, command, members,"
-            " history; each as far as the token's `rights` allow it",
-            "all: a token without `cap` is for every room; a cluster whose users need rooms of their own says less",
+            "Rights of users in a room if their token has no `cap`, separated by commas: read, publish, command, members,"
+            " history; limited by the token's `rights`",
+            "all: a token without `cap` applies to every room; set fewer if users must not use each other's rooms",
         ),
     ] = ",".join(RIGHTS)
 
@@ -71,74 +78,75 @@ class Namespace(Section, frozen=True):
     """Settings of the rooms whose names begin with this namespace (`NAME:room`)."""
 
     default_rights: Annotated[
-        Words | None, key("The same as `rooms.default_rights` for these rooms", "absent: as for all rooms")
+        Words | None, key("The same as `rooms.default_rights`, for these rooms", "absent: `rooms.default_rights`")
     ] = None
 
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for a member that takes at least 64 KiB a second,"
-            " and 5 s for a user that takes less; repair has 3 s",
-            "a live room must not stand still for one reader; `paced` is for files and feeds, which should arrive whole",
+            "`live`: a slow member delays no other; `paced`: publishers wait for a member that reads at least 64 KiB per"
+            " second, and 5 s for a user that reads less; repair has 3 s",
+            "a live room must not stop for one reader; `paced` is for files and feeds that must arrive complete",
         ),
     ] = "live"
 
     history_messages: Annotated[
         Messages | None,
         key(
-            "Recent messages that a room keeps, at its broker and at gateways; one of several datagrams counts as many",
-            "absent: as many as there is memory for; 256 may be on their way from one publisher",
+            "Limit of recent messages that a room keeps, at its broker and at gateways; a message of several "
+            "datagrams counts as several",
+            "absent: limited by memory only; 256 messages of one publisher may be in transit",
             "messages",
         ),
     ] = None
     history_kib: Annotated[
         Kib | None,
         key(
-            "Memory for the recent messages of a room, 48 bytes for each beside its data; at most half of these rooms'"
+            "Memory for the recent messages of a room, 48 bytes for each plus its data; at most half of these rooms'"
             " part of `arena_mib`",
-            "absent: an eighth of that part; 256 KiB may be on their way from one publisher",
+            "absent: an eighth of that part; 256 KiB of one publisher may be in transit",
             "KiB",
         ),
     ] = None
     history_s: Annotated[
         Seconds | None,
         key(
-            "Time after the last member left, and the last message came, for which a broker keeps a room's messages",
-            "absent: 60; a room takes 0.3 KiB beside its messages",
+            "Time for which a broker keeps a room's messages after the last member left and the last message came",
+            "absent: 60; a room takes 0.3 KiB plus its messages",
             "s",
         ),
     ] = None
     arena_share: Annotated[
         Share | None,
         key(
-            "Part of `arena_mib` of brokers and gateways for these rooms, which no other rooms push out; at least 1 MiB,"
-            " and all parts together at most 90",
-            "absent: they share what the named parts leave with all other rooms",
+            "Percent of `arena_mib` of brokers and gateways reserved for these rooms; at least 1 MiB,"
+            " and all reserved parts together at most 90",
+            "absent: these rooms share the unreserved rest with all other rooms",
             "%",
         ),
     ] = None
 
 
 Retention = tuple[str, int, int | None, int | None, int | None]
-"""A namespace's name, its percent of the arena (0: none of its own), and the messages, bytes and seconds that its rooms are
-kept."""
+"""A namespace's name, its percent of the arena (0: none reserved), and the limits of messages, bytes and seconds of its
+rooms."""
 NAMESPACES_MAX: Final = 127
-"""Namespaces with such settings: frames have seven bits for their number."""
+"""Limit of namespaces with such settings: frames have seven bits for their number."""
 
 
 def retentions(around: Around) -> list[Retention]:
-    """The namespaces whose rooms are kept otherwise than others, by name."""
+    """The namespaces with retention settings of their own, by name."""
     namespaces: Mapping[str, Namespace] = around.section("namespaces")
     return [retention(name, each) for name, each in sorted(namespaces.items()) if keeps(each)]
 
 
 def keeps(space: Namespace) -> bool:
-    """Whether a namespace says how its rooms are kept."""
+    """Whether a namespace has retention settings."""
     return any((space.history_messages, space.history_kib, space.history_s, space.arena_share))
 
 
 def retention(name: str, space: Namespace) -> Retention:
-    """The settings of one."""
+    """The retention settings of one namespace."""
     size = None if space.history_kib is None else space.history_kib << 10
     return name, space.arena_share or 0, space.history_messages, size, space.history_s
 
@@ -153,11 +161,11 @@ class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     sessions_max: int
     accept_rate: int
     default_rights: list[tuple[str, list[str]]]
-    """Of users without `cap`: a pattern of room names and its rights each."""
+    """For users without `cap`: patterns of room names, each with its rights."""
 
 
 def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
-    """The fields of `DoorSettings`."""
+    """Make the fields of `DoorSettings`."""
     clients: Clients = around.section("clients")
     rooms: Rooms = around.section("rooms")
     namespaces: Mapping[str, Namespace] = around.section("namespaces")
@@ -175,6 +183,6 @@ def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
 
 
 def door_reloads(role: str) -> dict[str, str]:
-    """The keys that a running gateway or proxy takes, and their fields."""
+    """The keys that a running gateway or proxy reloads, and their fields."""
     own = {f"{role}.{name}": name for name in ("sessions_max", "accept_rate")}
     return own | {f"clients.{name}": name for name in ("backoff_ms", "backoff_max_ms")}

@@ -1,6 +1,6 @@
 """The pages of administration that only rooms have: `/api/v1/rooms`, `/api/v1/rooms/{name}`, `/api/v1/interest`.
 
-Rooms and interest come in pages, each with a cost bounded by `limit`. They are in the node's own order, which stays
+Rooms and interest come in pages, each with a cost bounded by `limit`. They are in the node's own order, which is fixed
 while the node lives. A page may be short; `next` is the value of `after` for the next page, or null. Rooms that come or
 go meanwhile may be missing; rooms that stay are on one page.
 """
@@ -24,7 +24,7 @@ Page = tuple[int, Any]
 
 
 def answer(engine: RoomsEngine, path: str, query: str) -> Page | None:
-    """The answer at a path; None: there is none."""
+    """The answer at a path; None for an unknown path."""
     if path == "/api/v1/rooms":
         return _page(parse_qs(query), lambda after, limit: _rooms(engine, after, limit))
     if path == "/api/v1/interest":
@@ -39,10 +39,10 @@ def answer(engine: RoomsEngine, path: str, query: str) -> Page | None:
 def _page(query: Mapping[str, list[str]], page: Callable[[str, int], dict[str, Any] | None]) -> Page:
     after, limit = query.get("after", [""])[0], query.get("limit", [str(PAGE)])[0]
     if not _LIMIT.fullmatch(limit) or int(limit) > PAGE_MAX:
-        return 400, {"error": f"limit is a number from 1 to {PAGE_MAX}"}
+        return 400, {"error": f"invalid limit (expected a number from 1 to {PAGE_MAX})"}
     found = page(after, int(limit))
     if found is None:
-        return 400, {"error": "after is what the page before says as next"}
+        return 400, {"error": "invalid after (expected the value of next of the previous page)"}
     return 200, found
 
 
@@ -61,6 +61,6 @@ def _interest(engine: RoomsEngine, after: str, limit: int) -> dict[str, Any] | N
             return None
         start = int(said[1]), int(said[2], 16)
     interest, following = engine.interest(start, limit)
-    # Ids in hex: they use all 64 bits, and a number of JSON has 53.
+    # Ids in hex: they use all 64 bits, but a number in JSON has 53.
     wanted = [[gateway, f"{room:016x}"] for gateway, room in interest]
     return {"interest": wanted, "next": None if following is None else f"{following[0]}-{following[1]:016x}"}

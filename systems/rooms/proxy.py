@@ -1,4 +1,4 @@
-"""The proxy: takes what clients publish to the room's broker.
+"""The proxy: passes clients' messages to the room's broker.
 
 Its options, its settings and its descriptor; the engine is made in `build.py`.
 """
@@ -23,14 +23,14 @@ RELOADED: Final = ("command_rate", "command_burst", "user_sessions_max", "user_m
 
 
 class Proxy(DoorOptions, frozen=True):
-    """Takes what clients publish to the room's broker."""
+    """Passes clients' messages to the room's broker."""
 
     age_every: Annotated[
         int,
         key(
-            "One of this many publish frames carries its messages' age, for the latency of real messages; 1: of all, for"
+            "One of this many publish frames carries its messages' age, for the latency of real messages; 1: all frames, for"
             " `Message.age`; 0: none",
-            "costs 4 to 61 bytes from broker to gateway each, and is frequent enough for percentiles of a minute",
+            "costs 4 to 61 bytes from broker to gateway each, and is enough for percentiles of a minute",
             "frames",
             ge=0,
             le=1 << 30,
@@ -39,7 +39,8 @@ class Proxy(DoorOptions, frozen=True):
     command_rate: Annotated[
         int,
         key(
-            "Commands of one user, over all its sessions here; with the shared token, of one session",
+            "Limit of one user's commands per second, over all its sessions here; with the shared token, of "
+            "one session",
             "commands are for rare events: each costs an answer per member and per hop",
             "1/s",
             ge=1,
@@ -47,15 +48,15 @@ class Proxy(DoorOptions, frozen=True):
         ),
     ] = 1
     command_burst: Annotated[
-        int, key("Commands of one user at once, after a pause", "one by one", "commands", ge=1, le=10_000)
+        int, key("Burst of one user's commands after a pause", "no burst", "commands", ge=1, le=10_000)
     ] = 1
     user_sessions_max: UserSessions = 64
     user_message_rate: Annotated[
         int,
         key(
-            "Messages of one user, over all its sessions here, and as many at once after a second's pause; with the shared"
-            " token, of one session; 0: no limit. A longer message counts once for each 1,100 bytes",
-            "far above what one program sends; messages beyond wait at their publisher",
+            "Limit of one user's messages per second, over all its sessions here; after a second's pause as many at once."
+            " With the shared token it is each session's limit; 0: no limit. A message counts once per 1,100 bytes",
+            "far above what one program sends; further messages wait at their publisher",
             "1/s",
             ge=0,
             le=100_000_000,
@@ -83,13 +84,14 @@ class ProxySettings(DoorSettings, frozen=True):
     user_message_rate: int
     user_byte_rate: int
     namespaces: list[str] = msgspec.field(default_factory=list[str])
-    """Those of which it tells brokers, as they keep their rooms otherwise than others."""
+    """The namespaces that brokers are told, because their rooms have retention settings."""
     sends: list[tuple[int, int, list[str]]] | None = None
-    """To whom users of a range may send where their token does not say it; None: it takes no messages to users."""
+    """The users to whom a range of users may send if their token has no `send`; None: messages to users are not
+    accepted."""
 
 
 def settle(options: Proxy, around: Around) -> ProxySettings:
-    """Made from the configuration."""
+    """Make the settings from the configuration."""
     return ProxySettings(
         **door_settings(options, around),
         age_every=options.age_every,
@@ -104,7 +106,7 @@ def settle(options: Proxy, around: Around) -> ProxySettings:
 
 
 def sends(around: Around) -> list[tuple[int, int, list[str]]] | None:
-    """To whom users without `send` in their token may send; None where presence does not run."""
+    """The users to whom users without `send` in their token may send; None if presence is off."""
     if not around.runs("presence"):
         return None
     named = [each for each in around.section("users").values() if each.send is not None]
@@ -113,7 +115,7 @@ def sends(around: Around) -> list[tuple[int, int, list[str]]] | None:
 
 
 def split(patterns: str) -> list[str]:
-    """The patterns of a key."""
+    """Split the patterns of a key."""
     return [each for each in patterns.split(",") if each]
 
 
@@ -135,7 +137,7 @@ PROXY: Final = RoleKind(
     secrets=frozenset({"cluster", "names", "token", "users"}),
     registers="serving",
     plural="proxies",
-    count_why="publishers spread over them",
+    count_why="publishers are spread over them",
     always=True,
     ends=10,
     row=40,

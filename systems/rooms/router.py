@@ -12,14 +12,14 @@ from muster_server.plane.options import MachineOptions, Section, key
 from muster_server.systems.rooms.options import PAGES
 
 SQLITE: Final = "sqlite"
-"""The database that needs no URL: a file of its own."""
+"""The URL of a database in a file of the node's folder."""
 
 
 class Database(Section, frozen=True):
     """Where routers store which gateway wants which room, so that a new router knows it before all gateways report.
 
-    All but SQLite need the extra `database` of `muster-server`. No traffic waits for the database, and nothing else
-    changes without it.
+    All databases but SQLite need the extra `database` of `muster-server`. No traffic waits for the database, and
+    nothing else changes without it.
     """
 
     url: Annotated[
@@ -31,7 +31,7 @@ class Database(Section, frozen=True):
         ),
     ] = ""
     password_file: Annotated[
-        str, key("File with the user's password, one line", "the configuration itself holds no secret")
+        str, key("File with the user's password, one line", "the configuration itself contains no secret")
     ] = ""
 
 
@@ -41,8 +41,9 @@ class Router(MachineOptions, frozen=True):
     memberships_max: Annotated[
         int,
         key(
-            "Most memberships (rooms wanted, once per gateway); further ones are refused; memory is taken at start",
-            "64 B each: 1 GiB; changes that wait for peers take up to 66 B each more",
+            "Limit of memberships (a room counts once for each gateway that wants it); further ones are "
+            "refused; memory is allocated at the start",
+            "64 B each: 1 GiB; changes that wait for peers take up to 66 B more each",
             "memberships",
             ge=1,
             le=1 << 25,
@@ -56,7 +57,7 @@ class DatabaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     url: str
     password_file: str
     cluster: str
-    """The instance whose memberships they are."""
+    """The name of the instance that owns the memberships."""
     partition: int
 
 
@@ -68,7 +69,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 def settle(options: Router, around: Around) -> RouterSettings:
-    """Made from the configuration."""
+    """Make the settings from the configuration."""
     database: Database = around.section("database")
     kept = None
     if database.url:
@@ -101,7 +102,7 @@ ROUTER: Final = RoleKind(
     always=True,
     ends=40,
     row=20,
-    # 256 MiB, and as much again for each broker or router that is told all at once: fits into `memory_max`.
+    # 256 MiB, and as much again for each broker or router that receives all at once: fits into `memory_max`.
     pods=Pods(port=7420, keys={"router.memberships_max": "4194304"}),
     received="muster_memberships_received_total",
     sent="muster_memberships_sent_total",

@@ -1,4 +1,4 @@
-"""The system of rooms: its roles, its sections of the configuration, its words of the command."""
+"""The system of rooms: its roles, its sections of the configuration, its commands."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -12,15 +12,15 @@ from muster_server.systems.rooms.proxy import PROXY
 from muster_server.systems.rooms.router import ROUTER, Database
 
 DEMO_ROOM: Final = "demo"
-"""For people: a line of words a second, and what they publish."""
+"""The room for people: a line of text per second, and messages that people publish."""
 LOAD_ROOM: Final = "demo-load"
-"""The checked load, whose messages are no text."""
+"""The room of the checked load, whose messages are binary."""
 
 
 class Demo(Section, frozen=True):
     """The load of `muster up --demo`, in the room `demo-load`."""
 
-    members: Annotated[int, key("Sessions that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
+    members: Annotated[int, key("Number of members that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
     rate: Annotated[int, key("Messages published", "10,000 deliveries a second", "1/s", ge=1, le=100_000)] = 100
     payload_bytes: Annotated[int, key("Size of a message", "a chat line", "bytes", ge=24, le=65_536)] = 200
 

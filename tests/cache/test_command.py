@@ -62,8 +62,8 @@ async def test_watch_prints_each_drop(caches: Makes, redis_of_the_run: RedisServ
     ("words", "code", "said"),
     [
         (["show", "a", "--redis", "redis://127.0.0.1:1"], 69, "the Redis of the cache does not answer: 127.0.0.1:1"),
-        (["show", "a", "--redis", "http://h"], 2, "no URL of a Redis; use redis://"),
-        (["drop", "a\nb", "--redis", "redis://127.0.0.1:1"], 2, "is no key"),
+        (["show", "a", "--redis", "http://h"], 2, "invalid URL of a Redis"),
+        (["drop", "a\nb", "--redis", "redis://127.0.0.1:1"], 2, "invalid key"),
         (["show", "--password-file", "/no/such/file"], 2, "/no/such/file"),
         (["drop"], 2, "required"),
         ([], 2, "required"),

@@ -37,14 +37,14 @@ def test_a_wrong_call_fails_as_the_function_would() -> None:
 
 @pytest.mark.parametrize("template", ["share:{}", "share:{no}", "share:{0}"])
 def test_a_template_that_names_no_argument_is_refused(template: str) -> None:
-    with pytest.raises(Invalid, match="which is no argument of function"):
+    with pytest.raises(Invalid, match="function has no such argument"):
         made(template, 7)
 
 
 def test_a_function_of_any_arguments_is_refused() -> None:
     async def function(*ids: int) -> None: ...
 
-    with pytest.raises(Invalid, match="name them"):
+    with pytest.raises(Invalid, match="name the arguments"):
         Keys("{ids}", function)
 
 
@@ -54,9 +54,9 @@ async def test_a_key_that_is_empty_too_long_or_has_control_characters_is_refused
         return text
 
     for text in ("", "x" * 513, "a\nb", "a\0"):
-        with pytest.raises(Invalid, match="is no key"):
+        with pytest.raises(Invalid, match="invalid key"):
             await page(text)
-        with pytest.raises(Invalid, match="is no key"):
+        with pytest.raises(Invalid, match="invalid key"):
             await cache.drop(text)
     assert await page("ä}{ü") == "ä}{ü"
     await page.drop("ä}{ü")

@@ -147,7 +147,7 @@ async def test_a_room_that_is_away_ends_level_1_and_refuses_drops(caches: Makes,
                 assert cache._hears.until > time.monotonic()
                 address.stop("broker")
                 await until(lambda: cache._hears.until < time.monotonic(), 60)
-                with pytest.raises(muster.Unavailable, match="does not take a drop"):
+                with pytest.raises(muster.Unavailable, match="does not accept a drop"):
                     await cache.drop("share:7")
                 assert await share(7) == 0
                 await cache.close()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from muster.cache.near import OVERHEAD, Kept, Near
+from muster.cache.near import OVERHEAD, Entry, Near
 from muster.cache.weight import weight
 from tests.reference.lru import Lru
 
 
-def kept(value: Any, left_s: float = 60.0) -> Kept:
+def kept(value: Any, left_s: float = 60.0) -> Entry:
     now = monotonic()
-    return Kept(value, now + left_s, now + left_s, now + left_s, 0.0, b"", weight(value))
+    return Entry(value, now + left_s, now + left_s, now + left_s, 0.0, b"", weight(value))
 
 
 @pytest.fixture(params=[Near, Lru], ids=["moka", "lru"])

@@ -317,9 +317,9 @@ async def _closed_after(cache: Cache, read: Any) -> None:
 
 def test_what_is_no_setting_is_refused() -> None:
     for options, words in (
-        ({"url": "http://h"}, r"no URL of a Redis; use redis://"),
-        ({"url": "redis://:secret@h"}, "no password"),
-        ({"url": "redis+sentinel://a,b"}, "no URL of a Redis"),
+        ({"url": "http://h"}, r"invalid URL of a Redis"),
+        ({"url": "redis://:secret@h"}, "has a password"),
+        ({"url": "redis+sentinel://a,b"}, "invalid URL of a Redis"),
         ({"name": ""}, "no key"),
         ({"name": "a{b"}, "braces"),
         ({"near_bytes": 0}, "near_bytes is 0"),
@@ -332,5 +332,5 @@ def test_what_is_no_setting_is_refused() -> None:
             Cache(**options)
         assert "secret" not in str(error.value)
     cache = Cache()
-    with pytest.raises(Invalid, match="fresh_s is above 0"):
+    with pytest.raises(Invalid, match="fresh_s must be above 0"):
         cache.cached("a", fresh_s=0)

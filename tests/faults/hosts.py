@@ -191,7 +191,7 @@ class Hosts:
         ends: dict[str, list[muster.instance.Endpoint]] = {"gateway": [], "proxy": []}
         for node in self._nodes:
             if node.role in ends and node.process.poll() is None:
-                told = node.lines("clients reach it")[-1]
+                told = node.lines("serving clients")[-1]
                 ends[node.role].append((*told["address"], told["public_key"]))
         return muster.Address(tuple(ends["gateway"]), tuple(ends["proxy"]), (self.path / "token").read_bytes())
 

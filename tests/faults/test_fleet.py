@@ -289,7 +289,7 @@ async def test_a_fleet_runs_on_servers_of_others(
             checked = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
             fleet = {each["text"]: each["level"] for each in checked if each["check"] == "fleet"}
             assert fleet[f"broker {outside.host}:{outside.port} takes plane"] == "ok"
-            assert fleet["Redis answers: sessions and counts are kept"] == "ok"
+            assert fleet["Redis answers: sessions and counts are stored"] == "ok"
     finally:
         await outside.stop()
         await kept.running.stop()

@@ -17,7 +17,7 @@ ROOMS = [f"room-{number}" for number in range(24)]
 RATE = 300.0
 REFUSED = "handshake refused: the peer proved no key listed in nodes_file"
 STAYS = "not reloaded, the old configuration stays"
-SILENT = "a node answers but refuses our handshake: it has another cluster secret, or does not list our key"
+SILENT = "a node refused the handshake of this node: it has another cluster secret, or does not list this node's key"
 
 
 def links(*nodes: Node) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_al
             await take(*kept)
             await until(lambda: not links(stolen), PATIENT_S)
             out_s = asyncio.get_running_loop().time() - began
-            await until(lambda: stolen.lines("cut off, clients are sent to others"), PATIENT_S)
+            await until(lambda: stolen.lines("cut off, sending clients to other servers"), PATIENT_S)
             await until(lambda: stolen.get("/api/v1/status")[1]["gauges"]["sessions"] == 0, PATIENT_S)
             await friend.publish("theirs", b"back")
             assert cast(muster.Message, await anext(heard)).data == b"back"  # at another gateway
@@ -168,20 +168,20 @@ async def test_a_node_takes_its_number_from_the_list_and_without_a_line_there_sa
     code, said = await hosts.said("router", "--name", "router")
     assert (code, said) == (
         78,
-        f"muster: {listing}: this node is not in it; its line is: NUMBER router {public_key(str(key))}\n",
+        f"muster: {listing}: this node is not listed; add the line: NUMBER router {public_key(str(key))}\n",
     )
     listing.write_text(f"40 gateway {public_key(str(key))}\n")
     code, said = await hosts.said("router", "--name", "router")
     assert code == 78
-    assert "the key of this router is that of a gateway there" in said
+    assert "of this router is listed as that of a gateway" in said
     listing.write_text(f"40 router {public_key(str(key))}\n")
     node = hosts.start("router", "router")
     await until(lambda: node.lines("registered"), PATIENT_S)
     assert number(node) == 40
 
     for content, wrong in (
-        ("", "this node is not in it"),
-        (f"41 router {public_key(str(key))}", "this is node 40, and there it is 41"),
+        ("", "this node is not listed"),
+        (f"41 router {public_key(str(key))}", "this node has the number 40, but the file lists its key with 41"),
     ):
         listing.write_text(content)
         await refuses(node)
@@ -190,7 +190,7 @@ async def test_a_node_takes_its_number_from_the_list_and_without_a_line_there_sa
     key.write_text("5e" * 32)
     listing.write_text(f"40 router {public_key(str(key))}")
     await refuses(node)
-    assert node.lines(STAYS)[-1]["error"] == "cluster.node_key_file: has another key now, which needs a restart"
+    assert node.lines(STAYS)[-1]["error"] == "cluster.node_key_file: the key has changed, which needs a restart"
     assert await node.end() == 0
 
 

@@ -264,7 +264,7 @@ async def test_count_comes_into_the_room_of_its_item_at_most_ten_times_a_second(
             assert len(counts) <= 10 * (time.monotonic() - began) + 2
             dead = instance.kill("proxy")
             for user in range(10):
-                assert await redis.setbit("share:1000", user, 0) == 1, "likes go on"
+                assert await redis.setbit("share:1000", user, 0) == 1, "likes continue"
             await instance.back("proxy", dead)
             async with asyncio.timeout(PATIENT_S):
                 async for message in room:

@@ -71,8 +71,8 @@ async def test_a_user_who_never_comes_is_a_dead_letter_with_the_reason_or_expire
 
 async def test_what_no_device_takes_is_refused_at_once(shared: Instance) -> None:
     for target, text, why in (
-        ("user:me", "x", "names no user"),
-        (f"user:{1 << 64}", "x", "names no user"),
+        ("user:me", "x", "invalid user"),
+        (f"user:{1 << 64}", "x", "invalid user"),
         ("", "x" * 961, "at most 960"),
     ):
         words = ["delay", "send", "alerts", text, *(["--target", target] if target else [])]

@@ -195,7 +195,7 @@ async def test_what_is_forged_in_the_registry_is_refused_in_a_line_and_changes_n
             await came(ledger)
             assert instance.metrics("proxy")["registry_refused"] >= len(forged) + len(counts)
             await tree.close()
-    assert line(instance, "registry: refused", path="gateway/r-other-role", cause="says that it is a broker")
+    assert line(instance, "registry: refused", path="gateway/r-other-role", cause="has the role broker")
     nothing_lost(ledger)
 
 

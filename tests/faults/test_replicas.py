@@ -51,7 +51,7 @@ async def changed(instance: Instance, ledger: Ledger) -> dict[str, float]:
         await came(ledger)
         refused = await asyncio.to_thread(told, instance, "cluster", "replica", "remove", "broker", "1", "broker-2")
         assert refused.returncode == 75
-        assert "muster: broker-2 is the last of partition 1 of broker that runs" in refused.stderr
+        assert "muster: broker-2 is the last running node of partition 1 of broker" in refused.stderr
         await until(instance.interest_agrees, PATIENT_S)
         return {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
 
@@ -85,7 +85,7 @@ async def test_replicas_come_and_go_in_zookeeper_and_lose_no_message(
         (("replica", "remove", "broker", "0", "2"), 1, "muster up --registry embedded"),
         (("replica", "remove", "broker", "0", "99"), 1, "the instance has no node 99"),
         (("replica", "remove", "router", "0", "2"), 1, "2 is not a replica of partition 0 of router, but broker"),
-        (("remove", "broker"), 1, "broker is a replica: muster cluster replica remove broker 0 broker"),
+        (("remove", "broker"), 1, "broker is a replica; use muster cluster replica remove broker 0 broker"),
     ],
 )
 async def test_who_asks_for_what_cannot_be_is_told_in_a_line(

@@ -183,9 +183,9 @@ async def test_a_wrong_file_of_the_admin_port_ends_a_node_at_once_by_one_line_al
     (tmp_path / "empty").write_text("")
     good = {"token_file": "token", "tls_cert_file": "server.pem", "tls_key_file": "server.key"}
     for key, file, said in (
-        ("token_file", "empty", "is empty, which would let everybody in"),
-        ("tls_cert_file", "token", "cannot be used with"),
-        ("tls_key_file", "names.key", "cannot be used with"),
+        ("token_file", "empty", "is empty, which would admit every client"),
+        ("tls_cert_file", "token", "cannot use"),
+        ("tls_key_file", "names.key", "cannot use"),
     ):
         admin = {name: str(tmp_path / each) for name, each in (good | {key: file}).items()}
         hosts = Hosts(tmp_path, "embedded", admin=admin)
@@ -204,7 +204,7 @@ async def test_who_waits_for_the_registry_keeps_its_ports(tmp_path: Path) -> Non
     with hosts.running():
         gateway = hosts.start("gateway", "gateway")
         await until(lambda: gateway.lines("waits for the registry embedded"), PATIENT_S)
-        address = tuple(gateway.lines("clients reach it")[0]["address"])
+        address = tuple(gateway.lines("serving clients")[0]["address"])
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other, pytest.raises(OSError, match="in use"):
             other.bind(address)
         async with RegistryServer(tmp_path, structlog.get_logger()):
@@ -244,7 +244,7 @@ async def test_who_finds_a_later_process_of_its_name_says_so_and_ends(hosts: Hos
         later = hosts.start("gateway", "gateway", MUSTER_SERVE__DIR=str(tmp_path / "another-host"))
         assert await asyncio.to_thread(former.process.wait, PATIENT_S) == 78
         await hosts.serve(later)
-        assert "muster: gateway is registered by a later process, so this one has ended" in log.read()
+        assert "muster: a later process registered as gateway, so this one has ended" in log.read()
     await until(lambda: states(nodes[0]).get(number(later)[0]) == "running", PATIENT_S)
     assert later.process.poll() is None
 
@@ -345,7 +345,7 @@ async def test_a_gateway_without_the_signing_key_is_certified_by_the_words_of_it
         return any(path.startswith("gateway/") for path in said["registry"]["refused"])
 
     await until(refused, PATIENT_S)
-    (line,) = gateway.lines("clients will not come: no good certificate")
+    (line,) = gateway.lines("no valid certificate, so clients will not connect")
     words, _, target = line["mend"].removeprefix("muster ").partition(" > ")
     assert target == str(file)
     code, said, errors = await hosts.asked(*words.split())
@@ -419,7 +419,7 @@ async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(host
         ("router", "ready", "running"),
         ("gateway", "no answer", "running"),
     ]
-    assert layers[3]["due"] == ["proxy: there is none: add one"]
+    assert layers[3]["due"] == ["proxy: no node runs: add one"]
     assert (code, errors.count("\n")) == (75, 1)
     assert errors.startswith("muster: gateway does not answer on 127.0.0.1:")
 
@@ -455,19 +455,19 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
         what = (
             "start it on its host: muster serve broker --cluster chat --partition 0 "
             if change == "add"
-            else "end it on "
+            else "stop it on "
         )
         assert line.startswith(f"muster: {what}"), line
         return waiting
 
     adding = await told("add")
     code, _, errors = await hosts.asked("cluster", "replica", "remove", "broker", "0", "chat-a", *CHAT, *NAMED)
-    last = "muster: chat-a is the last of partition 0 of broker/chat that runs: add another one first\n"
+    last = "muster: chat-a is the last running replica of partition 0 of broker/chat: add another one first\n"
     assert (code, errors) == (75, last)
     code, _, errors = await hosts.asked("cluster", "replica", "remove", "broker", "0", "router", *CHAT, *NAMED)
     assert (code, "router is not a replica of partition 0 of broker/chat, which has chat-a" in errors) == (1, True)
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "1", *CHAT, *NAMED)
-    assert (code, errors) == (1, "muster: broker/chat has no partition 1, the last one is 0\n")
+    assert (code, errors) == (1, "muster: broker/chat has no partition 1; its last one is 0\n")
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "0", "--cluster", "chit", *NAMED)
     assert (code, errors) == (1, "muster: there is no broker/chit, only broker/chat, router\n")
     assert adding.returncode is None, "it waits until somebody starts one"
@@ -630,11 +630,11 @@ async def test_sighup_takes_no_secrets_that_cannot_follow_those_in_force(hosts: 
     for content, changes, wrong in (
         ("no hex", {}, f"{other}: is not hex"),
         ("ab" * 31, {}, f"{other}: has 31 bytes, not 32"),
-        ("ab" * 32, {"other_key_id": 1}, "cluster.other_key_id: 1 is the id of cluster.secret_file already"),
+        ("ab" * 32, {"other_key_id": 1}, "cluster.other_key_id: 1 is also the id of cluster.secret_file"),
         ((hosts.path / "cluster.secret").read_text(), {}, f"{other} has the same secret as cluster.secret_file"),
         ("ab" * 32, {"other_secret_file": "/nowhere/secret"}, "/nowhere/secret: cannot be read"),
-        ("ab" * 32, {"key_id": 3}, "cluster.key_id: links are made with key 1 now: keep it"),
-        ("ab" * 32, {"secret_file": str(other), "other_secret_file": ""}, "key 1 is another secret now"),
+        ("ab" * 32, {"key_id": 3}, "cluster.key_id: new links use key 1 now; keep it"),
+        ("ab" * 32, {"secret_file": str(other), "other_secret_file": ""}, "key 1 has a different secret now"),
         ("ab" * 32, {"secret_file": str(other), "key_id": 2, "other_secret_file": ""}, "key 1 now: keep it"),
     ):
         other.write_text(content)
@@ -690,7 +690,9 @@ async def test_the_cluster_s_secret_is_replaced_under_load_and_who_knows_the_for
         late = hosts.start(
             "late", "gateway", MUSTER_CLUSTER__SECRET_FILE=cluster["secret_file"], MUSTER_CLUSTER__KEY_ID="1"
         )
-        text = "a node answers but refuses our handshake: it has another cluster secret, or does not list our key"
+        text = (
+            "a node refused the handshake of this node: it has another cluster secret, or does not list this node's key"
+        )
         await until(lambda: len(late.lines(text)) == 4, PATIENT_S)
         assert not late.serves()
         assert links(late) == []
@@ -779,7 +781,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
             [],
             {"MUSTER_SERVE__ADMIN": "192.0.2.1:7490"},
             78,
-            "serve.admin: other hosts reach 192.0.2.1; set admin.token_file",
+            "serve.admin: other hosts can reach 192.0.2.1; set admin.token_file",
         ),
         ("broker", [], {"MUSTER_SERVE__BROKER_PARTITIONS": "3"}, 78, "3 partitions are not a power of two"),
         ("router", [], {"MUSTER_SERVE__DIR": "/proc/nowhere"}, 1, "set serve.dir"),
@@ -788,7 +790,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("router", ["--name", "no name"], {}, 78, "serve.name = 'no name'"),
         ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has no partition"),
         ("broker", ["--cluster", "no name"], {}, 78, "serve.cluster = 'no name'"),
-        ("gateway", ["--cluster", "chat"], {}, 2, "--cluster: a gateway belongs to no cluster, it serves all"),
+        ("gateway", ["--cluster", "chat"], {}, 2, "--cluster: a gateway serves all clusters; leave out --cluster"),
         ("server", [], {}, 2, "'server'"),
     ],
 )

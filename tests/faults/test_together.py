@@ -110,7 +110,7 @@ def address(hosts: Hosts, edges: list[Node]) -> muster.Address:
     """The servers of these processes, for clients."""
     ends: dict[str, list[muster.instance.Endpoint]] = {role: [] for role in EDGE}
     for node in edges:
-        for told in node.lines("clients reach it"):
+        for told in node.lines("serving clients"):
             ends[told["role"]].append((*told["address"], told["public_key"]))
     return muster.Address(tuple(ends["gateway"]), tuple(ends["proxy"]), (hosts.path / "token").read_bytes())
 
@@ -179,8 +179,8 @@ async def test_edges_and_cores_on_hosts_restart_in_turn_and_lose_no_message(
 async def test_roles_that_share_no_process_are_named(hosts: Hosts) -> None:
     for roles, wrong in {
         "gateway,nobody": "invalid role 'nobody': one of router, broker, gateway, proxy",
-        "gateway,gateway": "gateway is named twice: a second node of a role has a process of its own",
-        "gateway,prober": "a prober has a process of its own; these may share one: router, broker, gateway, proxy",
+        "gateway,gateway": "gateway is named twice; run a second node of a role in a process of its own",
+        "gateway,prober": "a prober needs a process of its own; these roles may share one: router, broker, gateway, proxy",
     }.items():
         code, said = await hosts.said(roles)
         assert code == 2
@@ -188,4 +188,4 @@ async def test_roles_that_share_no_process_are_named(hosts: Hosts) -> None:
     hosts.write(serve=hosts.sections["serve"] | {"certificate_file": "/etc/muster/one.json"})
     code, said = await hosts.said("gateway,proxy")
     assert code == 78
-    assert "serve.certificate_file: is the certificate of one server; gateway and proxy" in said
+    assert "serve.certificate_file: certifies one server only; for gateway and proxy" in said

@@ -208,8 +208,8 @@ async def test_a_user_is_in_the_rooms_of_its_token_until_that_is_revoked(make: M
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
-        ({"key_id": 2}, "cluster.key_id: links are made with key 1 now: keep it"),
-        ({}, "cluster.key_id: key 1 is another secret now"),
+        ({"key_id": 2}, "cluster.key_id: new links use key 1 now; keep it"),
+        ({}, "cluster.key_id: key 1 has a different secret now"),
     ],
 )
 async def test_sighup_to_an_instance_takes_no_secret_that_its_nodes_cannot_follow(

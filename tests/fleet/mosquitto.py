@@ -11,7 +11,7 @@ import structlog
 
 from muster_server.control.cluster.programs import Running
 from muster_server.control.host.ports import Ports
-from muster_server.plane.kind import Berth, named
+from muster_server.plane.kind import Launch, named
 from muster_server.systems.fleet.broker import PROGRAM, SECRET, access, enroll, plane_user
 
 needs_mosquitto = pytest.mark.skipif(
@@ -31,21 +31,21 @@ class Mosquitto:
         self.folder = folder
         self.words = enroll(folder, clients)
         found = shutil.which(PROGRAM.binary, path="/usr/sbin:/usr/bin") or ""
-        berth = Berth(folder, self.host, self.port, lambda name: None)
+        launch = Launch(folder, self.host, self.port, lambda name: None)
         self.changes = 0
-        self.running = Running(PROGRAM, found, berth, structlog.get_logger(), self._changed)
+        self.running = Running(PROGRAM, found, launch, structlog.get_logger(), self._changed)
 
     def configure(self, change: Callable[[str], str], users: Sequence[str] = ("plane",)) -> None:
         """Have another configuration, as a broker that is not ours."""
         prepare = self.running.program.prepare
         plane_users = "".join(access().partition("pattern")[1:])
 
-        def changed(berth: Berth) -> list[str]:
-            arguments: list[str] = named(prepare)(berth)
-            file = berth.folder / "mosquitto.conf"
+        def changed(launch: Launch) -> list[str]:
+            arguments: list[str] = named(prepare)(launch)
+            file = launch.folder / "mosquitto.conf"
             file.write_text(change(file.read_text()))
             all_topics = "".join(f"user {user}\ntopic readwrite fleet/#\n\n" for user in users)
-            (berth.folder / "acl").write_text(all_topics + plane_users)
+            (launch.folder / "acl").write_text(all_topics + plane_users)
             return arguments
 
         self.running.prepare = changed

@@ -14,7 +14,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from muster_server.control.errors import UserError
-from muster_server.plane.kind import Berth
+from muster_server.plane.kind import Launch
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.broker import BrokerError, access, configuration, enroll, password_line, prepare
 from muster_server.systems.fleet.dispatcher import Answer
@@ -246,7 +246,7 @@ async def test_a_broker_that_is_killed_comes_back_and_has_its_plane_again(tmp_pa
 
 @needs_mosquitto
 async def test_a_broker_dies_with_the_process_that_runs_it(tmp_path: Path) -> None:
-    arguments = prepare(Berth(tmp_path, "127.0.0.1", 0, lambda name: None))
+    arguments = prepare(Launch(tmp_path, "127.0.0.1", 0, lambda name: None))
     code = (
         "import os, subprocess, sys, time\n"
         "tied = [sys.executable, '-m', 'muster_server.control.cluster.tied', str(os.getpid()), '/bin/sleep', '600']\n"
@@ -291,7 +291,7 @@ async def test_a_user_that_is_added_comes_in_after_a_reload(broker: Mosquitto) -
 @needs_mosquitto
 async def test_a_program_that_cannot_start_is_one_clear_line(broker: Mosquitto, tmp_path: Path) -> None:
     second = Mosquitto(tmp_path / "second")
-    second.running._berth = Berth(second.folder, "127.0.0.1", 1 << 17, lambda name: None)
+    second.running._launch = Launch(second.folder, "127.0.0.1", 1 << 17, lambda name: None)
     with pytest.raises(UserError, match=r"mosquitto ended with \d+: .*"):
         await second.start()
     assert second.pid == 0
@@ -299,14 +299,14 @@ async def test_a_program_that_cannot_start_is_one_clear_line(broker: Mosquitto, 
 
 def test_names_that_would_write_another_line_or_topic_are_refused() -> None:
     for name in ("a:b", "a\nb", "", "+", "#", "a/b", "x" * 65):
-        with pytest.raises(BrokerError, match="bad client name"):
+        with pytest.raises(BrokerError, match="invalid client name"):
             password_line(name, "word")
 
 
 def test_files_are_for_the_owner_alone_and_clients_stay_when_it_starts_again(tmp_path: Path) -> None:
     (word,) = enroll(tmp_path, ["a1"]).values()
     before = (tmp_path / "users").read_text()
-    prepare(Berth(tmp_path, "127.0.0.1", 1, lambda name: None))
+    prepare(Launch(tmp_path, "127.0.0.1", 1, lambda name: None))
     after = (tmp_path / "users").read_text()
     for file in ("users", "plane.secret"):
         assert (tmp_path / file).stat().st_mode & 0o777 == 0o600

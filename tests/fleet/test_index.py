@@ -141,14 +141,14 @@ def test_every_change_moves_the_counter_of_changes() -> None:
 @pytest.mark.parametrize(
     ("update", "problem"),
     [
-        (Update("a/b", 1, 1, {}), "bad client name 'a/b'"),
-        (Update("a+", 1, 1, None), "bad client name"),
-        (Update("x" * 65, 1, 1, {}), "bad client name"),
-        (Update("a\n", 1, 1, {}), "bad client name"),
+        (Update("a/b", 1, 1, {}), "invalid client name 'a/b'"),
+        (Update("a+", 1, 1, None), "invalid client name"),
+        (Update("x" * 65, 1, 1, {}), "invalid client name"),
+        (Update("a\n", 1, 1, {}), "invalid client name"),
         (Update("a", 1, 1, {"colour": ["red"]}), "unknown attribute 'colour'"),
-        (Update("a", 1, 1, {"tag": ["x" * 65]}), "bad value"),
-        (Update("a", 1, 1, {"tag": [""]}), "bad value"),
-        (Update("a", 1, 1, {"tag": ['"']}), "bad value"),
+        (Update("a", 1, 1, {"tag": ["x" * 65]}), "invalid value"),
+        (Update("a", 1, 1, {"tag": [""]}), "invalid value"),
+        (Update("a", 1, 1, {"tag": ['"']}), "invalid value"),
         (Update("a", 1, 1, {"tag": [str(n) for n in range(33)]}), "33 values"),
     ],
 )

@@ -88,7 +88,7 @@ def test_what_cannot_be_begun_is_refused_and_changes_nothing(monkeypatch: pytest
         runs.begin(0, ONE, ["b"], 1)
     with pytest.raises(RunsError, match="a client twice"):
         runs.begin(0, ("x", 1), ["b", "b"], 2)
-    with pytest.raises(RunsError, match="waits for no replacements"):
+    with pytest.raises(RunsError, match="needs no replacements"):
         runs.replaced(0, ONE, ["b"])
     monkeypatch.setattr(module, "CLIENTS_MAX", 2)
     with pytest.raises(RunsError, match="no room"):
@@ -98,7 +98,7 @@ def test_what_cannot_be_begun_is_refused_and_changes_nothing(monkeypatch: pytest
         runs.begin(0, ("x", 1), ["b"], 1)
     only_replace(runs, 200)
     for wrong in (["b", "c"], ["a"]):
-        with pytest.raises(RunsError, match="too many or were asked before"):
+        with pytest.raises(RunsError, match="too many replacements, or clients that were asked before"):
             runs.replaced(200, ONE, wrong)
     assert runs.in_flight == 1
     with pytest.raises(ValueError, match="receipt_ms"):

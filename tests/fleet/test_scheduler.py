@@ -258,7 +258,7 @@ async def test_a_minute_that_was_missed_is_told_from_one_with_nothing_due(house:
     idle = next(minute for minute in (START + 19, START + 20) if minute not in due_at)
     for run, why in (
         (f"third@{idle}", f"nothing of task third was due in minute {idle}"),
-        (f"third@{START + 99}", "is not handed out yet"),
+        (f"third@{START + 99}", "has not been handed out yet"),
         (f"nothing@{idle}", "there is no run nothing"),
         ("a\0b@7", "there is no run"),
         (f"third@{'9' * 40}", "there is no run"),
@@ -410,7 +410,7 @@ async def test_an_open_run_that_cannot_be_read_stops_no_other_one(house: House) 
     await house.settled(START + 1)
     runs = await house.runs()
     bad, each = runs["bad", START + 1], runs["each", START + 1]
-    assert (bad.state, bad.reason) == ("missed", "the stored run cannot be read")
+    assert (bad.state, bad.reason) == ("missed", "the stored run is unreadable")
     assert each.state == "done"
 
 
@@ -496,7 +496,7 @@ async def test_more_tasks_than_fit_are_refused_and_the_first_ones_run(
 @pytest.mark.parametrize(
     ("field", "text", "why"),
     [
-        ("kind", "k" * 65, "kind: 65 characters; 64 are allowed"),
+        ("kind", "k" * 65, "kind: too long: 65 characters (limit 64)"),
         ("target", "t" * 1_025, "target: 1025 characters"),
         ("kind", "a\0b", "NUL"),
         ("target", "\0", "NUL"),
@@ -535,7 +535,7 @@ async def test_a_run_that_the_database_refuses_is_missed_and_its_clients_are_fre
     assert (missed.state, missed.reason) == ("missed", "the database cannot hold this run: too large")
     assert done.state == "done"
     assert schema.run_name(*bad) in house.nodes.released
-    assert not [run for _, run in house.air.orders if run == schema.run_name(*bad)], "nobody was asked"
+    assert not [run for _, run in house.air.orders if run == schema.run_name(*bad)], "no client was asked"
     assert leading.unstored == 1
 
 

@@ -75,7 +75,7 @@ def test_no_bytes_do_anything_else_than_be_refused(kind: str, payload: bytes) ->
 
 def test_an_order_that_is_too_large_is_not_sent() -> None:
     order = Order("ping@1", "ping", "example.org", 5_000, 30_000, {"data": "x" * 20_000})
-    with pytest.raises(SchemaError, match=r"run ping@1: an order of .* bytes"):
+    with pytest.raises(SchemaError, match=r"run ping@1: order too long: .* bytes"):
         schema.written(order)
 
 

@@ -91,8 +91,8 @@ def test_and_binds_closer_than_or() -> None:
         ("country=1 ; x", "unexpected character ';'", 11),
         ('country="x', "unexpected character '\"'", 9),
         ('country=""', "value expected", 9),
-        ("CN_520000_1", "a mark is [device_]country_province_city_carrier, not 'CN_520000_1'", 1),
-        ("CN__522200_1", "a mark is", 1),
+        ("CN_520000_1", "invalid mark 'CN_520000_1' (expected [device_]country_province_city_carrier)", 1),
+        ("CN__522200_1", "invalid mark", 1),
         ("or", "attribute, mark, 'not' or '(' expected, not 'or'", 1),
     ],
 )

@@ -13,7 +13,7 @@ import structlog
 
 from muster_server.control.cluster.programs import Running
 from muster_server.control.host.ports import Ports
-from muster_server.plane.kind import Berth
+from muster_server.plane.kind import Launch
 from muster_server.plane.redis.server import SECRET
 from muster_server.systems.fleet import redis as module
 from muster_server.systems.fleet.index import Update
@@ -36,9 +36,9 @@ class Server:
         with Ports() as ports:
             self.host, self.port = ports.tcp("test", "127.0.0.1")
         self.folder = folder
-        berth = Berth(folder, self.host, self.port, lambda name: None)
+        launch = Launch(folder, self.host, self.port, lambda name: None)
         found = shutil.which(PROGRAM.binary) or ""
-        self.running = Running(PROGRAM, found, berth, structlog.get_logger(), lambda: None)
+        self.running = Running(PROGRAM, found, launch, structlog.get_logger(), lambda: None)
 
     def sessions(self, waiting: Waiting, records: list[Update]) -> Sessions:
         word = (self.folder / SECRET).read_text().strip()

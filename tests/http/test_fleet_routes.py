@@ -187,7 +187,7 @@ async def test_a_run_that_is_refused_costs_nothing(beside: Beside, scheduler: Sc
 async def test_a_run_that_the_scheduler_refuses_costs_nothing(beside: Beside, scheduler: Scheduler) -> None:
     client = beside.client("measure:*")
     said = {"kind": "ping", "pick": 1 << 20}
-    scheduler.refuses = CallError("busy", "too many runs are watched")
+    scheduler.refuses = CallError("busy", "too many watched runs")
     for _ in range(3):
         assert (await client.post("/api/v1/fleet/runs", json=said)).json()["code"] == "busy"
     scheduler.refuses = None

@@ -54,7 +54,7 @@ def test_a_query_of_known_words_is_taken(raw: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        ("in_s=60", r"unknown word 'in_s'; this path takes limit, states"),
+        ("in_s=60", r"unknown query parameter 'in_s'; this path accepts limit, states"),
         ("=1", "unknown word ''"),
         ("Limit=1", "unknown word 'Limit'"),
         ("limit=1&limit=2", "limit twice"),

@@ -303,7 +303,7 @@ async def test_dead_database_costs_nothing_but_its_rows(start: Start, served: Se
         said = node.behind.status()
         assert (said["connected"], said["items_behind"]) == (False, 1)
         assert said["error"]
-        assert "not written" in node.behind.note()
+        assert "cannot write" in node.behind.note()
     served.start()
     async with asyncio.timeout(PATIENT_S):
         while not await node.behind.tried():  # noqa: ASYNC110 - the server takes its time

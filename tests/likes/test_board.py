@@ -108,9 +108,9 @@ async def test_earlier_life_of_a_node_gets_nothing_more(join: Join) -> None:
 
 async def test_other_number_of_partitions_is_refused(join: Join) -> None:
     await join(1)
-    with pytest.raises(Mismatch, match="4 partitions, and not 8"):
+    with pytest.raises(Mismatch, match="4 partitions of likes, but"):
         await join(2, partitions=8)
-    with pytest.raises(Mismatch, match="another folder"):
+    with pytest.raises(Mismatch, match="different folder"):
         await join(2, place="b")
 
 

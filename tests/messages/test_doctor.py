@@ -8,7 +8,7 @@ def test_held_targets_and_old_overdue_messages_are_told() -> None:
     found = judged("center-1", {"overdue": {"messages": 7, "oldest_s": 61.0}, "held": held})
     assert [(each.level, each.mend) for each in found] == [
         ("warn", "muster topic show orders"),
-        ("warn", "muster topic stats TOPIC, muster topic show TOPIC"),
+        ("warn", "run muster topic stats TOPIC and muster topic show TOPIC"),
     ]
     assert "failing" in found[0].text
     assert "7 messages are overdue, the oldest for 61 s" in found[1].text

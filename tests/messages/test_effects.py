@@ -152,7 +152,7 @@ async def test_questions_of_strangers_are_not_asked_and_slow_answers_ask_again(p
     with pytest.raises(Invalid, match="coroutine"):
         made.answer_sync(signed(id, body), body)
     assert effects(client, lambda *_: "abort").answer_sync(signed(id, body), body) == Answer(200, "ABORT")
-    with pytest.raises(Invalid, match="not commit, abort or unknown"):
+    with pytest.raises(Invalid, match="expected commit, abort or unknown"):
         effects(client, lambda *_: "yes").answer_sync(signed(id, body), body)
     with pytest.raises(Invalid, match="check-backs"):
         made.message(CHECKS, 1)

@@ -153,8 +153,8 @@ async def test_a_move_the_wrong_way_is_refused_and_says_where_the_message_is(rec
     assert isinstance(later, Refused)
     assert (sooner.code, later.code) == ("conflict", "conflict")
     assert "2096-10-02T07:07:40.000+00:00" in sooner.detail
-    assert "advance moves it to a sooner time" in sooner.detail
-    assert "postpone moves it to a later time" in later.detail
+    assert "use advance to move it to an earlier time" in sooner.detail
+    assert "use postpone to move it to a later time" in later.detail
     assert isinstance(postponed, Changed)
     assert isinstance(advanced, Changed)
     assert advanced.due_at == NOW + 65_000

@@ -63,7 +63,7 @@ async def test_any_damaged_file_of_the_schedule_is_named_and_the_rest_comes_back
             continue
         assert report.faults[0].file.startswith(str(folder)), name
         done = store.repair(tmp_path / f"aside-{number}")
-        assert "made again with" in done[0]
+        assert "rebuilt with" in done[0]
         assert await held(folder) >= MESSAGES - 1, (name, report.faults)
         assert not store.check().faults, name
 
@@ -95,13 +95,13 @@ def test_lost_or_damaged_topics_come_back_with_their_key_from_the_schedules_copy
         topics(tmp_path).open(copy)
     store = TopicsStore(file, copy)
     assert [fault.file for fault in store.check().faults] == [str(file)]
-    assert "made again from" in store.repair(tmp_path / "aside")[0]
+    assert "restored from" in store.repair(tmp_path / "aside")[0]
     third = topics(tmp_path)
     third.open(copy)
     assert third.key == first.key
     book = json.loads(copy.read_bytes())
     copy.write_text(json.dumps(book | {"key": "0" * 64}))
-    assert "another key" in store.check().faults[0].text
+    assert "different key" in store.check().faults[0].text
 
 
 def test_damaged_answers_keep_the_rows_that_can_be_read(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_lists_of_networks_are_bounded_over_changes_too(file: TopicsFile) -> Non
         file.create(NewTopic(name=f"t{number}", callback="https://a.example/", allowed=(f"10.{number}.0.0/16",)))
     file.create(NewTopic(name="other", callback="https://a.example/"))
     file.change("t0", TopicChange(allowed=("10.98.0.0/16", "10.99.0.0/16")), NOW)
-    with pytest.raises(TopicError, match="different lists"):
+    with pytest.raises(TopicError, match="different network lists"):
         file.change("orders", TopicChange(allowed=("10.97.0.0/16",)), NOW)
 
 

@@ -418,7 +418,7 @@ async def test_nothing_is_written_where_nothing_can_be_prepared(shop: Shop, tmp_
     with pytest.raises(Invalid, match="delay"):
         shop.messages.transaction(session, "orders", 1, in_s=float("nan"))
     other = engine(f"sqlite:///{tmp_path}/other.db")
-    with pytest.raises(Invalid, match="another database"):
+    with pytest.raises(Invalid, match="a database other than"):
         shop.messages.transaction(AsyncSession(other), "orders", 1)
 
 
@@ -437,7 +437,7 @@ async def test_a_database_that_dies_at_the_commit_knows_the_outcome_later(served
         await dying.dispose()
         answer = await shop.check(ids[0])
         assert answer is not None, "the check-back was withdrawn"
-        assert (answer.status, answer.text.startswith("the database does not say")) == (503, True)
+        assert (answer.status, answer.text.startswith("the database did not return")) == (503, True)
         served.start()
         deadline = time.monotonic() + PATIENT_S
         while (answer := await shop.check(ids[0])) is not None and answer.status == 503:

@@ -528,7 +528,7 @@ class User:
         told.in_doubt = False
         if isinstance(changed, Refused):
             assert (changed.code, verb != "cancel") == ("conflict", True), changed
-            assert ("which is sooner" if verb == "advance" else "which is later") in changed.detail, changed
+            assert ("which is earlier" if verb == "advance" else "which is later") in changed.detail, changed
             return
         assert changed.outcome != "unknown", f"{id} was accepted"
         if changed.outcome == "done":

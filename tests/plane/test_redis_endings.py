@@ -47,7 +47,7 @@ async def test_every_form_of_a_client_says_that_its_connection_ended(url: str) -
     else:
         connection = client.connection_pool.make_connection()
     connection._reader, connection._writer = asyncio.StreamReader(), Closed()  # as after `connect`
-    with pytest.raises(Unreachable, match="the connection ended"):
+    with pytest.raises(Unreachable, match="the connection to the Redis ended"):
         await connection.send_command("PING")
     assert not connection.is_connected
     await close()

@@ -212,6 +212,6 @@ async def test_a_relay_whose_log_takes_nothing_says_so_and_one_that_keeps_up_say
     relay.oldest_s = LATE_S - 1
     assert relay.why == ""
     relay.oldest_s = 12.4
-    assert relay.why == "the log has not taken changes for 12 s"
+    assert relay.why == "the log has accepted no change for 12 s"
     relay._why = "kafka://one:9092: no broker answers"
     assert relay.why == "kafka://one:9092: no broker answers", "the log's own words come first"

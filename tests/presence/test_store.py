@@ -157,7 +157,7 @@ async def test_a_store_of_another_instance_of_the_same_name_is_refused_by_writer
         await own.write(EPOCH, 1, packed({7: "of 7"}))
         for refused in (other.begin(EPOCH + 1), other.look(*_engines.PresenceLookup([7], 1).question(0, BUCKETS))):
             with pytest.raises(
-                Foreign, match=r"another instance that is named 'test' too.*instance\.name.*presence\.redis"
+                Foreign, match=r"another instance with the same name 'test'.*instance\.name.*presence\.redis"
             ):
                 await refused
         assert await looked(own, [7]) == ["of 7"]

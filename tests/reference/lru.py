@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from time import monotonic
 
-from muster.cache.near import OVERHEAD, Kept
+from muster.cache.near import OVERHEAD, Entry
 
 
 class Lru:
@@ -11,12 +11,12 @@ class Lru:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, Entry] = OrderedDict()
 
     def clear(self) -> None:
         self._kept.clear()
 
-    def get(self, key: str) -> Kept | None:
+    def get(self, key: str) -> Entry | None:
         kept = self._kept.get(key)
         if kept is not None and kept.ends <= monotonic():
             self.remove(key)
@@ -25,7 +25,7 @@ class Lru:
             self._kept.move_to_end(key)
         return kept
 
-    def put(self, key: str, kept: Kept) -> None:
+    def put(self, key: str, kept: Entry) -> None:
         if len(key) + OVERHEAD + kept.weight > self._bytes_max:
             return
         self._kept[key] = kept

@@ -39,8 +39,8 @@ def sends(monkeypatch: pytest.MonkeyPatch, comes: muster.Outcome | BaseException
     ("comes", "code", "outcome", "words"),
     [
         (muster.Delivered(2), 0, {"outcome": "delivered", "members": 2}, "delivered to 2 members"),
-        (muster.NoMember(), 3, {"outcome": "no_member", "members": 0}, "nobody is in the room"),
-        (muster.Expired(1), 4, {"outcome": "expired", "members": 1}, "expired; 1 member had it by then"),
+        (muster.NoMember(), 3, {"outcome": "no_member", "members": 0}, "the room has no member"),
+        (muster.Expired(1), 4, {"outcome": "expired", "members": 1}, "expired; 1 member had confirmed it"),
     ],
 )
 def test_each_outcome_has_a_code_of_its_own(
@@ -64,7 +64,7 @@ def test_each_outcome_has_a_code_of_its_own(
         (muster.Refused("command", "rate_limited", 1.0), 75),
         (muster.Refused("command", "busy"), 75),
         (muster.Refused("session", "bad_credential"), 1),
-        (muster.TooLong("a command has at most 800 bytes"), 2),
+        (muster.TooLong("the command is too long"), 2),
         (muster.TimedOut("connect: no answer"), 75),
         (muster.Unavailable("no instance"), 69),
     ],

@@ -163,8 +163,10 @@ async def test_an_error_that_is_told_again_keeps_nothing_of_the_times_before(add
 
 def test_a_refusal_names_its_limit_and_the_wait() -> None:
     told = str(muster.Refused("command", "rate_limited", 0.84))
-    assert told.startswith("command: a user sends one command a second and asks for members once a second, unless ")
-    assert told.endswith("command_rate differs (rate_limited); try again in 0.8 s")
+    assert told.startswith(
+        "command: too many commands or requests for members of this user (limit 1 per second unless "
+    )
+    assert told.endswith("command_rate differs) (rate_limited); try again in 0.8 s")
     assert str(muster.Refused("publish to r", "busy")).endswith("(busy); try again later")
     assert "1,024" in str(muster.Refused("join r", "too_much_history"))
     assert str(muster.Refused("join r", "not_allowed")).endswith("(not_allowed)")
@@ -179,7 +181,7 @@ async def test_a_join_that_waits_behind_the_rate_of_joins_says_so(address: muste
         joins = (client.join(f"s{number}", timeout=1.0) for number in range(100))
         joined = await asyncio.gather(*joins, return_exceptions=True)
         late = [str(each) for each in joined if isinstance(each, muster.TimedOut)]
-        why = "no answer in 1 s; a session joins 256 rooms at once, then 5 a second (rate_limited); try again"
+        why = "no answer in 1 s; a session joins 256 rooms at once, then 5 per second (rate_limited); try again"
         assert late, joined
         assert all(why in each for each in late), late
         address.stop("gateway")
@@ -240,7 +242,7 @@ async def test_without_an_instance_connecting_says_how_to_start_one(tmp_path: Pa
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}'])
 async def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "instance.json").write_text(text)
-    with pytest.raises(muster.Unavailable, match=r"instance\.json: not written by this version"):
+    with pytest.raises(muster.Unavailable, match=r"instance\.json was written by another version"):
         await muster.connect(tmp_path)
 
 
@@ -309,7 +311,7 @@ async def test_a_record_of_somebody_else_names_no_file_but_of_theirs(
     (tmp_path / "token").symlink_to("/proc/version")
     for named in (tmp_path / "token", "/proc/version"):
         (tmp_path / "instance.json").write_text(json.dumps({**said, "token_file": str(named)}))
-        with pytest.raises(muster.Unavailable, match=f"{named}: not owned by the instance's user"):
+        with pytest.raises(muster.Unavailable, match=f"{named} does not belong to the instance's user"):
             find(tmp_path)
 
 
@@ -331,7 +333,7 @@ async def test_what_is_no_instance_no_server_and_no_token_is_told(wrong: dict[st
 
 
 def test_a_folder_in_the_home_of_nobody_is_told() -> None:
-    with pytest.raises(muster.Invalid, match="is no folder"):
+    with pytest.raises(muster.Invalid, match="invalid folder"):
         find(environment={"MUSTER_INSTANCE__DIR": "~nosuch/x"})
 
 
@@ -369,7 +371,7 @@ async def test_names_of_hosts_are_looked_up_without_holding_up_the_loop(
     proxies = [("known.example", port, key) for _, port, key in address.proxies]
     async with muster.connect(address, proxies=proxies) as client:
         await client.publish("r", b"x")
-    with pytest.raises(muster.Invalid, match=r"a server is \(host, port, public key in hex\), not"):
+    with pytest.raises(muster.Invalid, match=r"invalid server"):
         await muster.connect(gateways=[("127.0.0.1", 7400)], token="x")  # type: ignore[list-item]
 
 
@@ -386,7 +388,7 @@ async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.
             pass
         with pytest.raises(muster.TimedOut, match="wait for r to take messages"):
             await client.writable("r", timeout=0.1)
-        with pytest.raises(muster.TimedOut, match="256 messages are not acknowledged"):
+        with pytest.raises(muster.TimedOut, match="flush of 256 unacknowledged messages"):
             await client.flush(0.1)
         with pytest.raises(muster.TimedOut, match="no answer in 2 s"):
             await client.close()
@@ -456,21 +458,21 @@ async def test_a_bad_room_name_is_an_error_before_anything_is_sent(address: must
 
 
 async def test_wrong_arguments_are_told(address: muster.testing.Instance) -> None:
-    with pytest.raises(muster.Invalid, match="no address"):
+    with pytest.raises(muster.Invalid, match="invalid URL"):
         await muster.connect(gateways=[], proxies=[], token="x")
     with pytest.raises(muster.Invalid, match="not hex"):
         await muster.connect(gateways=[("127.0.0.1", 1, "zz")], token="x")
     with pytest.raises(muster.Invalid, match="32 bytes"):
         await muster.connect(gateways=[("127.0.0.1", 1, "11")], token="x")
     async with muster.connect(address) as client:
-        with pytest.raises(muster.Invalid, match="policy is one of"):
+        with pytest.raises(muster.Invalid, match="invalid policy"):
             client.join("r", policy="sometimes")  # type: ignore[arg-type]
         with pytest.raises(muster.Invalid, match="positions"):
             await client.join("r", positions=b"\xffnonsense")
         position = await client.publish("r", b"x")
-        with pytest.raises(muster.Invalid, match=r"positions are bytes from room\.positions, not Position"):
+        with pytest.raises(muster.Invalid, match=r"invalid positions of type Position"):
             client.join("r", positions=position)  # type: ignore[arg-type]
-        with pytest.raises(muster.Invalid, match="a message is bytes, not str"):
+        with pytest.raises(muster.Invalid, match="invalid message of type str"):
             client.publish_nowait("r", "text")  # type: ignore[arg-type]
         async with client.join("r", positions=client.join("r").positions):  # of a room that was never entered
             pass
@@ -486,7 +488,7 @@ async def test_wrong_arguments_are_told(address: muster.testing.Instance) -> Non
 async def test_a_timeout_that_is_no_number_is_told_before_anything_is_sent(
     address: muster.testing.Instance, timeout: Any
 ) -> None:
-    with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
+    with pytest.raises(muster.Invalid, match="invalid time-out"):
         muster.connect(address, timeout=timeout)
     async with muster.connect(address) as client:
         for call in (
@@ -494,9 +496,9 @@ async def test_a_timeout_that_is_no_number_is_told_before_anything_is_sent(
             client.writable("r", timeout=timeout),
             client.flush(timeout),
         ):
-            with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
+            with pytest.raises(muster.Invalid, match="invalid time-out"):
                 await call
-        with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
+        with pytest.raises(muster.Invalid, match="invalid time-out"):
             client.join("r", timeout=timeout)
         assert client.stats()["unacknowledged"] == 0
 
@@ -568,7 +570,9 @@ async def test_a_role_that_runs_or_does_not_is_told(address: muster.testing.Inst
     for call in (address.stop, address.restart, address.status):
         with pytest.raises(muster.Invalid, match="the gateway does not run"):
             call("gateway")
-        with pytest.raises(muster.Invalid, match="a role is one of router, broker, gateway, proxy, not 'edge'"):
+        with pytest.raises(
+            muster.Invalid, match=r"invalid role 'edge' \(expected one of router, broker, gateway, proxy\)"
+        ):
             call("edge")  # type: ignore[arg-type]
     address.start("gateway")
     async with muster.connect(address) as client:

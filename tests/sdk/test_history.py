@@ -176,7 +176,7 @@ async def test_history_is_read_without_a_membership_that_lasts(address: muster.t
             assert [message.data for message in await reader.history("kept", 3)] == [b"2", b"3", b"4"]
             assert [message.data for message in await reader.history("kept", 9)] == [b"0", b"1", b"2", b"3", b"4"]
             assert reader.stats()["delivered"] == 8
-            with pytest.raises(muster.Invalid, match="in that room already"):
+            with pytest.raises(muster.Invalid, match="has joined that room already"):
                 await writer.history("kept", 1)
-        with pytest.raises(muster.Invalid, match="from 1 on"):
+        with pytest.raises(muster.Invalid, match="1 or more"):
             await reader.history("kept", 0)

@@ -36,7 +36,7 @@ async def test_a_user_with_too_many_sessions_is_told_so_and_comes_in_when_one_en
     async with muster.testing.instance(tokens={ANN: 7}) as address:
         address._engines["gateway"].bounds(sessions=1)
         async with muster.connect(address, token=ANN, proxies=()):
-            with pytest.raises(muster.TimedOut, match=r"as many sessions of this user as it may \(rate_limited"):
+            with pytest.raises(muster.TimedOut, match=r"refuses a further session of this user \(rate_limited"):
                 async with muster.connect(address, token=ANN, proxies=(), timeout=1.0):
                     pass
         async with muster.connect(address, token=ANN, proxies=(), timeout=PATIENT_S) as client, client.join("r"):

@@ -107,7 +107,7 @@ async def test_who_waits_for_a_place_for_a_room_is_told_what_is_wrong(address: m
             asyncio.create_task(client.publish("another", b"%d" % number, timeout=PATIENT_S)) for number in range(3)
         ]
         await asyncio.sleep(0)
-        with pytest.raises(muster.Invalid, match="a message is bytes, not str"):
+        with pytest.raises(muster.Invalid, match="invalid message of type str"):
             await client.publish("another", "text")  # type: ignore[arg-type]
         with pytest.raises(muster.TooLong):
             await client.publish("another", bytes(65_537))
@@ -137,7 +137,7 @@ async def test_a_longer_message_is_an_error_before_anything_is_sent(
             else:
                 client.publish_nowait("r", bytes(65_537))
 
-        with pytest.raises(muster.TooLong, match="at most 65536 bytes, not 65537; nothing was sent") as told:
+        with pytest.raises(muster.TooLong, match=r"too long: 65537 bytes \(limit 65536\); nothing was sent") as told:
             await publish()
         assert (told.value.code, told.value.retry) == ("too_long", False)
         await client.flush()
@@ -246,7 +246,7 @@ async def test_of_ten_thousand_rooms_a_client_gets_into_256_and_is_told_so_of_th
 
 async def test_a_room_is_joined_once_per_client_under_either_name(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client, client.join("r"):
-        with pytest.raises(muster.Invalid, match="is in that room already"):
+        with pytest.raises(muster.Invalid, match="has joined that room already"):
             await client.join("default:r")
     async with muster.connect(address) as client:
         room = await client.join("r")

@@ -63,7 +63,7 @@ def test_a_script_publishes_reads_and_asks_without_await(there: Elsewhere) -> No
             assert client.members("r").count == 1
             assert (room.name, room.history, room.stats()["delivered"]) == ("r", muster.History(0, True), 2)
         assert list(room) == [], "the iteration ends with the membership"
-        with pytest.raises(muster.Invalid, match="r: the room is left"):
+        with pytest.raises(muster.Invalid, match="r: the room was left"):
             room.next()
         assert client.stats()["published"] == 2
         assert not client.closed

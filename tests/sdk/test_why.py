@@ -60,8 +60,8 @@ async def test_a_port_where_nothing_listens_a_wrong_key_and_another_version_are_
     )
     assert (type(key), key.code, key.retry) == (muster.WrongKey, "wrong_key", False)
     assert str(key) == (
-        f"connect: the server at {host}:{port} does not have this public key; take the gateway's own: "
-        "muster url there prints it"
+        f"connect: the server at {host}:{port} does not have this public key; use the gateway's own key, "
+        "which muster url there prints"
     )
     assert (type(version), version.code, version.retry) == (muster.OtherVersion, "other_version", False)
     assert str(version) == (
@@ -81,7 +81,7 @@ async def test_what_says_something_else_is_no_server_and_silence_stays_a_time_ou
             other, nobody = await asyncio.gather(refused(("127.0.0.1", port, KEY), 1.5), refused(here, 1.5))
         finally:
             transport.close()
-    assert f"127.0.0.1:{port} is no Muster server" in str(other)
+    assert f"127.0.0.1:{port} is not a Muster server" in str(other)
     assert (type(nobody), nobody.code) == (muster.TimedOut, "timeout")
     assert str(nobody).startswith("connect: no answer in 1.5 s; the gateway does not answer")
 

@@ -1,6 +1,7 @@
 """One connection to an MQTT 3.1.1 broker: the few packets that a client of a fleet needs.
 
-Owns bytes and what the broker has not acknowledged yet. It must not know topics, and it never connects again by itself.
+Owns the bytes and the packets that the broker has not acknowledged yet. It must not know topics, and it never
+reconnects.
 Written here, since this library depends on nothing, and thousands of these live in one test process: about 1.5 kB each.
 """
 
@@ -15,22 +16,22 @@ from muster.errors import MusterError
 
 PACKET_MAX: Final = 1 << 20
 UNACKED_MAX: Final = 1_000
-"""Messages with quality 1 that the broker has not acknowledged; a further one is refused."""
+"""Limit of unacknowledged messages with QoS 1; a further publish is refused."""
 CODES: Final = {1: "protocol version", 2: "client id", 3: "unavailable", 4: "bad user or password", 5: "not authorised"}
 
-Heard = Callable[[str, bytes], None]
+OnMessage = Callable[[str, bytes], None]
 
 
 class MqttError(MusterError):
-    """The broker refuses, or speaks something else."""
+    """The broker refused the connection, or the peer does not speak MQTT 3.1.1."""
 
 
 class Connection(asyncio.Protocol):
-    """From `connection_made` to `lost`. `opened` becomes true, or the reason why not."""
+    """Lives from `connection_made` to `lost`. The future `opened` gets True, or the error that ended the handshake."""
 
     __slots__ = ("_buffer", "_handshake", "_heard", "_last", "_lost", "_pinged", "_transport", "opened", "unacked")
 
-    def __init__(self, handshake: bytes, heard: Heard, lost: Callable[[], None]) -> None:
+    def __init__(self, handshake: bytes, heard: OnMessage, lost: Callable[[], None]) -> None:
         """`handshake`: see `connect_packet`."""
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.unacked: dict[int, bytes] = {}
@@ -42,12 +43,13 @@ class Connection(asyncio.Protocol):
         self._pinged = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduce itself."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        """Send the CONNECT packet."""
+        # uvloop's transport class does not inherit from `asyncio.Transport`
+        self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._handshake)
 
     def data_received(self, data: bytes) -> None:
-        """Packets, or parts of them."""
+        """Takes bytes of the stream: whole packets or parts of them."""
         self._buffer = self._buffer + data if self._buffer else data
         while (taken := _packet(self._buffer)) is not None:
             kind, body, length = taken
@@ -60,23 +62,24 @@ class Connection(asyncio.Protocol):
             self._take(kind, body)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It ended, whoever ended it."""
+        """The connection ended: this side, the broker or the network closed it."""
         self._transport = None
         if not self.opened.done():
             self.opened.set_exception(MqttError("the broker ended the connection"))
         self._lost()
 
     def subscribe(self, topic: str) -> None:
-        """With quality 1."""
+        """Subscribe to a topic filter with QoS 1."""
         self._write(0x82, struct.pack("!H", self._number()) + _text(topic) + b"\x01")
 
     def publish(self, topic: str, payload: bytes, quality: int) -> int:
-        """Give its number, 0 for quality 0. With quality 1 it stays in `unacked` until the broker has it."""
+        """Return the packet's number, 0 for QoS 0. A packet with QoS 1 stays in `unacked` until the broker acknowledges
+        it."""
         if not quality:
             self._write(0x30, _text(topic) + payload)
             return 0
         if len(self.unacked) >= UNACKED_MAX:
-            raise MqttError(f"{UNACKED_MAX} messages wait for the broker")
+            raise MqttError(f"too many messages wait for the broker's acknowledgement (limit {UNACKED_MAX})")
         number = self._number()
         packet = _framed(0x32, _text(topic) + struct.pack("!H", number) + payload)
         self.unacked[number] = packet
@@ -85,7 +88,7 @@ class Connection(asyncio.Protocol):
         return number
 
     def ping(self) -> None:
-        """A sign of life; the connection ends if the one before was not answered."""
+        """Send PINGREQ. The connection ends if the previous one was not answered."""
         if self._pinged:
             self.abort()
             return
@@ -93,13 +96,13 @@ class Connection(asyncio.Protocol):
         self._write(0xC0, b"")
 
     def close(self) -> None:
-        """In order: the broker sends no last will."""
+        """Close with DISCONNECT, so the broker publishes no last will."""
         if self._transport is not None:
             self._write(0xE0, b"")
             self._transport.close()
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once; the broker publishes the last will."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -116,7 +119,9 @@ class Connection(asyncio.Protocol):
             self.unacked.pop(int.from_bytes(body, "big"), None)
         elif kind == 0x20 and len(body) == 2 and not self.opened.done():
             if body[1]:
-                self.opened.set_exception(MqttError(f"the broker refuses: {CODES.get(body[1], body[1])}"))
+                self.opened.set_exception(
+                    MqttError(f"the broker refused the connection: {CODES.get(body[1], body[1])}")
+                )
             else:
                 self.opened.set_result(None)
 
@@ -132,7 +137,7 @@ class Connection(asyncio.Protocol):
 
 
 async def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a name; an address is its own. Raises `OSError`."""
+    """Return the IP addresses of a host name; an IP address is returned as it is. Raises `OSError`."""
     try:
         return [str(ip_address(host))]
     except ValueError:
@@ -143,7 +148,8 @@ async def resolved(host: str, port: int) -> list[str]:
 def connect_packet(
     client: str, user: str, password: str, keepalive_s: int, will: tuple[str, bytes] | None = None
 ) -> bytes:
-    """The first packet of a connection whose session begins anew. `will`: what the broker says if it ends by itself."""
+    """The CONNECT packet of a clean session. `will`: topic and payload that the broker publishes if the connection is
+    lost."""
     flags = 0x02 | (0xC0 if user else 0) | (0x0C if will else 0)
     body = _text("MQTT") + bytes([4, flags]) + struct.pack("!H", keepalive_s) + _text(client)
     if will is not None:
@@ -154,7 +160,7 @@ def connect_packet(
 
 
 def _packet(buffer: bytes) -> tuple[int, bytes, int] | None:
-    """Kind, body and whole length of the first packet; None: its head is not there yet."""
+    """Return kind, body and total length in bytes of the first packet; None while its header is incomplete."""
     length, shift = 0, 0
     for at in range(1, min(len(buffer), 5)):
         length |= (buffer[at] & 0x7F) << shift

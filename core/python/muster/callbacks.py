@@ -1,4 +1,4 @@
-"""Verifies callbacks: signatures in the form of Standard Webhooks. Owns no server. Needs nothing beside Python."""
+"""Verifies callbacks: signatures in the format of Standard Webhooks. Owns no server. Needs nothing besides Python."""
 
 import base64
 import binascii
@@ -12,20 +12,20 @@ from .errors import Invalid
 
 PREFIX: Final = "whsec_"
 OLD_S: Final = 300
-"""A signature that is older, or younger, is refused."""
+"""Limit of the difference between the signature's time and now; others are refused."""
 
 
 def verified(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether a callback is from the topic of this secret, and not an old one. Names of headers are in small letters.
+    """Return whether this secret signed the callback within the last 5 minutes. Names of headers are in lower case.
 
-    Raises `Invalid` for a secret that is none.
+    Raises `Invalid` for a malformed secret.
     """
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
         key = b""
     if not key:
-        raise Invalid("the secret of a topic is whsec_ and Base64, as `muster topic create` prints it")
+        raise Invalid("invalid secret of a topic (expected whsec_ and Base64, as `muster topic create` prints it)")
     id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not (timestamp.isascii() and timestamp.isdigit()) or abs(time.time() - int(timestamp[:20])) > OLD_S:
         return False

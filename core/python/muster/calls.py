@@ -1,8 +1,8 @@
 """Calls of handlers by whole hour: a counter, and two bits for each call, `committed` and `aborted` (SITE-3).
 
-A statistic, and a cache of outcomes for check-backs that come to the process that made the call. It decides nothing: a bit
-is set once its outcome stands, and never taken back; a bit that is not set says nothing. Each process counts for itself, so
-no two calls share an offset, whatever is lost. Knows no message, no database and no server.
+A statistic, and a cache of outcomes for check-backs that come to the process that made the call. It decides nothing: a
+bit is set once the call's outcome is final, and never cleared; a bit that is not set means nothing. Each process counts
+its own calls, so no two calls share an offset, whatever is lost. Knows no message, no database and no server.
 """
 
 import os
@@ -15,15 +15,15 @@ from typing import Final
 
 HOUR_S: Final = 3_600
 KEPT_HOURS: Final = 48
-"""Figures, and bits of calls that are still open."""
+"""Hours for which figures, and bits of calls that are still open, are kept."""
 HOURS_MAX: Final = 4_096
-"""Handlers times hours. Of the oldest beyond it, nothing is known any more."""
+"""Limit of pairs of handler and hour. Beyond it, the oldest are forgotten."""
 PROCESS_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. `hour`: its begin, in seconds since 1970. `process`: a random name of one process's life."""
+    """One call. `hour`: start of its hour, in seconds since 1970. `process`: a random name of one process's life."""
 
     handler: str
     hour: int
@@ -33,7 +33,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The figures of a handler in one hour, by the begin of its calls."""
+    """The figures of a handler for the calls that began in one hour."""
 
     handler: str
     hour: int
@@ -66,19 +66,19 @@ class _Bits:
         return place < len(self._bytes) and bool(self._bytes[place] >> (offset & 7) & 1)
 
     def drop(self) -> None:
-        """The bits; their count stays."""
+        """Free the bits; their count stays."""
         self._bytes = bytearray()
 
 
 class _Key:
-    """A handler's hour."""
+    """A handler and an hour."""
 
     def __init__(self) -> None:
         self.calls, self.committed, self.aborted = 0, _Bits(), _Bits()
         self.closed = False
 
     def tidy(self) -> None:
-        """All bits are set, and no further call comes: the figures are enough."""
+        """Free the bits once all are set and no further call can come: the figures are enough."""
         if self.calls == self.committed.count + self.aborted.count:
             self.committed.drop()
             self.aborted.drop()
@@ -98,11 +98,11 @@ class Calls:
         self._keys: dict[tuple[str, int], _Key] = {}
 
     def _own(self) -> None:
-        if os.getpid() != self._pid:  # a fork: the offsets of its parent are not its own
+        if os.getpid() != self._pid:  # a fork: the child must not use the offsets of its parent
             self._begin()
 
     def begin(self, handler: str) -> Call:
-        """The next call of a handler."""
+        """Begin the next call of a handler."""
         with self._lock:
             self._own()
             hour = int(self._wall()) // HOUR_S * HOUR_S
@@ -114,7 +114,7 @@ class Calls:
             return Call(handler, hour, self._process, key.calls - 1)
 
     def end(self, call: Call, *, committed: bool) -> None:
-        """Its outcome stands. A reported failure closes its bit too."""
+        """Record the outcome of a call. A reported failure closes its bit too."""
         with self._lock:
             key = self._known(call)
             if key is not None and not key.committed[call.offset] and not key.aborted[call.offset]:
@@ -123,7 +123,7 @@ class Calls:
                     key.tidy()
 
     def outcome(self, call: Call) -> bool | None:
-        """Whether it committed; None: not known here."""
+        """Return whether the call committed; None if this process does not know."""
         with self._lock:
             key = self._known(call)
             if key is None:
@@ -131,7 +131,7 @@ class Calls:
             return True if key.committed[call.offset] else False if key.aborted[call.offset] else None
 
     def hours(self) -> list[Hour]:
-        """The figures, the oldest hour first."""
+        """All figures, the oldest hour first."""
         with self._lock:
             self._own()
             return sorted(
@@ -143,14 +143,14 @@ class Calls:
             )
 
     def _known(self, call: Call) -> _Key | None:
-        """None: another process made it, or it is forgotten."""
+        """The key of a call; None: another process made the call, or it is forgotten."""
         if call.process != self._process or os.getpid() != self._pid:
             return None
         key = self._keys.get((call.handler, call.hour))
         return key if key is not None and not key.closed and 0 <= call.offset < key.calls else None
 
     def _forget(self, hour: int) -> None:
-        """Make room for a new key, at the begin of a handler's hour."""
+        """Make room for a new key; `hour` is the start of its hour."""
         for place, key in list(self._keys.items()):
             if place[1] <= hour - KEPT_HOURS * HOUR_S:
                 del self._keys[place]

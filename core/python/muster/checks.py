@@ -1,12 +1,12 @@
 """Messages that wait for an outcome, and their check-backs.
 
-    prepare: a check-back, durable at Muster, due in `check_s`, with the message in it
+    prepare:  a check-back, durable at Muster, due in `check_s`, with the message in it
     the handler's work
-    tell: send the message, withdraw the check-back
+    tell:     send the message, withdraw the check-back
 
-Without a word the check-back comes: a signed POST (Standard Webhooks), which asks for the outcome. `OK`: the message is
-sent. `ABORT`: it is not. Not known: the answer is 503, and the retries of its topic bring it again; after the last it is a
-dead letter. Owns these steps and the answers over HTTP. It must not know where an outcome is kept.
+If the handler reports no outcome, the check-back fires: a signed POST (Standard Webhooks) that asks for it. `OK`: the
+message is sent. `ABORT`: it is not. Not known: the answer is 503, and its topic's retries bring it again; after the
+last one it is a dead letter. Owns these steps and the answers over HTTP. It must not know where an outcome is stored.
 """
 
 import asyncio
@@ -25,10 +25,11 @@ from .messages import Messages, Sent
 
 CHECK_S: Final = 60.0
 ANSWER_S: Final = 8.0
-"""Shorter than a callback's deadline, which is 10 s unless its topic says another."""
+"""Limit of the time for an answer, in seconds; shorter than a callback's deadline, which is 10 s unless its topic sets
+another."""
 CHECK_TYPE: Final = "application/vnd.muster.check"
 BODY_BYTES_MAX: Final = 1 << 20
-"""The schedule takes 1 MiB with the envelope."""
+"""Limit of a body; the schedule takes 1 MiB with the envelope."""
 ID_BYTES: Final = 16
 DELAY_S_MAX: Final = 3_650 * 86_400
 LOG: Final = logging.getLogger("muster.checks")
@@ -41,7 +42,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """It stands. `at_ms`: when it came to be, in ms since 1970; None: now is as good."""
+    """A final outcome. `at_ms`: its time, in ms since 1970; None: use the current time."""
 
     word: Word
     at_ms: int | None = None
@@ -49,7 +50,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To a check-back, over HTTP: 200 once the outcome stands and is obeyed; any other status asks for another one."""
+    """The HTTP answer to a check-back: 200 once the outcome is final and carried out; any other status asks for another
+    check-back."""
 
     status: int
     text: str
@@ -57,7 +59,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A message before its outcome. `in_s` counts from the outcome; None: at once. `call`: of the handler."""
+    """A message before its outcome. `in_s`: delay in seconds from the outcome; None: no delay. `call`: the handler's
+    call."""
 
     topic: str
     type: str
@@ -66,7 +69,7 @@ class Prepared:
     call: Call | None = None
 
     def encoded(self) -> bytes:
-        """As a check-back carries it: a line of JSON, then the body."""
+        """Encode as a check-back carries it: a line of JSON, then the body."""
         head: dict[str, Any] = {"topic": self.topic, "type": self.type, "in_s": self.in_s}
         if self.call is not None:
             head["call"] = [self.call.handler, self.call.hour, self.call.process, self.call.offset]
@@ -74,14 +77,14 @@ class Prepared:
 
 
 def decoded(content: bytes) -> Prepared:
-    """The `Prepared` that `encoded` wrote. Raises `ValueError`."""
+    """Decode what `encoded` wrote. Raises `ValueError`."""
     head, line, body = content.partition(b"\n")
     said = json.loads(head)
     if not line or not isinstance(said, dict) or said.keys() - {"call"} != {"topic", "type", "in_s"}:
-        raise ValueError("it is no check-back")
+        raise ValueError("malformed check-back")
     call = said.get("call")
     if call is not None and not (isinstance(call, list) and list(map(type, call)) == [str, int, str, int]):
-        raise ValueError("it is no check-back")
+        raise ValueError("malformed check-back")
     return Prepared(str(said["topic"]), str(said["type"]), said["in_s"], body, None if call is None else Call(*call))
 
 
@@ -92,20 +95,21 @@ class Checks(ABC):
     """
 
     def __init__(self, messages: Messages, *, check_topic: str, secret: str, check_s: float, answer_s: float) -> None:
-        """`check_topic`: a topic of these messages alone, and `secret` the one that it signs with. Raises `Invalid`."""
+        """`check_topic`: a topic for these check-backs alone; `secret`: the secret that this topic signs with. Raises
+        `Invalid`."""
         verified(secret, {}, b"")
         if not check_s > 0:
-            raise Invalid(f"{check_s} s is no time until a check-back")
+            raise Invalid(f"invalid time until a check-back: {check_s} s")
         self.calls = Calls()
         self._messages, self._secret = messages, secret
         self._check_topic, self._check_s, self._answer_s = check_topic, check_s, answer_s
 
     def _prepared(self, topic: str, data: Any, in_s: float | None, type: str) -> Prepared:
-        """Raises `Invalid`."""
+        """Check the arguments and make the message. Raises `Invalid`."""
         if topic == self._check_topic:
-            raise Invalid(f"topic {topic} has the check-backs")
+            raise Invalid(f"topic {topic} is reserved for the check-backs; send to another one")
         if in_s is not None and not 0 <= in_s <= DELAY_S_MAX:
-            raise Invalid(f"a delay of {in_s} s is not 0 to {DELAY_S_MAX}")
+            raise Invalid(f"invalid delay {in_s} s (expected 0 to {DELAY_S_MAX})")
         if not isinstance(data, bytes):
             data, type = json.dumps(data, separators=(",", ":")).encode(), "application/json"
         return Prepared(topic, type, in_s, data)
@@ -113,8 +117,8 @@ class Checks(ABC):
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def prepare(self, id: str, prepared: Prepared) -> None:
-        """Make the check-back durable. Raises as `Messages.send`, and `Refused` where the message could not be sent later:
-        its topic is not there, or the key may not send to it."""
+        """Make the check-back durable. Raises as `Messages.send`, and `Refused` where the message could not be sent
+        later: its topic does not exist, or the key may not send to it."""
         self._messages.send(
             self._check_topic,
             prepared.encoded(),
@@ -125,17 +129,17 @@ class Checks(ABC):
         )
 
     def send(self, id: str, prepared: Prepared, outcome: Outcome) -> Sent:
-        """Send a message whose outcome is OK; the same id is the same message. Raises as `Messages.send`."""
+        """Send a message whose outcome is OK; sending the same id again changes nothing. Raises as `Messages.send`."""
         at = None if prepared.in_s is None or outcome.at_ms is None else outcome.at_ms / 1_000 + prepared.in_s
         in_s = prepared.in_s if at is None else None
         return self._messages.send(prepared.topic, prepared.body, in_s=in_s, at=at, id=id, type=prepared.type)
 
     def withdraw(self, id: str) -> None:
-        """Withdraw the check-back. One that is under way obeys the outcome. Raises as `Messages.cancel`."""
+        """Withdraw the check-back. One that is in flight follows the outcome. Raises as `Messages.cancel`."""
         self._messages.cancel(self._check_topic, id)
 
     def ended(self, prepared: Prepared, word: Word) -> None:
-        """The outcome of a call stands."""
+        """Record that the outcome of a call is final."""
         if prepared.call is not None:
             self.calls.end(prepared.call, committed=word == "OK")
 
@@ -143,14 +147,15 @@ class Checks(ABC):
 
     @abstractmethod
     async def outcome(self, id: str, prepared: Prepared) -> Outcome | str:
-        """The outcome of a message; or why it is not known now."""
+        """Return the outcome of a message, or the reason why it is not known now."""
 
     @abstractmethod
     def outcome_sync(self, id: str, prepared: Prepared) -> Outcome | str:
-        """The same for programs without an event loop. Raises `Invalid` where it needs one."""
+        """The same for programs without an event loop. Raises `Invalid` if the outcome needs an event loop."""
 
     async def answer(self, headers: Mapping[str, str], content: bytes) -> Answer:
-        """Answer a check-back: its headers, with names in small letters, and its body. Never raises for what others do."""
+        """Answer a check-back: its headers, with names in lower case, and its body. Never raises because of malformed
+        input."""
         asked = self._asked(headers, content)
         if isinstance(asked, Answer):
             return asked
@@ -168,14 +173,15 @@ class Checks(ABC):
 
     def _asked(self, headers: Mapping[str, str], content: bytes) -> tuple[str, Prepared] | Answer:
         if not verified(self._secret, headers, content):
-            return Answer(401, "the signature is not of the topic of check-backs")
+            return Answer(401, "the signature was not made with the secret of the topic of check-backs")
         try:
             return headers["webhook-id"], decoded(content)
         except ValueError:
-            return Answer(400, "the body is no check-back")
+            return Answer(400, "malformed check-back")
 
     def _remembered(self, prepared: Prepared) -> Outcome | None:
-        """The outcome that this process knows. A delay counts from a moment that bits do not have."""
+        """The outcome that this process knows. None for a message with a delay: the bits do not hold the moment from
+        which it counts."""
         committed = None if prepared.call is None else self.calls.outcome(prepared.call)
         if committed is None or (committed and prepared.in_s is not None):
             return None
@@ -189,13 +195,13 @@ class Checks(ABC):
             try:
                 self.send(id, prepared, outcome)
             except MusterError as error:
-                return Answer(503, f"the message is committed and not sent: {error}")
+                return Answer(503, f"the message is committed but not sent: {error}")
         return Answer(200, outcome.word)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI calls an application."""
+        """The ASGI entry point."""
         if scope["type"] != "http":
-            raise Invalid(f"check-backs come over HTTP, not as {scope['type']}")
+            raise Invalid(f"unsupported scope {scope['type']} (check-backs come over HTTP)")
         content, more = b"", True
         while more and len(content) <= BODY_BYTES_MAX:
             part = await receive()
@@ -203,7 +209,7 @@ class Checks(ABC):
                 return
             content, more = content + part.get("body", b""), part.get("more_body", False)
         if len(content) > BODY_BYTES_MAX:
-            said = Answer(413, f"a check-back has at most {BODY_BYTES_MAX} bytes")
+            said = Answer(413, f"the check-back is too long (limit {BODY_BYTES_MAX} bytes)")
         else:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
             said = await self.answer(headers, content)
@@ -214,7 +220,8 @@ class Checks(ABC):
 
 
 class Pending:
-    """One message before its outcome. `id`: of the message. `sent`: the answer to it; None: a check-back will send it."""
+    """One message before its outcome. `id`: the message's id. `sent`: the answer to it; None: a check-back will send
+    it."""
 
     def __init__(self, checks: Checks, prepared: Prepared, handler: str) -> None:
         self.id = secrets.token_hex(ID_BYTES)
@@ -222,7 +229,7 @@ class Pending:
         self._checks, self._prepared, self._handler = checks, prepared, handler
 
     def _prepare(self) -> None:
-        """Begin the call. Raises as `Messages.send`: then it is aborted."""
+        """Begin the call. Raises as `Messages.send`: then the call is aborted."""
         self._prepared = replace(self._prepared, call=self._checks.calls.begin(self._handler))
         try:
             self._checks.prepare(self.id, self._prepared)
@@ -231,18 +238,18 @@ class Pending:
             raise
 
     def _commit(self, outcome: Outcome) -> None:
-        """Tell that it is committed; where Muster is away, the check-back does."""
+        """Report the commit; if Muster does not answer, the check-back sends the message."""
         self._checks.ended(self._prepared, "OK")
         try:
             self.sent = self._checks.send(self.id, self._prepared, outcome)
             self._checks.withdraw(self.id)
         except MusterError as failed:
-            LOG.warning("message %s is committed; a check-back ends it: %s", self.id, failed)
+            LOG.warning("message %s is committed, and a check-back will send it: %s", self.id, failed)
 
     def _abort(self) -> None:
-        """Tell that nothing of it happened, so no check-back is needed."""
+        """Report that the effect did not happen, so no check-back is needed."""
         self._checks.ended(self._prepared, "ABORT")
         try:
             self._checks.withdraw(self.id)
         except MusterError as failed:
-            LOG.warning("message %s is aborted; a check-back ends it: %s", self.id, failed)
+            LOG.warning("message %s is aborted, and a check-back will drop it: %s", self.id, failed)

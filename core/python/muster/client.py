@@ -56,10 +56,10 @@ from .why import differing, explained
 COMMAND_S_MAX: Final = 60.0
 SEND_S_MAX: Final = 600.0
 SEND_GRACE_S: Final = 3.0
-"""A proxy reports a message's outcome at most a quarter of a second after its end; one that died does not."""
+"""A proxy reports a message's outcome at most 0.25 s after its end, but not if the proxy died."""
 READ_AT_ONCE: Final = 256
 COMMAND_GRACE_S: Final = 5.0
-"""The engine reports a command's outcome at most a second after its end."""
+"""The engine reports a command's outcome at most 1 s after its end."""
 TIMEOUT_S: Final = 10.0
 ROOMS_MAX: Final = 256
 UNREAD_BYTES: Final = 8 << 20
@@ -67,19 +67,19 @@ RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
 TOKEN_AGAIN_S: Final = 1.0
 TOKEN_AGAIN_S_MAX: Final = 30.0
+"""Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
 RENEW_S_MAX: Final = 60.0
 RENEW_SHARE: Final = 0.25
-"""Another token is asked for when this share of the present one's time is left, but not more than this long before its
-end; at a random moment of the first half of that."""
-"""Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
+"""A new token is requested when this share of the present token's remaining time is left, and at most RENEW_S_MAX
+before its end; at a random moment of the first half of that time."""
 DEFAULT_NAMESPACE: Final = "default"
 NO_JSON: Final[Any] = object()
-"""In place of JSON, as None is JSON too."""
+"""Default for `json`, since None is valid JSON."""
 JOINS_AT_ONCE: Final = 256
 JOINS_A_SECOND: Final = 5
-"""Joins a second of one session; further ones wait at the gateway."""
+"""Joins per second of one session; further ones wait at the gateway."""
 LOOK_INTO_S: Final = 1.0
-"""After this time, or a third of the time-out, servers that give no session are asked why."""
+"""After this time, or a third of the time-out, servers that gave no session are probed for the reason."""
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
 _NOBODY, _CONFIRMED = 1, 2
@@ -89,16 +89,18 @@ Fault = (
     tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
     | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 )
-"""Direction ("in" or "out"), peer (None: all), chances of loss, duplicate, corrupt and reorder, then reorder hold, delay and
-jitter in ms, and optionally the mean number of a peer's datagrams lost in a row. For tests."""
+"""Injected fault, for tests: direction ("in" or "out"), peer (None: all), chances of loss, duplicate, corrupt and
+reorder, then reorder hold, delay and jitter in ms, and optionally the mean number of a peer's datagrams lost in a row.
+For tests."""
 
 _Page: TypeAlias = tuple[list[int], bool, list[tuple[int, int]]]
-"""Users, whether more follow, and (node, microseconds) of each node on the way."""
+"""Users, whether more follow, and (node, microseconds) of each node on the path."""
 
 _Result = TypeVar("_Result")
 
 Token: TypeAlias = bytes | str | Callable[[], Awaitable[bytes | str]]
-"""A credential, or an async function that returns one: called at the start, and again when its last token is refused."""
+"""A credential, or an async function that returns one. The function is called at the start, and again when its last
+token is refused."""
 
 
 class _Servers(TypedDict):
@@ -109,29 +111,40 @@ class _Servers(TypedDict):
 
 @dataclass(slots=True)
 class _Publication:
-    """A room that this client publishes to. Messages that wait for credit go first, in order."""
+    """A room that this client publishes to. Messages that wait for credit are sent first, in order."""
 
     name: str
     number: int | None = None
-    """The engine's number of the room; None while it has no place for the room."""
+    """The engine's number of the room; None while the engine has no entry for it."""
     waiting: "OrderedDict[int, bytes]" = field(default_factory=OrderedDict)
-    """By ticket."""
+    """Unsent messages by ticket."""
     full: bool = False
-    """Whether the engine has reported no credit, and no credit again since."""
+    """The engine reported that there is no credit, and has not reported new credit since."""
     writable: "asyncio.Future[None] | None" = None
     watchers: int = 0
     refused: MusterError | None = None
     told: bool = False
-    """Whether a caller has been told of the refusal."""
+    """A caller has received the refusal."""
 
 
 _OPEN: "Final[WeakSet[Client]]" = WeakSet()
-"""Those of this process."""
+"""Open clients of this process."""
 
 
 @final
 class Client:
-    """Made by `connect`. Belongs to the loop and the thread in which it was opened."""
+    """A member and publisher of rooms, with one session to a gateway and one to a proxy. Made by `connect`.
+
+    Open it with `async with` (or `await`), then `join` rooms to read them, `publish` to them, and `close` it at the
+    end:
+
+        async with muster.connect() as client, client.join("sports:final") as room:
+            await client.publish("sports:final", b"1:0")
+            async for item in room:
+                print(item)
+
+    A client belongs to the loop and the thread in which it was opened; other threads get `Invalid`. Lost sessions open
+    again by themselves. `docs/sdk.md` has all calls, counts and limits."""
 
     def __init__(
         self,
@@ -155,7 +168,7 @@ class Client:
             if token is None:
                 raise Invalid("the URL has no token; give token=…")
         explicit = instance is None and (gateways or proxies)
-        # A program that names servers itself need not know all: the servers name the others.
+        # A program that names servers need not know all: these servers name the others.
         self._learns = [bool(explicit) and (each is None or len(each) > 0) for each in (gateways, proxies)]
         self._by_folder = not (isinstance(instance, Address) or explicit or None not in [gateways, proxies, token])
         self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
@@ -164,13 +177,13 @@ class Client:
         self._token: bytes | str | None = None if callable(token) else token
         self._source: Callable[[], Awaitable[bytes | str]] | None = token if callable(token) else None
         self._token_opened = False
-        """Whether the current token has opened a session."""
+        """The current token has opened a session."""
         self._renewing: asyncio.Task[None] | None = None
         self._renew_timer: asyncio.TimerHandle | None = None
         self._unopened: dict[int, bool] = {}
-        """Sessions that wait for another token, and whether the engine has stopped trying other servers."""
+        """Sessions that wait for a new token; the value tells whether the engine has stopped trying other servers."""
         self.opened_at = _place()
-        """The line of the program that made it."""
+        """File and line of the program that opened the client."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes, self._ages, self._confirms = receive_buffer_bytes, ages, confirms
         self._state = "new"
@@ -187,7 +200,7 @@ class Client:
         self._joins_left, self._joined_at = float(JOINS_AT_ONCE), 0.0
         self._names: set[str] = set()
         self._left = dict.fromkeys(COUNTS, 0)
-        self._publications: dict[str, _Publication] = {}  # by full name
+        self._publications: dict[str, _Publication] = {}  # by full room name
         self._by_number: dict[int, _Publication] = {}
         self._untold: MusterError | None = None
         self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position]]] = {}
@@ -264,7 +277,7 @@ class Client:
         return self
 
     async def _until_open(self, side: int, began: float) -> None:
-        """Wait for the first session of this side. Raises `TimedOut` with the reason that the servers themselves show."""
+        """Wait for the first session of this side. Raises `TimedOut` with the reason that the servers report."""
         opened = self._opened[side]
         patience_s = min(LOOK_INTO_S, self._timeout / 3) - (self.loop.time() - began)
         await asyncio.wait([opened], timeout=max(0.0, patience_s))
@@ -283,11 +296,12 @@ class Client:
             asked.cancel()
 
     def _is_unreached(self, side: int) -> bool:
-        """Whether no server of this side has said anything."""
+        """True if no server of this side has answered yet."""
         return self._down[side].startswith("does not answer")
 
     def _turning(self) -> Turns:
-        """The engine's turns. The loop, which holds them, does not hold the client: an unclosed one can be collected."""
+        """The runner of the engine's turns. The loop holds it but not the client, so an unclosed client can be
+        collected."""
         here = ref(self)
 
         def on_events(events: list[Event]) -> None:
@@ -303,11 +317,11 @@ class Client:
         return Turns(self.engine, on_events, on_panic)
 
     def __del__(self) -> None:
-        """Warn that nobody closed it, and free its descriptors."""
+        """Warn that the client was not closed, and free its descriptors."""
         if getattr(self, "_state", "new") != "open":
             return
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._turns.close)  # the collector runs in any thread
+            self.loop.call_soon_threadsafe(self._turns.close)  # the garbage collector runs in any thread
         warn(
             f"unclosed client, opened at {self.opened_at}: use `async with`, or await client.close()",
             ResourceWarning,
@@ -324,7 +338,8 @@ class Client:
             self._close(Closed("the client is closed"))
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged, then say goodbye. Raises `TimedOut`, and is closed anyway."""
+        """Wait until everything published is acknowledged, then close the sessions. Raises `TimedOut`; the client is
+        closed then too."""
         if self.closed:
             return
         self._check_open()
@@ -335,12 +350,12 @@ class Client:
 
     @property
     def closed(self) -> bool:
-        """Whether the client is not open: not yet, or no longer."""
+        """True if the client is not open yet, or no longer."""
         return self._state != "open"
 
     @property
     def protocol(self) -> int | None:
-        """The version of the protocol in use with the gateway, else with the proxy; None without a session."""
+        """The protocol version of the gateway session, else of the proxy session; None without a session."""
         self._check_open()
         found = (self.engine.version(side) for side in self._sides)
         return next((version for version in found if version is not None), None)
@@ -358,30 +373,32 @@ class Client:
     ) -> Room:
         """Become a member for as long as the block lasts: `async with client.join("sports:final") as room`.
 
-        `positions`: a value of `room.positions`, also from another process; reading goes on after it. Messages that the
-        servers no longer have come as gaps, and `room.recovered` tells whether there are any. `history`: up to this many
-        of the last messages come first, and `room.history` has their number. The call raises `Refused` with the code
-        `too_much_history` if the server gives fewer. `policy`: what happens when more than `buffer_bytes` are unread.
-        `drop_oldest` and `drop_newest` leave a gap with the reason `reader`; `block` takes nothing more from the gateway.
+        `positions`: a value of `room.positions`, also from another process; reading continues after it. Messages that
+        the servers no longer have are reported as gaps, and `room.recovered` tells whether there are any. `history`: up
+        to this many of the last messages come first, and `room.history` has their number. The call raises `Refused`
+        with the code `too_much_history` if the server allows fewer. `policy`: what happens when more than
+        `buffer_bytes` are unread. `drop_oldest` and `drop_newest` leave a gap with the reason `reader`; `block` stops
+        reading from the gateway.
         """
         check_name(name)
         if policy not in POLICIES:
-            raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
+            raise Invalid(f"invalid policy {policy!r} (expected one of {', '.join(POLICIES)})")
         if not isinstance(positions, bytes | None):
-            raise Invalid(f"positions are bytes from room.positions, not {type(positions).__name__}")
+            raise Invalid(f"invalid positions of type {type(positions).__name__} (expected bytes from room.positions)")
         if not isinstance(history, int) or not 0 <= history < 1 << 32:
-            raise Invalid(f"history is a number of messages, not {history!r}")
+            raise Invalid(f"invalid history {history!r} (expected a number of messages, 0 or more)")
         if history and positions:
             raise Invalid("positions and history exclude each other: give one of them")
         return Room(self, name, positions or None, history, policy, self._seconds(timeout))
 
     async def history(self, room: str, count: int, *, timeout: float | None = None) -> list[Message]:
-        """The last messages of a room, at most `count`, oldest first. The client is a member for that moment only.
+        """Return the last messages of a room, at most `count`, oldest first. The client is a member for that moment
+        only.
 
-        Raises `Invalid` if it is in the room already, and `Refused` as `join` does.
+        Raises `Invalid` if this client has joined the room already, and `Refused` as `join` does.
         """
         if not isinstance(count, int) or count < 1:
-            raise Invalid(f"history is a number of messages from 1 on, not {count!r}")
+            raise Invalid(f"invalid history {count!r} (expected a number of messages, 1 or more)")
         found: list[Message] = []
         until = self._seconds(timeout)
         async with self.join(room, history=count, timeout=until) as joined:
@@ -391,14 +408,15 @@ class Client:
                 if isinstance(item, Message):
                     found.append(item)
                     left -= 1
-                elif isinstance(item, Gap):  # of what has left the servers' memory meanwhile
+                elif isinstance(item, Gap):  # messages that the servers no longer have
                     left -= left if item.last is None else item.last - item.first + 1
         return found
 
     async def publish(
         self, room: str, data: bytes | None = None, *, json: Any = NO_JSON, timeout: float | None = None
     ) -> Position:
-        """Return once the room's owner has numbered the message, and all that this client published to the room before.
+        """Publish a message; return once the room's owner has numbered it and all that this client published to the
+        room before.
 
         The message is `data`, or `json` as JSON in UTF-8: dicts, lists, text, numbers, booleans and None.
         When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may still be
@@ -424,25 +442,29 @@ class Client:
             late = self._too_late(f"publish to {room}", seconds, 1)
             raise self._late_publish(room, publication, late) from None
         finally:
-            if self._tickets.pop(ticket, None) is not None:  # it has no answer
+            if self._tickets.pop(ticket, None) is not None:  # no outcome yet
                 publication.waiting.pop(ticket, None)
             if publication.number is None:
                 self._drop_unwanted(publication)
 
     def _late_publish(self, room: str, publication: _Publication, error: TimedOut) -> MusterError:
-        """The error of a message that came too late, with the reason if its owner or its proxy put it off."""
+        """The error of a publish that timed out, with the reason if the owner or the proxy delayed it."""
         said = None if self.closed or publication.number is None else self.engine.put_off(publication.number)
         if said is None or said[0] not in {"busy", "rate_limited"}:
             return error
         if said[0] == "busy":
             return Refused(f"publish to {room}", "busy")
-        limit = "above what a proxy takes from one user in a second (rate_limited; user_message_rate, user_byte_rate)"
+        limit = (
+            "above the rate at which a proxy accepts messages of one user (rate_limited; user_message_rate, "
+            "user_byte_rate)"
+        )
         return TimedOut(f"{error}; {limit}; try again in {max(said[1], 0.1):.1f} s")
 
     def publish_nowait(self, room: str, data: bytes | None = None, *, json: Any = NO_JSON) -> bool:
-        """Publish if there is credit. False: there is none, and the message was not taken.
+        """Publish if there is credit. Returns False if there is none; the message was not accepted then.
 
-        The client repeats a taken message until the owner has it, also through other proxies; `flush` waits for that.
+        The client repeats an accepted message until the owner has it, also through other proxies; `flush` waits for
+        that.
         """
         if data is None or json is not NO_JSON:
             data = _content(data, json)
@@ -453,7 +475,7 @@ class Client:
         return taken
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
-        """Return when `publish_nowait` is worth trying: at once if there is credit."""
+        """Return when `publish_nowait` may succeed: at once if there is credit."""
         seconds = self._seconds(timeout)
         publication = self._publication(room)
         if publication.number is not None and not publication.full:
@@ -465,7 +487,7 @@ class Client:
             await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
         finally:
             publication.watchers -= 1
-            if not publication.watchers:  # else a refusal would reach no caller
+            if not publication.watchers:  # with no caller left, the refusal would be lost
                 publication.writable = None
             self._drop_unwanted(publication)
 
@@ -478,7 +500,7 @@ class Client:
             if self._flushed is None:
                 self._flushed = self.loop.create_future()
                 self._turns.after = self._check_flushed
-            await self.wait(asyncio.shield(self._flushed), seconds, f"{count} messages are not acknowledged", 1)
+            await self.wait(asyncio.shield(self._flushed), seconds, f"flush of {count} unacknowledged messages", 1)
         for publication in self._publications.values():
             if publication.refused is not None and not publication.told:
                 publication.told = True
@@ -488,17 +510,21 @@ class Client:
             raise untold
 
     async def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
-        """Tell every member of a room, each once, within `expires` seconds (60 at most), and return the outcome.
+        """Deliver a command to every member of a room, once each, within `expires` seconds (at most 60), and return the
+        outcome.
 
-        For rare messages that must not be lost unnoticed. A user sends one a second, unless the proxies allow more; beyond
-        that it raises `Refused` with the code `rate_limited` and `retry_after`. `data` has at most 800 bytes (`TooLong`).
-        Needs no membership. A cancelled command may still be delivered.
+        For rare messages that must not be lost unnoticed. A user may send one a second, unless the proxies allow more;
+        beyond that it raises `Refused` with the code `rate_limited` and `retry_after`. `data` has at most 800 bytes
+        (`TooLong`). Needs no membership. A cancelled command may still be delivered.
         """
         self._check_open()
         check_name(room)
         _check_data(data, COMMAND_BYTES_MAX, "command")
         if not 0 < _check_seconds(expires) <= COMMAND_S_MAX:
-            raise Invalid(f"a command expires after more than 0 and at most {COMMAND_S_MAX:g} s, not {expires!r}")
+            raise Invalid(
+                f"invalid lifetime of a command: {expires!r} (expected more than 0 and at most {COMMAND_S_MAX:g} "
+                "seconds)"
+            )
         self._check_side(1)
         number = self.engine.command(room, data, int(expires * 1e6))
         if number is None:
@@ -513,22 +539,24 @@ class Client:
     async def send(
         self, user: int, data: bytes, *, device: str | None = None, expires: float = 5.0
     ) -> list[DeviceResult]:
-        """Send a message to all devices of a user that are online, or to one of them, and return what became of it.
+        """Send a message to all online devices of a user, or to one of them, and return the outcomes.
 
-        One result for each device: `delivered` (its client has the message), `not_online`, `expired` (it did not say
-        within `expires` seconds that it has it; it may have), or `unknown` (its gateway was lost before it answered; the
-        device may have it). A result without a device stands for devices that are not known by name, and for those
-        beyond 40. Each device has a message once, whatever fails. `data` has at most 960 bytes (`TooLong`). A
-        cancelled message may still be delivered. Needs an instance with presence.
+        One result for each device: `delivered` (its client has the message), `not_online`, `expired` (it did not
+        confirm the message within `expires` seconds, but may have it), or `unknown` (its gateway was lost before it
+        answered; the device may have the message). A result without a device stands for devices whose names are not
+        known, and for those beyond 40. Each device gets a message at most once, whatever fails. `data` has at most 960
+        bytes (`TooLong`). A cancelled message may still be delivered. Needs an instance with presence.
         """
         self._check_open()
         if not isinstance(user, int) or not 0 <= user < 1 << 64:
-            raise Invalid(f"a user is a number from 0 to 2^64-1, not {user!r:.40}")
+            raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
         if device is not None and not isinstance(device, str):
-            raise Invalid(f"a device is text, not {type(device).__name__}")
+            raise Invalid(f"invalid device of type {type(device).__name__} (expected text)")
         _check_data(data, SEND_BYTES_MAX, "message to a user")
         if not 0 < _check_seconds(expires) <= SEND_S_MAX:
-            raise Invalid(f"a message expires after more than 0 and at most {SEND_S_MAX:g} s, not {expires!r}")
+            raise Invalid(
+                f"invalid lifetime of a message: {expires!r} (expected more than 0 and at most {SEND_S_MAX:g} seconds)"
+            )
         self._check_side(1)
         number = secrets.randbits(64)
         try:
@@ -552,11 +580,12 @@ class Client:
                 self.engine.forget(number)
 
     async def direct(self) -> AsyncGenerator[Direct, None]:
-        """Messages that others sent to this client's user, as they come; ends when the client is closed.
+        """Iterate over messages that others sent to this client's user; ends when the client is closed.
 
-        A message counts as delivered once it is here; 1,024 may wait to be read, and further ones are not taken. A client
+        A message counts as delivered once it has arrived here. At most 1,024 wait to be read; further ones are not
+        accepted. A client
         that was opened with `confirms` has a message delivered by `confirm` alone; while nothing reads here, senders hear
-        `not_online`. Raises `Refused` with the code `replaced` once a newer session has taken this one's place.
+        `not_online`. Raises `Refused` with the code `replaced` once a newer session has replaced this one.
         """
         self._check_open()
         self._check_side(0)
@@ -594,16 +623,18 @@ class Client:
     async def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Ask all gateways for the number of a room's members and, with `ids`, for at most 100 users from `start` on.
 
-        If a gateway does not answer within `wait` seconds (60 at most), the answer is `partial`. Needs no membership.
-        A user asks one a second, five at once; beyond that it raises `Refused` with the code `rate_limited` and
+        If a gateway does not answer within `wait` seconds (at most 60), the result is `partial`. Needs no membership. A
+        user may ask once a second, five times at once; beyond that it raises `Refused` with the code `rate_limited` and
         `retry_after`.
         """
         self._check_open()
         check_name(room)
         if not 0 < _check_seconds(wait) <= COMMAND_S_MAX:
-            raise Invalid(f"gateways have more than 0 and at most {COMMAND_S_MAX:g} s to answer, not {wait!r}")
+            raise Invalid(
+                f"invalid wait for gateways: {wait!r} (expected more than 0 and at most {COMMAND_S_MAX:g} seconds)"
+            )
         if not isinstance(start, int) or not 0 <= start < 1 << 64:
-            raise Invalid(f"a user is a number below 2**64, not {start!r}")
+            raise Invalid(f"invalid user {start!r} (expected a number below 2^64)")
         self._check_side(1)
         what = f"members of {room}"
         number = self.engine.members(room, int(wait * 1e6), start if ids else None)
@@ -617,10 +648,11 @@ class Client:
             del self._counts[number]
 
     def redirect(self, address: Address) -> None:
-        """Use these servers and this token from now on: for programs that learn of servers elsewhere, as from a registry.
+        """Use these servers and this token from now on, for programs that learn of servers elsewhere, for example from
+        a registry.
 
-        A good session stays; a lost one opens again at one of these servers. If `address` names no servers of a kind, the
-        known ones stay. A client with a token function keeps its own token. Hosts are IP addresses.
+        A working session stays; a lost one opens again at one of these servers. If `address` names no servers of a
+        kind, the known ones stay. A client with a token function keeps its own token. Hosts are IP addresses.
         """
         self._check_open()
         gateways, proxies = address.gateways or self._known.gateways, address.proxies or self._known.proxies
@@ -632,8 +664,8 @@ class Client:
             raise Invalid(str(error)) from None
 
     def _use_servers(self, known: Address) -> None:
-        """Give these servers and this token to the engine. A refused session goes on if either of them changed, unless a
-        newer session has replaced it."""
+        """Pass these servers and this token to the engine. A refused session is tried again if either of them changed,
+        unless a newer session has replaced it."""
         before = self._known
         self.engine.redirect(**self._servers(known))
         self._known = known
@@ -645,7 +677,7 @@ class Client:
                 self._revive(side, self._refused.pop(side))
 
     def _is_other(self, side: int, before: Address) -> bool:
-        """Whether the servers of this side, or the token, differ from those before."""
+        """True if the servers of this side, or the token, differ from those before."""
         now, then = ((each.gateways, each.proxies)[side] for each in (self._known, before))
         return now != then or self._known.token != before.token
 
@@ -669,12 +701,12 @@ class Client:
     # --- for rooms --------------------------------------------------------------------------------------------
 
     def check_here(self, what: str) -> None:
-        """Raise `Invalid` in another thread or loop than those that opened the client."""
+        """Raise `Invalid` if the calling thread or loop did not open the client."""
         if get_ident() == self.thread and self.loop.is_running():
             return
         other = get_ident() != self.thread or self.loop.is_closed()
         if other or _running_loop() not in {self.loop, None}:
-            raise Invalid(f"{what} belongs to the loop and the thread that opened it")
+            raise Invalid(f"{what} belongs to the loop and the thread that opened it; call it there")
 
     def enter(self, room: Room, positions: bytes | None, history: int, policy: int) -> int:
         """Ask the engine for a membership; returns the room's number in the engine."""
@@ -682,8 +714,8 @@ class Client:
         self._check_side(0)
         full = _full_name(room.name)
         if full in self._names:
-            raise Invalid(f"{room.name}: this client is in that room already")
-        if len(self._rooms) >= ROOMS_MAX:  # a request that must fail would count against the rate of joins
+            raise Invalid(f"{room.name}: this client has joined that room already")
+        if len(self._rooms) >= ROOMS_MAX:  # a request that must fail would count towards the rate of joins
             raise Refused(f"join {room.name}", "too_many_rooms")
         try:
             number = self.engine.join(room.name, positions, policy, history)
@@ -697,15 +729,15 @@ class Client:
         return number
 
     def late_join(self, error: TimedOut) -> TimedOut:
-        """The error of a join that came too late, with the reason if joins of this client wait for their turn."""
+        """The error of a join that timed out, with the reason if joins of this client are delayed by their rate."""
         left = self._joins_left + (self.loop.time() - self._joined_at) * JOINS_A_SECOND
         if left >= 0 or self._lost:
             return error
-        limit = f"a session joins {JOINS_AT_ONCE} rooms at once, then {JOINS_A_SECOND} a second (rate_limited)"
+        limit = f"a session joins {JOINS_AT_ONCE} rooms at once, then {JOINS_A_SECOND} per second (rate_limited)"
         return TimedOut(f"{error}; {limit}; try again in {-left / JOINS_A_SECOND:.0f} s")
 
     def leave(self, room: Room, number: int) -> None:
-        """End a membership; its counts stay in those of the client."""
+        """End a membership; its counts remain in those of the client."""
         self._rooms.pop(number, None)
         for name, value in room.stats().items():
             self._left[name] += value
@@ -715,7 +747,8 @@ class Client:
     async def wait(
         self, answer: Awaitable[_Result], seconds: float, what: str, side: int = 0, began: float | None = None
     ) -> _Result:
-        """Wait for an answer of the engine, from `began` on. A time-out names what the session with that side lacked."""
+        """Wait for an answer of the engine; `began` is the start of the wait. The error of a time-out names the session
+        that was missing."""
         try:
             async with asyncio.timeout_at((self.loop.time() if began is None else began) + seconds):
                 return await answer
@@ -732,7 +765,7 @@ class Client:
         return self._timeout if timeout is None else _check_seconds(timeout)
 
     def _check_side(self, side: int) -> None:
-        """Raise if the client has no session of this kind, or its session is refused for good."""
+        """Raise if the client has no session of this kind, or its session is refused permanently."""
         if side not in self._sides:
             argument = ("gateways", "proxies")[side]
             raise Unavailable(f"this client has no {SESSIONS[side]}; give connect({argument}=…)")
@@ -742,7 +775,7 @@ class Client:
     # --- publishing -------------------------------------------------------------------------------------------
 
     def _known_publication(self, room: str) -> _Publication:
-        """The same as `_publication`, at once where nothing is to be said or made."""
+        """Return the known publication, without the checks of `_publication` where they are not needed."""
         publication = self._publications.get(room) or self._publications.get(_full_name(room))
         if publication is None or publication.refused is not None or self._state != "open":
             return self._publication(room)
@@ -764,7 +797,7 @@ class Client:
         return publication
 
     def _place(self, publication: _Publication) -> bool:
-        """Get a place in the engine, which may close another room for it: one without unacknowledged messages."""
+        """Get a number of the engine, which may close a room without unacknowledged messages for it."""
         placed = self.engine.publication(publication.name)
         if placed is None:
             return False
@@ -778,7 +811,7 @@ class Client:
         return True
 
     def _drop_unwanted(self, publication: _Publication) -> None:
-        """Forget a room without a place once no call waits for one."""
+        """Forget a room without a number once no call waits for one."""
         if publication.number is None and not publication.watchers and not publication.waiting:
             self._publications.pop(_full_name(publication.name), None)
             self._check_flushed()
@@ -836,7 +869,7 @@ class Client:
             self._opened[side].set_result(None)
 
     def _on_leased(self, _side: int, left_ms: int) -> None:
-        """The session's token has an end: get another one before it, where a function gives tokens."""
+        """The session's token expires: request a new one in time if there is a token function."""
         self._token_opened = True
         if self._source is None:
             return
@@ -851,16 +884,14 @@ class Client:
             self._renewing = self.loop.create_task(self._fetch(source))
 
     def _on_differs(self, side: int, host: str, port: int, lowest: int, highest: int, release: str) -> None:
-        """A server speaks no version of the protocol that we speak; the loss of the session follows."""
+        """The server's protocol versions and this client's do not overlap; the loss of the session follows."""
         self._other_version[side] = differing(SESSIONS[side], host, port, (lowest, highest), release)
 
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         if reason == "rate_limited":
-            self._down[side] = (
-                f"has as many sessions of this user as it may ({reason}, user_sessions_max); try again in 1 s"
-            )
+            self._down[side] = f"refuses a further session of this user ({reason}, user_sessions_max); try again in 1 s"
         self._lost.add(side)
         self._look_again()
         if (
@@ -875,7 +906,8 @@ class Client:
         self._fail(side, OtherVersion(f"connect: {self._other_version[side]}") if differs else refused)
 
     def _renew(self, side: int, *, final: bool) -> bool:
-        """Ask for another token; False if that is no use: there is no function, or its last token opened nothing."""
+        """Request a new token. Returns False if that is useless: there is no function, or its last token opened no
+        session."""
         renewing = self._renewing is not None and not self._renewing.done()
         if self._source is None or not (renewing or self._token_opened):
             return False
@@ -886,7 +918,7 @@ class Client:
         return True
 
     async def _fetch(self, source: Callable[[], Awaitable[bytes | str]]) -> None:
-        """Call the token function until it returns a token, and open with it the sessions that the former one did not."""
+        """Call the token function until it returns a token, and open the sessions that the previous token did not."""
         wait_s = TOKEN_AGAIN_S
         while True:
             try:
@@ -900,18 +932,18 @@ class Client:
                 if self.closed:
                     return
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise  # otherwise the program cancelled its own function
+                    raise  # otherwise the token function was cancelled
                 if isinstance(error, MusterError) and not error.retry:
                     self._end_without_token(error)
                     break
                 for side in self._unopened:
-                    self._down[side] = f"gets no token: {error!r:.80}"
+                    self._down[side] = f"has no token: {error!r:.80}"
             await asyncio.sleep(random.uniform(wait_s / 2, wait_s))
             wait_s = min(2 * wait_s, TOKEN_AGAIN_S_MAX)
         self._unopened.clear()
 
     def _end_without_token(self, error: MusterError) -> None:
-        """End the sessions for which no other server is left to try: there is no other token."""
+        """End the sessions for which no untried server is left, since there is no other token."""
         ended = [side for side, final in self._unopened.items() if final]
         self._token_opened = not ended  # a session that still tries other servers may accept the token
         for side in ended:
@@ -922,7 +954,7 @@ class Client:
         known = Address(self._known.gateways, self._known.proxies, _token_bytes(token))
         if known.token == self._known.token:
             if not self._unopened:
-                return  # the sessions have it until its end
+                return  # the sessions use their token until its end
             raise Refused("the token function returned the refused token again", "bad_credential")
         try:
             self._use_servers(known)
@@ -931,7 +963,7 @@ class Client:
         self._token = token
 
     def _look_again(self) -> None:
-        """Read the instance's folder again, and use what it says. Repeats until all sessions are good."""
+        """Read the instance's folder again, and use its servers. Repeats until all sessions work."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -943,7 +975,7 @@ class Client:
             if address != self._known:
                 self._use_servers(address)
         except (MusterError, ValueError, OverflowError, OSError):
-            return  # no instance yet, or one of another version
+            return  # no instance yet, or an incompatible one
 
     def _on_sent(self, number: int, refused: str | None, outcomes: list[tuple[str | None, Any]]) -> None:
         done = self._sends.get(number)
@@ -975,7 +1007,7 @@ class Client:
                         _fail(waiting, error)
 
     def _revive(self, side: int, error: MusterError) -> None:
-        """Revive what a refusal had ended: its session is opened once more."""
+        """Undo the end after a refusal: its session is opened again."""
         if side == 0:
             for room in self._rooms.values():
                 room.on_error_over(error)
@@ -1027,7 +1059,7 @@ class Client:
             try:
                 if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket):
                     return
-            except Refused:  # its event comes next and reaches all waiting calls
+            except Refused:  # its event follows and reaches all waiting calls
                 return
             del publication.waiting[ticket]
         if publication.writable is not None and not publication.writable.done():
@@ -1089,12 +1121,16 @@ class Client:
         raise Closed("the client is closed")
 
     def _on_panic(self, error: BaseException) -> None:
-        self._failed = MusterError(f"a defect of the client's engine: {error!r}; please report it")
+        self._failed = MusterError(f"internal error of the client's engine: {error!r}; please report it")
         self._close(self._failed)
 
     def abandon(self) -> None:
-        """In a forked child: the sessions are the parent's. Every later call raises `Invalid`; nothing shared is touched."""
-        self._state, self._failed = "closed", Invalid("this client belongs to the process that opened it; connect anew")
+        """Called in a forked child, because the sessions belong to the parent. Every later call raises `Invalid`;
+        shared resources are not touched."""
+        self._state, self._failed = (
+            "closed",
+            Invalid("this client belongs to the process that opened it; connect again in this process"),
+        )
         for room in self._rooms.values():
             room.end(broken=True)
             room.on_error(self._failed)
@@ -1164,7 +1200,7 @@ class Client:
         try:
             return self._hosts.get(host, host), port, bytes.fromhex(key)
         except ValueError:
-            raise Invalid(f"{host}:{port}: the public key is not hex") from None
+            raise Invalid(f"{host}:{port}: invalid public key (expected hex)") from None
 
 
 def connect(
@@ -1204,11 +1240,11 @@ _PACKAGE: Final = os.path.join(os.path.dirname(__file__), "")
 
 
 def _place() -> str:
-    """The line of the program that called `connect`."""
+    """File and line of the program that called `connect`."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _whole(known: Endpoint) -> Endpoint:
@@ -1217,13 +1253,13 @@ def _whole(known: Endpoint) -> Endpoint:
         if not all(map(isinstance, known, (str, int, str))):
             raise TypeError
     except (ValueError, TypeError):
-        raise Invalid(f"a server is (host, port, public key in hex), not {known!r:.80}") from None
+        raise Invalid(f"invalid server {known!r:.80} (expected host, port, public key in hex)") from None
     return host, port, key
 
 
 def _token_bytes(token: bytes | str) -> bytes:
     if not isinstance(token, bytes | str):
-        raise Invalid(f"a token is bytes or text, not {type(token).__name__}")
+        raise Invalid(f"invalid token of type {type(token).__name__} (expected bytes or text)")
     return token.encode() if isinstance(token, str) else token
 
 
@@ -1244,30 +1280,30 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def check_name(name: str) -> None:
-    """Raise `BadRoomName` unless it is a room name."""
+    """Raise `BadRoomName` for an invalid room name."""
     try:
         wrong = room_name_error(name)
     except (TypeError, UnicodeError):
-        wrong = "a room name is text"
+        wrong = "a room name must be text"
     if wrong is not None:
         raise BadRoomName(f"{name!r:.80}: {wrong}")
 
 
 def _check_seconds(timeout: float) -> float:
     if not isinstance(timeout, int | float) or math.isnan(timeout):
-        raise Invalid(f"a time-out is a number of seconds, not {timeout!r}")
+        raise Invalid(f"invalid time-out {timeout!r} (expected a number of seconds)")
     return timeout
 
 
 def _check_data(data: bytes, most: int = MESSAGE_BYTES_MAX, what: str = "message") -> None:
     if not isinstance(data, bytes):
-        raise Invalid(f"a {what} is bytes, not {type(data).__name__}")
+        raise Invalid(f"invalid {what} of type {type(data).__name__} (expected bytes)")
     if len(data) > most:
-        raise TooLong(f"a {what} has at most {most} bytes, not {len(data)}; nothing was sent")
+        raise TooLong(f"the {what} is too long: {len(data)} bytes (limit {most}); nothing was sent")
 
 
 def _content(data: bytes | None, json: object) -> bytes:
-    """The message. Raises `Invalid`."""
+    """Return the message's bytes. Raises `Invalid`."""
     if json is NO_JSON:
         if data is None:
             raise Invalid("no message: give data or json")
@@ -1286,4 +1322,4 @@ def _full_name(name: str) -> str:
 
 def _fail(future: "asyncio.Future[Any]", error: MusterError) -> None:
     future.set_exception(copy(error))
-    future.exception()  # marks it as retrieved: perhaps nobody waits
+    future.exception()  # marks the exception as retrieved, since perhaps no caller waits

@@ -1,4 +1,4 @@
-"""Time limits of many waits, with one timer of the loop for all of them. Knows neither the waits' content nor the client."""
+"""Time limits of many waits, with one timer of the loop for all of them. It must not know what is waited for."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,21 +8,21 @@ from typing import Any, Final
 
 SPARE: Final = 64
 TICK_S: Final = 0.001
-"""The loop's timers count in these, and may fire so much too early."""
+"""Resolution of the loop's timers, in seconds; they may fire this much too early."""
 
 
 class Deadlines:
-    """Ends waits with `TimeoutError`. `waits`: the future of each that is still open, second in its tuple, by number."""
+    """Ends waits with `TimeoutError`. `waits`: open waits by number; the second item of each tuple is the future."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, waits: Mapping[int, tuple[Any, "asyncio.Future[Any]"]]) -> None:
         self._loop, self._waits = loop, waits
         self._heap: list[tuple[float, int]] = []
-        """When each ends. At most twice as many as are open, and `SPARE`."""
+        """End of each wait, and its number. Limited to twice the number of open waits plus `SPARE`."""
         self._timer: asyncio.TimerHandle | None = None
         self._at = inf
 
     def add(self, number: int, seconds: float) -> None:
-        """This wait ends after so many seconds."""
+        """End this wait after `seconds`."""
         at = self._loop.time() + seconds
         heap = self._heap
         if len(heap) >= SPARE + 2 * len(self._waits):
@@ -33,7 +33,7 @@ class Deadlines:
             self._set(at)
 
     def close(self) -> None:
-        """No wait ends any more."""
+        """Stop: no wait is ended any more."""
         self._heap.clear()
         self._set(inf)
 

@@ -29,20 +29,20 @@ class TimedOut(MusterError, TimeoutError):
 
 
 class NothingListens(TimedOut):
-    """No session came about: the kernel of that host says that nothing listens at the address."""
+    """No session was opened: the kernel of that host reports that nothing listens at the address."""
 
     code = "nothing_listens"
 
 
 class WrongKey(TimedOut):
-    """No session came about: the server is there, but does not have the public key that the client knows it by."""
+    """No session was opened: a server answers, but it does not have the public key that the client expects."""
 
     code = "wrong_key"
     retry = False
 
 
 class OtherVersion(TimedOut):
-    """No session came about: server and library have no version of the protocol in common."""
+    """No session was opened: server and library have no version of the protocol in common."""
 
     code = "other_version"
     retry = False
@@ -53,18 +53,19 @@ class Refused(MusterError):
 
     WORDS: ClassVar[Mapping[str, str]] = {
         "bad_credential": "the token is wrong or has expired",
-        "too_many_rooms": "one client is in at most 256 rooms at a time, and one user in 1,024 at a gateway, unless its "
-        "user_rooms_max differs; leave one, or use another client",
+        "too_many_rooms": "the client is in 256 rooms, or the user in 1,024 at one gateway (limits unless "
+        "user_rooms_max differs); leave a room, or use another client",
         "bad_room_name": "invalid room name",
         "name_collision": "another room has the same number; choose another name",
         "not_allowed": "the client's token does not allow this in this room, or at this server",
-        "busy": "the room's owner has no place for another publisher or room now",
-        "too_much_history": "more history than the server gives: 1,024 messages, unless history_max of its gateways differs",
-        "replaced": "a newer session of the same user has taken its place; this client does not come back by itself",
-        "too_many_devices": "the user has 32 devices at this gateway, the most of one user; end one of them",
-        "bad_device": "the token's device is no name of 1 to 23 printable ASCII characters without a blank and a comma",
-        "rate_limited": "a user sends one command a second and asks for members once a second, unless the proxies' "
-        "command_rate differs",
+        "busy": "the room's owner accepts no further publisher or room now",
+        "too_much_history": "more history than the gateways allow (limit 1,024 messages unless their history_max differs)",
+        "replaced": "a newer session of the same user has replaced this one; this client does not reconnect by itself",
+        "too_many_devices": "the user has too many devices at this gateway (limit 32); end one of them",
+        "bad_device": "invalid device name in the token (expected 1 to 23 printable ASCII characters without blanks and "
+        "commas)",
+        "rate_limited": "too many commands or requests for members of this user (limit 1 per second unless the proxies' "
+        "command_rate differs)",
     }
 
     def __init__(self, what: str, code: str, retry_after: float | None = None) -> None:
@@ -72,7 +73,7 @@ class Refused(MusterError):
         self.code = code
         self.retry = code in {"busy", "rate_limited"}
         self.retry_after = retry_after
-        """Seconds until the next try, if the server said so."""
+        """Seconds until the next try, if the server named a time."""
 
     def __str__(self) -> str:
         what, code = self.args
@@ -84,19 +85,19 @@ class Refused(MusterError):
 
 
 class TooLong(MusterError, ValueError):
-    """A message is longer than 65,536 bytes, or a command than 800. Nothing was sent."""
+    """A message is longer than 65,536 bytes, or a command longer than 800. Nothing was sent."""
 
     code = "too_long"
 
 
 class Invalid(MusterError, ValueError):
-    """An argument, or the moment of a call, is wrong. Nothing was sent."""
+    """An argument is wrong, or the call came at a wrong time. Nothing was sent."""
 
     code = "invalid"
 
 
 class BadRoomName(Invalid):
-    """The room name is invalid; the text names the rule that it breaks."""
+    """The room name is invalid; the text names the violated rule."""
 
     code = "bad_room_name"
 
@@ -108,4 +109,4 @@ class Closed(MusterError):
 
 
 SESSIONS: Final = ("gateway", "proxy")
-"""The servers of a client's two sessions, by the engine's numbers."""
+"""The servers of a client's two sessions, indexed by the engine's numbers."""

@@ -8,7 +8,7 @@
 
     asyncio.run(agent.run())
 
-`import muster.fleet` loads it; it needs nothing beside this library. The messages are those of `docs/fleet.md`.
+`import muster.fleet` loads it; it needs nothing besides this library. The messages are those of `docs/fleet.md`.
 """
 
 import asyncio
@@ -33,30 +33,31 @@ VERSION: Final = 1
 KEEPALIVE_S: Final = 60
 CONNECT_S: Final = 10.0
 BEAT_MS: Final = 30_000
-"""Until the plane says another time."""
+"""Interval of heartbeats until the plane sets another one, in ms."""
 HELLO_BEATS: Final = 10
-"""In place of each tenth beat it says hello, so that a node that missed one learns it."""
+"""Each tenth heartbeat is a hello, so that a node that missed one learns the client."""
 RESULTS_MAX: Final = 256
-"""Answers that are kept for an order that comes again."""
+"""Limit of results that are kept for an order that comes again."""
 RESULT_S: Final = 30.0
-"""So long a result is waited for, until an order says another time."""
+"""Seconds for which a result is kept, until an order sets another time."""
 RUNNING_MAX: Final = 64
-"""Orders at once; a further one has no receipt, and another client is asked."""
+"""Limit of concurrent orders; a further one gets no receipt, and the plane asks another client."""
 ERROR_CHARS_MAX: Final = 1_000
 Do = Callable[[str, dict[str, Any]], Awaitable[Any]]
-"""Does a task: `(target, options)`, and gives any JSON. What it raises is a result that is not `ok`."""
+"""A task: called with `(target, options)`, returns any JSON. An exception becomes a result with `ok` false."""
 
 
 class Superseded(MusterError):
-    """Another process has this client's name, with a later epoch."""
+    """Another process runs with this client's name and a later epoch."""
 
 
 class ClientRefused(MusterError):
-    """The plane refuses this client; its text says why."""
+    """The plane refuses this client; the text has the reason."""
 
 
 class Agent:
-    """One client. `run` ends when it is cancelled, superseded or refused; a lost broker is connected again, or another."""
+    """One client. `run` ends when it is cancelled, superseded or refused; after a lost connection it connects to any
+    broker again."""
 
     def __init__(
         self,
@@ -69,24 +70,25 @@ class Agent:
         spread_s: float = 5.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`url`: see `muster.brokers`; of several hosts, and of several addresses of a name, it takes any, and another one
-        after a loss. `epoch` grows strictly with each start [ms since 1970]. After a loss it waits a random part of
-        `spread_s`, then longer: a broker that comes back is not overrun. `tls` may have the client's certificate; an
-        empty password is for brokers that go by that. Raises `ValueError` for a bad URL."""
+        """`url`: see `muster.brokers`. The client tries the hosts, and the addresses of each name, in random order.
+
+        `epoch` grows strictly with each start [ms since 1970]. After a loss the client waits a random part of
+        `spread_s` seconds, then longer, so that a restarted broker is not overrun. `tls` may hold the client's
+        certificate; the password is empty for brokers that authenticate by it. Raises `ValueError` for a bad URL."""
         found = brokers(url)
         self.name, self.epoch = name, epoch or now_ms()
         self.connected = False
         self.done = 0
-        """Results given so far."""
+        """Results sent so far."""
         self._places = random.sample(found.places, len(found.places))
-        """In the order in which this client tries them."""
+        """The brokers' addresses in the order in which this client tries them."""
         self._tls = (tls or ssl.create_default_context()) if found.tls else None
         self._attributes = {key: list(values) for key, values in attributes.items()}
         self._version = 1
         self._password, self._spread_s = password, spread_s
         self._tasks: dict[str, Do] = {}
         self._results: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
-        """By run: when it was made, and the message."""
+        """For each run: the time of its result, and the message."""
         self._result_s = RESULT_S
         self._running: dict[str, asyncio.Task[None]] = {}
         self._connection: Connection | None = None
@@ -98,7 +100,7 @@ class Agent:
         self._beats = 0
 
     def task(self, kind: str) -> Callable[[Do], Do]:
-        """Have orders of this kind done by the function that follows; `*` stands for all other kinds."""
+        """Register the decorated function for orders of this kind; `*` stands for all other kinds."""
 
         def add(do: Do) -> Do:
             self._tasks[kind] = do
@@ -107,7 +109,7 @@ class Agent:
         return add
 
     def change(self, attributes: Mapping[str, Sequence[str]]) -> None:
-        """Have other attributes from now on."""
+        """Replace the attributes from now on."""
         self._attributes = {key: list(values) for key, values in attributes.items()}
         self._version += 1
         self._hello()
@@ -136,7 +138,7 @@ class Agent:
                 self._connection.close()
 
     async def _serve(self) -> None:
-        """One connection, from its beginning to its loss."""
+        """Serve one connection, from its start to its loss."""
         lost = self._lost = asyncio.Event()
         will = f"fleet/{VERSION}/{self.name}/up/bye", _json({"epoch": self.epoch})
         hello = connect_packet(self.name, self.name, self._password, KEEPALIVE_S, will)
@@ -163,9 +165,9 @@ class Agent:
         try:
             made.subscribe(f"fleet/{VERSION}/{self.name}/down/+")
             self._hello()
-            still = time.monotonic() - self._result_s  # older ones are waited for no more
+            still = time.monotonic() - self._result_s  # older results are discarded
             for run in [run for run, (at, _) in self._results.items() if at >= still]:
-                self._send_result(run)  # perhaps the broker did not get it; a second one counts for nothing
+                self._send_result(run)  # the broker may have lost it; the plane ignores a duplicate
             self._beat_soon(random.random())
             await lost.wait()
         finally:
@@ -182,7 +184,7 @@ class Agent:
         self._beating = asyncio.get_running_loop().call_later(part * self._beat_ms / 1000, self._beat)
 
     def _beat(self) -> None:
-        """A beat is a sign of life for the broker too; between long ones it is pinged."""
+        """Send a heartbeat, which keeps the broker's connection alive too; between long intervals, ping the broker."""
         if self._connection is not None:
             self._beats += 1
             if self._beats % HELLO_BEATS:
@@ -195,7 +197,7 @@ class Agent:
         self._beat_soon()
 
     def _heard(self, topic: str, payload: bytes) -> None:
-        """A message of the plane. One that is malformed is passed over."""
+        """Handle a message of the plane. A malformed one is ignored."""
         try:
             said = json.loads(payload)
             if topic.endswith("/task"):
@@ -214,7 +216,7 @@ class Agent:
             self._hello()
         elif what in {"superseded", "refused"}:
             self._end = (
-                Superseded(f"client {self.name} runs elsewhere too" + (f": {text}" if text else ""))
+                Superseded(f"another process runs as client {self.name}" + (f": {text}" if text else ""))
                 if what == "superseded"
                 else ClientRefused(text)
             )
@@ -222,7 +224,7 @@ class Agent:
                 self._connection.close()
 
     def _order(self, run: str, kind: str, target: str, options: dict[str, Any]) -> None:
-        """The same run again is the same order: it is done once."""
+        """Take an order. An order with the same run is the same order, and is carried out once."""
         do = self._tasks.get(kind) or self._tasks.get("*")
         known = run in self._results or run in self._running
         if not known and len(self._running) >= RUNNING_MAX:
@@ -237,10 +239,10 @@ class Agent:
         said: dict[str, Any] = {"run": run, "epoch": self.epoch, "ok": False}
         try:
             if do is None:
-                raise LookupError(f"this client does no {kind!r}")
+                raise LookupError(f"this client has no task {kind!r}")
             value = await do(target, options)
             payload = _json(said | {"ok": True, "value": value})
-        except Exception as error:  # whatever a task raises is its result
+        except Exception as error:  # an exception of a task is its result
             payload = _json(said | {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
         finally:
             self._running.pop(run, None)
@@ -257,7 +259,7 @@ class Agent:
         self._publish(kind, _json(said), quality)
 
     def _publish(self, kind: str, payload: bytes, quality: int) -> None:
-        """What is lost with a connection comes again: a hello with the next one, a result as well."""
+        """Publish while connected. A lost message is sent again: a hello with the next connection, a result as well."""
         if self._connection is not None:
             with contextlib.suppress(MqttError):
                 self._connection.publish(f"fleet/{VERSION}/{self.name}/up/{kind}", payload, quality)

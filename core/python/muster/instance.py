@@ -1,6 +1,6 @@
 """Finds an instance of this machine: its folder, and what `instance.json` says to clients.
 
-This is the only place that states the rule; the command that writes the folder uses it too.
+Only this file states the rule; the command that writes the folder uses it too.
 """
 
 import codecs
@@ -17,7 +17,7 @@ from .errors import Invalid, Unavailable
 
 FILE: Final = "instance.json"
 LOCK: Final = "lock"
-"""Locked in the folder by the instance's process as long as it lives."""
+"""File in the folder that the instance's process keeps locked as long as it lives."""
 VARIABLE: Final = "MUSTER_INSTANCE__DIR"
 START: Final = "start one: muster up"
 
@@ -44,7 +44,7 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
     """Read the running instance of `folder`, else of `$MUSTER_INSTANCE__DIR`, else of the default folder.
 
     Raises `Unavailable`: no instance runs there, only files of a dead one are left, or the default folder belongs to
-    another user. A chosen folder may belong to another user; its token is then read only if that user owns the token too.
+    another user. A chosen folder may belong to another user; its token is read only if that user owns the token too.
     """
     environment = os.environ if environment is None else environment
     chosen = folder or environment.get(VARIABLE)
@@ -64,7 +64,9 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
     except OSError as error:
         raise Unavailable(f"{error.filename}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise Unavailable(f"{record}: not written by this version of muster") from None
+        raise Unavailable(
+            f"{record} was written by another version of muster; use that version, or restart the instance"
+        ) from None
     if not lives(place, pid, started, namespace):
         raise Unavailable(f"the instance in {place} died (process {pid} is gone); {START}")
     return Address(gateways, proxies, read_token(token_file, writer))
@@ -75,11 +77,11 @@ def folder_of(chosen: str | os.PathLike[str]) -> Path:
     try:
         return Path(chosen).expanduser().absolute()
     except (RuntimeError, TypeError) as error:
-        raise Invalid(f"{chosen!r:.80} is no folder: {error}") from None
+        raise Invalid(f"invalid folder {chosen!r:.80}: {error}") from None
 
 
 def check_default(place: Path) -> None:
-    """Raise `Unavailable` unless this user owns the default folder: in /tmp anybody could have made it."""
+    """Raise `Unavailable` unless this user owns the default folder: anybody can create it in /tmp."""
     info = place.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
         raise Unavailable(f"{place} belongs to another user or is a link; to use it anyway: {VARIABLE}={place}")
@@ -88,25 +90,27 @@ def check_default(place: Path) -> None:
 def read_token(file: str | os.PathLike[str], named_by: int = 0) -> bytes:
     """Read the credential of clients on this machine. Raises `Unavailable`.
 
-    `named_by`: the user that named this file. This user and root are trusted. Another user must own the file itself: else
-    it could make us read a secret that only we may read, and send it to its own server.
+    `named_by`: the user that named this file. This user and root are trusted. Another user must own the file itself:
+    otherwise it could make this process read a secret that only this process may read, and send it to its own server.
     """
     try:
         with open(file, "rb") as stream:
             if named_by not in {0, os.getuid(), os.fstat(stream.fileno()).st_uid}:
-                raise Unavailable(f"{file}: not owned by the instance's user; run this as that user, or give token")
+                raise Unavailable(
+                    f"{file} does not belong to the instance's user; run this as that user, or give token"
+                )
             token = stream.read().removeprefix(codecs.BOM_UTF8).strip()
     except OSError as error:
         raise Unavailable(f"{file}: cannot be read: {error.strerror}") from None
     if not token:
-        raise Unavailable(f"{file}: is empty; it should have a token, one line of text")
+        raise Unavailable(f"{file} is empty; write the token into it, one line of text")
     return token
 
 
 def lives(place: Path, pid: int, started: int, namespace: str) -> bool:
-    """Whether the process that a record names lives. `namespace`: as `pid_namespace` of that process, or empty.
+    """Whether the process that a record names is alive. `namespace`: `pid_namespace` of that process, or empty.
 
-    In another namespace its number means nothing. There the lock tells that it holds on its folder.
+    In another PID namespace the number means nothing. There the process's lock on its folder tells that it lives.
     """
     if namespace in {"", pid_namespace()}:
         return start_time(pid) == started
@@ -125,7 +129,7 @@ def lives(place: Path, pid: int, started: int, namespace: str) -> bool:
 
 
 def pid_namespace() -> str:
-    """The namespace in which this process has its number; empty if the system does not say."""
+    """The PID namespace of this process; empty if the system does not tell it."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -133,7 +137,8 @@ def pid_namespace() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Return a process's start, in clock ticks since boot; None if it is gone. Tells processes with one id apart."""
+    """Return a process's start, in clock ticks since boot; None if it has ended. Distinguishes processes that reuse an
+    id."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

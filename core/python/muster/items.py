@@ -1,4 +1,4 @@
-"""The items of a room: messages with positions, gaps for announced losses, and commands; and the answers of calls."""
+"""The items of a room: messages with positions, gaps for announced losses, and commands; and the results of calls."""
 
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, final
@@ -25,7 +25,8 @@ __all__ = [
 
 
 class Stream(NamedTuple):
-    """The messages that one owner numbered. Offsets compare only within one stream; a new owner begins a new one."""
+    """A sequence of messages that one owner numbered. Offsets compare only within one stream; a new owner begins a new
+    one."""
 
     node: int
     epoch: int
@@ -36,7 +37,7 @@ class Stream(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets `first` to `last` of `stream` will not come. `last` is None when nobody knows the end.
+    """Offsets `first` to `last` of `stream` will not come. `last` is None when no server knows the end.
 
     `reason` is one of `slow`, `owner_lost`, `unrepaired`, `expired`, `restarted`, `reader` (`docs/sdk.md`).
     """
@@ -46,15 +47,15 @@ class Gap(NamedTuple):
     last: int | None
     reason: str
     room: str = ""
-    """As it was joined."""
+    """Name of the room, as the join gave it."""
 
 
 class Command(NamedTuple):
-    """A command to every member of `room`, apart from its messages and in no order with them."""
+    """A command to every member of `room`, outside the order of its messages."""
 
     room: str
     number: int
-    """Random; the same for all tries of one command."""
+    """Random; all tries of one command have the same number."""
     sender: int
     data: bytes
 
@@ -65,7 +66,7 @@ Item: TypeAlias = Message | Gap | Command
 @final
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """All members have the command. A member that changed servers meanwhile may count twice."""
+    """All members received the command. A member that changed servers meanwhile may count twice."""
 
     members: int
 
@@ -73,13 +74,13 @@ class Delivered:
 @final
 @dataclass(frozen=True, slots=True)
 class NoMember:
-    """Nobody is in the room."""
+    """The room has no member."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The time ended before every member had confirmed the command; `members` had."""
+    """The command expired before every member had confirmed it; `members` confirmed it."""
 
     members: int
 
@@ -92,7 +93,7 @@ class Direct(NamedTuple):
 
     sender: int
     number: int
-    """Random; the same for all tries of one message."""
+    """Random; all tries of one message have the same number."""
     data: bytes
 
 
@@ -100,17 +101,17 @@ class DeviceResult(NamedTuple):
     """The outcome of a message on one device of a user."""
 
     device: str | None
-    """None: devices that are not known by name, or find no place among the 40 outcomes of a message."""
+    """None: devices whose names are not known, or those beyond the 40 outcomes of a message."""
     outcome: Literal["delivered", "not_online", "expired", "unknown"]
     """`unknown`: the device's gateway was lost before it answered, so the device may have the message."""
 
 
 class Hop(NamedTuple):
-    """One node on the way of a question for members."""
+    """One node on the path of a request for members."""
 
     node: int
     seconds: float
-    """From the question to the answer, by the clock of the node before it: the way there, the work, the way back."""
+    """Seconds from request to answer, measured by the previous node: transfer, work and transfer back."""
 
 
 @final
@@ -121,17 +122,17 @@ class Members:
     count: int
     """Memberships: a user with two clients in the room counts twice."""
     ids: tuple[int, ...]
-    """Users, each once and in order; empty unless the call asked for them."""
+    """Users, each once and sorted; empty unless the call requested them."""
     truncated: bool
-    """More users may follow: ask from `ids[-1] + 1` on."""
+    """More users may follow: request them from `ids[-1] + 1` on."""
     partial: bool
     """A gateway did not answer in time: its members are missing in `count` and `ids`."""
     hops: tuple[Hop, ...] = field(default=(), compare=False)
-    """The hops of the question: the broker, timed by the proxy; then the 15 slowest gateways, timed by the broker."""
+    """The hops of the request: the broker, timed by the proxy; then the 15 slowest gateways, timed by the broker."""
 
 
 class History(NamedTuple):
-    """How a join's request for a room's last messages was met."""
+    """Result of a join's request for a room's last messages."""
 
     messages: int
     """The number of old messages that come first."""

@@ -1,4 +1,4 @@
-"""Delayed messages over HTTP, for any program: send, cancel, postpone, advance, read. Needs nothing beside Python.
+"""Delayed messages over HTTP, for any program: send, cancel, postpone, advance, read. Needs nothing besides Python.
 
 Owns the shapes of questions and answers (`docs/messages.md`), and two clients: `Messages` with one connection, for
 threads, and `AsyncMessages` with several, for asyncio. It must not know rooms.
@@ -21,28 +21,28 @@ from .face import CONNECTIONS, Face, problem
 TIMEOUT_S: Final = 30.0
 BATCH_MAX: Final = 1_000
 IDLE_S: Final = 5.0
-"""A connection that was idle for longer is opened anew: a face closes idle ones."""
+"""A connection that was idle for longer, in seconds, is replaced: a face closes idle ones."""
 
 Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
-"""Of a change: it took place; a callback was made or is under way; no such message now, and the change takes place if it
-comes; it was withdrawn before; it expired before."""
+"""The result of a change. `done`: it took place. `already fired`: a callback was made or is in progress. `unknown`: no
+such message yet; the change is applied if it comes. `cancelled`, `expired`: the message ended this way before."""
 State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that is durable. Times are seconds since 1970."""
+    """A durable message. Times are seconds since 1970."""
 
     id: str
     due_at: float
     state: State
     duplicate: bool
-    """It was durable before, and nothing changed."""
+    """The message was durable before, and nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The outcome of a change; state and due time where the message is known."""
+    """The outcome of a change; state and due time if the message is known."""
 
     outcome: Outcome
     state: State | None
@@ -51,7 +51,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it is now. `next_at`: the next attempt, or the end of the claim while it fires."""
+    """The present state of a message. `next_at`: the next attempt, or the end of the claim while it fires."""
 
     id: str
     topic: str
@@ -67,16 +67,16 @@ class Message:
 
 
 class Messages:
-    """One connection to an HTTP face; use it from one thread at a time, or from several: calls follow one another.
+    """One connection to an HTTP face. Several threads may share it; their calls run one after another.
 
-    A call that is not answered raises `Unavailable` or `TimedOut`: it may have been done. Repeat it with the same id.
+    A call that gets no answer raises `Unavailable` or `TimedOut`: it may have succeeded. Repeat it with the same id.
     """
 
     def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S) -> None:
-        """`url`: `http://host:port` or `https://…`, of the face or the proxy before it. Raises `Invalid`."""
+        """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. Raises `Invalid`."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-            raise Invalid(f"{url!r:.80} is no address of an HTTP face, as http://127.0.0.1:8080 is one")
+            raise Invalid(f"invalid URL {url!r:.80} of an HTTP face (expected for example http://127.0.0.1:8080)")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
         self._headers = {"x-api-key": key, "content-type": "application/json"}
@@ -110,10 +110,11 @@ class Messages:
     ) -> Sent:
         """Send one message; it is durable when this returns.
 
-        `data`: bytes, a body of this `type`; anything else is sent as JSON. `in_s` from now, or `at`; without both it is due
-        at once. The same `id` is the same message: give one, so that a call can be repeated. `target`: instead of the
-        topic's; the key needs the scope of the direct way there. `for_topic`: of a check-back, the topic of the message that
-        it carries; refused unless it is there. Raises `Refused`, `Unavailable`, `TimedOut`.
+        `data`: bytes are a body of this `type`; anything else is sent as JSON. `in_s`: delay in seconds, or `at`: due
+        time; without both it is due at once. Messages with the same `id` are one message: give an id, so that the call
+        can be repeated. `target`: a URL that replaces the topic's; the key needs the scope for it. `for_topic`: for a
+        check-back, the topic of the message that it carries; the call is refused if that topic does not exist. Raises
+        `Refused`, `Unavailable`, `TimedOut`.
         """
         body = message(
             data,
@@ -135,7 +136,7 @@ class Messages:
         return _sent_many(self._ask("POST", _path(topic), list(messages)))
 
     def get(self, topic: str, id: str) -> Message | None:
-        """A message as it is; None where it is unknown, or was forgotten after its end."""
+        """Return a message; None where it is unknown, or was forgotten after its end."""
         try:
             said = self._ask("GET", _path(topic, id))
         except Refused as refused:
@@ -149,11 +150,13 @@ class Messages:
         return self._changed(topic, id, "cancel", {})
 
     def postpone(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
-        """Have it fire later: by a length of time, or at `to`. Raises `Refused`, with `conflict` for a sooner time."""
+        """Move the due time later: by a duration, or to `to`. Raises `Refused`, with `conflict` if the new time is
+        earlier."""
         return self._changed(topic, id, "postpone", _move(by_s, to))
 
     def advance(self, topic: str, id: str, *, by_s: float | None = None, to: float | None = None) -> Changed:
-        """Have it fire sooner: by a length of time, or at `to`. Raises `Refused`, with `conflict` for a later time."""
+        """Move the due time earlier: by a duration, or to `to`. Raises `Refused`, with `conflict` if the new time is
+        later."""
         return self._changed(topic, id, "advance", _move(by_s, to))
 
     def _changed(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
@@ -170,7 +173,7 @@ class Messages:
                 content = answer.read()
             except TimeoutError:
                 self._connection.close()
-                raise TimedOut("no answer in time; it may be done") from None
+                raise TimedOut("no answer in time; the call may have succeeded") from None
             except (http.client.HTTPException, OSError) as error:
                 self._connection.close()
                 raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
@@ -178,7 +181,7 @@ class Messages:
         try:
             said = json.loads(content)
         except ValueError:
-            raise Unavailable(f"answer {answer.status} is none of an HTTP face") from None
+            raise Unavailable(f"unexpected answer {answer.status}: the server is not a Muster HTTP face") from None
         if answer.status >= 400:
             raise problem(said)
         return said
@@ -253,9 +256,9 @@ def message(
     type: str = "application/octet-stream",
     for_topic: str = "",
 ) -> dict[str, Any]:
-    """One message for `Messages.send_many`. Arguments as those of `Messages.send`. Raises `Invalid`."""
+    """Make one message for `Messages.send_many`. Arguments as for `Messages.send`. Raises `Invalid`."""
     if in_s is not None and at is not None:
-        raise Invalid("a message has either in_s or at")
+        raise Invalid("in_s and at exclude each other: give one of them")
     made: dict[str, Any]
     made = {"base64": base64.b64encode(data).decode(), "type": type} if isinstance(data, bytes) else {"data": data}
     if id is not None:
@@ -282,7 +285,7 @@ def _path(topic: str, id: str = "") -> str:
 
 def _move(by_s: float | None, to: float | None) -> dict[str, int]:
     if (by_s is None) == (to is None):
-        raise Invalid("either by_s or to says when it is due")
+        raise Invalid("give either by_s or to")
     if by_s is not None:
         return {"by_ms": round(by_s * 1_000)}
     assert to is not None

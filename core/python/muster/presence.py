@@ -1,5 +1,5 @@
-"""Presence over HTTP, for any program: where users are online, changes as they come, messages to users. Needs nothing beside
-Python.
+"""Presence over HTTP, for any program: devices that are online, their changes, and messages to users. Needs nothing
+besides Python.
 
 Owns connections to a Muster HTTP face, and the shapes of its answers (`docs/presence.md`). It must not know rooms.
 """
@@ -21,12 +21,12 @@ from .items import DeviceResult
 TIMEOUT_S: Final = 30.0
 BATCH_MAX: Final = 1_000
 IDLE_S: Final = 5.0
-"""A connection that was idle for longer is opened anew: a face closes idle ones."""
+"""A connection that was idle for longer, in seconds, is replaced: a face closes idle ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that is online. `since`: seconds since 1970, by its gateway."""
+    """A device that is online. `since`: seconds since 1970, by its gateway's clock."""
 
     device: str
     gateway: int
@@ -35,7 +35,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user; no device: not online. `last_seen`: seconds since 1970, None where it is not known."""
+    """The state of one user; without devices it is offline. `last_seen`: seconds since 1970, None if not known."""
 
     user: int
     devices: tuple[Device, ...]
@@ -51,15 +51,16 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A device came or went. `id` is the same each time that the change is told; without one it says how a device stood
-    when the watch began."""
+    """A device came online or went offline.
+
+    Each report of one change has the same `id`. A change without an id is the state of a device when the watch began."""
 
     user: int
     device: str | None
     """None: at the beginning no device of the user was online."""
     state: Literal["online", "offline"]
     reason: str | None
-    """Why it is offline: `closed`, `lost`, `drained`, `replaced` or `kicked`."""
+    """Reason of being offline: `closed`, `lost`, `drained`, `replaced` or `kicked`."""
     gateway: int
     at: float
     id: str | None
@@ -67,24 +68,24 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a message for one user."""
+    """The outcome of a message for one user."""
 
     user: int
     devices: tuple[DeviceResult, ...]
     error: str | None
-    """The code with which it was refused: no device was tried."""
+    """The code of a refusal: no device was tried."""
     text: str | None = None
     """The text by which the call named the user."""
 
 
 class Presence:
-    """Asks an HTTP face; calls of several threads follow one another, a watch has a connection of its own."""
+    """Asks an HTTP face. Calls of several threads run one after another; each watch has a connection of its own."""
 
     def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S) -> None:
-        """`url`: `http://host:port` or `https://…`, of the face or the proxy before it. Raises `Invalid`."""
+        """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. Raises `Invalid`."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-            raise Invalid(f"{url!r:.80} is no address of an HTTP face, as http://127.0.0.1:8080 is one")
+            raise Invalid(f"invalid URL {url!r:.80} of an HTTP face (expected for example http://127.0.0.1:8080)")
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port, self._timeout = parts.hostname, parts.port, timeout
         self._headers = {"x-api-key": key, "content-type": "application/json"}
@@ -104,12 +105,12 @@ class Presence:
             self._connection.close()
 
     def who(self, users: Sequence[int | str], *, site: int | None = None) -> list[User]:
-        """Look up to 1,000 users up, by number or text, at one site or at any; the answers are in this order.
+        """Look up to 1,000 users up, by number or text, at one site or at any; the results are in the same order.
 
-        Raises `Refused`, `Unavailable` (no site may answer now: try again), `TimedOut`.
+        Raises `Refused`, `Unavailable` (no site can answer now: try again), `TimedOut`.
         """
         if len(users) > BATCH_MAX:
-            raise Invalid(f"{len(users)} users; a question has at most {BATCH_MAX}")
+            raise Invalid(f"too many users: {len(users)} (limit {BATCH_MAX} per request)")
         if not users:
             return []
         asked: dict[str, Any] = {"users": [str(user) for user in users]}
@@ -118,13 +119,13 @@ class Presence:
         return [_user(each) for each in self._ask("/api/v1/presence", asked)["users"]]
 
     def watch(self, users: Sequence[int | str], *, after: str | None = None) -> Iterator[Change]:
-        """How the devices of up to 1,000 users stand, then their changes, without end. `after`: the id of the last change
-        that was read; then what came since comes first, or the state again where that is no longer kept (about a minute).
+        """Iterate over the states of up to 1,000 users' devices, then over their changes, without end.
 
-        Raises as `who`, also later: then watch again after the last id.
+        `after`: the id of the last change that was read. The changes since then come first, or the states again if they
+        are no longer stored (after about a minute). Raises as `who`, also later: then watch again after the last id.
         """
         if not 1 <= len(users) <= BATCH_MAX:
-            raise Invalid(f"{len(users)} users; a watch has 1 to {BATCH_MAX}")
+            raise Invalid(f"invalid number of users in a watch: {len(users)} (expected 1 to {BATCH_MAX})")
         connection = self._opened()
         try:
             path = "/api/v1/presence/changes?users=" + ",".join(quote(str(user), safe="") for user in users)
@@ -138,7 +139,7 @@ class Presence:
                     yield _change(json.loads(line.removeprefix(b"data: ")))
             raise Unavailable("the HTTP face ended the watch")
         except TimeoutError:
-            raise Unavailable("the HTTP face says nothing any more") from None
+            raise Unavailable("the HTTP face stopped answering") from None
         except (http.client.HTTPException, OSError) as error:
             raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
         finally:
@@ -147,15 +148,15 @@ class Presence:
     def send(
         self, users: Sequence[int | str], data: str | bytes, *, device: str | None = None, expires: float = 5.0
     ) -> list[Sent]:
-        """Send one message, at most 960 bytes, to all devices of up to 1,000 users, or to the `device` of this name.
+        """Send one message, at most 960 bytes, to all devices of up to 1,000 users, or to their devices with the name
+        `device`.
 
-        The outcomes are in this order. `expired`: a device did not say within `expires` seconds, at most 60, that it has
-        it. `unknown`: its gateway was lost before it answered.
-
-        Raises as `who`; after `TimedOut` and `Unavailable` it may have arrived all the same.
+        The outcomes are in the same order. `expired`: a device did not confirm the message within `expires` seconds, at
+        most 60. `unknown`: its gateway was lost before it answered. Raises as `who`; after `TimedOut` and `Unavailable`
+        the message may have been delivered.
         """
         if len(users) > BATCH_MAX:
-            raise Invalid(f"{len(users)} users; a message has at most {BATCH_MAX}")
+            raise Invalid(f"too many users: {len(users)} (limit {BATCH_MAX} per message)")
         if not users:
             return []
         asked: dict[str, Any] = {"users": [str(user) for user in users], "expires": expires}
@@ -171,7 +172,7 @@ class Presence:
         return self._kind(self._host, self._port, timeout=self._timeout)
 
     def _ask(self, path: str, document: Any, more_s: float = 0.0) -> Any:
-        """The answer, which may take `more_s` longer than others."""
+        """Send a request and return its answer, which may take `more_s` seconds longer than others."""
         body = json.dumps(document, separators=(",", ":")).encode()
         with self._lock:
             if time.monotonic() - self._used > IDLE_S:
@@ -197,7 +198,7 @@ def _read(answer: http.client.HTTPResponse) -> Any:
     try:
         return json.loads(answer.read())
     except ValueError:
-        raise Unavailable(f"answer {answer.status} is none of an HTTP face") from None
+        raise Unavailable(f"unexpected answer {answer.status}: the server is not a Muster HTTP face") from None
 
 
 def _user(said: Any) -> User:

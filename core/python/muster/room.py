@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .client import Client
 
 BATCH: Final = 1_024
-"""Most items that one call into the engine takes."""
+"""Limit of items that one call into the engine returns."""
 
 COUNTS: Final = (
     "delivered",
@@ -35,19 +35,19 @@ COUNTS: Final = (
 STREAMS_MAX: Final = 8
 _ENTRY: Final = struct.Struct("<IIIQ")
 _OFFSET: Final = (1 << 62) - 1
-_LOST: Final = 1 << 63  # of an entry: the rest of the stream is lost
+_LOST: Final = 1 << 63  # marks an entry: the rest of the stream is lost
 
 Policy = Literal["drop_oldest", "drop_newest", "block"]
 POLICIES: Final[tuple[Policy, ...]] = ("drop_oldest", "drop_newest", "block")
-"""In the order of the engine's numbers."""
+"""Indexed by the engine's numbers."""
 
 
 @final
 class Room:
-    """A membership while its block lasts; one task at a time reads it.
+    """A membership while its block lasts; one task at a time reads it: `async for item in room`.
 
-    Iteration ends when the room is left. It raises when the client is closed or refused for good. A cancelled read loses
-    nothing: it takes waiting items or waits, never both.
+    Iteration ends when the room is left. It raises when the client is closed or refused permanently. A cancelled read
+    loses nothing: it either takes waiting items or waits, never both.
     """
 
     def __init__(
@@ -135,14 +135,15 @@ class Room:
 
     @property
     def before(self) -> bytes:
-        """The positions before the batch that was taken last, for a reader of batches that counts for itself."""
+        """The positions before the last batch, for a reader of batches that counts the items itself."""
         return self._before
 
     @property
     def recovered(self) -> bool | None:
         """Whether the last join resumed without a loss, from this membership or from the given positions.
 
-        None while the missed messages are on their way. False also if there was nothing to resume, or if nobody can know.
+        None while the missed messages are in transit. False also if there was nothing to resume, or if no server can
+        tell.
         """
         return self._state()[0]
 
@@ -157,7 +158,7 @@ class Room:
         return self._known
 
     async def members(self, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
-        """Ask for the members of this room: `client.members` with its name."""
+        """Request the members of this room: `client.members` with its name."""
         return await self._client.members(self.name, ids=ids, start=start, wait=wait)
 
     def stats(self) -> dict[str, int]:
@@ -173,9 +174,9 @@ class Room:
         return rest or await self._next()
 
     async def _next(self) -> list[Item]:
-        """Items that wait, or wait for some: never both, so that a cancelled call takes nothing."""
+        """Return items that wait, or wait for some: never both, so that a cancelled call loses nothing."""
         if self._reading:
-            raise Invalid(f"{self.name}: another task reads this room")
+            raise Invalid(f"{self.name}: another task reads this room; use one reader per room object")
         self._reading, client = True, self._client
         try:
             if self._full:  # a long queue must not block the loop
@@ -203,7 +204,7 @@ class Room:
     # --- called by the client ---------------------------------------------------------------------------------
 
     def on_joined(self) -> None:
-        """The gateway accepted the join, for the first time or again."""
+        """The gateway accepted the join, the first one or a later one."""
         if self._joined is not None and not self._joined.done():
             self._joined.set_result(None)
 
@@ -214,19 +215,19 @@ class Room:
             waiter.set_result(None)
 
     def on_error(self, error: MusterError) -> None:
-        """Nothing more will come. Unread items can still be read, unless the client is closed."""
+        """No further item will come. Unread items can still be read, unless the client is closed."""
         self._error = self._error or error
         if self._joined is not None and not self._joined.done():
             self._joined.set_exception(error)
         self._wake()
 
     def on_error_over(self, error: MusterError) -> None:
-        """The error that had ended the room is over: reading goes on."""
+        """The error that ended the room is over: reading continues."""
         if self._error is error:
             self._error = None
 
     def end(self, broken: bool = False) -> None:
-        """End the membership but keep its positions and counts. A `broken` engine is not called any more."""
+        """End the membership but keep its positions and counts. A `broken` engine is not called again."""
         if broken:
             self._before = advance(self._before, self._batch[: self._at])
         else:
@@ -253,7 +254,7 @@ class _Batches:
 
 
 def advance(positions: bytes, items: Iterable[Item]) -> bytes:
-    """Return positions after `items` too: each stream's last offset and what is known of its end, the newest last."""
+    """Return `positions` advanced by `items`: each stream's last offset and what is known of its end, the newest last."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     for at in range(1, len(positions), _ENTRY.size):
         node, epoch, generation, offset = _ENTRY.unpack_from(positions, at)

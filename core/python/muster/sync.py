@@ -1,6 +1,6 @@
 """A blocking client for scripts and notebooks: the calls of `muster.Client` and `muster.Room`, without `await`.
 
-All clients of a process share one loop in a thread of its own, which ends with the process. A call waits for its answer; it
+All clients of a process share one loop in its own thread, which ends with the process. A call waits for its result; it
 may come from any thread but that one. After a fork, each call in the child raises `Invalid`, as for `muster.Client`.
 """
 
@@ -27,12 +27,12 @@ from .room import Room as AsyncRoom
 __all__ = ["Client", "Room", "connect"]
 
 END_S: Final = 2.0
-"""At the end of the process, forgotten clients wait this long for acknowledgements."""
+"""At the end of the process, clients that were not closed wait this long for acknowledgements, in seconds."""
 _T = TypeVar("_T")
 
 
 class _Loop:
-    """The loop's thread of this process."""
+    """The loop and its thread, one per process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -41,17 +41,17 @@ class _Loop:
         self._thread.start()
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
-        """Start work there. Raises `Invalid` in a forked child, and in the loop's own thread."""
+        """Run a coroutine in the loop's thread. Raises `Invalid` in a forked child, and in the loop's own thread."""
         if self.pid != os.getpid():
             work.close()
-            raise Invalid("this client belongs to the process that opened it; connect anew")
+            raise Invalid("this client belongs to the process that opened it; connect again in this process")
         if threading.get_ident() == self._thread.ident:
             work.close()
             raise Invalid("a blocking call in the thread of muster.sync would wait for itself; use muster.Client there")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of work. An interrupted wait cancels it."""
+        """Return the result of a coroutine. An interrupted wait cancels it."""
         begun = self.begin(work)
         try:
             return begun.result()
@@ -63,7 +63,7 @@ class _Loop:
 _OPEN: "Final[WeakSet[Client]]" = WeakSet()
 _LOCK: Final = threading.Lock()
 _loops: Final[dict[int, _Loop]] = {}
-"""By process: a forked child has one of its own."""
+"""Loops by process id: a forked child has its own."""
 
 
 def _loop() -> _Loop:
@@ -76,7 +76,7 @@ def _loop() -> _Loop:
 
 @final
 class Client:
-    """Made by `connect`, which has opened it. A block closes it at its end; else call `close`."""
+    """The blocking `muster.Client`, already open. Made by `connect`. Use it in a `with` block, or call `close`."""
 
     def __init__(self, opened: AsyncClient, loop: _Loop) -> None:
         self._client, self._loop = opened, loop
@@ -92,7 +92,8 @@ class Client:
         self._loop.run(self._client.__aexit__(kind, error, trace))
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged, then say goodbye. Raises `TimedOut`, and is closed anyway."""
+        """Wait until everything published is acknowledged, then close the sessions. Raises `TimedOut`; the client is
+        closed then too."""
         _OPEN.discard(self)
         self._loop.run(self._client.close(timeout))
 
@@ -110,7 +111,7 @@ class Client:
         policy: Policy = "drop_oldest",
         timeout: float | None = None,
     ) -> "Room":
-        """Become a member, at once; a block leaves at its end. As `muster.Client.join`."""
+        """Become a member at once; use a `with` block, or call `leave`. Arguments as for `muster.Client.join`."""
 
         async def joined() -> tuple[AsyncRoom, bytes]:
             options: dict[str, Any] = {"positions": positions, "history": history, "policy": policy}
@@ -136,7 +137,7 @@ class Client:
     def send(
         self, user: int, data: bytes, *, device: str | None = None, expires: float = 5.0
     ) -> Sequence[DeviceResult]:
-        """Send a message to a user's devices, and return what became of it. As `muster.Client.send`."""
+        """Send a message to a user's devices, and return the outcomes. As `muster.Client.send`."""
         return self._loop.run(self._client.send(user, data, device=device, expires=expires))
 
     def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
@@ -154,7 +155,7 @@ class Client:
 
 @final
 class Room:
-    """A membership, from `Client.join`. One thread at a time reads it; a read that is interrupted loses nothing."""
+    """A membership, from `Client.join`. One thread at a time may read it; an interrupted read loses nothing."""
 
     def __init__(self, joined: AsyncRoom, positions: bytes, loop: _Loop) -> None:
         self._room, self._loop = joined, loop
@@ -163,7 +164,8 @@ class Room:
         self._at = 0
         self._before = positions
         self._reading: Future[tuple[list[Item], bytes] | None] | None = None
-        """The next items, with the positions before them, or None at the end; kept until somebody has them."""
+        """The read in progress: the next items with the positions before them, or None at the end. Kept until a caller
+        takes them."""
 
     def __enter__(self) -> "Room":
         return self
@@ -184,7 +186,7 @@ class Room:
 
     @property
     def name(self) -> str:
-        """As it was joined."""
+        """Name of the room, as the join gave it."""
         return self._room.name
 
     @property
@@ -194,12 +196,12 @@ class Room:
 
     @property
     def history(self) -> History:
-        """How the request for earlier messages was met."""
+        """Result of the request for earlier messages. As `muster.Room.history`."""
         return self._asked(lambda: self._room.history)
 
     @property
     def recovered(self) -> bool | None:
-        """Whether the last join went on without a loss. As `muster.Room.recovered`."""
+        """Whether the last join resumed without a loss. As `muster.Room.recovered`."""
         return self._asked(lambda: self._room.recovered)
 
     def stats(self) -> dict[str, int]:
@@ -216,10 +218,11 @@ class Room:
         return item
 
     def next(self, timeout: float | None = None) -> Item:
-        """The next item. Raises `TimedOut` after so many seconds without one, and `Invalid` once the room is left."""
+        """Return the next item. Raises `TimedOut` after `timeout` seconds without one, and `Invalid` once the room is
+        left."""
         item = self._take(timeout)
         if item is None:
-            raise Invalid(f"{self.name}: the room is left")
+            raise Invalid(f"{self.name}: the room was left; join it again")
         return item
 
     def _take(self, timeout: float | None) -> Item | None:
@@ -247,7 +250,7 @@ class Room:
             return None
 
     def _asked(self, question: Callable[[], _T]) -> _T:
-        """The answer of the room, given in its loop."""
+        """Call a function of the room in its loop, and return the result."""
 
         async def ask() -> _T:
             return question()
@@ -276,7 +279,7 @@ def connect(
 
 
 def _end() -> None:
-    """Close what the program forgot: its messages get there all the same."""
+    """Close the clients that the program did not close, so that their messages are sent."""
     for client in list(_OPEN):
         with suppress(MusterError):
             client.close(END_S)

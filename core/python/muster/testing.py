@@ -1,7 +1,7 @@
 """A whole instance inside a test: `async with muster.testing.instance() as address:`, then `muster.connect(address)`.
 
-Proxy, broker, router and gateway run on the test's own loop, over UDP on free loopback ports. They are the real engines,
-without mocks, and leave nothing behind. A test can stop and start each role. They come with
+Proxy, broker, router and gateway run on the test's own loop, over UDP on free loopback ports. They are the real
+engines, without mocks, and leave nothing behind. A test can stop and start each role. They come with
 `pip install 'muster[testing]'`; without it, `instance` says so.
 """
 
@@ -34,7 +34,7 @@ IDLE_TIMEOUT_MS: Final = 5_000
 
 
 class User(NamedTuple):
-    """The user of a credential, its rights by pattern of rooms (None: all), and the seconds that a session lasts."""
+    """The user of a credential, its rights by pattern of rooms (None: all), and the lifetime of a session in seconds."""
 
     number: int
     cap: Mapping[str, Sequence[str]] | None = None
@@ -56,7 +56,7 @@ def _engines() -> Any:
 
 class _Server(Engine, Protocol):
     def addresses(self) -> list[tuple[str, int]]:
-        """Return the bound addresses, the one for clients first."""
+        """Return the bound addresses, the clients' address first."""
 
     def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
         """Give the engine the map of all nodes."""
@@ -93,15 +93,15 @@ class Instance(Address):
         super().__init__((self._endpoint("gateway"),), (self._endpoint("proxy"),), next(iter(self._tokens)))
 
     def stop(self, role: Role) -> None:
-        """End one role like a crash: without a word to the others."""
+        """Stop a role as a crash would: it sends no goodbye."""
         self._engine(role)
         self._running.pop(role).close()
         del self._engines[role]
 
     def start(self, role: Role) -> None:
-        """Start a stopped role again, at the same address and with no memory of the past."""
+        """Start a stopped role again, at the same address and with empty state."""
         if role in self._running:
-            raise Invalid(f"the {role} runs already")
+            raise Invalid(f"the {role} runs already; stop it first")
         self._make(role)
         self._run(role)
 
@@ -116,7 +116,7 @@ class Instance(Address):
         return status
 
     def close(self) -> None:
-        """End all roles. Raises the first error that an engine raised while it ran."""
+        """Stop all roles. Raises the first error that an engine raised while it ran."""
         for role in list(self._running):
             self.stop(role)
         if self._errors:
@@ -124,9 +124,9 @@ class Instance(Address):
 
     def _engine(self, role: Role) -> Any:
         if role not in ROLES:
-            raise Invalid(f"a role is one of {', '.join(ROLES)}, not {role!r}")
+            raise Invalid(f"invalid role {role!r} (expected one of {', '.join(ROLES)})")
         if role not in self._running:
-            raise Invalid(f"the {role} does not run")
+            raise Invalid(f"the {role} does not run; start it first")
         return self._engines[role]
 
     def _endpoint(self, role: Role) -> Endpoint:

@@ -1,7 +1,7 @@
 """Runs one compiled engine on the loop. Knows no role.
 
-An engine has one descriptor, which is readable whenever a turn is due. A call into the engine makes a turn due, by itself or
-by `soon`, so all calls within one tick of the loop leave in one turn. No thread, no timer, no task.
+An engine has one descriptor, which is readable whenever a turn is due. A call into the engine makes a turn due, by
+itself or by `soon`, so all calls within one tick of the loop leave in one turn. No thread, no timer, no task.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ class Engine(Protocol):
 
 
 class Turns:
-    """Owns an engine's turns from now until `close`. An engine that raises is a defect of ours: `failed` is called once."""
+    """Owns an engine's turns from now until `close`. An exception of the engine is an internal error: `failed` is
+    called once."""
 
     def __init__(
         self, engine: Engine, events: Callable[[list[Event]], None], failed: Callable[[BaseException], None]
@@ -53,15 +54,16 @@ class Turns:
             self._engine.close()
 
     def soon(self) -> None:
-        """Make a turn in the loop's next pass. For frequent calls: it costs less than to make the descriptor readable."""
+        """Run a turn in the loop's next pass. Cheaper for frequent calls than making the descriptor readable."""
         if not self._queued:
             self._queued = True
             self._loop.call_soon(self._turn_again)
 
     def abandon(self) -> None:
-        """In a forked child: let go of the engine, whose descriptors are closed when nothing else holds it.
+        """Release the engine in a forked child; its descriptors close when their last holder releases them.
 
-        No goodbye is sent on the parent's session. The reader stays: the child shares the loop's selector with its parent.
+        No goodbye is sent on the parent's session. The reader stays: the child shares the loop's selector with its
+        parent.
         """
         self._closed = True
         del self._engine
@@ -77,7 +79,7 @@ class Turns:
                 self.after()
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the engine is not an Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             with suppress(BaseException):  # closing may panic too
                 self.close()
             self._failed(error)

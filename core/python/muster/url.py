@@ -1,8 +1,7 @@
 """The address of an instance in one text: `muster://HOST:PORT/KEY?token=TOKEN`.
 
-HOST and PORT are those of a gateway, KEY is its public key in hex. `gateway=HOST:PORT:KEY` names a further one, and may be
-repeated. A parameter that this version does not know is refused: it may say how a server is to be checked. No error
-shows a token.
+HOST and PORT are those of a gateway, KEY is its public key in hex. `gateway=HOST:PORT:KEY` names a further gateway, and
+may be repeated. An unknown parameter is refused, since it may change how a server is checked. No error shows a token.
 """
 
 from collections.abc import Sequence
@@ -16,29 +15,27 @@ SCHEME: Final = "muster"
 FORM: Final = "muster://HOST:PORT/KEY?token=TOKEN"
 SERVER: Final = "HOST:PORT:KEY"
 KEY_DIGITS: Final = 64
-"""A public key: 32 bytes in hex."""
+"""Digits of a public key: 32 bytes in hex."""
 PARAMETERS: Final = ("token", "gateway")
 TOKEN_SAFE: Final = "-._~"
 
 
 def is_url(text: object) -> bool:
-    """Whether this is meant to be such an address."""
+    """Whether the text begins like such a URL."""
     return isinstance(text, str) and text.startswith(f"{SCHEME}://")
 
 
 def parse(text: str) -> Address:
-    """Read an address; its token is empty if it names none. Raises `Invalid`."""
+    """Parse a URL; the token is empty if the URL has none. Raises `Invalid`."""
     try:
         parts = urlsplit(text)
         said = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict")
     except ValueError:
-        raise Invalid(f"the URL is not {FORM}") from None
+        raise Invalid(f"invalid URL (expected {FORM})") from None
     if parts.scheme != SCHEME or parts.fragment or parts.username is not None:
-        raise Invalid(f"the URL is not {FORM}")
+        raise Invalid(f"invalid URL (expected {FORM})")
     if unknown := sorted({name for name, _ in said} - set(PARAMETERS)):
-        raise Invalid(
-            f"the URL has {unknown[0]!r:.40}, which this version does not know; it knows {', '.join(PARAMETERS)}"
-        )
+        raise Invalid(f"unknown parameter {unknown[0]!r:.40} in the URL (this version knows {', '.join(PARAMETERS)})")
     tokens = [value for name, value in said if name == "token"]
     if len(tokens) > 1:
         raise Invalid("the URL has more than one token")
@@ -47,7 +44,7 @@ def parse(text: str) -> Address:
 
 
 def server(text: str) -> Endpoint:
-    """Read `HOST:PORT:KEY`; an IPv6 address stands in brackets. Raises `Invalid`."""
+    """Parse `HOST:PORT:KEY`; an IPv6 address is in brackets. Raises `Invalid`."""
     place, _, key = text.rpartition(":")
     try:
         parts = urlsplit(f"//{place}")
@@ -55,12 +52,12 @@ def server(text: str) -> Endpoint:
     except ValueError:
         host = port = None
     if not host or not port or place.rpartition("@")[0] or parts.path or parts.query:
-        raise Invalid(f"{text!r:.120} is not {SERVER}, as 10.0.0.1:7400:5a…")
+        raise Invalid(f"invalid server {text!r:.120} (expected {SERVER}, for example 10.0.0.1:7400:5a…)")
     return host, port, _key(key, f"{host}:{port}")
 
 
 def text(gateways: Sequence[Endpoint], token: bytes = b"") -> str:
-    """The address of these gateways, of which there is at least one."""
+    """Format the URL of these gateways, at least one."""
     (host, port, key), *others = gateways
     words = [f"token={quote(token, safe=TOKEN_SAFE)}"] if token else []
     words += [f"gateway={quote(f'{_bracketed(host)}:{port}:{key}', safe=':[]')}" for host, port, key in others]
@@ -73,7 +70,7 @@ def _first(parts: SplitResult) -> Endpoint:
     except ValueError:
         host = port = None
     if not host or not port:
-        raise Invalid(f"the URL has no HOST:PORT; it is {FORM}")
+        raise Invalid(f"missing HOST:PORT in the URL (expected {FORM})")
     return host, port, _key(parts.path.removeprefix("/"), f"{host}:{port}")
 
 
@@ -84,7 +81,7 @@ def _key(text: str, where: str) -> str:
         whole = False
     if not whole:
         raise Invalid(
-            f"the public key of {where} is {KEY_DIGITS} digits of hex, not {text!r:.80}; muster url prints it"
+            f"invalid public key {text!r:.80} of {where} (expected {KEY_DIGITS} hex digits; muster url prints it)"
         )
     return text.lower()
 

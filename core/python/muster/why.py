@@ -1,9 +1,8 @@
-"""Why servers give a client no session: asked with datagrams of its own, once it has waited in vain.
+"""Finds out why servers give a client no session: it sends datagrams of its own once the client has waited in vain.
 
 A server answers a hello without a cookie with a cookie, whatever key the client has, and only if the datagram's version
-is its own (docs/protocol.md, Datagrams). So a cookie shows that a server is there, and of which datagrams; a refused port
-shows that none is. The version of what datagrams carry is chosen in the handshake; the engine reports its refusal.
-
+is its own (docs/protocol.md, Datagrams). So a cookie proves that a server is there, and its datagram version; a refused
+port proves that nothing listens. The handshake chooses the version of the payload; the engine reports its refusal.
 Knows no engine and no session. Needs `add_reader` of the loop, as the client does.
 """
 
@@ -21,11 +20,11 @@ from .errors import NothingListens, OtherVersion, TimedOut, WrongKey
 DATAGRAMS: Final = 1
 """The version of the datagrams themselves, in which each handshake begins."""
 ANSWER_S: Final = 0.3
-"""Time for the answer to one hello."""
+"""Seconds to wait for the answer to one hello."""
 ASKED_MAX: Final = 4
-"""Servers of one kind that are asked."""
+"""Limit of probed servers of one kind."""
 VERSIONS: Final = 16
-"""The version has four bits."""
+"""Number of versions: the field has four bits."""
 _HEADER: Final = struct.Struct("<BBBBQIQI")
 _MAGIC, _HELLO, _COOKIE, _HELLO_BYTES = 0x4D, 1, 2, 1_200
 
@@ -34,7 +33,7 @@ Found = Literal["silent", "nothing listens", "no muster"] | int
 
 
 async def explained(what: str, role: str, servers: Sequence[tuple[str, int]]) -> TimedOut | None:
-    """The error for these servers (IP address, port), of which none gave a session; None if none of them answers."""
+    """The error for these servers (IP address, port), none of which gave a session; None if none of them answers."""
     asked = servers[:ASKED_MAX]
     found = await asyncio.gather(*(find_out(host, port) for host, port in asked))
     lines = [_line(*server, role, each) for server, each in zip(asked, found, strict=True) if each != "silent"]
@@ -58,11 +57,14 @@ def _line(host: str, port: int, role: str, found: Found) -> str:
     if found == "nothing listens":
         return f"nothing listens at {where}, the address of the {role}; start it there, or correct host and port"
     if found == "no muster":
-        return f"{where} is no Muster server; correct host and port of the {role}"
+        return f"{where} is not a Muster server; correct host and port of the {role}"
     if found == "silent":
         return f"{where} does not answer"
     if found == DATAGRAMS:
-        return f"the server at {where} does not have this public key; take the {role}'s own: muster url there prints it"
+        return (
+            f"the server at {where} does not have this public key; use the {role}'s own key, which muster url there "
+            "prints"
+        )
     return (
         f"the server at {where} speaks version {found} of the protocol, and this library version {DATAGRAMS}; "
         "install the library of the server's release"
@@ -72,7 +74,7 @@ def _line(host: str, port: int, role: str, found: Found) -> str:
 def differing(
     role: str, host: str, port: int, theirs: tuple[int, int], of: str, ours: tuple[int, int] = PROTOCOLS
 ) -> str:
-    """A server that speaks no version of the protocol that we speak, and the mend. `of`: its release, empty if unknown."""
+    """The error for a server without a common protocol version, with the remedy. `of`: its release, empty if unknown."""
     server = f"the {role} at {_where(host, port)}"
     said = f"{server} speaks {span(theirs)} of the protocol, and this library ({release()}) {span(ours)}"
     if theirs[0] > ours[1]:
@@ -91,7 +93,7 @@ def _where(host: str, port: int) -> str:
 
 
 async def find_out(host: str, port: int) -> Found:
-    """Ask an address, for twice `ANSWER_S` at most."""
+    """Probe an address, for at most twice `ANSWER_S`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.setblocking(False)

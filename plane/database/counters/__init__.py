@@ -1,4 +1,4 @@
-"""Counters in SQL that several processes take numbers from: of ids, for any system."""
+"""Counters in SQL from which several processes take numbers, for any system."""
 
 from muster_server.plane.database.counters.store import SqlSegments
 

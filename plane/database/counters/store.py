@@ -1,7 +1,7 @@
-"""The counters' rows. Owns the order in which numbers are taken: a row moves on before its numbers are given.
+"""The counters' rows. Owns the order in which numbers are taken: a row is advanced before its numbers are returned.
 
-A process that ends between has lost them: a gap, never a repetition. Raises `DatabaseError`: one line, without the
-password.
+If a process ends in between, its numbers are lost: a gap, never a repetition. Raises `DatabaseError`: one line, without
+the password.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ counters: Final = Table(
     MetaData(),
     Column("name", String(NAME_MAX), primary_key=True),
     Column("next_number", BigInteger, nullable=False),
-    # 0: a row that is there already stays as it is.
+    # Insert with 0: an existing row stays as it is.
     Column("made", Integer, nullable=False),
     mysql_engine="InnoDB",
     mysql_default_charset="utf8mb4",
@@ -61,6 +61,6 @@ class SqlSegments:
 
         await self._database.again(taken, writes=True)
         if not end:
-            raise OverflowError(f"counter {name} has no {count} numbers left")
+            raise OverflowError(f"too few numbers left in counter {name} ({count} requested)")
         self._made.add(name)
         return range(end - count, end)

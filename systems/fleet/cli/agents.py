@@ -44,13 +44,16 @@ def _local(config_file: Path | None) -> tuple[Path, Beside]:
     for program in record.programs or ():
         if program.name == NAME:
             if record.pid_namespace not in {"", pid_namespace()}:
-                raise UserError("mosquitto runs in another PID namespace; enroll clients there", UNAVAILABLE)
+                raise UserError(
+                    "mosquitto runs in another PID namespace; enroll clients in that namespace", UNAVAILABLE
+                )
             return place.program(NAME), program
-    raise UserError("no mosquitto runs beside this instance; clients are enrolled at their own broker", UNAVAILABLE)
+    raise UserError("this instance runs no mosquitto; enroll clients at their own broker", UNAVAILABLE)
 
 
 def admitted(config_file: Path | None, names: Sequence[str]) -> tuple[dict[str, str], tuple[str, int]]:
-    """New passwords of these clients, and where their broker listens; it reads them at once. Raises `UserError`."""
+    """Make new passwords for these clients, which mosquitto reads at once; returns them and its address. Raises
+    `UserError`."""
     folder, program = _local(config_file)
     try:
         words = enrolled(folder, names)
@@ -63,7 +66,7 @@ def admitted(config_file: Path | None, names: Sequence[str]) -> tuple[dict[str, 
 
 
 def enroll(config_file: Path | None, names: Sequence[str], as_json: bool) -> int:
-    """Print name and password of each."""
+    """Print name and password of each client."""
     words, bind = admitted(config_file, names)
     url = f"mqtt://{address_text(*bind)}"
     if as_json:
@@ -78,7 +81,7 @@ def enroll(config_file: Path | None, names: Sequence[str], as_json: bool) -> int
 async def agents(
     config_file: Path | None, count: int, marks: str, prefix: str, silent: str, seconds: float | None
 ) -> int:
-    """Run them until the time is over or a signal comes."""
+    """Run the clients until the time is over or a signal comes."""
     chance = _chance(silent)
     dealt = _marks(marks)
     _raise_limit(FILES + count)
@@ -95,7 +98,7 @@ async def agents(
                 await _any_failed(running)
                 online = sum(agent.connected for agent in made)
             say(f"{common.counted(count, 'client')} at {url}, all connected after {time.monotonic() - began:.1f} s")
-            say("Ctrl-C ends them")
+            say("Ctrl-C stops them")
             while True:
                 await _any_failed(running)
     except TimeoutError:
@@ -108,7 +111,7 @@ async def agents(
 
 
 async def _any_failed(running: Sequence[asyncio.Task[None]]) -> None:
-    """Pause; raise what ended a client."""
+    """Wait a moment; raise the error that ended a client."""
     over, _ = await asyncio.wait(running, timeout=LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
     for task in over:
         try:
@@ -118,7 +121,7 @@ async def _any_failed(running: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _kept(agent: Agent, began: float) -> None:
-    """Run; a password that the broker reads only now is tried again."""
+    """Run a client; a password that the broker has not read yet is retried."""
     while True:
         try:
             await agent.run()
@@ -129,7 +132,7 @@ async def _kept(agent: Agent, began: float) -> None:
 
 
 class Simulated(Agent):
-    """Answers everything after a random time, or says nothing at all."""
+    """A client that answers everything after a random time, or never answers."""
 
     silent = 0.0
 
@@ -158,7 +161,9 @@ def _marks(text: str) -> list[dict[str, list[str]]]:
         parts = mark.split("_")
         if len(parts) not in {len(MARK) - 1, len(MARK)} or not all(parts):
             raise UserError(
-                f"--marks: {mark!r} is not COUNTRY_PROVINCE_CITY_CARRIER, with DEVICE_ in front or not", USAGE
+                f"--marks: invalid mark {mark!r} (expected COUNTRY_PROVINCE_CITY_CARRIER, optionally with "
+                "DEVICE_ in front)",
+                USAGE,
             )
         found.append({name: [part] for name, part in zip(MARK[-len(parts) :], parts, strict=True)})
     return found
@@ -175,11 +180,11 @@ def _chance(text: str) -> float:
 
 
 def _raise_limit(files: int) -> None:
-    """One file for each client. Raises `UserError`."""
+    """Raise the limit of open files; each client needs one. Raises `UserError`."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY != hard < files:
-        raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {files}")
+        raise UserError(f"the limit of {hard} open files is too low; raise it: ulimit -n {files}")
     if resource.RLIM_INFINITY != soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))

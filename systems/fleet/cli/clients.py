@@ -1,4 +1,4 @@
-"""`muster fleet clients SELECTOR` and `muster fleet fairness SELECTOR`: what an index node knows."""
+"""`muster fleet clients SELECTOR` and `muster fleet fairness SELECTOR`: the state of an index node."""
 
 import time
 from typing import Final
@@ -37,7 +37,7 @@ async def clients(asking: Asking, selector: str, limit: int, after: str, as_json
 
 
 async def fairness(asking: Asking, selector: str, as_json: bool) -> int:
-    """How evenly the clients are picked."""
+    """Show how evenly the clients are picked."""
     _check(selector)
     spread = await asking.owner(selector, Fairness(selector), Spread)
     with verdict_after():
@@ -45,7 +45,10 @@ async def fairness(asking: Asking, selector: str, as_json: bool) -> int:
             print_json(msgspec.to_builtins(spread, str_keys=True))
             return 0
         times = sorted(spread.picked)
-        print(f"{counted(spread.members, 'client')}, round {spread.round}, which owes {spread.owed} of them a turn")
+        print(
+            f"{counted(spread.members, 'client')}, round {spread.round}; {spread.owed} of them still wait for their "
+            "turn in it"
+        )
         if times:
             print(f"picked {times[0]} to {times[-1]} times, through any selector:")
             most = max(spread.picked.values())
@@ -55,14 +58,14 @@ async def fairness(asking: Asking, selector: str, as_json: bool) -> int:
         print(f"weights: lightest {spread.lightest:.3f}, mean {spread.mean_weight:.3f}")
         picked, tasks = spread.picked_per_task, spread.tasks_per_minute
         print(
-            f"punishment {spread.punishment:.3f}: clients online / ({picked:.1f} clients a task x {tasks:.2f} tasks a "
-            f"minute); a task takes {0.001 * spread.punishment:.4f} of a weight, a minute gives 0.001"
+            f"penalty {spread.punishment:.3f}: clients online / ({picked:.1f} clients per task x {tasks:.2f} tasks per "
+            f"minute); a task costs {0.001 * spread.punishment:.4f} of a weight, a minute returns 0.001"
         )
     return 0
 
 
 async def stats(asking: Asking, minutes: int, mark: str, as_json: bool) -> int:
-    """Comings and goings by minute, of one mark or of all."""
+    """Connects and disconnects per minute, of one mark or of all."""
     last = int(time.time() // 60)
     rows = await asking.owner("", Stats(last - minutes + 1, last), list[MinuteCounts])
     if mark:

@@ -1,4 +1,5 @@
-"""How a word reaches the fleet: finds its nodes, proves the cluster's secret, and turns their refusals into one line."""
+"""Connects a subcommand to the fleet: finds its nodes, proves the cluster's secret, and turns their refusals into one
+line."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,7 +19,7 @@ CODES_LATER: Final = frozenset({"busy", "follows", "moved", "slow", "store"})
 
 
 def reaching(config: Path | None, registry: str | None, work: Callable[[Asking], Awaitable[int]]) -> int:
-    """Run a word's work and return its exit code. Raises `UserError`."""
+    """Run the work of a subcommand and return its exit code. Raises `UserError`."""
     return common.run(_reaching(Target(config, registry), work))
 
 
@@ -56,7 +57,7 @@ def _key(where: Target, record: instance.Record) -> bytes:
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """A refusal as an error of the user, with its exit code."""
+    """Convert a refusal to an error of the user, with its exit code."""
     try:
         yield
     except CallError as error:

@@ -1,4 +1,4 @@
-"""`muster fleet run KIND`: asks clients at once, and shows what comes back."""
+"""`muster fleet run KIND`: asks clients at once, and shows their results."""
 
 import contextlib
 import json
@@ -19,12 +19,12 @@ NAMES_MAX: Final = 10
 
 
 def options(said: Sequence[str]) -> dict[str, Any]:
-    """`NAME=VALUE` each; a value is JSON, or else text. Raises `UserError`."""
+    """Parse options `NAME=VALUE`; a value is JSON, or else text. Raises `UserError`."""
     found: dict[str, Any] = {}
     for each in said:
         name, equals, value = each.partition("=")
         if not equals or not name:
-            raise UserError(f"--option: {each!r} is not NAME=VALUE", USAGE)
+            raise UserError(f"--option: invalid value {each!r} (expected NAME=VALUE)", USAGE)
         try:
             found[name] = json.loads(value)
         except ValueError:
@@ -43,7 +43,7 @@ async def run(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """0 if as many results came as were wanted. In JSON each event is a line."""
+    """Returns 0 if all requested results came. In JSON each event is a line."""
     question = RunNow(kind, target, where, pick, said, wait)
     began, last = time.monotonic(), Event("ended", "")
     draws: list[list[str]] = []
@@ -68,7 +68,7 @@ async def run(
 
 
 def document(event: Event) -> dict[str, Any]:
-    """An event as JSON."""
+    """An event in JSON form."""
     said: dict[str, Any] = msgspec.to_builtins(event)
     if event.what == "result":
         said["value"] = msgspec.Raw(event.value)
@@ -77,7 +77,7 @@ def document(event: Event) -> dict[str, Any]:
 
 def _summary(last: Event, instead: Sequence[list[str]], seconds: float) -> None:
     if last.error:
-        say(f"muster: {last.run}: nobody was asked: {last.error}")
+        say(f"muster: {last.run}: no client was asked: {last.error}")
         return
     asked = counted(len(last.done) + len(last.replaced) + len(last.missed), "client")
     say(f"{last.run}: {len(last.done)} of {last.wanted} results from {asked} in {seconds:.1f} s")
@@ -94,7 +94,7 @@ def _names(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def progress(wanted: int) -> Iterator[Callable[[Event], None]]:
-    """A bar on stderr, if it is a terminal."""
+    """Show a bar on stderr, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda event: None
         return

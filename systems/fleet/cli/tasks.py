@@ -16,10 +16,10 @@ UNITS: Final = {"m": 1, "h": 60, "d": 1_440}
 
 
 def minutes(text: str) -> int:
-    """`5m`, `2h`, `1d`. Raises `UserError`."""
+    """Parse `5m`, `2h`, `1d` to minutes. Raises `UserError`."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
     if match is None:
-        raise UserError(f"--every: {text!r} is not a time: 5m, 2h, 1d", USAGE)
+        raise UserError(f"--every: invalid time {text!r} (expected for example 5m, 2h, 1d)", USAGE)
     return int(match[1]) * UNITS[match[2]]
 
 
@@ -66,7 +66,7 @@ async def show(asking: Asking, name: str, as_json: bool) -> int:
 
 
 async def pause(asking: Asking, name: str, *, paused: bool) -> int:
-    """Pause it, or have it run again from the next minute on."""
+    """Pause a task, or let it run again from the next minute on."""
     row = await _task(asking, name)
     await asking.lead(PutTask(msgspec.structs.replace(row, paused=paused), False), TaskRow)
     print(f"{name} {'is paused' if paused else 'runs'}")
@@ -76,7 +76,7 @@ async def pause(asking: Asking, name: str, *, paused: bool) -> int:
 async def rm(asking: Asking, name: str) -> int:
     """Remove it."""
     if not await asking.lead(DropTask(name), bool):
-        raise UserError(f"there is no task {name}; muster fleet task ls shows them")
+        raise UserError(f"there is no task {name}; muster fleet task ls lists all")
     print(f"{name} is removed")
     return 0
 
@@ -97,7 +97,7 @@ async def _task(asking: Asking, name: str) -> TaskRow:
     rows = await asking.lead(Tasks(), list[TaskRow])
     row = next((row for row in rows if row.name == name), None)
     if row is None:
-        raise UserError(f"there is no task {name}; muster fleet task ls shows them")
+        raise UserError(f"there is no task {name}; muster fleet task ls lists all")
     return row
 
 
@@ -106,4 +106,4 @@ def _when(row: TaskRow) -> str:
         return "never"
     if row.every_minutes is not None:
         return f"every {row.every_minutes} min, {row.pick} clients"
-    return f"{row.per_hour} samples an hour"
+    return f"{row.per_hour} samples per hour"

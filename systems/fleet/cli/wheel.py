@@ -1,4 +1,4 @@
-"""`muster fleet wheel` and `muster fleet explain RUN`: what runs when, and what became of a run."""
+"""`muster fleet wheel` and `muster fleet explain RUN`: the schedule, and the course of a run."""
 
 import time
 from typing import Final
@@ -15,7 +15,7 @@ NAMES_MAX: Final = 6
 
 
 async def wheel(asking: Asking, as_json: bool) -> int:
-    """The hour before and the hour to come."""
+    """Show the last hour and the next hour."""
     shown = await asking.lead(Hour(), WheelShown)
     with verdict_after():
         if as_json:
@@ -33,13 +33,13 @@ async def wheel(asking: Asking, as_json: bool) -> int:
         out().print(table)
         due = sum(slot.due for slot in shown.slots if slot.minute > shown.last_minute)
         sent = sum(slot.sent for slot in shown.slots)
-        print(f"{sent} clients asked in the hour before, {due} samples due in the hour to come")
-        print(f"{shown.picked_per_task:.1f} clients a task, {shown.tasks_per_minute:.2f} tasks a minute")
+        print(f"{sent} clients asked in the last hour, {due} samples due in the next hour")
+        print(f"{shown.picked_per_task:.1f} clients per task, {shown.tasks_per_minute:.2f} tasks per minute")
     return 0
 
 
 async def explain(asking: Asking, run: str, as_json: bool) -> int:
-    """1 if the same draw does not give the same clients."""
+    """Returns 1 if the repeated draw does not give the same clients."""
     said = await asking.lead(Explain(run), Explained)
     with verdict_after():
         if as_json:
@@ -54,22 +54,22 @@ def _print(said: Explained) -> None:
     tell(f"{said.run}: {said.kind} {said.target}, {said.state}, {at}")
     tell(f"where {said.selector or 'everyone'}: {said.wanted} wanted")
     if said.reason:
-        tell(f"nobody was asked: {said.reason}")
+        tell(f"no client was asked: {said.reason}")
     for number, (draw, asked) in enumerate(zip(said.draws, said.asked, strict=False)):
         what = "replacements" if number else "first draw"
         tell(
             f"{what}: {len(asked)} of {draw.members} clients by index node {draw.index}, seed {draw.seed}, "
             f"round {draw.round} ({draw.of_round} of it), {draw.tired} tired, {draw.excused} excused, "
-            f"punishment {draw.punishment:.3f}"
+            f"penalty {draw.punishment:.3f}"
         )
         tell(f"  {_names(asked)}")
     for what, names in (("done", said.done), ("silent and replaced", said.replaced), ("missed", said.missed)):
         tell(f"{what}: {len(names)}" + (f": {_names(names)}" if names and what != "done" else ""))
     verdicts = {
-        True: "the same clients come out of the stored state",
-        False: "OTHER CLIENTS COME OUT OF THE STORED STATE",
+        True: "the stored state gives the same clients",
+        False: "THE STORED STATE GIVES OTHER CLIENTS",
     }
-    tell(verdicts.get(said.replayed, "the state before the draw was too large to be kept"))  # type: ignore[arg-type]
+    tell(verdicts.get(said.replayed, "the state before the draw was too large to be stored"))  # type: ignore[arg-type]
 
 
 def _names(names: list[str]) -> str:

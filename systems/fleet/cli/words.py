@@ -1,6 +1,6 @@
-"""The words of the fleet: `muster fleet clients | run | task | wheel | fairness | explain | agents | enroll | …`.
+"""The subcommands of the fleet: `muster fleet clients | run | task | wheel | fairness | explain | agents | enroll | …`.
 
-The work of a word is in a file beside this one, imported when the word is used.
+Each has a file beside this one, imported when it is used.
 """
 
 from enum import StrEnum
@@ -21,7 +21,7 @@ fleet_app.add_typer(task_app, name="task")
 
 
 class Customer(StrEnum):
-    """Classes of customers; in a minute the first ones go first."""
+    """Classes of customers; in a minute the first class is served first."""
 
     major = "major"
     enterprise = "enterprise"
@@ -36,21 +36,21 @@ Pick = Annotated[int | None, typer.Option("--pick", metavar="N", min=1, help="Cl
 Target = Annotated[str, typer.Option("--target", metavar="TEXT", help="Text passed to the clients unchanged.")]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Option passed to the clients; may be repeated."),
+    typer.Option("--option", metavar="NAME=VALUE", help="Option passed to the clients; repeat it for more."),
 ]
 Name = Annotated[str, typer.Argument(metavar="TASK")]
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.add_typer(fleet_app, name="fleet")
 
 
 @fleet_app.command("clients", epilog="Example: muster fleet clients CN_520000_522200_1 --json")
 def clients(
     selector: Selector = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Clients to show.")] = 100,
-    after: Annotated[str, typer.Option(metavar="NAME", help="Begin after this client.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of clients to show.")] = 100,
+    after: Annotated[str, typer.Option(metavar="NAME", help="Start after this client.")] = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -67,7 +67,7 @@ def clients(
 )
 def run(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of task that the clients implement: ping.")],
-    pick: Annotated[int, typer.Option("--pick", metavar="N", min=1, help="Clients to ask.")] = 1,
+    pick: Annotated[int, typer.Option("--pick", metavar="N", min=1, help="Number of clients to ask.")] = 1,
     where: Where = "",
     target: Target = "",
     option: Option = None,
@@ -78,7 +78,7 @@ def run(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Ask clients at once. Exit code 1 if results are missing."""
+    """Ask clients at once, and show their results. Exit code 1 if results are missing."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.run import options
     from muster_server.systems.fleet.cli.run import run as begin
@@ -111,8 +111,10 @@ def fairness(
 
 @fleet_app.command("explain", epilog="Example: muster fleet explain probe-shop 29833333")
 def explain(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A task, or the name of a run.")],
-    minute: Annotated[int | None, typer.Argument(metavar="MINUTE", help="Since 1970 [the last run].")] = None,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task or of a run.")],
+    minute: Annotated[
+        int | None, typer.Argument(metavar="MINUTE", help="Minute of the run, since 1970 [the last run].")
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -127,8 +129,8 @@ def explain(
 
 @fleet_app.command("stats", epilog="Example: muster fleet stats --minutes 60")
 def stats(
-    minutes: Annotated[int, typer.Option(min=1, max=1_440, help="Minutes before now.")] = 60,
-    mark: Annotated[str, typer.Option(metavar="MARK", help="Only this mark, as CN_520000_522200_1.")] = "",
+    minutes: Annotated[int, typer.Option(min=1, max=1_440, help="Number of minutes before now.")] = 60,
+    mark: Annotated[str, typer.Option(metavar="MARK", help="Only this mark, for example CN_520000_522200_1.")] = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -142,7 +144,8 @@ def stats(
 
 @fleet_app.command("refresh", epilog="Example: muster fleet refresh")
 def refresh(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Make the scheduler read the table of tasks after another program has changed it. Exit code 1 if a task is refused."""
+    """Make the scheduler read the table of tasks after another program has changed it. Exit code 1 if a task is
+    refused."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.tasks import refresh as run
 
@@ -151,12 +154,15 @@ def refresh(json: Json = False, registry: RegistryUrl = None, config: ConfigFile
 
 @fleet_app.command("heal", epilog="Example: muster fleet heal probe-7")
 def heal(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[CLIENT…]", help="Clients [the tasks].")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLIENT…]", help="Names of clients [heal the tasks].")
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Mend what a clock that was ahead left: tasks run by the clock again, or clients may begin with any epoch."""
+    """Undo the effects of a clock that was ahead: let tasks run by the clock again, or let clients begin with any
+    epoch."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.clock import heal as run
 
@@ -165,7 +171,7 @@ def heal(
 
 @fleet_app.command("enroll", epilog="Example: muster fleet enroll probe-7")
 def enroll(
-    names: Annotated[list[str], typer.Argument(metavar="CLIENT…", help="Names: letters, digits, _ and -.")],
+    names: Annotated[list[str], typer.Argument(metavar="CLIENT…", help="Names of clients: letters, digits, _ and -.")],
     json: Json = False,
     config: ConfigFile = None,
 ) -> int:
@@ -180,12 +186,14 @@ def agents(
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=100_000, help="Clients.")] = 100,
     marks: Annotated[
         str,
-        typer.Option(metavar="MARK,…", help="Marks, as CN_520000_522200_1, assigned in turn; demo: a sample of China."),
+        typer.Option(
+            metavar="MARK,…", help="Marks, for example CN_520000_522200_1, assigned in turn; demo: a sample of China."
+        ),
     ] = "demo",
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Beginning of the clients' names.")] = "demo",
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Prefix of the clients' names.")] = "demo",
     silent: Annotated[str, typer.Option(metavar="CHANCE", help="Share of orders without an answer: 0.05 or 5%.")] = "0",
     for_: Annotated[
-        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
+        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="Stop after this time.")
     ] = None,
     config: ConfigFile = None,
 ) -> int:
@@ -206,13 +214,15 @@ def task_add(
     where: Where = "",
     every: Annotated[str | None, typer.Option(metavar="TIME", help="Time between runs: 5m, 2h, 1d.")] = None,
     pick: Pick = None,
-    per_hour: Annotated[int | None, typer.Option(min=1, help="Samples an hour, spread over its minutes.")] = None,
+    per_hour: Annotated[int | None, typer.Option(min=1, help="Samples per hour, spread over its minutes.")] = None,
     class_: Annotated[
-        Customer, typer.Option("--class", help="Class of the customer: in a minute, the first class goes first.")
+        Customer, typer.Option("--class", help="Class of the customer: in a minute, the first class is served first.")
     ] = (Customer.ordinary),
-    slip: Annotated[int, typer.Option(min=0, max=59, metavar="SECONDS", help="Move runs within their minute.")] = 0,
+    slip: Annotated[
+        int, typer.Option(min=0, max=59, metavar="SECONDS", help="Move runs by up to this time within their minute.")
+    ] = 0,
     option: Option = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a task of this name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing task of this name.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -224,7 +234,7 @@ def task_add(
     from muster_server.systems.fleet.questions import TaskRow
 
     if (every is None) == (per_hour is None):
-        raise UserError("one of --every and --per-hour is needed", USAGE)
+        raise UserError("--every or --per-hour is needed", USAGE)
     unused({"--pick": pick is not None and every is None}, "--every")
     if every is not None and pick is None:
         raise UserError("--every needs --pick", USAGE)
@@ -264,7 +274,7 @@ def task_show(name: Name, json: Json = False, registry: RegistryUrl = None, conf
 
 @task_app.command("pause", epilog="Example: muster fleet task pause probe-shop")
 def task_pause(name: Name, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Pause a task until `resume`. Runs in flight go on to their end."""
+    """Pause a task until `resume`. Runs in flight continue to their end."""
     from muster_server.systems.fleet.cli.reach import reaching
     from muster_server.systems.fleet.cli.tasks import pause
 

@@ -1,1 +1,1 @@
-"""A fleet's tasks, runs and results in SQL. `schema.py` has the tables, `store.py` what is done with them."""
+"""A fleet's tasks, runs and results in SQL. `schema.py` has the tables, `store.py` the transactions."""

@@ -1,7 +1,7 @@
 """The tables of a fleet. `migrations/` upgrades a database to them, step by step.
 
-A web side edits `muster_fleet_tasks` and then asks for a refresh; all else is written by the scheduler that leads. Several
-installations share a database: each has its rows by its `instance`.
+A web application edits `muster_fleet_tasks` and then requests a refresh; the leading scheduler writes everything else.
+Several installations share a database: each has its rows by its `instance`.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ tasks: Final = Table(
     Column("slip_ms", Integer, nullable=False, server_default="0"),
     Column("options", Text),
     Column("paused", Boolean, nullable=False, server_default=false()),
-    # Minutes since 1970; nothing of before counts as missed.
+    # Minutes since 1970; no earlier run counts as missed.
     Column("since_minute", BigInteger, nullable=False, server_default="0"),
     **_MORE,
 )
@@ -67,10 +67,10 @@ runs: Final = Table(
     Column("missed", Integer, nullable=False),
     Column("started_ms", BigInteger, nullable=False),
     Column("reason", Text),
-    # Of the lead that wrote it, and how far the run was: a row gives way to a greater pair only.
+    # The epoch of the lead that wrote the row, and the progress of the run: only a greater pair replaces a row.
     Column("epoch", BigInteger, nullable=False),
     Column("stage", Integer, nullable=False),
-    # MessagePack: options, draws with all that replays them, clients with their epochs.
+    # MessagePack: options, draws with everything needed to repeat them, clients with their epochs.
     Column("detail", LargeBinary(DETAIL_BYTES_MAX), nullable=False),
     Index("muster_fleet_runs_state", "instance", "state"),
     Index("muster_fleet_runs_minute", "instance", "minute"),
@@ -108,4 +108,4 @@ missed: Final = Table(
 
 RUN_ORDER: Final = ("epoch", "stage")
 ORDER: Final = ("epoch",)
-"""What decides which of two rows on one key is the newer."""
+"""The columns that decide which of two rows with one key is newer."""

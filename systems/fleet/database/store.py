@@ -1,7 +1,7 @@
 """The store of a fleet in SQL: a `systems.fleet.records.Store`.
 
-The first call opens it, and a call after an error opens it again, so the database may come late. Every call ends within its
-time. Whoever writes about runs locks the lead's row first: two leads never write beside each other.
+The first call opens it, and the call after an error opens it again, so the database may start late. Every call has a
+time limit. Each write about runs locks the lead's row first: two leads never write at the same time.
 """
 
 import contextlib
@@ -42,14 +42,14 @@ IDLE_S: Final = 3
 DELETED_AT_ONCE: Final = 500
 REASON_MAX: Final = 300
 MISSED_MAX: Final = 1_000
-UNREADABLE: Final = "the stored run cannot be read"
+UNREADABLE: Final = "the stored run is unreadable"
 
 
 _FIELDS: Final = [each for each in msgspec.structs.fields(TaskRow) if each.name != "refused"]
 _COLUMNS: Final = [each.name for each in _FIELDS]
 
 _Row = partial[dict[str, Any]]
-"""Makes a row out of the epoch and a run, a result, or what is missed; that may fail, as writing it may."""
+"""Makes a row from the epoch and a run, a result, or missed runs; both making and writing it may fail."""
 _Put = Callable[[AsyncConnection, Any, Sequence[_Row]], Awaitable[None]]
 """Writes rows by a statement."""
 _Work = Callable[[AsyncConnection, _Put], Awaitable[None]]
@@ -64,7 +64,7 @@ class _Detail(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SqlStore:
-    """Connections are opened when needed, until `close`."""
+    """Opens connections when needed, until `close`."""
 
     def __init__(self, location: Location, instance: str, *, call_s: float = CALL_S) -> None:
         self.where = location.shown
@@ -120,7 +120,7 @@ class SqlStore:
 
     async def tasks(self) -> list[TaskRow]:
         table = schema.tasks
-        # As the driver gives them: SQLite keeps text where a number belongs, and a row that is wrong stops no other one.
+        # Raw values of the driver: SQLite stores text in a numeric column, and one wrong row must not affect others.
         columns = [self._raw(table.c[each]).label(each) for each in _COLUMNS]
         async with self._read() as connection:
             wanted = select(*columns).where(self._here(table)).order_by(table.c.name)
@@ -184,7 +184,7 @@ class SqlStore:
         async def heal(connection: AsyncConnection) -> None:
             await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
             await connection.execute(delete(missed).where(self._here(missed), missed.c.first_minute > after))
-            # Of what began before, the part that remains; a task's runs are spread evenly.
+            # For a task that began before, the rest that remains; a task's runs are spread evenly.
             await connection.execute(
                 update(missed)
                 .where(self._here(missed), missed.c.last_minute > after)
@@ -278,7 +278,8 @@ class SqlStore:
         return None if row is None else Lead(*row)
 
     async def _fenced(self, epoch: int, work: Callable[[AsyncConnection], Any], last_minute: int | None = None) -> None:
-        """Raises `Fenced`, with nothing written, unless this epoch leads and, if it is given, this is the last minute."""
+        """Run `work` in a transaction. Raises `Fenced`, with nothing written, unless this epoch leads and, if given,
+        this is the last minute."""
         seen: list[Lead | None] = []
 
         async def guarded(connection: AsyncConnection) -> None:
@@ -289,11 +290,11 @@ class SqlStore:
 
         await self._write(guarded)
         if not _leads(seen[0], epoch, last_minute):
-            lead = "nobody" if seen[0] is None else f"the scheduler of epoch {seen[0].epoch}"
-            raise Fenced(f"{lead} leads, not that of epoch {epoch}")
+            lead = "no scheduler" if seen[0] is None else f"the scheduler of epoch {seen[0].epoch}"
+            raise Fenced(f"{lead} leads, not the one of epoch {epoch}")
 
     async def _split(self, epoch: int, work: _Work, last_minute: int | None = None) -> list[Unstored]:
-        """As `_fenced`. If the database refuses a value, the rows are halved until those that it refuses stand alone."""
+        """As `_fenced`. If the database refuses a value, the rows are halved until only the refused ones are left."""
         refused: list[Unstored] = []
 
         async def plain(connection: AsyncConnection, statement: Any, rows: Sequence[_Row]) -> None:
@@ -328,10 +329,10 @@ class SqlStore:
         return refused
 
     async def _hasten(self, connection: AsyncConnection) -> None:
-        """Have the server end this transaction if this process stands still in it: its lock would hold up the next lead."""
+        """Let the server end this transaction if this process stalls in it: its lock would block the next lead."""
         if self._kind == "postgresql":
             await connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'")
-        elif self._kind == "mysql" and getattr(connection.dialect, "is_mariadb", False):  # MySQL has no such word
+        elif self._kind == "mysql" and getattr(connection.dialect, "is_mariadb", False):  # MySQL has no such variable
             await connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
 
     async def _write(self, work: Callable[[AsyncConnection], Any]) -> None:
@@ -348,7 +349,7 @@ class SqlStore:
 
     def _raw(self, column: Any) -> Any:
         if self._kind == "sqlite" and isinstance(column.type, String | Text):
-            return cast(column, LargeBinary)  # its driver gives up a whole answer for one text that is not UTF-8
+            return cast(column, LargeBinary)  # its driver fails a whole answer for one text that is not UTF-8
         return type_coerce(column, NullType())
 
     def _here(self, table: Any) -> ColumnElement[bool]:
@@ -415,12 +416,12 @@ def _ours() -> Iterator[None]:
 
 
 def _stage(run: RunRow) -> int:
-    """How far it is: due, running, its replacements drawn, over."""
+    """The progress of a run: due, running, its replacements drawn, over."""
     return 3 if run.state not in OPEN else 0 if run.state == "due" else 1 if run.replaced is None else 2
 
 
 def _text(text: str) -> str:
-    """As every database takes it: PostgreSQL has no NUL in text."""
+    """A text that every database accepts: PostgreSQL has no NUL in text."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
@@ -432,7 +433,7 @@ def _unstored(row: _Row, why: DatabaseError) -> Unstored:
 
 
 def _task(row: Mapping[str, Any]) -> TaskRow:
-    """A row that a web side wrote. What cannot be read of it stands in `refused`."""
+    """A row that a web application wrote. `refused` names the values that cannot be read."""
     values, wrong = dict[str, Any](), list[str]()
     for field in _FIELDS:
         value = row[field.name]

@@ -1,7 +1,7 @@
-"""The fleet's routes over HTTP: the instant measurement, runs and their results, tasks, clients.
+"""The fleet's routes over HTTP: instant measurements, runs and their results, tasks, clients.
 
-Keys, limits and idempotency are the base's (`systems/http/`); the questions are those of the commands. A web side that
-writes the table of tasks itself calls `refresh`.
+The base owns keys, limits and idempotency (`systems/http/`); the requests are those of the commands. A web application
+that writes the table of tasks itself calls `refresh`.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from muster_server.systems.http.streams import EventStream
 WAIT_S: Final = 600.0
 AGAIN_S: Final = 0.5
 TRIES_MAX: Final = 5
-"""So often in a row nothing comes before a stream of a run is given up; each looks for the lead for some seconds."""
+"""Limit of failed tries in a row before a stream of a run ends; each looks for the lead for some seconds."""
 MOVES: Final = AWAY | {"moved", "store", "slow"}
 CODES: Final = {
     "selector": "bad_request",
@@ -77,7 +77,7 @@ class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """It runs."""
+    """The name of a run that has begun."""
 
     run: str
 
@@ -92,7 +92,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """A run: each client that was asked is done, replaced or missed, or still open."""
+    """A run: each asked client is done, replaced, missed, or still open."""
 
     run: str
     state: str
@@ -128,7 +128,7 @@ TaskName = Annotated[str, PathParameter(description="The task's name")]
     opt={"body": Body((Measure,))},
     responses={
         200: success(Account, "With `wait`: the run has ended"),
-        202: success(Begun, "It runs; its account is at /api/v1/fleet/runs/RUN"),
+        202: success(Begun, "The run has begun; its account is at /api/v1/fleet/runs/RUN"),
         **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
@@ -136,7 +136,7 @@ async def measure(
     request: AnyRequest,
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
-    wait: Annotated[bool, QueryParameter(description="Answer once the run has ended, with all results")] = False,
+    wait: Annotated[bool, QueryParameter(description="Answer when the run has ended, with all results")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Ask clients at once: `{"kind": "ping", "target": "example.org", "where": "province=520000", "pick": 100}`."""
@@ -167,7 +167,7 @@ async def measure(
 
 @get("/runs/{run:str}", responses={200: success(Account, "The run"), **problems(400, 401, 403, 404, 429, 503)})
 async def run_account(
-    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    run: Annotated[str, PathParameter(description="Name of a run, or of a task for its last run")],
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
 ) -> Response[bytes]:
@@ -178,13 +178,13 @@ async def run_account(
 @get(
     "/runs/{run:str}/events",
     responses={
-        200: success(str, "Events as they come: `text/event-stream`"),
-        204: success(None, "The run has ended, and the reader knows it"),
+        200: success(str, "Events as they arrive: `text/event-stream`"),
+        204: success(None, "The run has ended, and the client has its last event"),
         **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def run_events(
-    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    run: Annotated[str, PathParameter(description="Name of a run, or of a task for its last run")],
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     last_event_id: Annotated[
@@ -193,8 +193,9 @@ async def run_events(
 ) -> Response[Any]:
     """Events of a run, from its beginning on: `asked`, `result`, `replaced`, and `ended`, which is the last one.
 
-    `goodbye` says why a stream ends before the run; one that is opened again begins anew. `ended` has an id: to a reader
-    that comes again with it, as an `EventSource` does by itself, the answer is 204, which ends it.
+    `goodbye` has the reason if a stream ends before the run; a stream that is opened again starts from the beginning.
+    `ended` has an id: a client that reconnects with it, as an `EventSource` does by itself, gets 204, which ends its
+    retries.
     """
     explained = await fleet.ask(Explain(run), Explained)
     caller.need("measure", explained.kind)
@@ -205,10 +206,10 @@ async def run_events(
 
 @get(
     "/runs/{run:str}/draws",
-    responses={200: success(Explained, "Why these clients"), **problems(401, 403, 404, 429, 503)},
+    responses={200: success(Explained, "The draws of the run"), **problems(401, 403, 404, 429, 503)},
 )
 async def run_draws(
-    run: Annotated[str, PathParameter(description="A run's name, or a task's for its last run")],
+    run: Annotated[str, PathParameter(description="Name of a run, or of a task for its last run")],
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
 ) -> Response[bytes]:
@@ -232,12 +233,15 @@ async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFa
     "/tasks/{task:str}",
     status_code=200,
     opt={"body": Body((TaskBody,))},
-    responses={200: success(TaskRow, "It runs from the next minute on"), **problems(400, 401, 403, 413, 429, 503)},
+    responses={
+        200: success(TaskRow, "The task runs from the next minute on"),
+        **problems(400, 401, 403, 413, 429, 503),
+    },
 )
 async def put_task(
     request: AnyRequest, task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
 ) -> Response[bytes]:
-    """Write a task, new or not."""
+    """Create or replace a task."""
     caller.need("tasks", task)
     said = _body(await request.body(), TaskBody)
     values = {
@@ -254,7 +258,7 @@ async def put_task(
 @delete(
     "/tasks/{task:str}",
     status_code=200,
-    responses={200: success(dict[str, bool], "It is gone"), **problems(401, 403, 404, 429, 503)},
+    responses={200: success(dict[str, bool], "The task was removed"), **problems(401, 403, 404, 429, 503)},
 )
 async def drop_task(
     task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
@@ -269,12 +273,12 @@ async def drop_task(
 @post(
     "/refresh",
     status_code=200,
-    responses={200: success(Refreshed, "The table is in force"), **problems(401, 403, 429, 503)},
+    responses={200: success(Refreshed, "The scheduler uses the table"), **problems(401, 403, 429, 503)},
 )
 async def refresh(
     request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
 ) -> Response[bytes]:
-    """Read the table of tasks, after a web side wrote it."""
+    """Read the table of tasks again, after a web application wrote it."""
     caller.need("tasks", "*")
     none(await request.body())
     return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
@@ -287,10 +291,10 @@ async def clients(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     where: Annotated[str, QueryParameter(description="A selector: `province=520000 and not carrier in (1, 2)`")] = "",
-    limit: Annotated[int, QueryParameter(ge=1, le=10_000, description="Clients to tell")] = 100,
-    after: Annotated[str, QueryParameter(description="Begin after this client")] = "",
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000, description="Number of clients to list")] = 100,
+    after: Annotated[str, QueryParameter(description="Start after this client")] = "",
 ) -> Response[bytes]:
-    """The clients that a selector means."""
+    """List the clients that match a selector."""
     caller.need("clients", "*")
     try:
         page = await (await fleet.asking()).owner(where, Clients(where, limit, after), ClientPage)
@@ -302,7 +306,7 @@ async def clients(
 
 
 class FleetFace:
-    """The fleet's part of the HTTP face. It is ready also where no fleet runs: its routes say so."""
+    """The fleet's part of the HTTP face. It is ready even if no fleet runs: its routes report that."""
 
     ready: Final = True
 
@@ -316,7 +320,7 @@ class FleetFace:
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
 
-        def fleet(caller: NamedDependency[Caller]) -> FleetFace:  # after it: at once costs a group of tasks a request
+        def fleet(caller: NamedDependency[Caller]) -> FleetFace:  # sync: awaiting here costs a task group per request
             return self
 
         handlers = [measure, run_account, run_events, run_draws, tasks, put_task, drop_task, refresh, clients]
@@ -324,14 +328,14 @@ class FleetFace:
         return [Router("/api/v1/fleet", route_handlers=handlers, dependencies=provided, tags=["fleet"])]
 
     async def start(self) -> None:
-        """Nodes are looked for with the first request."""
+        """Nodes are looked up with the first request."""
 
     def redirect(self, address: muster.Address) -> None:
-        """Look for the nodes again."""
+        """Look up the nodes again."""
         self._lookout.forget()
 
     def access_changed(self) -> None:
-        """Streams look again."""
+        """Streams check the access themselves."""
         for stream in self._streams:
             stream.wake()
 
@@ -346,7 +350,7 @@ class FleetFace:
             await self._asking.close()
 
     def status(self) -> dict[str, Any]:
-        """Streams of runs."""
+        """The number of open streams of runs."""
         return {"run_streams": len(self._streams)}
 
     def stream(self, run: Explained, caller: Caller) -> EventStream:
@@ -367,7 +371,7 @@ class FleetFace:
         self._streams.discard(stream)
 
     async def _events(self, run: str) -> AsyncGenerator[Event]:
-        """All events of a run, each once; of another scheduler if the one that leads goes. Raises `Problem`."""
+        """All events of a run, each once; from another scheduler if the leading one dies. Raises `Problem`."""
         told, tries = Told(), 0
         while not told.over:
             try:
@@ -383,21 +387,21 @@ class FleetFace:
                 await asyncio.sleep(AGAIN_S)
 
     async def asking(self) -> Asking:
-        """Raises `Problem`."""
+        """The nodes of the fleet. Raises `Problem`."""
         await self._lookout.look()
         if self._asking is None:
             self._asking = Asking(lambda: self._lookout.nodes, self._lookout.key())
         return self._asking
 
     async def ask(self, question: msgspec.Struct, answer: type[A]) -> A:
-        """Of the scheduler that leads. Raises `Problem`."""
+        """Ask the leading scheduler. Raises `Problem`."""
         try:
             return await (await self.asking()).lead(question, answer)
         except CallError as error:
             raise _problem(error) from None
 
     async def account(self, run: str, caller: Caller) -> Account:
-        """Raises `Problem`."""
+        """A run's account, as far as the caller may see it. Raises `Problem`."""
         explained = await self.ask(Explain(run), Explained)
         caller.need("measure", explained.kind)
         rows = await self.ask(ResultsOf(explained.run), list[ResultRow])
@@ -426,16 +430,16 @@ def _problem(error: CallError) -> Problem:
 def _body(body: bytes, shape: type[A]) -> A:
     said = decoded(body, shape)
     try:
-        msgspec.msgpack.encode(said)  # as it goes to a scheduler
+        msgspec.msgpack.encode(said)  # encode as for a scheduler
     except OverflowError:
-        raise Problem("bad_body", "a number has more than 64 bits") from None
+        raise Problem("bad_body", "a number does not fit into 64 bits") from None
     return said
 
 
 def _check(asked: Measure) -> None:
-    """Refuse what a scheduler would, before it counts against the rate. Raises `Problem`."""
+    """Refuse what a scheduler would refuse, before it counts towards the rate. Raises `Problem`."""
     if not 1 <= asked.pick <= PICK_MAX:
-        raise Problem("bad_request", f"pick: {asked.pick}; 1 to {PICK_MAX} clients are possible")
+        raise Problem("bad_request", f"invalid pick {asked.pick} (expected 1 to {PICK_MAX} clients)")
     if why := unfit(asked.kind, asked.target, asked.where):
         raise Problem("bad_request", why)
     try:

@@ -1,6 +1,6 @@
-"""One event stream over HTTP: what happens to a run, from its beginning to its end, over the death of a scheduler too.
+"""One event stream over HTTP: the events of a run, from its beginning to its end, even if a scheduler dies meanwhile.
 
-Owns the events' form and the reason of the stream's end. It must not know how a run is followed.
+Owns the format of events and the reason of the stream's end. It must not know how a run is followed.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class RunStream:
             self._face.close(self)
 
     async def _waited(self, coming: asyncio.Future[Event]) -> bool:
-        """Until something is to be done; False: nothing for a heartbeat's time."""
+        """Wait for an event; returns False if none came within a heartbeat's interval."""
         self._woken.clear()
         woken = asyncio.ensure_future(self._woken.wait())
         try:
@@ -104,7 +104,7 @@ class RunStream:
         return bool(done)
 
     def _ended(self) -> str:
-        """The reason for the stream to end now; empty while it goes on."""
+        """The reason for which the stream must end now; empty while it continues."""
         if self._face.draining:
             return "draining"
         if not self._caller.may("measure", self._kind):
@@ -115,12 +115,12 @@ class RunStream:
 
 
 def ended_id(run: str) -> str:
-    """The id of the last event of a run: a reader that knows it wants nothing more."""
+    """The id of the last event of a run: a client that sends it needs nothing more."""
     return f"{run}/ended"
 
 
 def document(said: Event) -> dict[str, Any]:
-    """An event as JSON in one line, whatever a client wrote."""
+    """An event as JSON in one line, whatever text a client wrote."""
     found: dict[str, Any] = msgspec.to_builtins(said)
     if said.what == "result":
         found["value"] = msgspec.Raw(msgspec.json.format(said.value, indent=-1))

@@ -19,12 +19,13 @@ from muster_server.systems.http.system import KEYS
 
 
 def keys_file(options: HttpOptions, place: Folder) -> Path:
-    """The place of the keys."""
+    """The path of the file of keys."""
     return absolute(options.keys_file) if options.keys_file else place.path / KEYS
 
 
 def file_of(config_file: Path | None, file: Path | None) -> Path:
-    """The file of the keys: the given one, that of the configuration, or that of the instance here. Raises `UserError`."""
+    """The file of the keys: the given one, else the configured one, else that of the local instance. Raises
+    `UserError`."""
     if file is not None:
         return file
     config = load(config_file, profile=UP).config
@@ -40,7 +41,7 @@ def create(file: Path, name: str, scopes: Sequence[str], as_json: bool) -> int:
         common.print_json({"id": key.id, "name": key.name, "scopes": key.scopes, "key": secret})
     else:
         print(secret)
-        say(f"muster: key {key.id} of {key.name} may {', '.join(key.scopes)}; it is not shown again")
+        say(f"muster: key {key.id} of {key.name} may {', '.join(key.scopes)}; its secret is not shown again")
     return 0
 
 
@@ -66,7 +67,7 @@ def ls(file: Path, as_json: bool) -> int:
 
 
 def revoke(file: Path, which: str) -> int:
-    """End a key, by its name or id; running processes follow within two seconds. Raises `UserError`."""
+    """Revoke a key, by its name or id; running processes follow within two seconds. Raises `UserError`."""
     key = keys.revoke(file, which)
     say(f"muster: key {key.id} of {key.name} is revoked")
     return 0

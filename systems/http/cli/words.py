@@ -1,4 +1,4 @@
-"""The words of the HTTP face: `muster key create | ls | revoke`."""
+"""The subcommands of the HTTP face: `muster key create | ls | revoke`."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,7 +19,7 @@ KeysFile = Annotated[
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.add_typer(key_app, name="key")
 
 
@@ -28,7 +28,7 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Unique name of the key.")],
     scope: Annotated[
         list[str],
-        typer.Option("--scope", metavar="ACTION:ROOMS", help="An action and a pattern of rooms; may be repeated."),
+        typer.Option("--scope", metavar="ACTION:ROOMS", help="An action and a pattern of rooms; repeat it for more."),
     ],
     json: Json = False,
     file: KeysFile = None,
@@ -52,11 +52,11 @@ def ls(json: Json = False, file: KeysFile = None, config: ConfigFile = None) -> 
 
 @key_app.command("revoke", epilog="Example: muster key revoke web")
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Its name or its id.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Name or id of the key.")],
     file: KeysFile = None,
     config: ConfigFile = None,
 ) -> int:
-    """End a key. Running faces refuse it within two seconds."""
+    """Revoke a key. Running faces refuse it within two seconds."""
     from muster_server.systems.http.cli.commands import file_of
     from muster_server.systems.http.cli.commands import revoke as run
 

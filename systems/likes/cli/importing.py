@@ -1,8 +1,8 @@
 """Moves the bitmaps of a Redis into likes: `muster likes import`.
 
-Owns the reading of bitmaps and the file of what is done. A key is written down once all its likes are acknowledged, so
-an import that was interrupted goes on with the others; a like is set, never toggled, so what an interrupted key has
-brought already counts once. A bit of 0 takes nothing back.
+Owns the reading of bitmaps and the file of moved keys. A key is added to the file once all its likes are acknowledged,
+so an interrupted import continues with the others. A like is set, never toggled, so likes of an interrupted key count
+once. A bit of 0 removes no like.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -16,16 +16,16 @@ from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.reach import LikesError
 
 CHUNK_BYTES: Final = 1 << 17
-"""Bytes of a bitmap that are read at once: a million users at most."""
+"""Bytes of a bitmap that are read at once: at most a million users."""
 PIPELINE: Final = 1_000
 SCAN: Final = 1_000
 
 
 class Done:
-    """The keys that are moved, in a file that grows by a line for each. Raises `OSError`."""
+    """The moved keys, in a file that grows by a line for each. Raises `OSError`."""
 
     def __init__(self, file: Path) -> None:
-        # Without a line's end: a crash cut it, and the key moves again.
+        # A last line without a line feed was cut by a crash: its key is moved again.
         self._keys = set(file.read_bytes().split(b"\n")[:-1]) if file.exists() else set[bytes]()
         self._writing = file.open("ab")
 
@@ -33,7 +33,7 @@ class Done:
         return key.hex().encode() in self._keys
 
     def add(self, key: bytes) -> None:
-        """Write a key down."""
+        """Add a key to the file."""
         self._writing.write(key.hex().encode() + b"\n")
         self._writing.flush()
 
@@ -43,7 +43,8 @@ class Done:
 
 
 class Moving:
-    """One run. `keys` were moved by it, `before` by earlier ones, `of` match; `likes` were sent, `new` were not there."""
+    """One run. `keys`: moved by it; `before`: moved by earlier runs; `of`: all matching keys; `likes`: sent; `new`: did
+    not exist before."""
 
     def __init__(self, source: Redis, target: Likes, done: Done) -> None:
         self.keys = self.before = self.of = self.likes = self.new = 0
@@ -52,9 +53,9 @@ class Moving:
     async def run(self, pattern: str, progress: Callable[[], None] = lambda: None) -> None:
         """Move every string that matches. Raises `RedisError` of the source, `LikesError`, and `OSError` of the file.
 
-        After any of them another run goes on with the keys that are left.
+        After any of them another run continues with the remaining keys.
         """
-        # A scan may name a key twice.
+        # A scan may return a key twice.
         found = dict.fromkeys([key async for key in self._source.scan_iter(pattern, SCAN, "string")])
         keys = [bytes(key) for key in found if key not in self._done]
         self.of, self.before = len(found), len(found) - len(keys)
@@ -75,11 +76,11 @@ class Moving:
             self.new += not was
 
     async def _users(self, key: bytes) -> AsyncIterator[list[int]]:
-        """The places of all bits of 1. Redis's bit 0 is the highest of the first byte."""
+        """The positions of all bits of 1. Redis's bit 0 is the highest of the first byte."""
         length, at = await self._source.strlen(key), 0
         while at < length:
             chunk = bytes(await self._source.getrange(key, at, at + CHUNK_BYTES - 1))  # type: ignore[arg-type]
-            if not chunk:  # it was cut, or deleted, meanwhile
+            if not chunk:  # it was shortened or deleted meanwhile
                 return
             bits = np.unpackbits(np.frombuffer(chunk, dtype=np.uint8))
             users: list[int] = (np.flatnonzero(bits) + 8 * at).tolist()

@@ -1,4 +1,4 @@
-"""The words of likes: `muster like`, `unlike`, `likes show | both | of`, `rank`. Their work is in `commands.py`."""
+"""The subcommands of likes: `muster like`, `unlike`, `likes show | both | of`, `rank`. Their work is in `commands.py`."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,24 +9,24 @@ from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 short_app: Final = typer.Typer()
 likes_app: Final = typer.Typer(
-    help="Show an item's count and likers, users who like several items, and what a user likes.",
+    help="Show an item's count and likers, users who like several items, and the items that a user likes.",
     epilog="Example: muster likes show share:1000",
     no_args_is_help=True,
 )
-Item = Annotated[str, typer.Argument(metavar="ITEM", help="KIND:ID, as share:1000.")]
+Item = Annotated[str, typer.Argument(metavar="ITEM", help="KIND:ID, for example share:1000.")]
 User = Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Entries to show.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Number of entries to show.")]
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.add_typer(short_app)
     app.add_typer(likes_app, name="likes")
 
 
 @short_app.command("like", epilog="Example: muster like share:1000 2017")
 def like(item: Item, user: User, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Add a user's like of an item. It is on disk when the command ends with 0; a second like changes nothing."""
+    """Add a user's like of an item. It is durable when the command exits with 0; a second like changes nothing."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.likes.cli.commands import toggle
@@ -47,9 +47,9 @@ def unlike(item: Item, user: User, json: Json = False, registry: RegistryUrl = N
 @short_app.command("rank", epilog="Example: muster rank agriculture --top 100 --window 24h")
 def rank(
     field: Annotated[
-        str, typer.Argument(metavar="[FIELD]", help="A field, as an item's kind; none: all items.", show_default=False)
+        str, typer.Argument(metavar="[FIELD]", help="A field, such as an item's kind [all items].", show_default=False)
     ] = "",
-    top: Annotated[int, typer.Option("--top", min=1, max=10_000, help="Items to show.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, max=10_000, help="Number of items to show.")] = 10,
     window: Annotated[
         str, typer.Option("--window", metavar="TIME", help="1h, 24h or 7d: newer likes count more [by count].")
     ] = "",
@@ -67,7 +67,7 @@ def rank(
 
 @likes_app.command("show", epilog="Example: muster likes show share:1000 --json")
 def show(item: Item, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Show an item's count, its newest likers, and its place in each ranking."""
+    """Show an item's count, its newest likers, and its rank in each ranking."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.likes.cli.commands import show as run
@@ -78,7 +78,7 @@ def show(item: Item, json: Json = False, registry: RegistryUrl = None, config: C
 @likes_app.command("both", epilog="Example: muster likes both share:1000 share:1001 --user 2017")
 def both(
     items: Annotated[list[str], typer.Argument(metavar="ITEM ITEM…", help="Two items or more.")],
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Check this user alone.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Check only this user.")] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -102,7 +102,7 @@ def of(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """List what a user likes, newest first."""
+    """List the items that a user likes, newest first."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.likes.cli.commands import of as run
@@ -112,8 +112,10 @@ def of(
 
 @likes_app.command("import", epilog="Example: muster likes import redis://10.0.0.5:6379/0 'share:*'")
 def import_(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The Redis: redis://[USER:PASSWORD@]HOST:PORT/DB.")],
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Keys to move, as of SCAN: 'share:*'.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL of the source: redis://[USER:PASSWORD@]HOST:PORT/DB.")],
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Pattern of the keys to move, as for SCAN: 'share:*'.")
+    ],
     done: Annotated[
         Path, typer.Option("--done", metavar="FILE", help="File of the keys moved so far; another run continues there.")
     ] = Path("likes-import.done"),
@@ -121,9 +123,9 @@ def import_(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Move bitmaps of a Redis: each bit of 1 becomes a like of the item that has the key's name.
+    """Move bitmaps of a Redis: each bit of 1 becomes a like of the item with the key's name.
 
-    The Redis is only read. An interrupted import goes on with the keys that are left.
+    The Redis is only read. An interrupted import continues with the remaining keys.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target

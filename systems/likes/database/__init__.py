@@ -1,1 +1,1 @@
-"""Likes in SQL: rows of items for other programs to read, and the snapshot from which a node starts."""
+"""Likes in SQL: rows of items for other programs, and the snapshot from which a node starts."""

@@ -1,7 +1,8 @@
 """The tables. `migrations/` upgrades a database to them, step by step.
 
-An item's row is for other programs too: its count, and its likers as a bitmap of dense ids, which `muster_likes_users`
-maps to users. SQL's integers are signed and users have 64 bits: from 2^63 on a user is stored as itself minus 2^64.
+Other programs may read an item's row too: its count, and its likers as a bitmap of dense ids, which
+`muster_likes_users` maps to users. SQL's integers are signed and users have 64 bits: from 2^63 on a user is stored as
+its number minus 2^64.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ from muster_server.systems.likes.records import Row, User
 VERSION_TABLE: Final = "muster_likes_schema"
 STEPS: Final = Path(__file__).parent / "migrations"
 ORDER: Final = ("modification",)
-"""What decides which of two rows of an item is the newer."""
+"""The column that decides which of two rows of an item is newer."""
 KEY: Final = LargeBinary(512).with_variant(mysql.VARBINARY(512), "mysql")
 BYTES: Final = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql")
 
@@ -24,7 +25,7 @@ _MYSQL: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mysql_default_charse
 
 
 def _of() -> list[Column[Any]]:
-    """The instance, and the number of the log among its logs."""
+    """The columns of the instance, and of the log's number."""
     return [
         Column("instance", String(32), primary_key=True),
         Column("log_number", Integer, primary_key=True, autoincrement=False),
@@ -37,7 +38,7 @@ items: Final = Table(
     *_of(),
     Column("item", KEY, primary_key=True),
     Column("likes", BigInteger, nullable=False),
-    # Rises with each change of the item, also over its deletion.
+    # Grows with each change of the item, across its deletion too.
     Column("modification", BigInteger, nullable=False),
     # Null: the item was deleted.
     Column("likers", BYTES),
@@ -55,12 +56,12 @@ logs: Final = Table(
     "muster_likes_logs",
     metadata,
     *_of(),
-    # Of the owner that may write.
+    # Epoch of the owner that may write.
     Column("epoch", BigInteger, nullable=False),
-    # Rows hold all changes below this offset of the log.
+    # Rows contain all changes below this offset of the log.
     Column("log_offset", BigInteger, nullable=False),
     Column("users", BigInteger, nullable=False),
-    # The snapshot in force; 0 parts: there is none.
+    # Offset of the current snapshot; 0 parts: there is none.
     Column("snapshot_offset", BigInteger, nullable=False),
     Column("snapshot_parts", Integer, nullable=False),
     # Grows with each transaction.
@@ -86,13 +87,13 @@ def item_row(row: Row) -> dict[str, Any]:
 
 
 def row_of(found: Any) -> Row:
-    """The item of a row."""
+    """The item of a row of the database."""
     liked = None if found.likers is None else (found.likes, bytes(found.likers))
     return bytes(found.item), found.modification, liked
 
 
 def user_of(found: Any) -> User:
-    """The user of a row."""
+    """The user of a row of the database."""
     return found.dense_id, found.user_id % (1 << 64)
 
 

@@ -1,7 +1,7 @@
 """One log's likes in one database: rows of items and users, and the snapshot, in parts.
 
-Every transaction that writes first checks that its owner is still the one that may: an earlier owner that comes late
-changes nothing. Raises `DatabaseError`: one line, without the password.
+Every transaction that writes first checks that its owner still may: an earlier owner that comes late changes nothing.
+Raises `DatabaseError`: one line, without the password.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from muster_server.systems.likes.database.schema import items, logs, snapshots, 
 from muster_server.systems.likes.records import Kept, Row, User
 
 PART_BYTES: Final = 1 << 20
-"""Of a snapshot: below every server's limit of one packet."""
+"""Size of a part of a snapshot; below every server's limit of a packet."""
 LOAD_S: Final = 300.0
-"""A snapshot of 10^7 likes is 60 MB."""
+"""Limit of loading a snapshot, in seconds; one of 10^7 likes has 60 MB."""
 
 
 class Fenced(Refused):
-    """A later owner of the log writes there."""
+    """A later owner of the log writes to the database."""
 
 
 class SqlStore:
-    """A `systems.likes.behind.Store`. Connections are opened when needed."""
+    """The `systems.likes.behind.Store` over SQL. It opens connections when needed."""
 
     def __init__(self, location: Location, instance: str, number: int, *, call_s: float = CALL_S) -> None:
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
@@ -67,20 +67,20 @@ class SqlStore:
             return None if found is None else (found, b"".join(await self._parts(connection, found)))
 
     async def rows(self, after: bytes | None, count: int) -> list[Row]:
-        """Items in the order of their keys, behind this one."""
+        """Items in the order of their keys, after this one."""
         behind = [] if after is None else [items.c.item > after]
         asked = select(items).where(self._here(items), *behind).order_by(items.c.item).limit(count)
         async with self._database.transaction(call_s=LOAD_S) as connection:
             return [schema.row_of(found) for found in await connection.execute(asked)]
 
     async def users(self, after: int, count: int) -> list[User]:
-        """Users in the order of their dense ids, behind this one."""
+        """Users in the order of their dense ids, after this one."""
         asked = select(users).where(self._here(users), users.c.dense_id > after).order_by(users.c.dense_id).limit(count)
         async with self._database.transaction(call_s=LOAD_S) as connection:
             return [schema.user_of(found) for found in await connection.execute(asked)]
 
     async def _parts(self, connection: AsyncConnection, offset: int) -> list[bytes]:
-        """Those of a snapshot up to the first one that is missing; one by one, so that memory holds it once."""
+        """The parts of a snapshot up to the first missing one; read one by one, so that memory contains each once."""
         parts: list[bytes] = []
         while True:
             at = and_(snapshots.c.snapshot_offset == offset, snapshots.c.part == len(parts))
@@ -135,7 +135,7 @@ class SqlStore:
 
             async def add(connection: AsyncConnection, row: Any = row, same: ColumnElement[bool] = same) -> None:
                 await self._own(connection)
-                await connection.execute(delete(snapshots).where(same))  # of an attempt that was cut short
+                await connection.execute(delete(snapshots).where(same))  # left by an attempt that was cut short
                 await connection.execute(insert(snapshots), [row])
 
             await self._written(add)
@@ -159,7 +159,7 @@ class SqlStore:
         mine = update(logs).where(self._here(logs), logs.c.epoch <= self._epoch)
         done = await connection.execute(mine.values(writes=logs.c.writes + 1, **values))
         if done.rowcount != 1:
-            raise Fenced(f"{self.where}: a later owner of the log writes there")
+            raise Fenced(f"{self.where}: a later owner of the log writes to it")
 
     def _here(self, table: Table) -> ColumnElement[bool]:
         return and_(*(table.c[name] == value for name, value in self._log.items()))

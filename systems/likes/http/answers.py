@@ -1,6 +1,6 @@
 """The shapes of bodies and answers over HTTP, as JSON and in the description of the API.
 
-Users are text: they have 64 bits.
+Users are text, because they have 64 bits.
 """
 
 from typing import Annotated
@@ -12,7 +12,7 @@ USER = r"^(0|[1-9][0-9]{0,19})\Z"
 
 
 class Liked(msgspec.Struct, frozen=True):
-    """Whether a user likes an item, and how many do."""
+    """Whether a user likes an item, and its count."""
 
     item: str
     user: str
@@ -21,7 +21,7 @@ class Liked(msgspec.Struct, frozen=True):
 
 
 class Toggled(msgspec.Struct, frozen=True):
-    """A change that is durable. `before`: whether the user liked the item before it."""
+    """A durable change. `before`: whether the user liked the item before."""
 
     item: str
     user: str
@@ -39,7 +39,7 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a change of a batch was not made."""
+    """The reason why a change of a batch was not made."""
 
     code: str
     detail: str
@@ -47,14 +47,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change of a batch: whether the user liked the item before it, or why it was not made."""
+    """One change of a batch: whether the user liked the item before, or why it was not made."""
 
     before: bool | None = None
     error: Failure | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The results of a batch, in its order."""
+    """The results of a batch, in the same order."""
 
     done: int
     failed: int
@@ -62,7 +62,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """An item's place among the items of a field; 0 is the top. An empty field: all items."""
+    """An item's rank among the items of a field; 0 is the top. Empty field: all items."""
 
     field: str
     rank: int
@@ -86,7 +86,7 @@ class Users(msgspec.Struct, frozen=True):
 
 
 class Items(msgspec.Struct, frozen=True):
-    """What a user likes, newest first."""
+    """The items that a user likes, newest first."""
 
     user: str
     items: list[str]

@@ -1,6 +1,6 @@
-"""The routes of likes over HTTP: like, unlike, ask, batches, likers, a user's items, rankings.
+"""The routes of likes over HTTP: like, unlike, query, batches, likers, a user's items, rankings.
 
-Keys, limits and problems are the base's (`systems/http/`); what is asked of a node is in `client.py`.
+The base owns keys, limits and problems (`systems/http/`); `client.py` has the requests to nodes.
 """
 
 import asyncio
@@ -41,20 +41,20 @@ from muster_server.systems.likes.http.answers import (
 )
 from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, Away, Denied, LikesError, Reach, account
 
-if TYPE_CHECKING:  # the library of Redis is loaded only once a node is asked
+if TYPE_CHECKING:  # the Redis library is imported only when a node is asked
     from muster_server.systems.likes.client import Likes
 
 BATCH_MAX: Final = 10_000
 ITEMS_MAX: Final = 100
 LOOK_S: Final = 1.0
-"""A node that does not answer is looked for again, not more often than this."""
+"""Shortest time between two searches for a node that does not answer, in seconds."""
 ONE: Final = "/likes/{kind:str}/{item:str}/{user:str}"
 
 Kind = Annotated[str, PathParameter(description="The item's kind", examples=[Example(value="share")])]
 Item = Annotated[str, PathParameter(description="The item's id, percent-encoded", examples=[Example(value="1000")])]
 User = Annotated[str, PathParameter(pattern=USER, description="The user, from 0 to 2^64-1")]
-Start = Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Entries to pass over")]
-Limit = Annotated[int, QueryParameter(ge=1, le=PAGE, description="Entries to tell")]
+Start = Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Number of entries to skip")]
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE, description="Number of entries to list")]
 
 
 def _responses(of: Any, text: str, *codes: int) -> dict[int, ResponseSpec]:
@@ -62,7 +62,7 @@ def _responses(of: Any, text: str, *codes: int) -> dict[int, ResponseSpec]:
 
 
 class LikesFace:
-    """The part of likes in the HTTP face. It is always ready: without a node of likes each route says so."""
+    """The part of likes in the HTTP face. It is always ready: without a node of likes each route reports that."""
 
     ready = True
 
@@ -79,16 +79,16 @@ class LikesFace:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """As `Face.start`: a node is looked for when it is needed."""
+        """As `Face.start`: a node is looked up when it is needed."""
 
     def redirect(self, address: muster.Address) -> None:
-        """As `Face.redirect`: nodes of likes are found by what they say of themselves."""
+        """As `Face.redirect`: nodes of likes are found by their own reports."""
 
     def access_changed(self) -> None:
-        """As `Face.access_changed`: nothing lasts."""
+        """As `Face.access_changed`: no request lasts."""
 
     def drain(self) -> None:
-        """As `Face.drain`: nothing lasts."""
+        """As `Face.drain`: no request lasts."""
 
     async def stop(self) -> None:
         """As `Face.stop`."""
@@ -107,13 +107,13 @@ class LikesFace:
 
     @asynccontextmanager
     async def node(self) -> "AsyncIterator[Likes]":
-        """A client of a node; what the node refuses while the block lasts becomes a `Problem`."""
+        """A client of a node; a node's refusal while the block lasts becomes a `Problem`."""
         likes = await self._found()
         try:
             yield likes
         except LikesError as error:
             if isinstance(error, Away | Denied) and self._likes is likes:
-                self._likes = None  # it may be elsewhere by now
+                self._likes = None  # the node may have moved
                 await likes.close()
             raise problem(error) from None
 
@@ -122,7 +122,7 @@ class LikesFace:
             if self._likes is None:
                 loop = asyncio.get_running_loop()
                 if loop.time() - self._looked < LOOK_S:
-                    raise Problem("unavailable", "the node of likes does not answer")
+                    raise Problem("unavailable", "no node of likes answers")
                 try:
                     nodes = await self.base.nodes()
                     user, password = account(self._users_file) or (None, None)
@@ -142,7 +142,7 @@ class LikesFace:
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
 
-        def likes_face(caller: NamedDependency[Caller]) -> LikesFace:  # after it, as for rooms
+        def likes_face(caller: NamedDependency[Caller]) -> LikesFace:  # sync, as for rooms
             return self
 
         handlers = [like, unlike, liked, shown, likers, batch, both, items, top, top_of]
@@ -150,19 +150,19 @@ class LikesFace:
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["likes"])]
 
 
-@put(ONE, status_code=200, responses=_responses(Toggled, "It is durable"))
+@put(ONE, status_code=200, responses=_responses(Toggled, "The change is durable"))
 async def like(
     kind: Kind, item: Item, user: User, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
 ) -> Response[bytes]:
-    """Have a user like an item. Twice counts once; the answer comes once it is durable."""
+    """Add a user's like of an item. A second like changes nothing; the answer comes once the change is durable."""
     return await _toggle(likes_face, caller, f"{kind}:{item}", user, True)
 
 
-@delete(ONE, status_code=200, responses=_responses(Toggled, "It is durable"))
+@delete(ONE, status_code=200, responses=_responses(Toggled, "The change is durable"))
 async def unlike(
     kind: Kind, item: Item, user: User, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
 ) -> Response[bytes]:
-    """Take a user's like of an item back."""
+    """Remove a user's like of an item."""
     return await _toggle(likes_face, caller, f"{kind}:{item}", user, False)
 
 
@@ -185,9 +185,9 @@ async def shown(
     item: Item,
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
-    newest: Annotated[int, QueryParameter(ge=0, le=32, description="Newest likers to tell")] = 10,
+    newest: Annotated[int, QueryParameter(ge=0, le=32, description="Number of newest likers to list")] = 10,
 ) -> Response[bytes]:
-    """An item's count, its newest likers, and its place in each ranking."""
+    """An item's count, its newest likers, and its rank in each ranking."""
     name = f"{kind}:{item}"
     caller.need("likes", name)
     async with likes_face.node() as node:
@@ -196,7 +196,7 @@ async def shown(
     return _json(Shown(name, said.count, list(map(str, said.newest)), ranks, said.trends))
 
 
-@get("/likes/{kind:str}/{item:str}/likers", responses=_responses(Users, "Who likes it"))
+@get("/likes/{kind:str}/{item:str}/likers", responses=_responses(Users, "The users who like it"))
 async def likers(
     kind: Kind,
     item: Item,
@@ -205,7 +205,7 @@ async def likers(
     start: Start = 0,
     limit: Limit = 100,
 ) -> Response[bytes]:
-    """The users who like an item, in an order that stays."""
+    """The users who like an item, in a stable order."""
     name = f"{kind}:{item}"
     caller.need("likes", name)
     async with likes_face.node() as node:
@@ -221,14 +221,14 @@ async def likers(
 async def batch(
     request: AnyRequest, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
 ) -> Response[bytes]:
-    """Many changes at once: an array of `{"item": "share:1000", "user": "2017", "likes": true}`.
+    """Make many changes: an array of `{"item": "share:1000", "user": "2017", "likes": true}`.
 
-    They are made in this order, each for itself; those that fail say why.
+    They are made in this order, independently; those that fail have a reason.
     """
     body = await request.body()
     changes = decoded(body, list[Change])
     if len(changes) > BATCH_MAX:
-        raise Problem("too_long", f"a batch has at most {BATCH_MAX} changes")
+        raise Problem("too_long", f"too many changes in a batch (limit {BATCH_MAX})")
     for item in {change.item for change in changes}:
         caller.need("like", item)
     wanted = [(change.item.encode(), user_of(change.user), change.likes) for change in changes]
@@ -245,11 +245,14 @@ async def batch(
     return _json(Batch(len(entries) - failed, failed, entries))
 
 
-@get("/likes/both", responses=_responses(Users, "Who likes all of them"))
+@get("/likes/both", responses=_responses(Users, "The users who like all of them"))
 async def both(
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
-    item: Annotated[list[str], QueryParameter(min_items=2, max_items=ITEMS_MAX, description="KIND:ID, twice or more")],
+    item: Annotated[
+        list[str],
+        QueryParameter(min_items=2, max_items=ITEMS_MAX, description="KIND:ID; repeat it, at least two items"),
+    ],
 ) -> Response[bytes]:
     """The users who like all of these items, at most 10,000."""
     for each in item:
@@ -258,7 +261,7 @@ async def both(
         return _json(Users(list(map(str, await node.both([each.encode() for each in item])))))
 
 
-@get("/users/{user:str}/likes", responses=_responses(Items, "What the user likes"))
+@get("/users/{user:str}/likes", responses=_responses(Items, "The items that the user likes"))
 async def items(
     user: User,
     caller: NamedDependency[Caller],
@@ -266,7 +269,7 @@ async def items(
     start: Start = 0,
     limit: Limit = 100,
 ) -> Response[bytes]:
-    """What a user likes, newest first, of the items that the key may read."""
+    """The items that a user likes, newest first, as far as the key may read them."""
     number = user_of(user)
     async with likes_face.node() as node:
         found = [item.decode(errors="replace") for item in await node.items(number, start, limit)]
@@ -289,7 +292,9 @@ async def top(
 
 @get("/ranks/{field:str}", responses=_responses(Top, "The top"))
 async def top_of(
-    field: Annotated[str, PathParameter(description="The field, as an item's kind", examples=[Example(value="share")])],
+    field: Annotated[
+        str, PathParameter(description="The field, such as an item's kind", examples=[Example(value="share")])
+    ],
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
     start: Start = 0,
@@ -325,17 +330,17 @@ async def _top(face: LikesFace, caller: Caller, field: str, start: int, limit: i
 
 
 def user_of(text: str) -> int:
-    """A user of a path or body. Raises `Problem`."""
+    """Parse a user of a path or body. Raises `Problem`."""
     number = int(text)
     if number > USER_MAX:
-        raise Problem("bad_request", f"user: {text} is more than 2^64-1")
+        raise Problem("bad_request", f"invalid user {text} (limit 2^64-1)")
     return number
 
 
 def problem(error: LikesError) -> Problem:
-    """A node's refusal as a problem."""
+    """Convert a node's refusal to a problem."""
     if isinstance(error, Denied):
-        return Problem("unavailable", "the node of likes takes another user or password: see likes.users_file")
+        return Problem("unavailable", "the node of likes expects another user or password: see likes.users_file")
     return Problem("unavailable" if error.later else "bad_request", str(error))
 
 

@@ -1,4 +1,4 @@
-"""The work of `muster topic` and `muster delay`: asks the nodes of the system, and prints what they say."""
+"""The subcommands of `muster topic` and `muster delay`: ask the nodes of the system, and print their answers."""
 
 import asyncio
 import datetime
@@ -58,8 +58,8 @@ UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 LENGTH: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
 STATES: Final = ("scheduled", "firing", "done", "dead", "withdrawn")
 WHY: Final = {
-    "unreachable": "it cannot be connected to",
-    "failing": "it failed again and again",
+    "unreachable": "it cannot be reached",
+    "failing": "it failed repeatedly",
     "paused": "it asked for a pause (Retry-After)",
 }
 CODES: Final = {"done": 0, "unknown": UNKNOWN_MESSAGE}
@@ -75,7 +75,7 @@ def ask(where: Target, work: Callable[[Link, Link], Coroutine[Any, Any, T]]) -> 
 
 
 def ask_of(record: Record, work: Callable[[Link, Link], Coroutine[Any, Any, T]]) -> T:
-    """The same of an instance that is known. Raises `UserError`."""
+    """The same for a known instance. Raises `UserError`."""
     token = client_of(record).token
 
     async def run() -> T:
@@ -96,7 +96,7 @@ def ask_of(record: Record, work: Callable[[Link, Link], Coroutine[Any, Any, T]])
 def addresses(record: Record, role: str) -> Sequence[tuple[str, int]]:
     found = [process.bind for process in record.of(role) if process.bind]
     if not found:
-        raise UserError(f"no {role} runs here; start them: muster up --with messages", UNAVAILABLE)
+        raise UserError(f"no {role} runs here; start the system: muster up --with messages", UNAVAILABLE)
     return found
 
 
@@ -105,14 +105,14 @@ def _code(code: str) -> int:
 
 
 async def _topic_of(admin: Link, id: str, topic: str | None) -> str:
-    """The topic that is meant: the given one, or the only one. Raises `UserError`."""
+    """The topic of a message: the given one, or the only one. Raises `UserError`."""
     if not is_id(id):
-        raise UserError(f"ID: {id!r:.80} does not match {ID}", USAGE)
+        raise UserError(f"ID: invalid id {id!r:.80} (expected {ID})", USAGE)
     if topic is not None:
         return topic
     topics = await admin.ask("topics", None, list[Topic])
     if len(topics) != 1:
-        raise UserError(f"--topic: there are {len(topics)} topics; name the one of {id}", USAGE)
+        raise UserError(f"--topic: there are {len(topics)} topics; name the topic of {id}", USAGE)
     return topics[0].name
 
 
@@ -149,7 +149,7 @@ def create(
                 if topic.is_leased
                 else f"the secret signs its callbacks to {topic.callback}"
             )
-            say(f"muster: topic {topic.name}; {what}")
+            say(f"muster: created topic {topic.name}; {what}")
     return 0
 
 
@@ -170,9 +170,9 @@ def change_topic(
     rate: float | None,
     as_json: bool,
 ) -> int:
-    """Give a topic other settings. Raises `UserError`."""
+    """Change settings of a topic. Raises `UserError`."""
     if rotate and secret is not None:
-        raise UserError("--rotate, --secret: --rotate makes a new secret, and --secret gives one", USAGE)
+        raise UserError("--rotate excludes --secret: --rotate makes a new secret, and --secret gives one", USAGE)
     given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate)
     given["secret"] = "" if rotate else secret or None
     given["overlap_s"] = None if overlap is None else length("--overlap", overlap) / 1_000
@@ -188,7 +188,7 @@ def change_topic(
             if "secret" in given:
                 print(topic.secrets[0])
             former = "" if len(topic.secrets) == 1 else f"; its former secret signs until {moment(topic.retire_at)}"
-            say(f"muster: topic {topic.name} is changed{former}")
+            say(f"muster: changed topic {topic.name}{former}")
     return 0
 
 
@@ -205,7 +205,7 @@ def _settings(
 ) -> dict[str, Any]:
     """The settings of a topic by their names in its file; None: not given. Raises `UserError`."""
     if policy is not None and policy not in POLICIES:
-        raise UserError(f"--policy: {policy!r:.40} is none of {', '.join(POLICIES)}", USAGE)
+        raise UserError(f"--policy: invalid policy {policy!r:.40} (expected one of {', '.join(POLICIES)})", USAGE)
     intervals: Sequence[int] | None = None
     if retries is not None:
         intervals = [] if retries in {"", "none"} else [length("--retries", each) for each in retries.split(",")]
@@ -231,7 +231,7 @@ def _converted(given: dict[str, Any], kind: type[T]) -> T:
 
 
 def show_topic(where: Target, name: str, as_json: bool) -> int:
-    """Print one, without its secrets. Raises `UserError`."""
+    """Print a topic, without its secrets. Raises `UserError`."""
     found = ask(where, lambda _, admin: admin.ask("topic-show", name, TopicState, timeout_s=60.0))
     with common.verdict_after():
         if as_json:
@@ -283,7 +283,7 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
 
 
 def topics(where: Target, as_json: bool) -> int:
-    """List them. Raises `UserError`."""
+    """List the topics. Raises `UserError`."""
     found = ask(where, lambda _, admin: admin.ask("topics", None, list[Topic]))
     with common.verdict_after():
         if as_json:
@@ -299,15 +299,15 @@ def topics(where: Target, as_json: bool) -> int:
 
 
 def remove(where: Target, name: str, forget: bool) -> int:
-    """Remove one; `forget`: with its dead letters. Raises `UserError`."""
+    """Remove a topic; `forget`: with its dead letters. Raises `UserError`."""
     question = "topic-forget" if forget else "topic-remove"
     ask(where, lambda _, admin: admin.ask(question, name, Topic, timeout_s=60.0))
-    say(f"muster: topic {name} is removed")
+    say(f"muster: removed topic {name}")
     return 0
 
 
 def stats(where: Target, name: str, as_json: bool) -> int:
-    """Print figures. Raises `UserError`."""
+    """Print the figures of a topic. Raises `UserError`."""
     found = ask(where, lambda _, admin: admin.ask("stats", name, Stats))
     with common.verdict_after():
         if as_json:
@@ -337,7 +337,8 @@ def stats(where: Target, name: str, as_json: bool) -> int:
         print(f"{more}{found.pending} wait" + (f" ({waiting})" if waiting else ""))
         if found.overdue:
             print(
-                f"{found.overdue} are overdue, the oldest for {_words_s(found.overdue_ms)}; see muster topic show {name}"
+                f"{found.overdue} messages are overdue, the oldest for {_words_s(found.overdue_ms)}; see muster "
+                f"topic show {name}"
             )
     return 0
 
@@ -358,11 +359,11 @@ def send(
     kind: str,
     as_json: bool,
 ) -> int:
-    """Send one. Raises `UserError`."""
+    """Send a message. Raises `UserError`."""
     if after is not None and at is not None:
-        raise UserError("--in, --at: a message has either a delay or a time", USAGE)
+        raise UserError("--in excludes --at: give one of them", USAGE)
     if id is not None and not is_id(id):
-        raise UserError(f"--id: {id!r:.80} does not match {ID}", USAGE)
+        raise UserError(f"--id: invalid id {id!r:.80} (expected {ID})", USAGE)
     body = sys.stdin.buffer.read() if text == "-" else common.typed(text)
     sent = Send(
         body=body,
@@ -387,7 +388,7 @@ def send(
 
 
 def show(where: Target, id: str, topic: str | None, as_json: bool) -> int:
-    """Show one. Raises `UserError`."""
+    """Show a message. Raises `UserError`."""
 
     async def work(receive: Link, admin: Link) -> Shown | None:
         name = await _topic_of(admin, id, topic)
@@ -405,9 +406,9 @@ def show(where: Target, id: str, topic: str | None, as_json: bool) -> int:
 
 
 def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None, to: str | None, as_json: bool) -> int:
-    """Cancel, postpone or advance one. Raises `UserError`."""
+    """Cancel, postpone or advance a message. Raises `UserError`."""
     if verb != "cancel" and (by is None) == (to is None):
-        raise UserError("--by, --to: one of them says when it is due", USAGE)
+        raise UserError("give either --by or --to", USAGE)
     asked = Change(
         id=id,
         verb=verb,
@@ -427,7 +428,7 @@ def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None,
             common.print_json(msgspec.structs.asdict(answer))
         else:
             due = "" if answer.due_at is None or verb == "cancel" else f", due {moment(answer.due_at)}"
-            waits = "; it takes place if the message comes" if answer.outcome == "unknown" else ""
+            waits = "; the change is applied if the message comes" if answer.outcome == "unknown" else ""
             print(f"{answer.outcome}{due}{waits}")
     return CODES.get(answer.outcome, ALREADY_FIRED)
 
@@ -435,10 +436,10 @@ def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None,
 def ls(
     where: Target, topic: str, due: str | None, state: list[str] | None, limit: int, after: str, as_json: bool
 ) -> int:
-    """List some. Raises `UserError`."""
+    """List messages. Raises `UserError`."""
     wrong = [each for each in state or () if each not in STATES]
     if wrong:
-        raise UserError(f"--state: {wrong[0]!r:.40} is none of {', '.join(STATES)}", USAGE)
+        raise UserError(f"--state: invalid state {wrong[0]!r:.40} (expected one of {', '.join(STATES)})", USAGE)
     end = EVER if due is None else now_ms() + length("--due", due)
     query = Query(topic, 0, end, state or list(LIVE), limit, after)
     found = ask(where, lambda _, admin: admin.ask("list", query, Listed, timeout_s=60.0))
@@ -466,12 +467,12 @@ def ls(
 
 
 def scrubbed(record: Record) -> Scrubbed:
-    """What a proof of the schedule finds while its center serves. Raises `UserError`."""
+    """The findings of a scrub of the schedule while its center serves. Raises `UserError`."""
     return ask_of(record, lambda _, admin: admin.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
 
 
 def scrub(where: Target, as_json: bool) -> int:
-    """Prove that the schedule is whole. Raises `UserError`."""
+    """Check that the schedule is intact. Raises `UserError`."""
     found = scrubbed(once(where))
     with common.verdict_after():
         if as_json:
@@ -537,7 +538,7 @@ def dead_one(where: Target, topic: str, id: str, as_json: bool) -> int:
 
 
 def _onward(next: str) -> str:
-    return f"; the next ones: --after {next}" if next else ""
+    return f"; next page: --after {next}" if next else ""
 
 
 def replay(where: Target, topic: str | None, ids: list[str], everything: bool, as_json: bool) -> int:
@@ -553,7 +554,7 @@ def replay(where: Target, topic: str | None, ids: list[str], everything: bool, a
         asked = ReplayPage(name)
         while True:
             page = await admin.ask("replay-page", asked, Replayed, timeout_s=60.0)
-            # One that was replayed otherwise since it was listed needs no more.
+            # A letter that was replayed otherwise since it was listed needs nothing.
             done += [each for each in page.changed if each.outcome == "done"]
             if not page.next:
                 return done
@@ -569,19 +570,19 @@ def replay(where: Target, topic: str | None, ids: list[str], everything: bool, a
     return 0 if all(answer.outcome == "done" for answer in answers) else UNKNOWN_MESSAGE
 
 
-# --- words and times --------------------------------------------------------------------------------------------------
+# --- texts and times --------------------------------------------------------------------------------------------------
 
 
 def length(flag: str, text: str) -> int:
     """Milliseconds of `500ms`, `2s`, `30m`, `1h30m`, `7d`. Raises `UserError`."""
     parts = LENGTH.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UserError(f"{flag}: {text!r:.40} is no length of time, as 500ms, 2s, 30m, 1h or 7d is one", USAGE)
+        raise UserError(f"{flag}: invalid duration {text!r:.40} (expected for example 500ms, 2s, 30m, 1h or 7d)", USAGE)
     return sum(int(number) * UNITS[unit] for number, unit in parts)
 
 
 def instant(flag: str, text: str) -> int:
-    """Milliseconds since 1970 of `now` or a time of ISO 8601 with its zone. Raises `UserError`."""
+    """Milliseconds since 1970 of `now` or an ISO 8601 time with its zone. Raises `UserError`."""
     if text == "now":
         return now_ms()
     try:
@@ -589,12 +590,15 @@ def instant(flag: str, text: str) -> int:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        raise UserError(f"{flag}: {text!r:.40} is no time with its zone, as 2027-01-01T00:00:00+08:00 is one", USAGE)
+        raise UserError(
+            f"{flag}: invalid time {text!r:.40} (expected a time with its zone, for example 2027-01-01T00:00:00+08:00)",
+            USAGE,
+        )
     return round(found.timestamp() * 1_000)
 
 
 def moment(at: int) -> str:
-    """A time for people, in UTC."""
+    """Format a time for people, in UTC."""
     try:
         made = datetime.datetime.fromtimestamp(at / 1_000, datetime.UTC)
     except (OverflowError, ValueError, OSError):
@@ -660,7 +664,7 @@ def _kind(body: bytes) -> str:
 
 
 def _words_s(ms: int) -> str:
-    """Of whole seconds, the two largest units."""
+    """Format a duration in the two largest units, down to seconds."""
     left, parts = max(ms, 0) // 1_000 * 1_000, list[str]()
     for unit in ("d", "h", "m", "s"):
         count, left = divmod(left, UNITS[unit])

@@ -1,6 +1,6 @@
-"""The words of delayed messages: `muster topic …` and `muster delay …`.
+"""The subcommands of delayed messages: `muster topic …` and `muster delay …`.
 
-The work of a word is in `commands.py`, imported when the word is used.
+Their work is in `commands.py`, imported when one is used.
 """
 
 from typing import Annotated, Final
@@ -27,14 +27,15 @@ dead_app: Final = typer.Typer(
 )
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 MessageId = Annotated[str, typer.Argument(metavar="ID")]
-After = Annotated[str, typer.Option(metavar="NEXT", help="Those after a page, as it says at its end.")]
+After = Annotated[str, typer.Option(metavar="NEXT", help="Only messages after a page, as given at its end.")]
 OfTopic = Annotated[
-    str | None, typer.Option("--topic", metavar="TOPIC", help="Its topic; needed where there are several topics.")
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Topic of the message; needed if there are several topics."),
 ]
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.add_typer(topic_app, name="topic")
     app.add_typer(delay_app, name="delay")
     topic_app.add_typer(recurring_app, name="recurring")
@@ -48,35 +49,39 @@ def topic_create(
         str,
         typer.Option(
             metavar="TARGET",
-            help="Where its messages go: https://…, http://…, room:NAME, user:ID, kafka:TOPIC; pull: programs lease them.",
+            help="Target of its messages: https://…, http://…, room:NAME, user:ID, kafka:TOPIC; pull: programs lease them.",
         ),
     ],
     secret: Annotated[
         str, typer.Option(metavar="SECRET", help="whsec_… that signs its callbacks [a new one, which is printed].")
     ] = "",
-    workers: Annotated[int, typer.Option(min=0, max=1_000, help="Workers that fire its messages; 0: all.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, max=1_000, help="Number of workers that fire its messages; 0: all.")
+    ] = 0,
     policy: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
-            help="How workers are chosen: random, round-robin, weighted-round-robin, weighted-random, least-loaded.",
+            help="Policy for choosing workers: random, round-robin, weighted-round-robin, weighted-random, "
+            "least-loaded.",
         ),
     ] = "weighted-round-robin",
     retries: Annotated[
-        str, typer.Option(metavar="LENGTHS", help="Delays between attempts, as 1s,10s,1m; none: one attempt.")
+        str, typer.Option(metavar="LENGTHS", help="Delays between attempts, for example 1s,10s,1m; none: one attempt.")
     ] = "1s,10s,60s,300s,3000s",
     jitter: Annotated[
-        int, typer.Option(min=0, max=1_000, help="Longest random extension of these times, in thousandths.")
+        int, typer.Option(min=0, max=1_000, help="Longest random extension of these delays, in thousandths.")
     ] = 100,
-    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Total seconds for one callback.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Limit of one callback in seconds.")] = 10.0,
     allow: Annotated[
         str,
         typer.Option(
-            metavar="NETWORKS", help="Private networks that its callbacks may go to, as 10.1.0.0/16,10.2.0.0/16."
+            metavar="NETWORKS",
+            help="Private networks that its callbacks may reach, for example 10.1.0.0/16,10.2.0.0/16.",
         ),
     ] = "",
     retry_after_max: Annotated[
-        str, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
+        str, typer.Option(metavar="LENGTH", help="Longest pause that a target may request by Retry-After.")
     ] = "10m",
     rate: Annotated[
         float, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: all that programs take.")
@@ -85,7 +90,7 @@ def topic_create(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Make a topic and print its secret. Creating the same topic again succeeds."""
+    """Create a topic and print its secret. Creating the same topic again succeeds."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import create
 
@@ -99,7 +104,7 @@ def topic_create(
 def topic_change(
     name: TopicName,
     callback: Annotated[
-        str | None, typer.Option(metavar="TARGET", help="Where its messages go, those that wait too.")
+        str | None, typer.Option(metavar="TARGET", help="New target of its messages, including waiting ones.")
     ] = None,
     secret: Annotated[
         str | None, typer.Option(metavar="SECRET", help="whsec_… that signs its callbacks from now on.")
@@ -109,27 +114,28 @@ def topic_change(
         str | None,
         typer.Option(
             metavar="LENGTH",
-            help="The former secret signs too for this long [24h]; 0s: no longer, also without a new secret.",
+            help="Time for which the former secret signs too [24h]; 0s: stop now, even without a new secret.",
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, max=1_000, help="Workers that fire its messages; 0: all.")
+        int | None, typer.Option(min=0, max=1_000, help="Number of workers that fire its messages; 0: all.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="How workers are chosen; as for `topic create`.")
+        str | None, typer.Option(metavar="POLICY", help="Policy for choosing workers; as for `topic create`.")
     ] = None,
     retries: Annotated[
-        str | None, typer.Option(metavar="LENGTHS", help="Times between attempts, as 1s,10s,1m; none: one attempt.")
+        str | None,
+        typer.Option(metavar="LENGTHS", help="Delays between attempts, for example 1s,10s,1m; none: one attempt."),
     ] = None,
     jitter: Annotated[
-        int | None, typer.Option(min=0, max=1_000, help="Thousandths by which these may be longer.")
+        int | None, typer.Option(min=0, max=1_000, help="Longest random extension of these delays, in thousandths.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.1, max=60, help="Seconds for one callback in all.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.1, max=60, help="Limit of one callback in seconds.")] = None,
     allow: Annotated[
-        str | None, typer.Option(metavar="NETWORKS", help="Private networks that its callbacks may go to.")
+        str | None, typer.Option(metavar="NETWORKS", help="Private networks that its callbacks may reach.")
     ] = None,
     retry_after_max: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="The longest pause that a target may ask for by Retry-After.")
+        str | None, typer.Option(metavar="LENGTH", help="Longest pause that a target may request by Retry-After.")
     ] = None,
     rate: Annotated[
         float | None, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: no limit.")
@@ -138,7 +144,8 @@ def topic_change(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Give a topic other settings; those that are not given stay. They hold for messages that wait, too."""
+    """Change settings of a topic; options that are not given stay unchanged. The change applies to waiting messages,
+    too."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import change_topic
 
@@ -163,7 +170,7 @@ def topic_change(
 
 @topic_app.command("show", epilog="Example: muster topic show orders")
 def topic_show(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Show a topic's settings, what waits, and the targets that get nothing now and why."""
+    """Show a topic's settings, its backlog, and the targets that get nothing now, with the reason."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import show_topic
 
@@ -183,7 +190,7 @@ def topic_ls(json: Json = False, registry: RegistryUrl = None, config: ConfigFil
 def topic_rm(
     name: TopicName,
     forget_dead: Annotated[
-        bool, typer.Option("--forget-dead", help="Give up its dead letters: no command reaches them any more.")
+        bool, typer.Option("--forget-dead", help="Drop its dead letters: no command can reach them afterwards.")
     ] = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -197,7 +204,7 @@ def topic_rm(
 
 @topic_app.command("stats", epilog="Example: muster topic stats orders")
 def topic_stats(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
-    """Show what happened in each of the last minutes, and what waits by due time."""
+    """Show the figures of each of the last minutes, and the backlog by due time."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import stats
 
@@ -212,21 +219,26 @@ def delay_send(
         str | None, typer.Option("--in", metavar="LENGTH", help="Due after this: 500ms, 2s, 30m, 1h, 7d [at once].")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Due at this time, as 2027-01-01T00:00:00+08:00.")
+        str | None, typer.Option(metavar="TIME", help="Due at this time, for example 2027-01-01T00:00:00+08:00.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The same id is the same message [a new one].")
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", help="Id of the message; sending the same id again changes nothing [a new one]."
+        ),
     ] = None,
     window: Annotated[
         str, typer.Option(metavar="LENGTH", help="Longest random delay after the due time, to spread load.")
     ] = "0s",
     expires: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Drop it if it has not fired after this time from now.")
+        str | None,
+        typer.Option(metavar="LENGTH", help="Drop the message if it has not fired after this time from now."),
     ] = None,
     target: Annotated[
         str,
         typer.Option(
-            metavar="TARGET", help="Instead of the topic's: https://…, http://…, room:NAME, user:ID, kafka:TOPIC."
+            metavar="TARGET",
+            help="Target instead of the topic's: https://…, http://…, room:NAME, user:ID, kafka:TOPIC.",
         ),
     ] = "",
     kind: Annotated[
@@ -268,14 +280,14 @@ def delay_cancel(
 @delay_app.command("postpone", epilog="Example: muster delay postpone order-7 --by 10m")
 def delay_postpone(
     id: MessageId,
-    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="Time to move it back.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="TIME", help="To this time.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="Move the due time later by this time.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="Move the due time to this time.")] = None,
     topic: OfTopic = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Have a message fire later. Exit code 0: done; 5: already fired or ended; 6: unknown, and moved if it comes."""
+    """Move a message's due time later. Exit code 0: done; 5: already fired or ended; 6: unknown, and moved if it comes."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import change
 
@@ -285,14 +297,15 @@ def delay_postpone(
 @delay_app.command("advance", epilog="Example: muster delay advance order-7 --to now")
 def delay_advance(
     id: MessageId,
-    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="Time to move it forward.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="TIME", help="To this time, or now.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="LENGTH", help="Move the due time earlier by this time.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="Move the due time to this time, or now.")] = None,
     topic: OfTopic = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Have a message fire sooner. Exit code 0: done; 5: already fired or ended; 6: unknown, and moved if it comes."""
+    """Move a message's due time earlier. Exit code 0: done; 5: already fired or ended; 6: unknown, and moved if it
+    comes."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import change
 
@@ -301,21 +314,23 @@ def delay_advance(
 
 @delay_app.command("ls", epilog="Example: muster delay ls orders --due 1h --state scheduled")
 def delay_ls(
-    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",
-    due: Annotated[str | None, typer.Option(metavar="LENGTH", help="Due, or retried, within this time [any].")] = None,
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="Name of a topic [all].")] = "",
+    due: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Only messages due, or retried, within this time [any].")
+    ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STATE", help="scheduled, firing, done, dead, withdrawn; may be repeated [scheduled, firing]."
+            metavar="STATE", help="scheduled, firing, done, dead, withdrawn; repeat it for more [scheduled, firing]."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages to show, the earliest first.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Number of messages to show, the earliest first.")] = 100,
     after: After = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """List messages by time, and say how many there are."""
+    """List messages by time, and print their total number."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import ls
 
@@ -333,8 +348,10 @@ def delay_scrub(json: Json = False, registry: RegistryUrl = None, config: Config
 
 @dead_app.command("ls", epilog="Example: muster delay dead ls orders")
 def dead_ls(
-    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="All topics without one.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Letters to show, the earliest due first.")] = 100,
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="Name of a topic [all].")] = "",
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Number of letters to show, the earliest due first.")
+    ] = 100,
     after: After = "",
     json: Json = False,
     registry: RegistryUrl = None,
@@ -362,7 +379,7 @@ def dead_show(
 def dead_replay(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…")] = None,
     topic: OfTopic = None,
-    all: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Replay all dead letters of the topic.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,

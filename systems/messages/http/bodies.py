@@ -1,6 +1,6 @@
-"""What the routes of delayed messages read and write: bodies of requests, and their answers in JSON.
+"""The shapes of the routes of delayed messages: bodies of requests, and their answers in JSON.
 
-Owns these shapes, and what of a body is the message. Knows no route and no node.
+Owns these shapes, and which part of a body is the message. Knows no route and no node.
 """
 
 import contextlib
@@ -39,9 +39,10 @@ JSON: Final = "application/json"
 Time = Ms | datetime.datetime
 """Milliseconds since 1970, or ISO 8601 with a zone."""
 TIMES_MS: Final = range(10**11, 10**14)
-"""Times in milliseconds since 1970, from 1973 to 5138. What is smaller is in seconds, what is larger in microseconds."""
+"""Accepted times in milliseconds since 1970, from 1973 to 5138. A smaller number is in seconds, a larger one in
+microseconds."""
 QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type"})
-"""Words of the query of a body that is not JSON."""
+"""Query parameters for a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
 AnId = Annotated[str, Meta(pattern=ID)]
 Lease = Annotated[str, Meta(max_length=LEASE_CHARS_MAX)]
@@ -49,9 +50,9 @@ Lease = Annotated[str, Meta(max_length=LEASE_CHARS_MAX)]
 
 
 class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message in JSON. `data`: any JSON, which is the body as it stands; or `base64`, with its `type`."""
+    """A message in JSON. `data`: any JSON, which is the body unchanged; or `base64`, with its `type`."""
 
-    data: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)  # the description hashes defaults
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)  # the API description hashes defaults
     base64: bytes | None = None
     type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
     id: AnId | None = None
@@ -61,42 +62,42 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expires_at: Time | None = None
     target: str = ""
     for_topic: str = ""
-    """Of a check-back: the topic to which its message goes later. It must be there, and the key may send to it."""
+    """For a check-back: the topic to which its message is sent later. It must exist, and the key may send to it."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What of a message is looked at before it goes to a receiver: where it goes."""
+    """The part of a message that is checked before it goes to a receiver: its target."""
 
     target: str = ""
     for_topic: str = ""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a message moves: by a length of time, or to a time."""
+    """The move of a due time: by a duration, or to a time."""
 
     by_ms: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     to: Time | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of an answer: it is durable; or it was refused for this reason."""
+    """The result of one message: it is durable, or it was refused for this reason."""
 
     id: str | None = None
     due_at: int | None = None
     state: str | None = None
     duplicate: bool = False
-    """It was durable before, and nothing changed."""
+    """The message was durable before, and nothing changed."""
     problem: dict[str, Any] | None = None
 
 
 class AcceptedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch, in its order."""
+    """The results of a batch, in the same order."""
 
     messages: list[Accepted]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message as it is. `data` where the body is JSON, else `base64`. Times are milliseconds since 1970."""
+    """The present state of a message. `data` if the body is JSON, else `base64`. Times are milliseconds since 1970."""
 
     id: str
     topic: str
@@ -223,7 +224,7 @@ class LeaseOutcomes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a change; state and due time where the message is known."""
+    """The outcome of a change; state and due time if the message is known."""
 
     id: str
     outcome: Outcome
@@ -232,13 +233,13 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages, the earliest first; how many match, and whether there are still more than were counted."""
+    """Messages, the earliest first; the number of matches, and whether there are more than were counted."""
 
     messages: list[Message]
     matching: int
     more: bool
     next: str | None = None
-    """Asks for the page after this one, as `after`."""
+    """The `after` of the next page."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +261,8 @@ class HeldTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it stands, without its secrets. `overdue`: due for a second, and the first attempt has no answer or the
+    """The present state of a topic, without its secrets. `overdue`: messages due for a second whose first attempt has
+    no answer or the
     retry has not begun."""
 
     name: str
@@ -289,7 +291,7 @@ class TopicChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     secrets: int
     secret: str | None = None
     retire_at: int | None = None
-    """When a former secret signs no more."""
+    """Time at which a former secret stops signing."""
     workers: int
     policy: str
     retries_ms: tuple[int, ...]
@@ -316,7 +318,7 @@ _MOVE: Final = msgspec.json.Decoder(Move)
 
 
 def one(body: bytes, kind: str, query: Any) -> Send:
-    """One message: in JSON, or any other body as it is, its times in the query. Raises `Problem`."""
+    """Parse one message: in JSON, or any other body unchanged, with its times in the query. Raises `Problem`."""
     if kind == JSON:
         no_words(query, QUERY)
         return _send(decoded(body, _POST))
@@ -329,22 +331,22 @@ def one(body: bytes, kind: str, query: Any) -> Send:
 
 
 def batch(body: bytes) -> list[Send]:
-    """An array of messages in JSON. Raises `Problem`."""
+    """Parse an array of messages in JSON. Raises `Problem`."""
     return [_send(post) for post in decoded(body, _POSTS)]
 
 
 def parts(body: bytes) -> list[Part]:
-    """The targets of the messages of an array in JSON. Raises `Problem`."""
+    """Parse the targets of an array of messages in JSON. Raises `Problem`."""
     return decoded(body, _PARTS)
 
 
 def is_batch(body: bytes, kind: str) -> bool:
-    """Whether this is an array."""
+    """Whether the body is an array."""
     return kind == JSON and body.lstrip()[:1] == b"["
 
 
 def move(body: bytes) -> Move:
-    """How far a message moves. Raises `Problem`."""
+    """Parse the move of a due time. Raises `Problem`."""
     return decoded(body or b"{}", _MOVE)
 
 
@@ -352,18 +354,18 @@ def ms(time: Time | None, name: str = "to") -> int | None:
     """Milliseconds since 1970 of the member `name`. Raises `Problem` for a time without a zone, or in another unit."""
     if isinstance(time, datetime.datetime):
         if time.tzinfo is None:
-            raise Problem("bad_body", f"{name}: a time has a zone, as 2027-01-01T00:00:00+08:00 has one")
+            raise Problem("bad_body", f"{name}: missing zone (expected for example 2027-01-01T00:00:00+08:00)")
         return round(time.timestamp() * 1_000)
     if time is not None and time not in TIMES_MS:
         unit = "seconds" if time < TIMES_MS.start else "microseconds or less"
-        raise Problem("bad_body", f"{name}: {time} is a time in {unit}; milliseconds since 1970 are wanted")
+        raise Problem("bad_body", f"{name}: {time} is in {unit} (expected milliseconds since 1970)")
     return time
 
 
 def _send(post: Post) -> Send:
     data = bytes(post.data)
     if bool(data) == (post.base64 is not None):
-        raise Problem("bad_body", "a message has either data or base64")
+        raise Problem("bad_body", "data and base64 exclude each other: give one of them")
     return Send(
         body=data if post.base64 is None else post.base64,
         id=post.id,
@@ -390,12 +392,12 @@ def accepted_batch(answers: Sequence[Sent | Refused]) -> bytes:
 
 
 def moved(changed: Changed) -> Moved:
-    """What came of a change, for JSON."""
+    """The outcome of a change in JSON form."""
     return Moved(id=changed.id, outcome=changed.outcome, state=changed.state, due_at=changed.due_at)
 
 
 def message(shown: Shown) -> Message:
-    """A message for JSON."""
+    """A message in JSON form."""
     data: msgspec.Raw | None = None
     if shown.kind == JSON:
         with contextlib.suppress(Problem):
@@ -482,7 +484,7 @@ def lease_outcomes(asked: LeaseEnds, said: Sequence[LeaseSaid]) -> LeaseOutcomes
 
 
 def change(body: bytes) -> TopicChange:
-    """Other settings of a topic. Raises `Problem`."""
+    """Parse new settings of a topic. Raises `Problem`."""
     try:
         return _CHANGE.decode(body)
     except msgspec.MsgspecError as error:
@@ -490,7 +492,7 @@ def change(body: bytes) -> TopicChange:
 
 
 def changed(found: Topic, asked: TopicChange) -> TopicChanged:
-    """A topic after a change, for JSON."""
+    """A topic after a change, in JSON form."""
     return TopicChanged(
         name=found.name,
         callback=found.callback,
@@ -506,7 +508,7 @@ def changed(found: Topic, asked: TopicChange) -> TopicChanged:
 
 
 def topic_whole(state: TopicState) -> TopicWhole:
-    """A topic as it stands, for JSON."""
+    """The state of a topic, in JSON form."""
     found = state.topic
     return TopicWhole(
         name=found.name,
@@ -529,7 +531,7 @@ def topic_whole(state: TopicState) -> TopicWhole:
 
 
 def topic(found: Topic) -> TopicShown:
-    """A topic for JSON."""
+    """A topic in JSON form."""
     return TopicShown(
         name=found.name,
         callback=found.callback,

@@ -1,6 +1,6 @@
 """The routes of delayed messages over HTTP: send, cancel, postpone, advance, read, dead letters, topics.
 
-Keys, limits and idempotency are the base's (`systems/http/`). The receivers and the admin of the system do the rest.
+The base owns keys, limits and idempotency (`systems/http/`). The receivers and the admin of the system do the work.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ from muster_server.systems.messages.topics import NAME, Topic
 T = TypeVar("T")
 MESSAGES: Final = "/topics/{topic:str}/messages"
 LOOK_S: Final = 0.5
-"""How often the nodes are looked up at most."""
+"""Shortest time between two look-ups of the nodes, in seconds."""
 LIST_S: Final = 60.0
 LEASE_MORE_S: Final = 15.0
 """Beside the time for which a request waits for messages."""
@@ -71,7 +71,7 @@ TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern
 RecurringPath = Annotated[str, PathParameter(description="The name of a recurring message", pattern=RECURRING_NAME)]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
-    str, QueryParameter(description="The `next` of the page before", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
+    str, QueryParameter(description="The `next` of the previous page", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
 ]
 
 
@@ -79,7 +79,7 @@ class MessagesFace:
     """The part of delayed messages in the HTTP face: its routes, and the nodes that they ask."""
 
     ready = True
-    """It waits for nobody: without its nodes, requests say so."""
+    """It is always ready: without its nodes, requests report that."""
 
     def __init__(self, base: Base) -> None:
         self._base, self._where = base, base.where
@@ -103,7 +103,7 @@ class MessagesFace:
         return await _asked(self._link(role).ask(question, asked, kind, timeout_s=timeout_s))
 
     def redirect(self, where: Where) -> None:
-        """Go by these servers and this token."""
+        """Use these servers and this token."""
         self._where = where
 
     async def lease(self, asked: Lease) -> list[Leased]:
@@ -144,7 +144,7 @@ class MessagesFace:
             raise Problem("unavailable", str(error)) from None
 
     def extend(self, request: AnyRequest) -> None:
-        """Let a list take its time."""
+        """Extend the deadline of a request that makes a list."""
         self._base.ongoing(request).extend(LIST_S)
 
     async def unless_gone(self, request: AnyRequest, answer: Coroutine[Any, Any, T], more_s: float) -> T:
@@ -187,10 +187,10 @@ class MessagesFace:
         """As `Face.start`."""
 
     def access_changed(self) -> None:
-        """Nothing lasts here."""
+        """Does nothing: no request lasts."""
 
     def drain(self) -> None:
-        """Nothing lasts here."""
+        """Does nothing: no request lasts."""
 
     async def stop(self) -> None:
         """As `Face.stop`."""
@@ -198,7 +198,7 @@ class MessagesFace:
             await link.close()
 
     def status(self) -> dict[str, Any]:
-        """Nothing of its own."""
+        """Empty: it has no state of its own."""
         return {}
 
 
@@ -207,7 +207,7 @@ class MessagesFace:
     status_code=200,
     opt={
         "query": bodies.QUERY,
-        "body": Body((bodies.Post, list[bodies.Post]), {"*/*": "One message as it is; its times are in the query"}),
+        "body": Body((bodies.Post, list[bodies.Post]), {"*/*": "One message, unchanged; its times are in the query"}),
     },
     responses={
         200: success(bodies.Accepted, "Durable; a batch is answered as with 207"),
@@ -224,9 +224,9 @@ async def send(
 ) -> Response[bytes]:
     """Send one message or a batch of up to 1,000; the answer comes once all are durable.
 
-    `application/json` is `{"data": …, "in_ms": 1800000, "id": "order-7"}`, or an array of these; `at` and `expires_at` take
-    milliseconds since 1970 or ISO 8601. Any other body is one message as it is, its `in_ms`, `at`, `id` in the query. The
-    same id in a topic is the same message.
+    `application/json` is `{"data": …, "in_ms": 1800000, "id": "order-7"}`, or an array of these; `at` and `expires_at`
+    are milliseconds since 1970 or ISO 8601. Any other body is one message, unchanged, with its `in_ms`, `at`, `id` in
+    the query. Messages with the same id in a topic are one message.
     """
     caller.need("send", topic)
     body = await request.body()
@@ -240,7 +240,7 @@ async def send(
             one = None if is_batch else bodies.one(body, kind, request.query_params)
             parts: Sequence[bodies.Part | Send] = bodies.parts(body) if one is None else [one]
             if len(parts) > nodes.batch_max:
-                raise Problem("too_long", f"a batch has at most {nodes.batch_max} messages")
+                raise Problem("too_long", f"too many messages in a batch (limit {nodes.batch_max})")
             for part in parts:
                 need_ways(caller, part.target, part.for_topic)
             caller.spend(len(parts))
@@ -252,8 +252,8 @@ async def send(
 
 
 def need_ways(caller: Caller, target: str, for_topic: str = "") -> None:
-    """Raise `Problem` unless the caller may go to a target that a message names in place of its topic's: with the scope that
-    the direct way there needs."""
+    """Raise `Problem` unless the caller may use a target that a message names in place of its topic's: this needs the
+    scope of sending there directly."""
     if for_topic:
         caller.need("send", for_topic)
     if not target:
@@ -317,7 +317,7 @@ async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
 async def show(
     topic: TopicPath, id: IdPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
 ) -> Response[bytes]:
-    """A message as it is; 404 where it is unknown, or was forgotten after its end."""
+    """The present state of a message; 404 if it is unknown, or was forgotten after its end."""
     caller.need("show", topic)
     (found,) = await nodes.ask(RECEIVE, "show", (topic, [_id(id)]), list[Shown | None])
     if found is None:
@@ -337,11 +337,13 @@ async def listed(
     topic: TopicPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    states: Annotated[list[State] | None, QueryParameter(description="May be repeated: scheduled and firing")] = None,
-    due_ms: Annotated[
-        int | None, QueryParameter(ge=0, le=1 << 48, description="Due, or tried again, within this")
+    states: Annotated[
+        list[State] | None, QueryParameter(description="Repeat it for more; default scheduled and firing")
     ] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Messages to tell")] = 100,
+    due_ms: Annotated[
+        int | None, QueryParameter(ge=0, le=1 << 48, description="Only messages due, or retried, within this time")
+    ] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of messages to list")] = 100,
     after: After = "",
 ) -> Response[bytes]:
     """Messages of a topic by the time of their next attempt, or their due time."""
@@ -359,7 +361,7 @@ async def listed(
     status_code=200,
     opt={"body": Body((bodies.Move,))},
     responses={
-        200: success(bodies.Moved, "What came of it"),
+        200: success(bodies.Moved, "The outcome of the change"),
         **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
@@ -374,8 +376,8 @@ async def change(
 ) -> Response[bytes]:
     """Cancel a message, or move it: `{"by_ms": 600000}` or `{"to": "2027-01-01T00:00:00Z"}`.
 
-    `outcome` is `done`, `already fired`, `cancelled`, `expired`, or `unknown`: then the change takes place if the message
-    comes.
+    `outcome` is `done`, `already fired`, `cancelled`, `expired`, or `unknown`: then the change is applied if the
+    message comes.
     """
     caller.need("change", topic)
     body = await request.body()
@@ -512,7 +514,7 @@ async def dead(
     topic: TopicPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Letters to tell")] = 100,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of letters to list")] = 100,
     after: After = "",
 ) -> Response[bytes]:
     """Messages whose attempts all failed, with the last answers of their targets. The header `Link` names the next page."""
@@ -540,7 +542,7 @@ async def dead(
     "/topics/{topic:str}/dead/{id:str}/replay",
     status_code=200,
     responses={
-        200: success(bodies.Moved, "What came of it"),
+        200: success(bodies.Moved, "The outcome of the change"),
         **problems(400, 401, 403, 404, 429, 503, 504),
     },
 )
@@ -568,7 +570,7 @@ async def replay(
 async def stats(
     request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
 ) -> Response[bytes]:
-    """What happened in each of the last minutes, and how much waits until when."""
+    """The figures of each of the last minutes, and the backlog by due time."""
     caller.need("show", topic)
     nodes.extend(request)
     return _json(await nodes.ask(ADMIN, "stats", topic, Stats, LIST_S))
@@ -597,7 +599,7 @@ async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[Message
 async def topic_shown(
     request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
 ) -> Response[bytes]:
-    """A topic's settings without its secrets, what waits, and the targets that get nothing now."""
+    """A topic's settings without its secrets, its backlog, and the targets that get nothing now."""
     caller.need("show", topic)
     nodes.extend(request)
     return _json(bodies.topic_whole(await nodes.ask(ADMIN, "topic-show", topic, TopicState, LIST_S)))
@@ -613,9 +615,9 @@ async def topic_shown(
 async def topic_changed(
     request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
 ) -> Response[bytes]:
-    """Give a topic other settings: those that are named, as `{"callback": "https://…", "retries_ms": [1000]}`.
+    """Change settings of a topic: those in the body, for example `{"callback": "https://…", "retries_ms": [1000]}`.
 
-    `{"secret": ""}` makes a new secret and answers it; the former one signs beside it for `overlap_s`, a day unless said. A
+    `{"secret": ""}` makes a new secret and returns it; the former one signs too for `overlap_s`, by default a day. A
     new callback needs the scope of its target.
     """
     caller.need("manage", topic)
@@ -636,7 +638,7 @@ def face(base: Base) -> MessagesFace:
 
 def _id(id: str) -> str:
     if not is_id(id):
-        raise Problem("bad_request", f"{id!r:.80} is no id of a message")
+        raise Problem("bad_request", f"invalid id of a message {id!r:.80}")
     return id
 
 

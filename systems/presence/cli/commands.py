@@ -1,4 +1,4 @@
-"""The work of the words of presence. Data on stdout; a reader's refusal is one line and an exit code."""
+"""The subcommands of presence. Data on stdout; a reader's refusal is one line and an exit code."""
 
 import asyncio
 import itertools
@@ -22,12 +22,12 @@ from muster_server.systems.presence.options import shards as shards_of
 from muster_server.systems.presence.questions import ShardStats, User
 
 BATCH: Final = 1_000
-"""Users of one question."""
+"""Limit of users in one request."""
 AGAIN_S: Final = 1.0
 
 
 def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[int], dict[int, str]]:
-    """The users of a word, and the texts among them. Raises `UserError`."""
+    """The users that a subcommand names, and the names of those that are text. Raises `UserError`."""
     named = list(users)
     if file is not None:
         try:
@@ -36,16 +36,18 @@ def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[
             raise UserError(f"{file}: {error}", USAGE) from None
         named += [line.strip() for line in lines if line.strip()]
     if not named and file is None:
-        raise UserError("no user is given; see --help", USAGE)
+        raise UserError("no user given; see --help", USAGE)
     numbers = [user_of(where, text) for text in named]
     return numbers, texts_among(zip(numbers, named, strict=True))
 
 
 def check_site(where: Target, site: int | None) -> None:
-    """Raises `UserError` where there is no such site."""
+    """Raises `UserError` for an unknown site."""
     sites = where.config().section("presence").sites
     if site is not None and site > sites:
-        raise UserError(f"--site: {site}; this instance has the sites 1 to {sites} (presence.sites)", USAGE)
+        raise UserError(
+            f"--site: unknown site {site} (this instance has the sites 1 to {sites}; see presence.sites)", USAGE
+        )
 
 
 async def who(where: Target, users: Sequence[str], file: Path | None, site: int | None, as_json: bool) -> int:
@@ -69,7 +71,7 @@ async def who(where: Target, users: Sequence[str], file: Path | None, site: int 
 
 
 def shown(user: User, texts: Mapping[int, str]) -> dict[str, Any]:
-    """A user as JSON has it; times in ms since 1970."""
+    """A user in JSON form; times in ms since 1970."""
     return named_json(user.user, texts) | {
         "online": bool(user.devices),
         "devices": [
@@ -106,7 +108,7 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
     check_site(where, site)
     numbers, known = asked(where, users, file)
     if not numbers:
-        raise UserError(f"{file}: no user is in it", USAGE)
+        raise UserError(f"{file} contains no user", USAGE)
 
     async def work(readers: Readers, texts: Texts) -> int:
         said = False
@@ -134,7 +136,7 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
 
 
 async def stats(where: Target, again: bool, as_json: bool) -> int:
-    """Show how all shards stand."""
+    """Show the state of all shards."""
 
     counts = dict(enumerate(shards_of(where.config().section("presence")), 1))
 
@@ -156,7 +158,7 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
 
 
 def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[ShardStats]:
-    """With a line for each shard of a site whose reader does not answer. `counts`: shards by site."""
+    """Add a line for each shard of a site whose reader does not answer. `counts`: shards by site."""
     told = {each.site for each in shards}
     silent = [
         ShardStats(site, count, shard, "no reader of this site answers", None, None)
@@ -232,5 +234,5 @@ def _gateways(shards: Sequence[ShardStats]) -> Iterator[str]:
     for each in shards:
         for source in each.writer.gateways if each.writer else ():
             lag = source.highest - source.complete
-            how = f"version {source.complete}, lag {lag}" if source.followed else "its full state is on its way"
+            how = f"version {source.complete}, lag {lag}" if source.followed else "its full state is being sent"
             yield f"site {each.site}, shard {each.shard}: gateway {source.gateway} (epoch {source.epoch}): {how}"

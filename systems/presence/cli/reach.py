@@ -1,4 +1,5 @@
-"""How a word reaches the readers: finds them, proves the cluster's secret, and turns their refusals into one line."""
+"""Connects a subcommand to the readers: finds them, proves the cluster's secret, and turns their refusals into one
+line."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -23,7 +24,8 @@ NONE_RUNS: Final = "no presence runs here; start it: muster up --with presence"
 async def reaching(
     where: Target, work: Callable[[Readers, Texts], Awaitable[int]], known: Mapping[int, str] | None = None
 ) -> int:
-    """Run a word's work and return its exit code. `known`: texts of users that the word itself has. Raises `UserError`."""
+    """Run the work of a subcommand and return its exit code. `known`: names of users that the subcommand has. Raises
+    `UserError`."""
     settings = where.config()
     async with found(where) as nodes:
         record = await nodes.record()
@@ -53,7 +55,7 @@ async def reaching(
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """A refusal as an error of the user, with its exit code."""
+    """Convert a refusal to an error of the user, with its exit code."""
     try:
         yield
     except CallError as error:
@@ -61,7 +63,8 @@ def in_one_line() -> Iterator[None]:
 
 
 def user_of(where: Target, text: str) -> int:
-    """The number of a user that is named by number or text. Raises `UserError`: it is neither, or no key hashes text."""
+    """The number of a user that is named by number or text. Raises `UserError`: it is neither, or the key that hashes
+    text is missing."""
     if text in {"0", "1"}:
         return int(text)
     try:
@@ -70,14 +73,14 @@ def user_of(where: Target, text: str) -> int:
             return int(text)
         return users.user_of(text, secret(specs.names_file(where.config()), 16))
     except (ValueError, SpecError) as error:
-        raise UserError(f"{text!r} is not a user: {error}", USAGE) from None
+        raise UserError(f"invalid user {text!r}: {error}", USAGE) from None
 
 
 def texts_among(users: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """The users that are named by text, by number."""
+    """The names of those users that are text, by number."""
     return {number: text for number, text in users if number >= HASHED and str(number) != text}
 
 
 def named_json(user: int, texts: Mapping[int, str]) -> dict[str, str]:
-    """A user in JSON: a number of 64 bits as text, and its text where that is known."""
+    """A user in JSON: a number of 64 bits as text, and its name if it is text and known."""
     return {"user": str(user)} | ({"text": texts[user]} if user in texts else {})

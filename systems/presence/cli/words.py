@@ -1,4 +1,4 @@
-"""The words of presence: `muster presence who | watch | stats`. Their work is in `commands.py`."""
+"""The subcommands of presence: `muster presence who | watch | stats`. Their work is in `commands.py`."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -8,7 +8,7 @@ import typer
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 presence_app: Final = typer.Typer(
-    help="Show where users are online, and the state of each site.",
+    help="Show the devices on which users are online, and the state of each site.",
     epilog="Example: muster presence who 7 8 9",
     no_args_is_help=True,
 )
@@ -16,27 +16,27 @@ Users = Annotated[
     list[str] | None, typer.Argument(metavar="USER…", help="Numbers from 0 to 2^64-1, or text.", show_default=False)
 ]
 File = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="Users, one per line; looked up 1,000 at a time.")
+    Path | None, typer.Option("--file", metavar="FILE", help="File of users, one per line; looked up 1,000 at a time.")
 ]
-Site = Annotated[int | None, typer.Option("--site", metavar="SITE", min=1, help="Ask this site [any].")]
+Site = Annotated[int | None, typer.Option("--site", metavar="SITE", min=1, help="Ask only this site [any].")]
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.add_typer(presence_app, name="presence")
     app.command("send", epilog="Example: echo hello | muster send 7")(send)
 
 
 def send(
     user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1, or text.")],
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="Only to this device [all].")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Send only to this device [all].")] = None,
     expires: Annotated[float, typer.Option(min=0.001, max=600, help="Give up after this many seconds.")] = 5.0,
-    base64: Annotated[bool, typer.Option("--base64", help="Stdin is base64; its bytes are sent.")] = False,
+    base64: Annotated[bool, typer.Option("--base64", help="Read stdin as base64, and send the decoded bytes.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Send stdin, at most 960 bytes, to all devices of a user that are online, and print what became of it.
+    """Send stdin, at most 960 bytes, to all devices of a user that are online, and print the outcomes.
 
     Exit code 0: each of them has it; 1: none is online; 75: one did not confirm in time, or its gateway was lost.
     """
@@ -56,7 +56,7 @@ def who(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show where users are online: gateways, devices, since when; and when others were last seen."""
+    """Show where users are online: gateways, devices, and since when; and when offline users were last seen."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.presence.cli.commands import who as run
@@ -73,7 +73,7 @@ def watch(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show changes of users as they come, until you stop it."""
+    """Show changes of users as they arrive, until Ctrl-C."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.presence.cli.commands import watch as run
@@ -83,7 +83,7 @@ def watch(
 
 @presence_app.command("stats", epilog="Example: muster presence stats --watch")
 def stats(
-    again: Annotated[bool, typer.Option("--watch", help="Show it again each second, until you stop it.")] = False,
+    again: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,

@@ -1,6 +1,7 @@
-"""Presence over HTTP: where users are online, many in one call.
+"""Presence over HTTP: where users are online, many in one request.
 
-Keys and limits are the base's (`systems/http/`); the question is that of the command. `send.py` adds the messages to users.
+The base owns keys and limits (`systems/http/`); the request is that of the command. `send.py` adds the messages to
+users.
 """
 
 import re
@@ -34,13 +35,13 @@ CODES: Final = {"question": "bad_request", "late": "timeout", "busy": "busy"}
 
 EVENTS: Final = "text/event-stream"
 ID: Final = r"[0-9]{1,20}(-[0-9]{1,20}){3}"
-"""An id of the change feed."""
+"""Pattern of an id of the change feed."""
 WATCHES_EACH: Final = 1_000
-"""Watches that share a connection to a reader: it takes 1,024 questions at once by each."""
+"""Limit of watches that share a connection to a reader, which accepts 1,024 concurrent requests per connection."""
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A question for users, each a number of 64 bits as text, or the text that names the user."""
+    """A request for users, each a number of 64 bits as text, or the text that names the user."""
 
     users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
     site: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -55,7 +56,7 @@ class OnlineDevice(msgspec.Struct, frozen=True, gc=False):
 
 
 class OnlineUser(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A user; `last_seen` in ms since 1970; `text` where the question named the user by text."""
+    """A user; `last_seen` in ms since 1970; `text` if the request named the user by text."""
 
     user: str
     online: bool
@@ -65,7 +66,7 @@ class OnlineUser(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The users in the order of the question, as one site knows them."""
+    """The users in the order of the request, as one site knows them."""
 
     site: int
     users: list[OnlineUser]
@@ -76,14 +77,14 @@ class Said(msgspec.Struct, frozen=True):
     status_code=200,
     opt={"body": Body((Asked,))},
     responses={
-        200: success(Said, "The users, in the order of the question"),
+        200: success(Said, "The users, in the order of the request"),
         **problems(400, 401, 403, 413, 429, 503, 504),
     },
 )
 async def who(
     request: AnyRequest, caller: NamedDependency[Caller], presence: NamedDependency["PresenceFace"]
 ) -> Response[bytes]:
-    """Where users are online: `{"users": ["7", "8"]}`; `"site": 1` asks that site only."""
+    """Look users up: `{"users": ["7", "8"]}`; `"site": 1` asks only that site."""
     asked = decoded(await request.body(), Asked)
     numbers = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
@@ -100,7 +101,7 @@ async def who(
 @get(
     "/presence/changes",
     responses={
-        200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Changes, an event each"),
+        200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Changes, one event each"),
         **problems(400, 401, 403, 429, 503),
     },
 )
@@ -110,21 +111,23 @@ async def changes(
     presence: NamedDependency["PresenceFace"],
     users: Annotated[str, QueryParameter(description="Up to 1,000 users, separated by commas")],
     after: Annotated[
-        str, QueryParameter(description="Go on after the change of this id, as the header Last-Event-ID does")
+        str, QueryParameter(description="Resume after the change with this id, as the header Last-Event-ID does")
     ] = "",
 ) -> Stream:
-    """How users' devices stand, as events `state`, then changes as they come, each with its id, until the client goes.
+    """The present states of users' devices, as events `state`, then changes as they arrive, each with its id, until the
+    client disconnects.
 
-    A client that was cut goes on with `Last-Event-ID`: it gets what came since then. Where that is no longer kept, it gets
-    the state again. A comment a second says that the stream lives.
+    An interrupted client resumes with `Last-Event-ID`: it gets the changes since then. If they are no longer stored, it
+    gets the states again. A comment per second shows that the stream is alive.
     """
     names = users.split(",")
     if len(names) > USERS_MAX:
-        raise Problem("bad_request", f"users: {len(names)} of them; a watch has up to {USERS_MAX}, separated by commas")
+        raise Problem("bad_request", f"users: {len(names)} users (expected 1 to {USERS_MAX}, separated by commas)")
     last = request.headers.get("last-event-id") or after
     if last and not re.fullmatch(ID, last):
         raise Problem(
-            "bad_request", f"Last-Event-ID: {last!r:.90} is not the id of a change, as 3-1790000000-42-0 is one"
+            "bad_request",
+            f"invalid Last-Event-ID {last!r:.90} (expected the id of a change, for example 3-1790000000-42-0)",
         )
     numbers = users_of(caller, names, "bad_request")
     for user in names:
@@ -139,7 +142,7 @@ async def changes(
 
 
 def shown(user: User, name: str) -> OnlineUser:
-    """A user as JSON has it."""
+    """A user in JSON form."""
     devices = sorted(user.devices, key=lambda each: (each.device, each.gateway))
     return OnlineUser(
         str(user.user),
@@ -151,7 +154,7 @@ def shown(user: User, name: str) -> OnlineUser:
 
 
 class PresenceFace:
-    """Presence's part of the HTTP face. It is ready also where no presence runs: its routes say so."""
+    """Presence's part of the HTTP face. It is ready even if no presence runs: its routes report that."""
 
     ready: Final = True
 
@@ -160,9 +163,9 @@ class PresenceFace:
         self._lookout = Lookout(base)
         self._readers: Readers | None = None
         self._watchers: list[Readers] = []
-        """One for each `WATCHES_EACH` watches, so that these leave room for other questions."""
+        """One for each `WATCHES_EACH` watches, so that these leave capacity for other requests."""
         self._watches: list[int] = []
-        """Open watches by each of these."""
+        """Number of open watches of each."""
         sites = base.told.get("presence", {}).get("sites")
         self._sites = int(sites) if sites else None
         self._sender = send.Sender(base)
@@ -171,7 +174,7 @@ class PresenceFace:
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
 
-        def presence(caller: NamedDependency[Caller]) -> PresenceFace:  # after it: at once costs tasks a request
+        def presence(caller: NamedDependency[Caller]) -> PresenceFace:  # sync: awaiting here costs tasks per request
             return self
 
         def sender(caller: NamedDependency[Caller]) -> send.Sender:
@@ -185,15 +188,15 @@ class PresenceFace:
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["presence"])]
 
     async def start(self) -> None:
-        """Readers are looked for with the first request."""
+        """Readers are looked up with the first request."""
 
     def redirect(self, address: muster.Address) -> None:
-        """Look for the readers again, and send by these servers."""
+        """Look up the readers again, and send through these servers."""
         self._lookout.forget()
         self._sender.redirect(address)
 
     def access_changed(self) -> None:
-        """Streams look themselves."""
+        """Streams check the access themselves."""
 
     def drain(self) -> None:
         """End the streams of changes, within a second."""
@@ -206,14 +209,14 @@ class PresenceFace:
             await readers.close()
 
     def status(self) -> dict[str, Any]:
-        """Watches that are open."""
+        """The number of open watches."""
         return {"presence_watches": sum(self._watches)}
 
     async def watch(self, users: Sequence[int], after: str) -> AsyncGenerator[Told]:
-        """A reader's watch. Raises `CallError`, and `Problem` where as many are open as may be."""
+        """A reader's watch. Raises `CallError`, and `Problem` if the limit of open watches is reached."""
         most = self.base.options.streams_max
         if sum(self._watches) >= most:
-            raise Problem("busy", f"{most} watches are open at this face, which is the most (http.streams_max)")
+            raise Problem("busy", f"too many open watches at this face (limit {most}; see http.streams_max)")
         await self._lookout.look()
         place = next((at for at, count in enumerate(self._watches) if count < WATCHES_EACH), len(self._watches))
         if place == len(self._watches):
@@ -229,7 +232,7 @@ class PresenceFace:
             await told.aclose()
 
     async def events(self, told: AsyncGenerator[Told], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
-        """Changes as events; ends where the process drains, or the caller may not see a user any more."""
+        """Changes as events; ends when the process drains, or the caller may not see a user any more."""
         try:
             yield COMMENT
             async for each in told:
@@ -242,12 +245,15 @@ class PresenceFace:
             await told.aclose()
 
     def check_site(self, site: int | None) -> None:
-        """Raises `Problem` where there is no such site."""
+        """Raises `Problem` for an unknown site."""
         if site is not None and self._sites is not None and site > self._sites:
-            raise Problem("bad_body", f"site: {site}; this instance has the sites 1 to {self._sites} (presence.sites)")
+            raise Problem(
+                "bad_body",
+                f"site: unknown site {site} (this instance has the sites 1 to {self._sites}; see presence.sites)",
+            )
 
     async def readers(self) -> Readers:
-        """Raises `Problem`."""
+        """The readers of the cluster. Raises `Problem`."""
         await self._lookout.look()
         if self._readers is None:
             self._readers = self._made()
@@ -261,7 +267,7 @@ class PresenceFace:
 
 
 def _event(told: Told) -> bytes:
-    """One answer of a watch as an event."""
+    """Format one answer of a watch as an event."""
     if not told.change:
         return COMMENT
     head = b"id: %s\n" % told.id.encode() if told.id else b"event: state\n"

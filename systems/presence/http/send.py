@@ -1,4 +1,4 @@
-"""Messages to users over HTTP: `POST /api/v1/send`. A message goes through the client library, as any program's does."""
+"""Messages to users over HTTP: `POST /api/v1/send`. A message goes through the client library, like any program's."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from muster_server.systems.presence.devices import DEVICE
 from muster_server.systems.presence.named import needs_whole, users_of
 
 USERS_MAX: Final = 1_000
-"""Of one request."""
+"""Limit of users in one request."""
 OPEN_S: Final = 5.0
 
 
@@ -32,21 +32,21 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
     data: str
     encoding: Literal["utf-8", "base64"] = "utf-8"
-    """How `data` stands for the message's bytes."""
+    """The encoding of `data`."""
     device: Annotated[str, msgspec.Meta(pattern=rf"^{DEVICE}\Z")] | None = None
     expires: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
-    """Seconds."""
+    """Lifetime of the message in seconds."""
 
 
 class Device(msgspec.Struct, frozen=True):
-    """The outcome of a message on one device; null: devices that nobody knows."""
+    """The outcome of a message on one device; null: devices whose names are not known."""
 
     device: str | None
     outcome: Literal["delivered", "not_online", "expired", "unknown"]
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One user's devices, or why nothing was tried."""
+    """One user's devices, or the reason why none was tried."""
 
     user: str
     devices: list[Device] = []
@@ -62,7 +62,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Sender:
-    """The client of the process. Opened when it is first needed."""
+    """The client of the process, opened when it is first needed."""
 
     def __init__(self, base: Base) -> None:
         self.base = base
@@ -113,7 +113,7 @@ class Sender:
     status_code=200,
     opt={"body": Body((Asked,))},
     responses={
-        200: success(Sent, "What became of it, for each device"),
+        200: success(Sent, "The outcome for each device"),
         **problems(400, 401, 403, 409, 413, 422, 429, 503),
     },
 )
@@ -122,17 +122,17 @@ async def route(
 ) -> Response[bytes]:
     """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
 
-    `"device": "phone"` means this device only; `"expires": 5` gives up after so many seconds; with `"encoding": "base64"`
-    the message is bytes.
+    `"device": "phone"` selects one device; `"expires": 5` sets the lifetime in seconds; with `"encoding": "base64"` the
+    message is binary.
     """
     body = await request.body()
     asked = decoded(body, Asked)
     try:
         data = asked.data.encode() if asked.encoding == "utf-8" else base64.b64decode(asked.data, validate=True)
     except ValueError:
-        raise Problem("bad_body", "data: not base64, although `encoding` says so") from None
+        raise Problem("bad_body", "invalid data (expected base64, as set by `encoding`)") from None
     if len(data) > SEND_BYTES_MAX:
-        raise Problem("too_long", f"a message to a user has at most {SEND_BYTES_MAX} bytes")
+        raise Problem("too_long", f"the message is too long (limit {SEND_BYTES_MAX} bytes)")
     users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("unicast", user, whole=needs_whole(user))

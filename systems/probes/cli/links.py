@@ -39,18 +39,18 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The links to show: from or to nodes of a role, from or to one node by name or number, and so many of the worst."""
+    """Selects links: from or to nodes of a role, from or to one node by name or number, and the N worst."""
 
     role: str | None = None
     node: str | None = None
     worst: int | None = None
 
     def of(self, lines: Sequence[Line], processes: Sequence[Process]) -> list[Line]:
-        """These of all links, in their order. Raises `UserError` if there is no such node."""
+        """The selected links, in the same order. Raises `UserError` for an unknown node."""
         role = {process.name for process in processes if self.role in {None, process.role}}
         node = {process.name for process in processes if self.node in {None, process.name, str(process.node)}}
         if not node:
-            raise UserError(f"--of: there is no node {self.node}; muster status shows them", USAGE)
+            raise UserError(f"--of: there is no node {self.node}; muster status lists all", USAGE)
         chosen = [line for line in lines if {line.sender, line.receiver} & role and {line.sender, line.receiver} & node]
         return chosen[: self.worst]
 
@@ -129,7 +129,9 @@ def _print(
 
 
 def _messages(lines: Sequence[Messages]) -> Table:
-    shown = Table(box=None, pad_edge=False, title="from real messages, since a proxy took them", title_justify="left")
+    shown = Table(
+        box=None, pad_edge=False, title="age of real messages since a proxy accepted them", title_justify="left"
+    )
     for column in ("from", "to"):
         shown.add_column(column)
     for column in ("seen", "p50 ms", "p99 ms"):

@@ -1,4 +1,4 @@
-"""Paths in `muster links`: every way through a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
+"""Paths in `muster links`: every path through a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
 
 import asyncio
 import time
@@ -27,9 +27,9 @@ from muster_server.systems.probes.prober import Prober, Source
 from muster_server.systems.probes.system import NAME, Probes
 
 EVERY_S: Final = 0.2
-"""Or faster, if the configuration says so: a user waits."""
+"""Interval of probes in seconds, or a shorter configured one: a user waits."""
 LEAST: Final = ("age s", "last ms", "failures", "probes", "broker ms", "gateway ms", "availability")
-"""Columns of the table that may be left out, the first of them first."""
+"""Columns of the table that a narrow terminal drops, the first of them first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Probed:
     paths: int
     """The probed paths."""
     left_out: int
-    """Paths that are not probed, as there are too many."""
+    """Number of paths that are not probed, because there are too many."""
     error: str = ""
     """The reason why the prober gave no answer."""
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on the way of a question, and the time until its answer, by the clock of the node before it."""
+    """A node on the path of a request, and the time until its answer, by the clock of the previous node."""
 
     asked_by: str
     node: str
@@ -67,7 +67,7 @@ class Line(Measured, frozen=True, kw_only=True):
     hops: list[Hop]
 
     def badness(self) -> tuple[bool, int, float, float, float]:
-        """Greater is worse."""
+        """Sort key: higher is worse."""
         return (not self.up, len(self.beyond), self.loss, -self.availability, self.p99_ms or 0.0)
 
 
@@ -123,7 +123,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
 
 
 def hint(record: Record) -> str:
-    """How to get paths probed, if nothing probes them."""
+    """How to probe paths, if nothing probes them."""
     here = (
         "set probes.every_ms and send SIGHUP to muster up"
         if record.pid
@@ -133,8 +133,7 @@ def hint(record: Record) -> str:
 
 
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:
-    """The paths between these nodes, judged by the limits, worst first; also those that fail with a broker that is
-    gone."""
+    """The paths between these nodes, judged by the limits, worst first; includes those that fail with a lost broker."""
     names = {process.node: process.name for process in processes}
     lines: list[Line] = []
     for figures in probed.figures:
@@ -165,8 +164,8 @@ def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
 
 
 def name_unknown(probed: Probed | None, *, check: bool) -> int:
-    """Print on stderr how many paths have no result yet. Returns the exit code: a path that just started to fail fails
-    only a `check`."""
+    """Print on stderr how many paths have no result yet. Returns the exit code: a path that just started to fail only
+    fails a `check`."""
     if probed is None:
         return 0
     if probed.error:
@@ -175,9 +174,9 @@ def name_unknown(probed: Probed | None, *, check: bool) -> int:
     without = probed.paths - sum(figures.sent > 0 for figures in probed.figures)
     if without > 0:
         of = common.counted(without, "path")
-        say(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max")
+        say(f"muster: no results yet for {of}; probe for longer, or raise probes.per_s_max")
     if probed.left_out:
-        say(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed")
+        say(f"muster: {common.counted(probed.left_out, 'path')} not probed, because there are too many")
     return TRY_LATER if (check and without > 0) or probed.left_out else 0
 
 

@@ -1,4 +1,4 @@
-"""The word of probes: `muster links`, which shows links and the paths that probes take."""
+"""The command of probes: `muster links`, which shows links and probed paths."""
 
 from typing import Annotated, Final
 
@@ -12,7 +12,7 @@ links_app: Final = typer.Typer()
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.registered_commands.extend(links_app.registered_commands)
 
 
@@ -38,10 +38,11 @@ def links(
         Served | None, typer.Option("--role", metavar="ROLE", help="Only links from or to nodes of this role.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--of", metavar="NAME", help="Only links from or to the node of this name or number.")
+        str | None,
+        typer.Option("--of", metavar="NAME", help="Only links from or to the node with this name or number."),
     ] = None,
     worst: Annotated[
-        int | None, typer.Option("--worst", min=1, metavar="COUNT", help="Show this many, the worst first.")
+        int | None, typer.Option("--worst", min=1, metavar="COUNT", help="Show only the COUNT worst links.")
     ] = None,
     node: NodeAddress = None,
     registry: RegistryUrl = None,

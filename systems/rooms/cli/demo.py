@@ -1,8 +1,10 @@
-"""The demo of `muster up --demo`: a checked load in a room of its own, and a line of words a second in the room `demo`.
+"""The demo of `muster up --demo`: a checked load in a room of its own, and a line of text per second in the room
+`demo`.
 
-Members and one publisher of the load are in this process, through the client library. Every payload has a mark, its number
-and its time. So a member that misses a message, gets one twice or out of order is counted. Messages of other publishers
-lack the mark and are ignored. The room `demo` is for people: `muster sub demo` shows the lines, and what others publish.
+Members and one publisher of the load are in this process, through the client library. Every payload has a mark, its
+number and its time. So a member that misses a message, gets one twice or out of order is counted. Messages of other
+publishers lack the mark and are ignored. The room `demo` is for people: `muster sub demo` shows the lines, and messages
+of other publishers.
 """
 
 import asyncio
@@ -28,11 +30,11 @@ from muster_server.systems.rooms.system import DEMO_ROOM, LOAD_ROOM, Demo
 HEADER: Final = struct.Struct("<8sQQ")
 TICK_S: Final = 0.01
 SAY_S: Final = 1.0
-"""Between two lines in the room `demo`."""
+"""Seconds between two lines in the room `demo`."""
 SETTLE_S: Final = 5.0
 COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
 HEADER_EVERY: Final = 20
-"""Lines between two heads of the table."""
+"""Number of lines between two headers of the table."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +104,7 @@ class DemoRoom:
                 raise failures.exceptions[0] from None
 
     async def finish(self) -> Figures:
-        """Stop publishing, wait for messages on their way, and count missing ones as lost."""
+        """Stop publishing, wait for messages in transit, and count missing ones as lost."""
         self._stop.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
@@ -157,7 +159,7 @@ class DemoRoom:
 
 
 def words(figures: Figures, now: time.struct_time) -> str:
-    """A line for people: what the load has done so far."""
+    """A line for people: the load's results so far."""
     clock = time.strftime("%H:%M:%S", now)
     return (
         f"{clock}  {figures.published:,} messages to {figures.members:,} members so far, "
@@ -167,7 +169,7 @@ def words(figures: Figures, now: time.struct_time) -> str:
 
 @contextlib.asynccontextmanager
 async def spoken(room: DemoRoom, place: Folder) -> AsyncIterator[None]:
-    """Say a line in the room `demo` every second while the block lasts."""
+    """Publish a line in the room `demo` every second while the block lasts."""
     talking = asyncio.create_task(_talk(room, place))
     try:
         yield
@@ -186,13 +188,13 @@ async def _talk(room: DemoRoom, place: Folder) -> None:
 
 
 async def _skim(room: Room) -> None:
-    """Read what comes: the room has a member that keeps up."""
+    """Read and discard messages, so that the room has a member that keeps up."""
     async for _ in room.batches():
         pass
 
 
 async def run(config: Config, folder: Folder, seconds: float | None, as_json: bool) -> int:
-    """Publish, and print a line a second, until the time is over or a signal cancels this; then print the summary.
+    """Publish, and print a line per second, until the time is over or a signal cancels this; then print the summary.
 
     Returns the exit code: 1 if a member missed a message.
     """
@@ -212,7 +214,7 @@ async def run(config: Config, folder: Folder, seconds: float | None, as_json: bo
 
 
 async def show_lines(room: DemoRoom, quiet: bool) -> None:
-    """One line a second, for ever."""
+    """Print one line per second, without end."""
     count = 0
     while True:
         await asyncio.sleep(1.0)
@@ -225,7 +227,7 @@ async def show_lines(room: DemoRoom, quiet: bool) -> None:
 
 
 def line(figures: Figures) -> str:
-    """The figures under `COLUMNS`."""
+    """Format the figures under `COLUMNS`."""
     cells = (getattr(figures, column) for column in COLUMNS)
     return "  ".join(f"{cell:>10.1f}" if isinstance(cell, float) else f"{cell:>10,}" for cell in cells)
 
@@ -236,7 +238,7 @@ def summary(figures: Figures, as_json: bool) -> None:
         document = {**msgspec.to_builtins(figures), "whole": figures.whole}
         print(msgspec.json.encode(document).decode())
         return
-    verdict = "every member got every message" if figures.whole else "MESSAGES ARE MISSING OR DOUBLE"
+    verdict = "every member got every message" if figures.whole else "MESSAGES ARE MISSING OR DUPLICATED"
     print(
         f"{figures.members} members, {figures.published:,} published, {figures.delivered:,} delivered, "
         f"{figures.repaired:,} repaired, {figures.lost:,} lost, {figures.repeated:,} repeated: {verdict}"

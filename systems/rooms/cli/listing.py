@@ -1,4 +1,4 @@
-"""All rooms of an instance by name, from its gateways' admin ports. One question at a time."""
+"""All rooms of an instance by name, from its gateways' admin ports. One request at a time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from muster_server.systems.rooms.cli.ls import merged
 
 PAGE: Final = 1_000
 SEEN_MAX: Final = 20_000
-"""Rooms that one question reads from each gateway; if there are more, `truncated` is set."""
+"""Limit of rooms that one request reads from each gateway; if there are more, `truncated` is set."""
 ASK_S: Final = 2.0
 
 
@@ -24,9 +24,9 @@ class Listed(NamedTuple):
 
     rooms: list[dict[str, Any]]
     truncated: bool
-    """There are more rooms than were read."""
+    """True: there are more rooms than were read."""
     partial: bool
-    """A gateway did not answer."""
+    """True: a gateway did not answer."""
 
 
 class Listing:
@@ -37,7 +37,7 @@ class Listing:
         self._asking: asyncio.Task[Listed] | None = None
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)

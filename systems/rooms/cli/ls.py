@@ -18,7 +18,7 @@ from muster_server.control.terminal.found import Target, once
 from muster_server.plane.trust import PROBES
 
 PAGE: Final = 1_000
-"""Most rooms in one answer of a gateway."""
+"""Limit of rooms in one answer of a gateway."""
 
 WORDS: Final[Mapping[str, str]] = {
     "name": "room",
@@ -29,20 +29,21 @@ WORDS: Final[Mapping[str, str]] = {
     "owner": "owner",
     "gateways": "gateways",
 }
-"""What a room is to people; the rest of an entry is for who knows the servers."""
+"""Columns for people; the other fields of an entry need knowledge of the servers."""
 COUNTS: Final = frozenset({"members", "held", "held_bytes", "joining", "next_offset", "streams"})
 LEAST: Final = ("in_force", "streams", "stream", "next_offset", "joining", "gateways", "bytes kept", "flow", "owner")
-"""Columns of the table that may be left out, the first of them first."""
+"""Columns of the table that a narrow terminal drops, the first of them first."""
 Entry = dict[str, Any]
 
 
 def ls(where: Target, offset: int, limit: int, as_json: bool, verbose: bool = False) -> int:
-    """Print a page of the rooms of all gateways, by name. `verbose`: also what the servers need, and rooms of probes."""
+    """Print a page of the rooms of all gateways, by name. `verbose`: also the servers' own figures, and rooms of
+    probes."""
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
     first: dict[str, list[Entry]] = {}
     gateways = [process for process in record.processes if process.role == "gateway"]
-    # All at once, with small answers: the wait for silent nodes happens here, and only once.
+    # All at once, with small answers: the time-out of silent nodes passes here, and only once.
     answering = asking.all(gateways, "/api/v1/rooms?limit=1")
     for gateway in (gateway for gateway, answer in zip(gateways, answering, strict=True) if answer is not None):
         for room in _told(asking, gateway, names):
@@ -83,7 +84,7 @@ def _told(asking: common.Asking, gateway: Process, names: Mapping[int, str]) -> 
 
 
 def _first(rooms: Mapping[str, list[Entry]], count: int) -> dict[str, list[Entry]]:
-    """Return this many of the rooms, the first by name. A room that falls out here can never be among the first
+    """Return this many of the rooms, the first by name. A room that is left out here can never be among the first
     later."""
     return {name: rooms[name] for name in heapq.nsmallest(count, rooms)}
 

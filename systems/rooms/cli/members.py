@@ -1,4 +1,4 @@
-"""`muster members ROOM`: the number of a room's members and, if asked, their users; the exit code tells partial
+"""`muster members ROOM`: the number of a room's members and, with --ids, their users; the exit code reports partial
 answers."""
 
 from collections.abc import Iterable, Mapping
@@ -41,4 +41,8 @@ def _print(members: muster.Members, texts: Mapping[int, str], ids: bool, as_json
         text = texts.get(user)
         print(user if text is None else f"{user} {one_line(text)}")
     if members.truncated:
-        print(f"and maybe more: --start {members.ids[-1] + 1}" if members.ids else "too much is asked: try again")
+        print(
+            f"and maybe more: --start {members.ids[-1] + 1}"
+            if members.ids
+            else "the servers have too many requests; try again"
+        )

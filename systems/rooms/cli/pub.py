@@ -21,12 +21,12 @@ from muster_server.control.terminal.words import say
 
 PLACE: Final = re.compile(r"\{(n|time|random)\}")
 LATE_S: Final = 0.05
-"""Messages that are late by no more than this are made up for; a rate is kept over longer times only."""
+"""A delay up to this many seconds is caught up; a rate is guaranteed over longer times only."""
 
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """The messages: a text, `count` times; a file's content; or each line of stdin. `rate`: at most so many a second."""
+    """The messages: a text, `count` times; a file's content; or each line of stdin. `rate`: limit per second."""
 
     text: str | None = None
     file: Path | None = None
@@ -44,7 +44,7 @@ class What:
         return self.file is not None or (self.text is not None and self.rate is None and (self.count or 1) == 1)
 
     def name(self, number: int) -> str:
-        """A message in words, for an error."""
+        """A name of a message, for an error."""
         return f"{'line' if self.text is None else 'message'} {number}"
 
 
@@ -53,7 +53,7 @@ async def publish(where: Target, room: str, what: What) -> int:
     sent = 0
     async with connected(where, reads=False) as client:
         if what.text is None and what.file is None and sys.stdin.isatty():
-            say("muster: each line is a message; Ctrl-D ends")
+            say("muster: each line is a message; Ctrl-D ends the input")
         with progress(what) as step:
 
             def count(number: int) -> None:
@@ -84,7 +84,7 @@ async def send(client: Client, room: str, step: Callable[[int], None], what: Wha
                     await client.writable(room)
                 sent += 1
             step(sent)
-    except (UserError, asyncio.CancelledError):  # the lines before it, or before a signal, are still published
+    except (UserError, asyncio.CancelledError):  # the lines before the error or signal are still published
         await acknowledged(client)
         raise
     await acknowledged(client)
@@ -92,7 +92,7 @@ async def send(client: Client, room: str, step: Callable[[int], None], what: Wha
 
 
 async def _messages(what: What) -> AsyncIterator[Sequence[bytes]]:
-    """All messages, some at a time."""
+    """All messages, in batches."""
     if what.file is not None:
         yield [await asyncio.to_thread(_content, what.file)]
     elif what.text is None:
@@ -114,12 +114,12 @@ def _content(file: Path) -> bytes:
     with file.open("rb") as stream:
         content = stream.read(MESSAGE_BYTES_MAX + 1)
     if len(content) > MESSAGE_BYTES_MAX:
-        raise UserError(f"{file} is longer than {MESSAGE_BYTES_MAX} bytes, the most for a message")
+        raise UserError(f"{file} is too long for a message (limit {MESSAGE_BYTES_MAX} bytes)")
     return content
 
 
 def filled(text: str, number: int, now: datetime) -> str:
-    """The text with the number of the message, the time and a random number in their places."""
+    """Replace the placeholders of the text by the number of the message, the time and a random number."""
     values = {
         "n": lambda: str(number),
         "time": lambda: now.isoformat(timespec="milliseconds"),
@@ -129,7 +129,7 @@ def filled(text: str, number: int, now: datetime) -> str:
 
 
 async def paced(batches: AsyncIterator[Sequence[bytes]], rate: float | None) -> AsyncIterator[Sequence[bytes]]:
-    """The same messages, one at a time and at most `rate` a second, if there is one."""
+    """The same messages, one at a time and at most `rate` per second, if a rate is given."""
     if rate is None:
         async for batch in batches:
             yield batch
@@ -144,7 +144,7 @@ async def paced(batches: AsyncIterator[Sequence[bytes]], rate: float | None) -> 
 
 
 async def acknowledged(client: Client) -> None:
-    """Wait until all are numbered. Raises `UserError` when a signal comes first."""
+    """Wait until all messages are numbered. Raises `UserError` if a signal comes first."""
     try:
         await client.flush()
     except asyncio.CancelledError:
@@ -153,7 +153,7 @@ async def acknowledged(client: Client) -> None:
 
 @contextlib.contextmanager
 def progress(what: What = What()) -> Iterator[Callable[[int], None]]:
-    """A counter on stderr, if it is a terminal and nobody types the lines."""
+    """Show a counter on stderr, if it is a terminal and the lines are not typed there."""
     if not sys.stderr.isatty() or what.is_one or (what.text is None and sys.stdin.isatty()):
         yield lambda sent: None
         return

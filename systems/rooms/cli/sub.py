@@ -1,4 +1,4 @@
-"""`muster sub ROOM`: prints what a member of a room gets."""
+"""`muster sub ROOM`: prints the items that a member of a room gets."""
 
 import asyncio
 import base64
@@ -31,11 +31,11 @@ async def subscribe(
     as_json: bool,
     raw: bool,
 ) -> int:
-    """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
+    """Print messages until `count` have come, the reader has closed stdout, or a signal cancels this."""
     left, plain = count, is_plain(raw)
 
     async def nodes() -> Iterable[Process]:
-        if where.end.gateway() is not None:  # an end client: it asks no node
+        if where.end.gateway() is not None:  # an end client asks no node
             return ()
         async with found(where) as every:
             return (await every.record()).processes
@@ -55,7 +55,7 @@ async def subscribe(
                 if left == 0:
                     break
         except BrokenPipeError:
-            pass  # nobody reads any more
+            pass  # the reader has closed stdout
         finally:
             if direct is not None:
                 direct.cancel()
@@ -81,11 +81,13 @@ def _history(joined: sdk.Room, asked: int) -> str:
     if not asked:
         return ""
     given = joined.history
-    return f", {counted(given.messages, 'message')} of history{'' if given.whole else ', older ones are gone'}"
+    return (
+        f", {counted(given.messages, 'message')} of history{'' if given.whole else '; older ones are no longer stored'}"
+    )
 
 
 def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | None]:
-    """The part of a batch that is still wanted; only messages count."""
+    """The part of a batch up to the limit; only messages count."""
     if left is None:
         return list(batch), None
     wanted: list[Item] = []
@@ -98,7 +100,7 @@ def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | Non
 
 
 def is_plain(raw: bool) -> bool:
-    """Whether messages are printed byte for byte: into a file or pipe, or if that is wanted."""
+    """Whether messages are printed byte for byte: into a file or pipe, or with --raw."""
     return raw or not sys.stdout.isatty()
 
 
@@ -112,8 +114,8 @@ async def show(
 ) -> None:
     """Print in order: messages on stdout, other items on stderr after all earlier messages; in JSON all on stdout.
 
-    Messages are printed as they are if `plain`, else as a terminal may show them. `texts`: the known ones of senders.
-    Raises `BrokenPipeError` when the reader of the messages has left.
+    Messages are printed unchanged if `plain`, else escaped for a terminal. `texts`: names of senders that are text.
+    Raises `BrokenPipeError` when the reader of the messages has closed stdout.
     """
     if as_json:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -129,13 +131,13 @@ async def show(
 
 
 async def _tell(words: Writer, line: str) -> None:
-    """Print a line for people on stderr, if it is open; messages go on without it."""
+    """Print a line for people on stderr, if it is open; messages continue without it."""
     with contextlib.suppress(OSError):
         await words.write(f"{shown(line)}\n".encode(sys.stderr.encoding, "backslashreplace"))
 
 
 def _escaped(data: bytes) -> bytes:
-    """As a terminal may show it; JSON in one line."""
+    """Escape for a terminal; JSON becomes one line."""
     if b"\n" in data and data.lstrip()[:1] in {b"{", b"["}:
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             data = msgspec.json.format(data, indent=0)
@@ -166,7 +168,7 @@ def _sender(user: int, texts: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
-    """`now`: the time at which it came, in UTC."""
+    """`now`: the time at which the item arrived, in UTC."""
     document: dict[str, Any] = {}
     if sdk.is_message(item):
         at = item.position

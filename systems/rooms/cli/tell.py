@@ -1,4 +1,4 @@
-"""`muster command ROOM TEXT`: tells every member, and ends with an exit code for the outcome."""
+"""`muster command ROOM TEXT`: sends a command to every member, and exits with a code for the outcome."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ async def command(where: Target, room: str, text: str, expires: float, as_json: 
         case muster.Delivered(members):
             word, count, words, code = "delivered", members, f"delivered to {counted(members, 'member')}", 0
         case muster.NoMember():
-            word, count, words, code = "no_member", 0, "nobody is in the room", NO_MEMBER
+            word, count, words, code = "no_member", 0, "the room has no member", NO_MEMBER
         case muster.Expired(members):
             word, count, code = "expired", members, EXPIRED
-            words = f"expired; {counted(members, 'member')} had it by then"
+            words = f"expired; {counted(members, 'member')} had confirmed it"
     with verdict_after():
         print(_json({"outcome": word, "members": count}) if as_json else words)
     return code

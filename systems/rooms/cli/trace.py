@@ -1,8 +1,8 @@
-"""`muster trace ROOM`: the nodes that carry a room's messages, each link on the way, and the times.
+"""`muster trace ROOM`: the nodes that carry a room's messages, each link on the path, and the times.
 
-By itself it sends nothing that a member notices. It asks for the room's members through each proxy; the question goes
-by a broker to all gateways of the room, and the answer has the time of each hop. Only with a message is something
-published, to a member that it joins at each gateway, as to all others.
+By default it sends nothing that a member notices. It requests the room's members through each proxy; the request goes
+by a broker to all gateways of the room, and the answer has the time of each hop. Only with --message it publishes a
+message, which reaches a member that it joins at each gateway, as well as all others.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from muster_server.plane.kinds import clustered
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement through a node. Without `ms` it was not done in time."""
+    """One measurement through a node. Without `ms` it timed out."""
 
     node: str
     ms: float | None = None
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on the way of the question, and the time until its answer, by the clock of the node before it."""
+    """A node on the path of the request, and the time until its answer, by the clock of the previous node."""
 
     asked_by: str
     node: str
@@ -50,23 +50,23 @@ class Asked(Timed, frozen=True, kw_only=True):
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """The way through one cluster. `owner`: its broker that numbers the room; None if nothing was published lately."""
+    """The path through one cluster. `owner`: its broker that numbers the room; None if nothing was published recently."""
 
     cluster: str
     owner: str | None
     partition: int | None
     asked: list[Asked]
-    """By proxy: client, proxy, broker, gateways and back."""
+    """Per proxy: client, proxy, broker, gateways and back."""
     acknowledged: Timed | None
-    """By proxy: client, proxy, broker and back. None if nothing was published."""
+    """Per proxy: client, proxy, broker and back. None if nothing was published."""
     delivered: list[Timed]
-    """By gateway: client, proxy, broker, gateway, client."""
+    """Per gateway: client, proxy, broker, gateway, client."""
     hops: list[Line]
-    """The links on the way, worst first."""
+    """The links on the path, worst first."""
 
 
 class Trace(Way, frozen=True, kw_only=True):
-    """One room: the way through the first cluster, and the ways through the others."""
+    """One room: the path through the first cluster, and the paths through the others."""
 
     room: str
     gateways: list[str]
@@ -80,14 +80,14 @@ async def show(where: Target, room: str, cluster: str | None, message: str | Non
     sdk.check_name(room)
     data = None if message is None else common.typed(message)
     if data is not None and len(data) > MESSAGE_BYTES_MAX:
-        raise UserError(f"--message: has {len(data)} bytes; a message has at most {MESSAGE_BYTES_MAX}", USAGE)
+        raise UserError(f"--message: too long: {len(data)} bytes (limit {MESSAGE_BYTES_MAX})", USAGE)
     async with everybody(where) as nodes:
         record = await nodes.record()
     place = client_of(record)
     clusters = _chosen(record, cluster)
     proxies = {name: _proxies(record, name) for name in clusters}
     if data is not None and not any(proxies.values()):
-        raise UserError("there is no proxy to publish through", UNAVAILABLE)
+        raise UserError("no proxy runs, so nothing can be published", UNAVAILABLE)
     names = {process.node: process.name for process in record.processes}
     published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[Asked, int | None]]]()
     async with AsyncExitStack() as stack:
@@ -147,19 +147,19 @@ def _proxies(record: Record, cluster: str) -> list[Endpoint]:
 
 
 class Listening:
-    """A member at each gateway, and the arrival of each message at it."""
+    """A member at each gateway, and the arrival time of each message."""
 
     def __init__(
         self, place: muster.Address, record: Record, names: Mapping[int, str], room: str, wait_s: float
     ) -> None:
         self._place, self._gateways, self._names, self._room, self._wait_s = place, record.gateways, names, room, wait_s
         self._came: dict[str, dict[object, float]] = {}
-        """By the gateways that accepted the join."""
+        """Arrival times by gateway, for those that accepted the join."""
         self._arrived = asyncio.Event()
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
-        """While the block lasts."""
+        """Be joined while the block lasts."""
         async with AsyncExitStack() as stack:
             readers = list[asyncio.Task[None]]()
             for gateway in self._gateways:
@@ -201,7 +201,7 @@ class Listening:
 async def _asked(
     place: muster.Address, names: Mapping[int, str], proxy: Endpoint, room: str, wait_s: float
 ) -> tuple[Asked, int | None]:
-    """Time the question through one proxy, in total and per hop, and count the members."""
+    """Measure the request through one proxy, in total and per hop, and count the members."""
     name = names[proxy.node]
     try:
         async with asyncio.timeout(wait_s), sdk.connect(place, reads=False, at=proxy) as client:
@@ -214,7 +214,7 @@ async def _asked(
 
 
 def _hops(proxy: str, names: Mapping[int, str], hops: Sequence[muster.Hop]) -> list[Hop]:
-    """The proxy asked the first node, which asked all others."""
+    """The hops as lines: the proxy asked the first node, which asked all others."""
     nodes = [names.get(hop.node, f"node {hop.node}") for hop in hops]
     askers = [proxy, *(nodes[:1] * len(nodes))]
     timed = zip(askers, nodes, hops, strict=False)
@@ -238,7 +238,7 @@ def _known(record: Record, room: str, clusters: Sequence[str]) -> tuple[list[str
 
 
 def _owner(brokers: Sequence[Process], streams: Sequence[list[int]]) -> Process | None:
-    """Of a cluster's brokers that know the room, the one with the newest stream."""
+    """The broker with the newest stream, among a cluster's brokers that know the room."""
     by_node = {each.node: each for each in brokers}
     newest = max((stream for stream in streams if stream[0] in by_node), key=lambda each: each[1:], default=None)
     return by_node[newest[0]] if newest else next(iter(brokers), None)
@@ -256,7 +256,7 @@ def _print(trace: Trace, ways: Sequence[Way]) -> None:
     for way in ways:
         through = f"{way.cluster}: " if len(ways) > 1 else ""
         of = "" if way.partition is None else f" of partition {way.partition}"
-        by = f"numbered by {way.owner}{of}" if way.owner else "numbered by nobody yet: nothing was published lately"
+        by = f"numbered by {way.owner}{of}" if way.owner else "no owner yet: nothing was published recently"
         console.print(through + by)
     has = ", ".join(trace.gateways) or "no gateway"
     members = "" if trace.members is None else f", {common.counted(trace.members, 'member')}"
@@ -268,14 +268,14 @@ def _print(trace: Trace, ways: Sequence[Way]) -> None:
     for way in ways:
         rows = list[tuple[str, Timed]]()
         for asked in way.asked:
-            rows.append(("asked: proxy, broker, gateways and back", asked))
+            rows.append(("request: proxy, broker, gateways and back", asked))
             rows += [(f"  {hop.asked_by} asked", Timed(node=hop.node, ms=hop.ms)) for hop in asked.hops]
         if way.acknowledged is not None:
-            rows.append(("published: proxy, broker and back", way.acknowledged))
-        rows += [("delivered: proxy, broker, gateway, member", timed) for timed in way.delivered]
+            rows.append(("publish: proxy, broker and back", way.acknowledged))
+        rows += [("delivery: proxy, broker, gateway, member", timed) for timed in way.delivered]
         for what, timed in rows:
             of_cluster = [way.cluster] if len(ways) > 1 else []
-            times.add_row(what, *of_cluster, timed.node, "not in time" if timed.ms is None else f"{timed.ms:.1f}")
+            times.add_row(what, *of_cluster, timed.node, "timed out" if timed.ms is None else f"{timed.ms:.1f}")
     console.print(times)
     hops = {(hop.sender, hop.receiver): hop for way in ways for hop in way.hops}
     console.print(table(sorted(hops.values(), key=lambda hop: hop.badness(), reverse=True)))

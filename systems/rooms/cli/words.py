@@ -1,6 +1,6 @@
-"""The words of rooms: `muster pub`, `sub`, `command`, `members`, `trace`, each also as `muster rooms WORD`.
+"""The commands of rooms: `muster pub`, `sub`, `command`, `members`, `trace`, each also as `muster rooms WORD`.
 
-The work of a word is in a file of its own beside this one, imported when the word is used.
+Each has a file of its own beside this one, imported when it is used.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ short_app: Final = typer.Typer()
 
 
 def add(app: typer.Typer) -> None:
-    """Add the words to the command."""
+    """Add the subcommands to the command."""
     app.add_typer(short_app)
     app.add_typer(rooms_app, name="rooms")
 
 
 def both(epilog: str) -> Callable[[F], F]:
-    """Register a function as a word by itself, and as one of `rooms`."""
+    """Register a function as a subcommand of `muster`, and as one of `rooms`."""
 
     def made(word: F) -> F:
         short_app.command(epilog=epilog)(word)
@@ -50,7 +50,7 @@ def both(epilog: str) -> Callable[[F], F]:
 @both(epilog="Example: muster sub sports:final --count 10")
 def sub(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
     json: Json = False,
@@ -63,8 +63,8 @@ def sub(
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr. A user's messages (muster send) are printed too.
 
-    With --json: the room, position, stream, sender and data of each message, the time at which it came, and its age in
-    seconds if it carries that (proxy.age_every).
+    With --json: the room, position, stream, sender and data of each message, its arrival time, and its age in seconds
+    if it carries one (proxy.age_every).
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
@@ -100,7 +100,7 @@ def pub(
             "--rate",
             min=0.001,
             metavar="PER_SECOND",
-            help="Messages a second at most; TEXT without --count repeats until Ctrl-C.",
+            help="Limit of messages per second; TEXT without --count repeats until Ctrl-C.",
         ),
     ] = None,
     url: Url = None,
@@ -110,7 +110,7 @@ def pub(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Publish TEXT, a file, or each line of stdin, and wait until all is acknowledged."""
+    """Publish TEXT, a file, or each line of stdin, and wait until all messages are acknowledged."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
     from muster_server.systems.rooms.cli.pub import What, publish
@@ -129,7 +129,7 @@ def pub(
 @both(epilog="Example: muster command sports:final 'half-time' --expires 5")
 def command(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The command's text, at most 800 bytes.")],
     expires: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
     json: Json = False,
     url: Url = None,
@@ -141,7 +141,7 @@ def command(
 ) -> int:
     """Send a command to every member of a room, and print the outcome.
 
-    Exit code 0: all members have it; 3: nobody is in the room; 4: it expired before all had it. Any other code: it was
+    Exit code 0: all members have it; 3: the room has no member; 4: it expired before all had it. Any other code: it was
     not sent, or its outcome is unknown.
     """
     from muster_server.control.terminal import common
@@ -168,7 +168,7 @@ def members(
 ) -> int:
     """Count a room's members over all gateways. A user with two clients counts twice.
 
-    Exit code 0 if all gateways answered; 75 if one did not, so its members are missing.
+    Exit code 0 if all gateways answered; 75 if one did not, so its members are not counted.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
@@ -192,14 +192,14 @@ def trace(
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Follow the way through this cluster of brokers only.")
+        str | None, typer.Option(metavar="NAME", help="Follow the path through this cluster of brokers only.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=60, help="Wait this many seconds for each step.")] = 5.0,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show the nodes that carry a room's messages, the time through each proxy, and each link on the way.
+    """Show the nodes that carry a room's messages, the time through each proxy, and each link on the path.
 
     Exit code 75 if a node did not answer in time.
     """
@@ -212,8 +212,8 @@ def trace(
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
 def rooms_ls(
-    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to skip.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Number of rooms to skip.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of rooms to show.")] = 100,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also show the servers' own figures, and rooms of probes.")
     ] = False,
@@ -222,9 +222,10 @@ def rooms_ls(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """List the rooms: members, and the messages that are kept for them.
+    """List the rooms: members, and the messages stored for them.
 
-    --json and --verbose also have the rooms of probes, and the servers' own figures: streams, offsets, settings in force.
+    --json and --verbose also show the rooms of probes, and the servers' own figures: streams, offsets, current
+    settings.
     """
     from muster_server.control.terminal.found import Target
     from muster_server.systems.rooms.cli.ls import ls

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from muster_server.systems.rooms.database.store import Store
 
 CHANGES_MAX: Final = 1 << 20
-"""Rooms whose changes wait in the engine while the database is away: 60 MB."""
+"""Limit of rooms whose changes wait in the engine while the database does not answer: 60 MB."""
 ASK_S: Final = 0.1
 LOAD_S: Final = 10.0
 CLOSE_S: Final = 0.5
-"""Less than a child's time to end."""
+"""Limit of the close in seconds; shorter than a child's time to end."""
 
 
 class Engine(Protocol):
@@ -40,17 +40,18 @@ class Engine(Protocol):
         """Remember changes from now on."""
 
     def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int, int, bool]]]:
-        """Take ended lives, to be forgotten first, and the current state of changed rooms."""
+        """Take ended lives, which are forgotten first, and the current state of changed rooms."""
 
     def changes_kept(self) -> tuple[int, int]:
-        """The number of waiting changes, and of dropped ones so far."""
+        """The number of waiting changes, and of changes dropped so far."""
 
     def hint(self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]) -> int:
         """Take stored memberships; returns how many the engine accepted."""
 
 
 class Late:
-    """A store whose library loads at its first use, in a thread: loading takes a second, and the loop must go on."""
+    """A store whose library is imported at its first use, in a thread: the import takes a second, and the loop must
+    continue."""
 
     def __init__(self, where: str, make: "Callable[[], Store]") -> None:
         self.where, self._make = where, make
@@ -99,7 +100,7 @@ class Keeper:
     """Stores changes while the context is open."""
 
     name: Final = "database"
-    """Its key in the status of a router."""
+    """Name of its field in the status of a router."""
 
     def __init__(
         self,
@@ -109,11 +110,11 @@ class Keeper:
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self.warm_start = "loading"
-        """The result of the load, in words."""
+        """Result of the load, as text."""
         self.loaded, self.load_s = 0, 0.0
         self._malformed = 0
         self._failed = ""
-        """The reason why nothing is taken from the engine now, if there is one."""
+        """The reason why no change is taken from the engine now, if there is one."""
         self._engine, self._store, self._partition_now = engine, store, partition
         self._log = log.bind(database=store.where.partition(":")[0])
         self._writer = Writer(store, log)
@@ -142,7 +143,7 @@ class Keeper:
         await self._store.close()
 
     def status(self) -> dict[str, Any]:
-        """For `/api/v1/status`."""
+        """The state for `/api/v1/status`."""
         writer = self._writer
         return {
             "url": self._store.where,
@@ -157,22 +158,22 @@ class Keeper:
         }
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, in the form of an engine."""
+        """Name, help and value of each counter, in the form of an engine."""
         writer = self._writer
         return [
             ("database_written", "Changes written to the database", writer.written),
             ("database_failed", "Attempts to write to the database that failed", writer.failed),
-            ("database_dropped", "Changes that the database lacks: too many waited", self._dropped()),
-            ("database_malformed", "Changes and rows that were skipped: they are no memberships", self._skipped()),
+            ("database_dropped", "Changes missing in the database, because too many waited", self._dropped()),
+            ("database_malformed", "Changes and rows that were skipped as malformed", self._skipped()),
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, in the form of an engine."""
+        """Name, help and value of each gauge, in the form of an engine."""
         return [
-            ("database_connected", "1 while what changes is written to the database", float(self._connected())),
+            ("database_connected", "1 while changes can be written to the database", float(self._connected())),
             ("database_waiting", "Changes that are not in the database yet", float(self._waiting())),
-            ("database_loaded", "Memberships that the warm start began with", float(self.loaded)),
-            ("database_load_seconds", "How long the warm start took, or tried", self.load_s),
+            ("database_loaded", "Memberships that the warm start loaded", float(self.loaded)),
+            ("database_load_seconds", "Duration of the warm start, or of the attempt", self.load_s),
         ]
 
     def _waiting(self) -> int:
@@ -190,14 +191,14 @@ class Keeper:
     async def _load(self) -> None:
         began = time.monotonic()
         try:
-            await self._store.made()  # not part of the database's time to answer
+            await self._store.made()  # not part of the time limit for the database
             async with asyncio.timeout(LOAD_S):
                 async for page in self._store.load(self.partition):
                     self._hint(page)
         except Exception as error:
-            self.warm_start = "no warm start" if not self.loaded else "warm start cut short"
+            self.warm_start = "no warm start" if not self.loaded else "warm start incomplete"
             reason = f"not loaded within {LOAD_S:.0f} s" if isinstance(error, TimeoutError) else told(error)
-            self._log.warning(f"{self.warm_start}: gateways tell their rooms", reason=reason, loaded=self.loaded)
+            self._log.warning(f"{self.warm_start}: gateways will report their rooms", reason=reason, loaded=self.loaded)
         else:
             self.warm_start = f"warm start with {self.loaded} memberships"
             self._log.info("warm start", loaded=self.loaded, seconds=round(time.monotonic() - began, 3))
@@ -212,15 +213,15 @@ class Keeper:
             self.loaded += self._engine.hint(gateway, epoch, told)
 
     async def _keep(self) -> None:
-        """Take changes from the engine now and then, at most what the writer takes: the rest waits in the engine, one
+        """Take changes from the engine now and then, at most what the writer accepts: the rest waits in the engine, one
         per key."""
         self._writer.start()
         while True:
             try:
                 self._ask()
-            except Exception as error:  # a defect is logged and counted, and costs only this batch
+            except Exception as error:  # an internal error is logged and counted, and costs only this batch
                 if not self._failed:
-                    self._log.exception("the engine's changes are not taken")
+                    self._log.exception("cannot take the engine's changes")
                 self._failed = told(error)
             else:
                 self._failed = ""
@@ -229,7 +230,7 @@ class Keeper:
     def _ask(self) -> None:
         while self._writer.waiting < BATCH:
             ended, changed = self._engine.take_changes(BATCH)
-            # Other partitions' routers may still know of that life; if not, they report it themselves.
+            # Other partitions' routers may still know that life; if not, they report it themselves.
             partition = self.partition
             for each in ended:
                 self._put(Ended, *each, partition)
@@ -248,7 +249,7 @@ class Keeper:
 
 
 def opened(kept: DatabaseSettings) -> Late:
-    """Make the keeper of a router; connects to nothing yet. Raises `SpecError`."""
+    """Make the store of a router's keeper; connects to nothing yet. Raises `SpecError`."""
     try:
         password = Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n") if kept.password_file else None
     except (OSError, ValueError) as error:
@@ -268,7 +269,7 @@ def opened(kept: DatabaseSettings) -> Late:
 def companion(
     spec: Spec, settings: RouterSettings
 ) -> Callable[[object, structlog.typing.FilteringBoundLogger, Callable[[], int]], Keeper] | None:
-    """How to begin the keeper of a router; None where it has no database. Raises `SpecError`."""
+    """The function that starts the keeper of a router; None if it has no database. Raises `SpecError`."""
     kept = settings.database
     if kept is None:
         return None
@@ -282,7 +283,7 @@ def keeper(
     log: structlog.typing.FilteringBoundLogger,
     partitions: Callable[[], int],
 ) -> Keeper:
-    """For the router of this partition; `partitions` says how many routers have now."""
+    """Make the keeper of the router of this partition; `partitions` returns the current number of partitions."""
     index = kept.partition
 
     def partition() -> Partition:

@@ -1,5 +1,4 @@
-"""Stored records and their changes: a gateway's report on a room, and the end of a gateway's life. Knows no
-database."""
+"""Stored records and their changes: a gateway's report on a room, and the end of a gateway's life. Knows no database."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,14 +7,14 @@ from typing import Final
 NODE_MAX: Final = (1 << 32) - 1
 EPOCH_MAX: Final = (1 << 32) - 1
 VERSION_MAX: Final = 1 << 62
-"""The largest version of a frame, and of a signed column. It grows by one with each change of a gateway."""
+"""The largest version of a frame, and of a signed column. A gateway increments it with each change."""
 ROOM_MAX: Final = (1 << 64) - 1
 PARTITIONS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The last report of a gateway, in one life, on a room: it wants the room, or no longer."""
+    """The last report of a gateway, in one life, on a room: whether it wants the room."""
 
     gateway: int
     epoch: int
@@ -39,7 +38,7 @@ class Membership:
 
     @property
     def age(self) -> tuple[int, int]:
-        """The order of reports on one key: never a clock."""
+        """The order of reports on one key; it never uses a clock."""
         return self.epoch, self.version
 
 
@@ -52,13 +51,15 @@ class Partition:
 
     def __post_init__(self) -> None:
         if self.count not in {1 << bit for bit in range(PARTITIONS_MAX.bit_length())}:
-            raise ValueError(f"{self.count} partitions: a power of two up to {PARTITIONS_MAX} is wanted")
+            raise ValueError(
+                f"invalid number of partitions {self.count} (expected a power of two up to {PARTITIONS_MAX})"
+            )
         _within("partition", self.index, self.count - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a gateway's life for the rooms of a partition, and of all reports of that life or an earlier one."""
+    """The end of a gateway's life for the rooms of a partition: it deletes all reports of that life or an earlier one."""
 
     gateway: int
     epoch: int
@@ -84,4 +85,4 @@ def newest(memberships: Iterable[Membership]) -> list[Membership]:
 
 def _within(name: str, value: int, most: int) -> None:
     if not 0 <= value <= most:
-        raise ValueError(f"{name} {value} is not from 0 to {most}")
+        raise ValueError(f"{name} {value} is out of range (0 to {most})")

@@ -15,7 +15,7 @@ TABLE: Final = "muster_memberships"
 VERSION_TABLE: Final = "muster_schema"
 STEPS: Final = Path(__file__).parent / "migrations"
 ORDER: Final = ("epoch", "version")
-"""What decides which of two rows on one key is the newer."""
+"""The columns that decide which of two rows with one key is newer."""
 
 _SIGN: Final = 1 << 63
 _REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -31,8 +31,8 @@ memberships: Final = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("name_check", BigInteger, nullable=False),
-    # Time in seconds, by the writer's clock, since the room is unwanted. Orders nothing: it says when a row may be
-    # deleted.
+    # Time in seconds, by the writer's clock, since which the room is unwanted. It orders nothing: it tells when a row
+    # may be deleted.
     Column("left_at", BigInteger),
     Index(f"{TABLE}_life", "cluster", "gateway", "epoch"),
     Index(f"{TABLE}_left", "cluster", "left_at"),
@@ -42,17 +42,17 @@ memberships: Final = Table(
 
 
 def room_reversed(room: int) -> int:
-    """A room's place in the table: its bits reversed, in the order of signed numbers."""
+    """A room's id as the table stores it: its bits reversed, in the order of signed numbers."""
     return int.from_bytes(room.to_bytes(8, "little").translate(_REVERSED), "big") - _SIGN
 
 
 def room_of(place: int) -> int:
-    """The room at that place."""
+    """The room of a stored id."""
     return int.from_bytes((place + _SIGN).to_bytes(8, "big").translate(_REVERSED), "little")
 
 
 def places(partition: Partition) -> tuple[int, int]:
-    """The first and the last place of a partition's rooms."""
+    """The first and the last stored id of a partition's rooms."""
     first = room_reversed(partition.index)
     return first, first + (1 << 64) // partition.count - 1
 
@@ -71,5 +71,5 @@ def row(cluster: str, membership: Membership, now: int) -> dict[str, Any]:
 
 
 def membership(place: int, gateway: int, epoch: int, version: int, check: int) -> Membership:
-    """A row of a gateway that wants the room."""
+    """The membership of a row of a gateway that wants the room."""
     return Membership(gateway, epoch, room_of(place), check + _SIGN, version, True)

@@ -1,6 +1,6 @@
 """The memberships of one cluster in one database: a partition is read page by page, changes are written in batches.
 
-Every call ends within its time. Raises `DatabaseError`: one line, without the password.
+Every call has a time limit. Raises `DatabaseError`: one line, without the password.
 """
 
 import time
@@ -22,7 +22,7 @@ from muster_server.systems.rooms.database.schema import memberships
 PAGE: Final = 2_000
 DELETED_AT_ONCE: Final = 500
 LEFT_S: Final = 600
-"""Time for which a row marks a room as left. An older report that comes even later would count again."""
+"""Seconds for which a row marks a room as left. An older report that comes even later would count again."""
 
 _READ: Final = tuple(memberships.c[name] for name in ("room_reversed", "gateway", "epoch", "version", "name_check"))
 
@@ -45,7 +45,7 @@ class Store:
         self._cluster, self._now = cluster, now
         self._upsert = self._database.upsert(memberships, schema.ORDER)
         self.malformed = 0
-        """Rows that were skipped, as they are no memberships."""
+        """Rows that were skipped as malformed."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,9 +67,9 @@ class Store:
         await self._database.open()
 
     async def load(self, partition: Partition, page: int = PAGE) -> AsyncIterator[list[Membership]]:
-        """Read the memberships of a partition, in pages. Changes made meanwhile may or may not be in them.
+        """Read the memberships of a partition, in pages. Changes made meanwhile may or may not be included.
 
-        Skips and counts rows that are no memberships.
+        Skips and counts malformed rows.
         """
         await self.open()
         place, last = schema.places(partition)
@@ -99,9 +99,9 @@ class Store:
                 self.malformed += 1
 
     async def write(self, changes: Sequence[Change]) -> None:
-        """Delete ended lives, then write what is newer than the stored rows.
+        """Delete ended lives, then write the changes that are newer than the stored rows.
 
-        If this raises midway, the same call again is right.
+        If this raises midway, repeat the same call.
         """
         await self.open()
         for ended in (each for each in changes if isinstance(each, Ended)):
@@ -120,7 +120,7 @@ class Store:
         await self.open()
         await self._delete(memberships.c.left_at < int(self._now()) - LEFT_S)
 
-    # Found first and then deleted by key: the transactions are short, and the condition is checked again.
+    # Selected first and then deleted by key: the transactions are short, and the condition is checked again.
     async def _delete(self, condition: ColumnElement[bool]) -> None:
         here = and_(self._here(), condition)
         key = (memberships.c.room_reversed, memberships.c.gateway)

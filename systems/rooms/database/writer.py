@@ -1,7 +1,7 @@
-"""Changes on their way to the database: taken or dropped at once, written in batches, retried after errors.
+"""Changes on their way to the database: accepted or dropped at once, written in batches, retried after errors.
 
-The waiting changes are bounded, one per (gateway, room): while the database is away, the newest replaces the one
-before. A change of one more key is then dropped, counted, and logged: the next warm start lacks it.
+The waiting changes are bounded, one per (gateway, room): while the database does not answer, a newer change replaces
+the older one. Beyond the limit a change of another key is dropped, counted, and logged: the next warm start lacks it.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from muster_server.plane.database.errors import told
 from muster_server.systems.rooms.database.records import Change, Ended, Membership
 
 WAITING_MAX: Final = 1 << 17
-"""About 300 B each."""
+"""Limit of waiting changes; about 300 B each."""
 LIVES_MAX: Final = 4_096
-"""As many nodes as a router knows."""
+"""Limit of ended lives: as many nodes as a router knows."""
 BATCH: Final = 500
 DELAY_S: Final = 0.2
-"""Time for which the first change of a batch waits for others."""
+"""Seconds for which the first change of a batch waits for others."""
 PRUNE_S: Final = 60.0
 CANCEL_S: Final = 0.5
-"""A driver may also wait for the server while it closes."""
+"""Limit of closing, in seconds: a driver may wait for the server then too."""
 
 
 class Store(Protocol):
@@ -38,7 +38,7 @@ class Store(Protocol):
         """Test the connection."""
 
     async def write(self, changes: Sequence[Change]) -> None:
-        """Write them, ended lives first. Raises `DatabaseError`."""
+        """Write changes, ended lives first. Raises `DatabaseError`."""
 
     async def prune(self) -> None:
         """Delete old rows. Raises `DatabaseError`."""
@@ -77,7 +77,7 @@ class Writer:
         return len(self._waiting) + len(self._ended)
 
     def put(self, change: Change) -> None:
-        """Take a change; it replaces an older one of the same key."""
+        """Accept a change; it replaces an older one of the same key."""
         if isinstance(change, Ended):
             self._end(change)
         elif (known := self._waiting.get(change.key)) is not None:
@@ -104,15 +104,15 @@ class Writer:
     def _drop(self) -> None:
         self.dropped += 1
         if not self._dropped_said:
-            self._log.warning("too many changes wait for the database, more are dropped", waiting=self.waiting)
+            self._log.warning("too many changes wait for the database; dropping further ones", waiting=self.waiting)
             self._dropped_said = self.dropped
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start writing."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self, seconds: float) -> None:
-        """Write the waiting changes, for at most this long; log what was not written."""
+        """Write the waiting changes, for at most `seconds`; log the number of unwritten ones."""
         self._closing.set()
         self._some.set()
         self._full.set()
@@ -122,7 +122,7 @@ class Writer:
             await asyncio.wait({self._task}, timeout=CANCEL_S)
             self._task = None
         if self.waiting:
-            self._log.warning("not written in time", waiting=self.waiting, seconds=seconds)
+            self._log.warning("some changes were not written in time", waiting=self.waiting, seconds=seconds)
 
     async def _run(self) -> None:
         pruned = time.monotonic()
@@ -157,7 +157,7 @@ class Writer:
                 await self._store.write(changes)
             else:
                 await self._store.open()
-        except Exception as error:  # also an error of another library: the changes must still be written
+        except Exception as error:  # raised by another library too: the changes must still be written
             await self._did_fail(told(error))
         else:
             self._did_go(changes or ())
@@ -171,7 +171,7 @@ class Writer:
                 del self._waiting[change.key]
         self.written += len(changes)
         if not self.connected:
-            self._log.info("the database is written", waiting=self.waiting, after_s=self._for_s())
+            self._log.info("writing to the database again", waiting=self.waiting, after_s=self._for_s())
             self.connected, self.error, self._since = True, "", time.monotonic()
         if self._dropped_said and self.waiting < self._waiting_max // 2:
             self._log.warning("changes were dropped: the next warm start lacks them", dropped=self.dropped)
@@ -183,7 +183,7 @@ class Writer:
         if self.connected:
             self._since = time.monotonic()
         if self.connected or not self.error:
-            self._log.warning("the database is not written, changes wait", reason=error, waiting=self.waiting)
+            self._log.warning("cannot write to the database; changes wait", reason=error, waiting=self.waiting)
         self.connected, self.error = False, error
         delay_s = self._backoff.delay(healthy_s)
         await (asyncio.sleep(delay_s) if self._closing.is_set() else _within(self._closing, delay_s))
@@ -193,7 +193,7 @@ class Writer:
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but not for longer."""
+    """Wait for an event, for at most `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -17,7 +17,7 @@ class Positioned(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a message of a batch was not published."""
+    """The reason why a message of a batch was not published."""
 
     code: str
     detail: str
@@ -32,7 +32,7 @@ class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The results of a batch, in its order."""
+    """The results of a batch, in the same order."""
 
     published: int
     failed: int
@@ -49,8 +49,7 @@ class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """The last messages of a room, oldest first. `whole`: there are no older ones, or as many came as were
-    requested."""
+    """The last messages of a room, oldest first. `whole`: these are all messages of the room, or as many as requested."""
 
     room: str
     messages: list[RoomMessage]
@@ -67,15 +66,15 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a command: `delivered` to all `members`, `nobody`, or `expired` when this many `members` had
-    it."""
+    """The outcome of a command: `delivered` to all `members`, `nobody` if the room has none, or `expired` after this
+    many `members` had it."""
 
     outcome: str
     members: int
 
 
 class Rooms(msgspec.Struct, frozen=True):
-    """Rooms by name. `truncated`: there are more than were looked at; `partial`: a gateway did not answer."""
+    """Rooms by name. `truncated`: some rooms were not read; `partial`: a gateway did not answer."""
 
     rooms: list[dict[str, Any]]
     truncated: bool

@@ -16,7 +16,7 @@ JSON: Final = "application/json"
 
 
 class JsonMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message in JSON. `data`: text, or with `encoding` base64, or any other JSON, which is sent as it is written."""
+    """A message in JSON. `data`: text, or base64 with `encoding`, or any other JSON, which is sent unchanged."""
 
     data: msgspec.Raw
     encoding: str = "utf-8"
@@ -40,7 +40,7 @@ def is_batch(body: bytes, kind: str) -> bool:
 
 
 def batch(body: bytes, kind: str) -> list[bytes | Problem]:
-    """The messages of a batch; an invalid part is a problem in its place. Raises `Nothing`."""
+    """The messages of a batch; an invalid part becomes a problem at the same index. Raises `Nothing`."""
     return _lines(body) if kind == NDJSON else _array(body)
 
 
@@ -60,17 +60,17 @@ def _data(text: bytes | msgspec.Raw) -> bytes:
     raw = bytes(said.data)
     if not raw.startswith(b'"'):
         if said.encoding != "utf-8":
-            raise Problem("bad_body", f"`data` is text where `encoding` is {said.encoding!r:.20}")
+            raise Problem("bad_body", f"`data` must be text if `encoding` is {said.encoding!r:.20}")
         return raw
     written = decoded(raw, str)
     if said.encoding == "utf-8":
         return written.encode()
     if said.encoding != "base64":
-        raise Problem("bad_body", f"`encoding` is utf-8 or base64, not {said.encoding!r:.20}")
+        raise Problem("bad_body", f"invalid `encoding` {said.encoding!r:.20} (expected utf-8 or base64)")
     try:
         return base64.b64decode(written, validate=True)
     except ValueError:
-        raise Problem("bad_body", "`data` is no base64") from None
+        raise Problem("bad_body", "`data` is not valid base64") from None
 
 
 def _line(text: bytes | msgspec.Raw, what: str, number: int) -> bytes | Problem:

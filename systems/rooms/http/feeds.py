@@ -1,7 +1,7 @@
 """Rooms that are read over HTTP: one membership each, its recent messages in a ring, and readers with cursors into it.
 
-A reader pulls: it costs a cursor, whatever it lags, and one that lags behind the ring gets a gap. Knows no HTTP but the form
-of server-sent events.
+A reader pulls: it costs one cursor, however far it lags, and one that lags behind the ring gets a gap. Knows nothing of
+HTTP but the format of server-sent events.
 """
 
 import asyncio
@@ -15,32 +15,32 @@ import muster
 from muster_server.systems.rooms.http.sessions import Session
 
 CHUNK_BYTES: Final = 256 << 10
-"""Most bytes for a reader at a time (and one message)."""
+"""Limit of bytes for a reader at a time, besides one message."""
 STREAMS_MAX: Final = 4
-"""Positions of an event's id: a room has one stream, and for a while after its owner changed two."""
+"""Limit of positions in an event's id: a room has one stream, and for a while after a change of its owner two."""
 PREFILL_S: Final = 2.0
 TRIM: Final = 256
 ID_CHARS_MAX: Final = 300
 
 Known = Mapping[str, int]
-"""By stream, the last offset that a reader has."""
+"""For each stream, the last offset that a reader has."""
 
 
 class Entry(NamedTuple):
     """One item of a room, ready to be sent."""
 
     known: Known
-    """After this item."""
+    """The reader's positions after this item."""
     event: bytes
     message: bytes
-    """JSON of a message; empty for gaps and commands."""
+    """The message as JSON; empty for gaps and commands."""
     stream: str
     last: int
-    """The last offset of its stream that it covers; 0 of a command."""
+    """The last offset of its stream that the item covers; 0 for a command."""
 
 
 def encoded(data: bytes) -> dict[str, str]:
-    """Text as it is, else base64 with `encoding`."""
+    """Text unchanged, other data in base64 with `encoding`."""
     try:
         return {"data": data.decode()}
     except UnicodeDecodeError:
@@ -57,7 +57,7 @@ def event(name: str, document: Any, known: Known | None = None) -> bytes:
 
 
 def event_id(known: Known) -> str:
-    """`STREAM:OFFSET`; of several streams, separated by commas."""
+    """`STREAM:OFFSET`; for several streams, separated by commas."""
     return ",".join([f"{stream}:{offset}" for stream, offset in known.items()])
 
 
@@ -76,7 +76,7 @@ def parse_id(text: str) -> dict[str, int]:
 
 
 def gap_event(stream: str, first: int, last: int | None, reason: str, known: Known | None) -> bytes:
-    """A known loss."""
+    """The event of a known loss."""
     return event("gap", {"stream": stream, "first": first, "last": last, "reason": reason}, known)
 
 
@@ -86,18 +86,18 @@ class Ring:
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max, self._bytes_max = count_max, bytes_max
         self._entries: list[Entry] = []
-        self._first = 0  # of `_entries`, those before it are gone
+        self._first = 0  # index in `_entries`; entries before it are dropped
         self._base = 0
         """The number of `_entries[0]`, counted from the beginning."""
         self._known: Known = {}
         self._floor: dict[str, int] = {}
-        """By stream, the last offset that is not in the ring."""
+        """For each stream, the last offset that is not in the ring."""
         self._born: dict[str, int] = {}
-        """By stream, the last offset before the first that came."""
+        """For each stream, the last offset before the first item that came."""
         self._cached: tuple[int, int, bytes, int, Known] | None = None
         self.bytes = 0
         self.whole = False
-        """Whether the ring has all that the room's owner numbered."""
+        """True: the ring has all messages that the room's owner numbered."""
 
     @property
     def begin(self) -> int:
@@ -111,7 +111,7 @@ class Ring:
 
     @property
     def known(self) -> Known:
-        """After the newest item."""
+        """Positions after the newest item."""
         return self._known
 
     def add(self, item: muster.Item) -> None:
@@ -132,7 +132,8 @@ class Ring:
             self._base, self._first = self._base + self._first, 0
 
     def take(self, cursor: int, known: Known) -> tuple[bytes, int, Known]:
-        """The events from a cursor on, the cursor after them, and their reader's new state. Empty at the end.
+        """Return the events from a cursor on, the cursor after them, and their reader's new positions. Empty at the
+        end.
 
         A reader that lags gets gaps in place of lost items.
         """
@@ -154,9 +155,9 @@ class Ring:
         return b"".join(events), self._base + at, self._entries[at - 1].known
 
     def after(self, known: Known) -> tuple[bytes, int]:
-        """Where a reader with these positions resumes: gaps for lost items, and its cursor.
+        """Return where a reader with these positions resumes: gaps for lost items, and its cursor.
 
-        Items of several streams at once may come again; their positions tell.
+        With several streams at once items may come again; their positions tell.
         """
         gaps = list(self._lost(known, {}, "expired"))
         gaps += [
@@ -171,7 +172,7 @@ class Ring:
         return b"".join(gaps), self.end
 
     def known_at(self, cursor: int) -> Known:
-        """The state of a reader that begins at a cursor."""
+        """The positions of a reader that begins at a cursor."""
         return self._entries[cursor - 1 - self._base].known if cursor > self.begin else dict(self._floor)
 
     def newest(self, count: int) -> int:
@@ -189,8 +190,7 @@ class Ring:
         return [msgspec.Raw(entry.message) for entry in self._entries[cursor - self._base :] if entry.message]
 
     def _lost(self, known: Known, born: Known, reason: str) -> Iterator[bytes]:
-        """Gaps for items that are lost and that a reader does not have. `born`: its state for streams it does not
-        know."""
+        """Gaps for lost items that a reader does not have. `born`: its positions for streams that it does not know."""
         for stream, floor in self._floor.items():
             had = known.get(stream, born.get(stream, 0))
             if had < floor:
@@ -230,19 +230,19 @@ class Feed:
         self.room, self._session, self._history_max = room, session, history_max
         self.ring = Ring(history_max, bytes_max)
         self.readers: set[Callable[[], None]] = set()
-        """Each is called when there are items for it."""
+        """Callbacks of the readers, called when there are new items."""
         self.idle_since: float | None = None
-        """The time since it has no reader; None while it has some."""
+        """Time since it has no reader; None while it has readers."""
         self.history = True
-        """Whether its user may see messages of before."""
+        """True: its user may see earlier messages."""
         self.ended: muster.MusterError | None = None
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the room is joined and its history is there."""
+        """Completed once the room is joined and its history has arrived."""
         self._task = asyncio.create_task(self._run())
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether no further item will come."""
         return self._task.done()
 
     def wake(self) -> None:
@@ -270,7 +270,7 @@ class Feed:
                 await session.left(reader)
             if not self.joined.done():
                 self.joined.set_exception(self.ended or muster.Closed("the room was left"))
-                self.joined.exception()  # marks it as retrieved: perhaps nothing waits for it
+                self.joined.exception()  # marks it as retrieved, since perhaps nothing waits for it
             self.wake()
 
     async def _read(self, client: muster.Client) -> None:
@@ -281,7 +281,7 @@ class Feed:
                 break
             except muster.Refused as error:
                 if error.code == "not_allowed" and count:
-                    count, self.history = 0, False  # perhaps the user may read, and not see what was before
+                    count, self.history = 0, False  # perhaps the user may read the room, but not its history
                 elif error.code == "too_much_history" and count:
                     count //= 2
                 else:

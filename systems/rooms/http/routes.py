@@ -1,6 +1,6 @@
 """The rooms' routes over HTTP: publish, history, event streams, members, commands, rooms.
 
-The keys, limits and idempotency are the base's (`systems/http/`); `service.py` does the work of the routes.
+The base owns keys, limits and idempotency (`systems/http/`); `service.py` does the work of the routes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,8 +31,8 @@ from muster_server.systems.rooms.http.streams import RoomStream
 
 MESSAGES: Final = "/rooms/{room:str}/messages"
 EVENTS: Final = "text/event-stream"
-ONE: Final = "One message as it is"
-BATCH: Final = "A message a line, each as in application/json"
+ONE: Final = "One message, unchanged"
+BATCH: Final = "One message per line, each as in application/json"
 
 
 ROOM: Final = "The room's name, percent-encoded: `sports:final`, `a%2Fb`"
@@ -58,8 +58,8 @@ async def publish(
 ) -> Response[bytes]:
     """Publish one message or a batch.
 
-    Any body is one message as it is; `application/json` is `{"data": ...}`, or an array of these or of strings;
-    `application/x-ndjson` has one of these a line. The answer comes once the room's owner has numbered the messages.
+    Any body is one message, unchanged; `application/json` is `{"data": ...}`, or an array of these or of strings;
+    `application/x-ndjson` has one of these per line. The answer comes once the room's owner has numbered the messages.
     """
     name = room_name(room)
     caller.need("publish", name)
@@ -70,7 +70,7 @@ async def publish(
         if is_batch(body, kind):
             data = batch(body, kind)
             if len(data) > service.options.batch_max:
-                raise Nothing(Problem("too_long", f"a batch has at most {service.options.batch_max} messages"))
+                raise Nothing(Problem("too_long", f"too many messages in a batch (limit {service.options.batch_max})"))
             _spend(caller, len(data))
             return batch_answer(await service.publish(caller, name, data) if data else [])
         data = [one(body, kind)]
@@ -89,7 +89,7 @@ async def publish(
         200: ResponseSpec(
             Last,
             generate_examples=False,
-            description="The last messages; with `Accept: text/event-stream` all from now on",
+            description="The last messages; with `Accept: text/event-stream` all messages from now on",
         ),
         **problems(400, 401, 403, 429, 503, 504),
     },
@@ -100,32 +100,32 @@ async def messages(
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
     history: Annotated[
-        int | None, QueryParameter(ge=0, le=65_536, description="So many of the last messages: 100, of a stream none")
+        int | None, QueryParameter(ge=0, le=65_536, description="Number of last messages; default 100, for a stream 0")
     ] = None,
     last_event_id: Annotated[
-        str | None, HeaderParameter(name="Last-Event-ID", description="Go on after this event of a stream")
+        str | None, HeaderParameter(name="Last-Event-ID", description="Resume after this event of a stream")
     ] = None,
 ) -> Response[Any]:
-    """The last messages as JSON; with `Accept: text/event-stream` messages as they come.
+    """The last messages as JSON; with `Accept: text/event-stream` messages as they arrive.
 
-    Events: a message without a name, `gap` for what is known to be missing, `command`, and `goodbye` before the end.
-    Their ids are positions; `Last-Event-ID` goes on from one.
+    Events: a message has no event name, `gap` reports missing messages, `command` a command, and `goodbye` comes before
+    the end. Their ids are positions; `Last-Event-ID` resumes after one.
     """
     name = room_name(room)
     streams = "text/event-stream" in request.headers.get("accept", "")
     caller.need("read" if streams else "history", name)
     if history is not None and history > service.options.history_max:
-        raise Problem("too_much_history", f"at most {service.options.history_max} messages are kept")
+        raise Problem("too_much_history", f"too much history requested (limit {service.options.history_max} messages)")
     known = None
     if streams and last_event_id:
         try:
             known = parse_id(last_event_id)
         except ValueError:
-            raise Problem("bad_request", "Last-Event-ID: is not the id of an event of a room") from None
+            raise Problem("bad_request", "invalid Last-Event-ID (expected the id of an event of a room)") from None
     feed = await service.feed(caller, name)
     ring = feed.ring
     if not feed.history and (history or not streams):
-        raise Problem("not_allowed", f"{caller.name} may not see the history of {name}"[:400])
+        raise Problem("not_allowed", f"{caller.name} may not read the history of {name}"[:400])
     if streams:
         if known is None:
             gaps, cursor = b"", ring.newest(history or 0)
@@ -174,9 +174,9 @@ async def members(
     room: Room,
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
-    ids: Annotated[bool, QueryParameter(description="Also the users, at most 100")] = False,
-    start: Annotated[str, QueryParameter(pattern=r"^[0-9]{1,20}\Z", description="The first user to name")] = "0",
-    wait: Annotated[float, QueryParameter(gt=0, le=60, description="Seconds that gateways have to answer")] = 1.0,
+    ids: Annotated[bool, QueryParameter(description="Also list the users, at most 100")] = False,
+    start: Annotated[str, QueryParameter(pattern=r"^[0-9]{1,20}\Z", description="The first user of the list")] = "0",
+    wait: Annotated[float, QueryParameter(gt=0, le=60, description="Limit of the wait for gateways, in seconds")] = 1.0,
 ) -> Response[bytes]:
     """Count a room's members over all gateways. A user with two clients counts twice."""
     name = room_name(room)
@@ -197,7 +197,7 @@ async def members(
     status_code=200,
     opt={"body": Body((JsonMessage, str), {"*/*": ONE})},
     responses={
-        200: success(Outcome, "What came of it"),
+        200: success(Outcome, "The outcome of the command"),
         **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
@@ -206,10 +206,12 @@ async def command(
     room: Room,
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
-    expires: Annotated[float, QueryParameter(gt=0, le=COMMAND_S_MAX, description="Seconds to try for")] = 5.0,
+    expires: Annotated[
+        float, QueryParameter(gt=0, le=COMMAND_S_MAX, description="Lifetime of the command in seconds")
+    ] = 5.0,
     idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
-    """Have every member of a room told, each once, and learn what came of it. The body is as that of one message."""
+    """Send a command to every member of a room, once each, and return the outcome. The body is that of one message."""
     name = room_name(room)
     caller.need("command", name)
     body = await request.body()
@@ -239,10 +241,10 @@ async def rooms(
     request: AnyRequest,
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Rooms to tell")] = 100,
-    offset: Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Rooms to pass over")] = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of rooms to list")] = 100,
+    offset: Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Number of rooms to skip")] = 0,
 ) -> Response[bytes]:
-    """Rooms that have members, or recent messages, by name, of those that the key may list."""
+    """List the rooms that have members or recent messages, by name, as far as the key may list them."""
     if caller.key is None or not any(scope.startswith("rooms:") for scope in caller.key.scopes):
         raise Problem("not_allowed", f"{caller.name} may not list rooms")
     found, truncated, partial = await service.listing.rooms()
@@ -256,7 +258,7 @@ class RoomsFace(Service):
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
 
-        def service(caller: NamedDependency[Caller]) -> Service:  # after it: at once costs a group of tasks a request
+        def service(caller: NamedDependency[Caller]) -> Service:  # sync: awaiting here costs a task group per request
             return self
 
         handlers = [publish, messages, direct, members, command, rooms]

@@ -33,9 +33,9 @@ CODES: Final[Mapping[str, str]] = {
     "busy": "busy",
     "too_many_rooms": "busy",
 }
-"""By the code of the library's error; all others are `unavailable`."""
+"""Problem codes by the code of the library's error; all others are `unavailable`."""
 ENDS: Final = ("left", "stalled", "draining", "revoked", "expired", "unavailable", "cancelled", "defect")
-"""Reasons for which streams end; the codes of errors come besides."""
+"""Reasons of a stream's end, besides the codes of errors."""
 
 
 class Service:
@@ -52,9 +52,9 @@ class Service:
         self.listing = Listing(base.nodes)
         self.ready = self.draining = False
         gauge = base.counts.gauge
-        gauge("http_streams", "Event streams that are open", lambda: len(self._streams))
-        gauge("http_rooms", "Rooms that are read", lambda: len(self._feeds))
-        gauge("http_room_bytes", "Memory of the rings of rooms that are read", self._ring_bytes)
+        gauge("http_streams", "Open event streams", lambda: len(self._streams))
+        gauge("http_rooms", "Rooms that have readers", lambda: len(self._feeds))
+        gauge("http_room_bytes", "Memory of the rings of rooms that have readers", self._ring_bytes)
         gauge("http_sessions", "Users with sessions", lambda: len(self._sessions))
         self.sent(0)
         for reason in ENDS:
@@ -64,7 +64,7 @@ class Service:
 
     @property
     def options(self) -> HttpOptions:
-        """The present ones."""
+        """The current options."""
         return self.base.options
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -105,17 +105,17 @@ class Service:
         return sum(feed.ring.bytes for feed in self._feeds.values())
 
     async def _open_own(self) -> None:
-        """Reach the servers with the process's own client, however long it takes."""
+        """Connect the process's own client, however long it takes."""
         while not self.ready:
             try:
                 await self._sessions.own.publisher()
                 self.ready = True
             except muster.MusterError as error:
-                self.base.log.warning("the servers do not answer yet", why=str(error))
+                self.base.log.warning("waiting for the servers", why=str(error))
                 await asyncio.sleep(OWN_AGAIN_S)
 
     async def _sweep(self) -> None:
-        """Leave unread rooms, close idle sessions, and let quiet streams send heartbeats."""
+        """Leave rooms without readers, close idle sessions, and let quiet streams send heartbeats."""
         loop = asyncio.get_running_loop()
         beat = loop.time() + self.options.heartbeat_s
         while True:
@@ -137,7 +137,7 @@ class Service:
                 for stream in self._streams:
                     stream.beat()
 
-    # --- what routes ask ----------------------------------------------------------------------------------------
+    # --- for routes --------------------------------------------------------------------------------------------
 
     def session(self, caller: Caller) -> Session:
         """The caller's session. Raises `Problem`."""
@@ -152,7 +152,7 @@ class Service:
         feed = self._feeds.get((caller.token, name))
         if feed is None or feed.over:
             if len(self._feeds) >= self.options.rooms_max and not await self._leave_one():
-                raise Problem("busy", "too many rooms are read at once")
+                raise Problem("busy", "too many rooms have readers at once")
             options = self.options
             feed = Feed(name, self.session(caller), options.history_max, options.room_bytes_max)
             self._feeds[caller.token, name] = feed
@@ -194,7 +194,7 @@ class Service:
         stream.source.idle_since = None
 
     def close(self, stream: Stream, reason: str) -> None:
-        """A stream has ended."""
+        """Remove a stream that has ended."""
         self._streams.discard(stream)
         source = stream.source
         source.readers.discard(stream.wake)
@@ -241,7 +241,7 @@ class Service:
         return found
 
     async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]]) -> Any:
-        """Ask through the caller's client. Raises `Problem`, or `Nothing` if nothing was done."""
+        """Call a function with the caller's client. Raises `Problem`, or `Nothing` if nothing was done."""
         session = self.session(caller)
         session.users += 1
         try:
@@ -256,7 +256,7 @@ class Service:
 
 
 def problem(error: muster.MusterError, caller: Caller) -> Problem:
-    """An error of the room plane as a problem."""
+    """Convert an error of rooms to a problem."""
     code = CODES.get(error.code, "unavailable")
     if error.code == "bad_credential" and caller.token is not None:
         code = "bad_credential"

@@ -1,4 +1,4 @@
-"""Clients of the room plane for callers over HTTP: those of the process itself, and those of users by their tokens.
+"""Clients of rooms for callers over HTTP: those of the process itself, and those of users by their tokens.
 
 Opens a client when it is first needed, closes it when its user is idle, and bounds the number of users. Knows no HTTP.
 """
@@ -16,13 +16,13 @@ from muster.instance import Endpoint
 SWEEP_S: Final = 1.0
 OWN_BUFFER_BYTES: Final = 8 << 20
 USER_BUFFER_BYTES: Final = 256 << 10
-"""A user's sockets and unread messages are small: there may be a thousand users."""
+"""Limit of a user's unread bytes; small, because there may be a thousand users."""
 
 Target = str | muster.Address
 
 
 class Session:
-    """One caller's clients: one that publishes, and one that reads for every 256 rooms.
+    """One caller's clients: one that publishes, and one that reads per 256 rooms.
 
     A message to the user counts as delivered once a stream of the user has it: a client alone takes none.
     """
@@ -36,7 +36,7 @@ class Session:
         self.used = 0.0
         """The time of its last use."""
         self.users = 0
-        """Requests and rooms that use it now."""
+        """Requests and rooms that use the session now."""
         self.closed = False
 
     async def publisher(self) -> muster.Client:
@@ -48,7 +48,7 @@ class Session:
         return self._publisher
 
     async def reader(self) -> muster.Client:
-        """A client with a place for one more room, until `left`. Raises `MusterError`."""
+        """A client that can join one more room, until `left`. Raises `MusterError`."""
         async with self._opening:
             for reader in self._readers:
                 if not reader.closed and self._rooms[reader] < ROOMS_MAX:
@@ -60,7 +60,7 @@ class Session:
             return reader
 
     async def left(self, reader: muster.Client) -> None:
-        """Release the place of a room; a client without rooms is closed, except the last one."""
+        """Release a room of a client; a client without rooms is closed, except the last one."""
         self._rooms[reader] -= 1
         if reader.closed or (not self._rooms[reader] and len(self._readers) > 1):
             self._readers.remove(reader)
@@ -74,7 +74,7 @@ class Session:
             client.redirect(muster.Address(address.gateways, address.proxies, self._token or address.token))
 
     def forget(self, client: muster.Client) -> None:
-        """Replace a client with an expired credential when it is next needed."""
+        """Mark a client with an expired credential to be replaced when it is next needed."""
         if client is self._publisher:
             self._publisher = None
 
@@ -92,7 +92,7 @@ class Session:
     async def _open(
         self, *, gateways: Sequence[Endpoint] | None = None, proxies: Sequence[Endpoint] | None = None
     ) -> muster.Client:
-        if isinstance(self._where, muster.Address):  # it is no mistake of a client to get no servers
+        if isinstance(self._where, muster.Address):  # a missing list of servers is no mistake of the caller
             if gateways is None and not self._where.gateways:
                 raise muster.Unavailable("no gateway is known yet")
             if proxies is None and not self._where.proxies:
@@ -112,12 +112,12 @@ class Session:
 async def _close(client: muster.Client) -> None:
     try:
         await client.close(timeout=1.0)
-    except muster.MusterError:  # it is closed, and its publishers were told
+    except muster.MusterError:  # it is closed, and its publishers have got the error
         return
 
 
 class Full(Exception):
-    """All places are held by active users."""
+    """The limit is reached, and all sessions are in use."""
 
 
 class Sessions:
@@ -129,7 +129,7 @@ class Sessions:
         self._where, self._users_max, self._idle_s, self._clock = where, users_max, idle_s, clock
         self.own = Session(where, None)
         self._users: OrderedDict[bytes, Session] = OrderedDict()
-        """In order of use, the latest last."""
+        """Sessions in order of use, the latest last."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:

@@ -121,7 +121,7 @@ class Stream:
             self._streams.close(self, reason)
 
     def _ended(self) -> str:
-        """The reason for the stream to end now; empty while it goes on."""
+        """The reason for which the stream must end now; empty while it continues."""
         if self._streams.draining:
             return "draining"
         if not self.may():

@@ -46,9 +46,17 @@ MISTAKES: Final = [
     (("up", "--loss", "2.5"), 78, "--loss: faults.loss = 2.5"),
     (("up", "--gateways", "0"), 78, "--gateways: up.gateways = 0"),
     (("up", "--gateways", "two"), 2, "--gateways"),
-    (("up", "--brokers", "3"), 78, "--brokers: up.brokers: 3 partitions are not a power of two from 1 to 256"),
-    (("up", "--brokers", "2x"), 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
-    (("up", "--routers", "1x17"), 78, "--routers: up.routers: 17 replicas are not 1 to 16"),
+    (
+        ("up", "--brokers", "3"),
+        78,
+        "--brokers: up.brokers: invalid number of partitions 3",
+    ),
+    (
+        ("up", "--brokers", "2x"),
+        78,
+        "--brokers: up.brokers: invalid size '2x' (expected PARTITIONSxREPLICAS",
+    ),
+    (("up", "--routers", "1x17"), 78, "--routers: up.routers: invalid number of replicas 17 (expected 1 to 16)"),
     (("status",), 69, "start one: muster up"),
     (("rooms", "ls"), 69, "start one: muster up"),
     (("rooms", "show", "demo"), 69, "start one: muster up"),
@@ -106,13 +114,13 @@ def test_the_key_of_a_node_is_made_once_and_its_public_part_printed(muster: Comm
 def test_nodes_of_one_folder_prove_no_identities(muster: Command) -> None:
     done = muster("up", MUSTER_CLUSTER__IDENTITY="required")
     assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
-    assert done.stderr.startswith("muster: cluster.identity: is for muster serve")
+    assert done.stderr.startswith("muster: cluster.identity: applies only to muster serve")
 
 
 @pytest.mark.parametrize("words", [["status"], ["up"]])
 def test_the_home_of_nobody_is_one_line(muster: Command, words: list[str]) -> None:
     done = muster(*words, MUSTER_INSTANCE__DIR="~nosuch/x")
-    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': no user has this home; write the whole path\n")
+    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': unknown user's home; write the full path\n")
 
 
 @pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b'{"paths": 1, "probed": 1, "left_out": 0}'])
@@ -146,7 +154,7 @@ def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(mu
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "muster: not enough memory, or `ulimit -v` is too low\n"),
+        (MemoryError(), "muster: not enough memory, or the limit `ulimit -v` is too low\n"),
         (ImportError("a.so: failed to map\nsegment"), "muster: cannot load: a.so: failed to map segment\n"),
     ],
 )

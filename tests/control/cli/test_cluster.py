@@ -73,7 +73,7 @@ def test_the_map_of_a_node_that_is_connected_says_who_is_registered() -> None:
 def test_a_growth_that_nobody_goes_on_with_is_said_to_stand_and_how_it_goes_on() -> None:
     growth = Growth(to=2, step="prepare", goal=4, coordinator="somebody", started=0.0)
     for step_s, said in (
-        (STANDS_S - 1, ["grows: ", "for 599 s", "if it stands still: "]),
+        (STANDS_S - 1, ["grows: ", "for 599 s", "if it makes no progress: "]),
         (1_234.0, ["stands: ", "1,234 s"]),
     ):
         line = growing("broker/main", 1, growth, step_s)

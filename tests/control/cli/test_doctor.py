@@ -43,7 +43,7 @@ def test_every_check_says_something_and_what_is_not_as_it_should_be_has_its_line
     assert {"configuration", "instance", "ports", "receive buffer", "clock", "versions", "Redis"} <= told
     assert len(told) > 20
     assert all(finding["mend"] for finding in found if finding["level"] in MENDED)
-    assert not [finding for finding in found if "could not be checked" in finding["text"]]
+    assert not [finding for finding in found if "the check failed" in finding["text"]]
     (about,) = [finding for finding in found if finding["check"] == "instance"]
     assert (about["level"], about["mend"]) == ("ok", "muster up")
 
@@ -65,7 +65,7 @@ def test_a_folder_in_nobodys_home_fails_and_the_rest_is_checked(muster: Command)
     found = findings(muster, code=1, MUSTER_INSTANCE__DIR="~nosuch/x")
     (about,) = [finding for finding in found if finding["check"] == "instance folder"]
     assert (about["level"], about["mend"]) == ("fail", "set instance.dir")
-    assert "no user has this home" in about["text"]
+    assert "unknown user's home" in about["text"]
     assert len(found) > 20
 
 
@@ -127,7 +127,7 @@ def test_what_does_not_end_is_said_to_and_held_up_by_nothing() -> None:
     found = examined({"one": hangs, "two": breaks, "three": lambda: [ok("three", "fine")]}, 2.0)
     never.set()
     assert [(each.check, each.level) for each in found] == [("one", "warn"), ("two", "warn"), ("three", "ok")]
-    assert [each.text for each in found[:2]] == ["did not end within 2 s", "could not be checked: no such thing"]
+    assert [each.text for each in found[:2]] == ["did not end within 2 s", "the check failed: no such thing"]
 
 
 def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

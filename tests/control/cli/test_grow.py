@@ -76,7 +76,7 @@ def test_brokers_double_twice_and_routers_once_and_their_nodes_are_started(muste
     again = muster("cluster", "grow", "router", "--to", "1")
     assert (again.returncode, again.stderr) == (
         1,
-        "muster: router has 2 partitions, and the number never falls\n",
+        "muster: router has 2 partitions; their number cannot be reduced\n",
     )
 
 
@@ -93,7 +93,7 @@ def test_what_is_killed_at_a_step_is_shown_resumed_and_undone_before_the_switch(
     assert "grows: broker/main, 1 to 2 partitions: prepare for " in muster("cluster", "show").stdout
     second = muster("cluster", "grow", "broker", "--to", "2")
     assert second.returncode == 75
-    assert "is under way (prepare): --resume goes on with it, --abort undoes it" in second.stderr
+    assert "is in progress (prepare): --resume continues it; --abort undoes it" in second.stderr
 
     undone = muster("cluster", "grow", "broker", "--abort")
     assert (undone.returncode, undone.stdout) == (0, "broker/main has 1 partition\n")
@@ -153,7 +153,7 @@ def test_ctrl_c_while_no_registry_answers_ends_it_with_one_line(tmp_path: Path, 
             growing.send_signal(signal.SIGINT)
             _, said = growing.communicate(timeout=PATIENT_S)
     assert (growing.returncode, said.count("\n")) == (75, 1), said
-    assert said.startswith("muster: the growth stands")
+    assert said.startswith("muster: the growth continues")
 
 
 def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].endswith(
         "cannot start: registry embedded: broker/main has 4 partitions, not 8 as up.brokers says; start it with 4, and "
-        f"muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to begin anew"
+        f"muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to start from scratch"
     )
 
 

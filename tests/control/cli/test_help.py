@@ -88,4 +88,4 @@ def test_no_help_text_loses_what_stands_in_brackets(capsys: pytest.CaptureFixtur
             assert Text.from_markup(getattr(other, "help", None) or "").plain == text, (path, text)
     assert brackets > 20
     assert cli.main(["presence", "who", "--help"]) == 0
-    assert "Ask this site [any]." in capsys.readouterr().out
+    assert "Ask only this site [any]." in capsys.readouterr().out

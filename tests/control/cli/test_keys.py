@@ -48,18 +48,18 @@ def test_without_identities_no_list_is_read(spec: Spec) -> None:
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [
-        ([f"7 gateway {MINE}", "8 gateway"], "line 2: '8 gateway' is not NUMBER ROLE PUBLIC-KEY"),
+        ([f"7 gateway {MINE}", "8 gateway"], "line 2: invalid line '8 gateway' (expected NUMBER ROLE PUBLIC-KEY)"),
         ([f"7 client {MINE}"], "line 1: 'client' is not one of router, broker, gateway, proxy"),
         ([f"0 gateway {MINE}"], "line 1: '0' is not a node number"),
         ([f"-7 gateway {MINE}"], "line 1: '-7' is not a node number"),
         ([f"4294967296 gateway {MINE}"], "line 1: '4294967296' is not a node number"),
         (["7 gateway key"], "line 1: 'key' is not hex"),
-        (["7 gateway abcd"], "line 1: a public key has 32 bytes, not 2"),
-        ([f"7 gateway {MINE}", f"8 broker {'00' * 32}"], f"line 2: {'00' * 32} is a weak key"),
+        (["7 gateway abcd"], "line 1: invalid length of a public key: 2 bytes (expected 32)"),
+        ([f"7 gateway {MINE}", f"8 broker {'00' * 32}"], f"line 2: {'00' * 32}weak key"),
         ([f"7 gateway {MINE}", f"7 broker {THEIRS}"], "line 2: node 7 is listed twice"),
-        ([f"7 gateway {MINE}", f"8 broker {MINE}"], "line 2: two nodes with one key"),
-        ([f"7 router {MINE}"], "the key of this gateway is that of a router there"),
-        ([f"7 gateway {THEIRS}"], f"this node is not in it; its line is: NUMBER gateway {MINE}"),
+        ([f"7 gateway {MINE}", f"8 broker {MINE}"], "line 2: two nodes have the same key"),
+        ([f"7 router {MINE}"], "of this gateway is listed as that of a router"),
+        ([f"7 gateway {THEIRS}"], f"this node is not listed; add the line: NUMBER gateway {MINE}"),
     ],
 )
 def test_a_list_that_says_nothing_certain_is_not_taken(spec: Spec, lines: list[str], wrong: str) -> None:
@@ -72,7 +72,7 @@ def test_a_list_that_says_nothing_certain_is_not_taken(spec: Spec, lines: list[s
 def test_a_node_that_has_a_number_is_not_another_one_in_the_list(spec: Spec) -> None:
     listing(spec, f"7 gateway {MINE}")
     assert cluster_keys(msgspec.structs.replace(spec, node=7)).allow
-    with pytest.raises(SpecError, match="this is node 8, and there it is 7"):
+    with pytest.raises(SpecError, match="this node has the number 8, but the file lists its key with 7"):
         cluster_keys(msgspec.structs.replace(spec, node=8))
 
 

@@ -184,7 +184,7 @@ def test_samples_of_which_none_came_in_time_are_said_to_be_missing(muster: Comma
     with muster.up():
         done = muster("top", "--json", "--for", "0.5")
     assert (done.returncode, done.stdout) == (75, "")
-    assert done.stderr == "muster: no sample within 0.5 s; try again, or for longer\n"
+    assert done.stderr == "muster: no sample within 0.5 s; try again, or with a longer time\n"
 
 
 def test_a_sample_is_a_table_or_a_document_and_several_are_lines(muster: Command) -> None:

@@ -20,7 +20,7 @@ KEY, OTHER = b"\x05" * 32, b"\x06" * 32
 PUBLIC = "ab" * 32
 ADDRESS = ("127.0.0.1", 7_400)
 NODE = Node(3, "gateway", "127.0.0.1", 7_001, client=ADDRESS, public_key=PUBLIC)
-SAID = "clients will not come: no good certificate"
+SAID = "no valid certificate, so clients will not connect"
 
 
 def spec(**changed: Any) -> Spec:

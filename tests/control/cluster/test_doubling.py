@@ -48,7 +48,7 @@ def reached(report: Report) -> str:
     waits = report.waits
     if any(wait.endswith("of grace") for wait in waits):
         return "grace"
-    deaf = any(wait.endswith(("to hear of it", "to run")) or wait.startswith("a replica of") for wait in waits)
+    deaf = any(wait.endswith(("to learn of it", "to run")) or wait.startswith("a replica of") for wait in waits)
     names = {
         "prepare": ("prepare", "running"),
         "switched": ("switch", "acks"),

@@ -47,7 +47,7 @@ async def test_what_is_so_already_is_a_success_and_less_is_refused(fleet: Fleet,
     assert await make().grow(1) == 1
     assert await make().grow(2) == 2
     assert await make().grow(2) == 2
-    with pytest.raises(UserError, match="broker/main has 2 partitions, and the number never falls"):
+    with pytest.raises(UserError, match="broker/main has 2 partitions; their number cannot be reduced"):
         await make().grow(1)
 
 
@@ -69,7 +69,9 @@ async def interrupted(fleet: Fleet, coordinator: Coordinator, step: str) -> None
 async def test_another_one_finishes_what_was_interrupted(fleet: Fleet, make: Make, step: str) -> None:
     await interrupted(fleet, make(), step)
     assert fleet.step() == step
-    with pytest.raises(UserError, match=rf"a growth to 2 partitions is under way \({step}\): --resume goes on with it"):
+    with pytest.raises(
+        UserError, match=rf"a growth to 2 partitions is in progress \({step}\): --resume goes on with it"
+    ):
         await make().grow(2)
     fleet.hold(3)
     assert await make().grow(None, resume=True) == 2
@@ -105,7 +107,7 @@ async def test_what_was_interrupted_between_two_doublings_still_knows_how_far_it
     coordinator = dies_once_it_wrote(make(), lambda: fleet.record().partitions == 2 and fleet.step() != "final")
     with pytest.raises(Killed):
         await coordinator.grow(4)
-    with pytest.raises(UserError, match=r"a growth to 4 partitions is under way \(prepare\): --resume goes on with it"):
+    with pytest.raises(UserError, match=r"a growth to 4 partitions is in progress \(prepare\): --resume continues it"):
         await make().grow(4)
     assert await make().grow(None, resume=True) == 4
     await until(lambda: fleet.agrees(4))
@@ -123,7 +125,7 @@ async def test_one_whose_next_doubling_is_given_up_at_once_does_not_begin_it_aga
         return done
 
     coordinator._write = overtaken  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="the growth to 4 partitions was given up meanwhile"):
+    with pytest.raises(UserError, match="the growth to 4 partitions was undone meanwhile"):
         await coordinator.grow(4)
     assert (fleet.record().partitions, fleet.step(), given_up) == (2, "none", [2])
 
@@ -151,7 +153,7 @@ async def test_of_two_coordinators_one_is_fenced_and_the_other_finishes(fleet: F
     first = asyncio.create_task(make().grow(2))
     await until(lambda: fleet.step() == "prepare")
     second = asyncio.create_task(make().grow(None, resume=True))
-    with pytest.raises(UserError, match="another muster cluster grow has taken it over"):
+    with pytest.raises(UserError, match="another muster cluster grow has taken over"):
         await first
     assert not second.done()
     fleet.hold(3)
@@ -170,7 +172,7 @@ async def test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(f
 
     stale = make(before=overtaken)
     stale._write = _late(stale)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="another muster cluster grow has taken it over"):
+    with pytest.raises(UserError, match="another muster cluster grow has taken over"):
         await stale.grow(2)
     assert await went[0] == 2
     await until(lambda: fleet.agrees(2))
@@ -198,7 +200,7 @@ async def test_of_many_who_begin_at_once_one_does(fleet: Fleet, make: Make) -> N
     assert every.count(2) == 1
     refused = [str(each) for each in every if isinstance(each, UserError)]
     assert len(refused) == 3
-    assert all("a growth to 2 partitions is under way" in each for each in refused)
+    assert all("a growth to 2 partitions is in progress" in each for each in refused)
     assert fleet.record().serial == 4
 
 
@@ -211,7 +213,7 @@ async def test_what_is_only_prepared_can_be_undone_and_begun_again(fleet: Fleet,
     await until(lambda: fleet.step() == "prepare" and 101 in fleet.players and fleet.players[101].enrolment.registered)
     await until(lambda: steps(fleet.players[2])[-1] == (1, 1))
     assert await make().abort() == 1
-    with pytest.raises(UserError, match="the growth to 2 partitions was given up meanwhile"):
+    with pytest.raises(UserError, match="the growth to 2 partitions was undone meanwhile"):
         await first
     await until(lambda: 101 not in fleet.players)
     await until(lambda: fleet.agrees(1))
@@ -239,7 +241,7 @@ async def test_one_that_stood_still_while_it_was_given_up_leaves_no_node_behind(
     await until(lambda: fleet.step() == "prepare")
     assert await make().abort() == 1
     goes_on.set()
-    with pytest.raises(UserError, match="the growth to 2 partitions was given up meanwhile"):
+    with pytest.raises(UserError, match="the growth to 2 partitions was undone meanwhile"):
         await stale
     assert calls == [("provide", 2), ("withdraw", 1)]
 
@@ -270,7 +272,7 @@ async def test_who_gives_up_ends_no_node_of_what_another_one_has_begun_since(fle
 
     await interrupted(fleet, make(), "prepare")
     aborting._write = overtaken  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"a growth to 2 partitions is under way \(prepare\), begun since"):
+    with pytest.raises(UserError, match=r"a growth to 2 partitions is in progress \(prepare\), begun since"):
         await aborting.abort()
     fleet.hold(3)
     assert await begun[0] == 2
@@ -305,11 +307,11 @@ async def test_who_is_registered_and_does_not_hear_holds_it_up_and_is_named_unti
         await until(lambda: 9 in fleet.players[1].states())
         with pytest.raises(
             UserError,
-            match=r"a growth to 2 partitions is under way \(prepare\) waits after 0\.5 s for gateway 9 to hear of it",
+            match=r"a growth to 2 partitions is in progress \(prepare\) still waiting after 0\.5 s for gateway 9 to learn",
         ):
             await make(patience_s=0.5).grow(2)
         growing = asyncio.create_task(make(tell=reports.append).grow(None, resume=True))
-        await until(lambda: reports and reports[-1].waits == ("gateway 9 to hear of it",))
+        await until(lambda: reports and reports[-1].waits == ("gateway 9 to learn of it",))
     assert await growing == 2, "its session is over"
 
 

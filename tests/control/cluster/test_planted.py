@@ -73,7 +73,7 @@ async def test_h10_a_step_that_follows_before_everyone_is_done_with_the_last_one
 async def test_h10_a_step_that_follows_before_everyone_has_heard_of_the_last_one(
     fleet: Fleet, make: Make, plant: Plant
 ) -> None:
-    plant(Coordinator, "_waits", without("to hear of it"))
+    plant(Coordinator, "_waits", without("to learn of it"))
     with red():
         await test_growth.test_who_is_registered_and_does_not_hear_holds_it_up_and_is_named_until_it_is_gone(
             fleet, make

@@ -36,7 +36,7 @@ def test_an_empty_secret_ends_the_start_with_one_line_that_mends_it(name: str, t
     with pytest.raises(ConfigError) as said:
         instance.prepare(place, ["gateway", "proxy"])
     assert str(said.value).startswith(f"{file}: ")
-    assert str(said.value).endswith("; remove it, and a start makes a new one")
+    assert str(said.value).endswith("; remove it, and the next start makes a new one")
     assert "\n" not in str(said.value)
     file.unlink()
     instance.prepare(place, ["gateway", "proxy"])
@@ -46,7 +46,7 @@ def test_a_secret_that_anybody_may_write_ends_the_start(tmp_path: Path) -> None:
     place = Folder(tmp_path / "folder")
     instance.prepare(place)
     place.cluster_secret.chmod(0o602)
-    with pytest.raises(ConfigError, match=r"cluster\.secret: any user may write it; remove it"):
+    with pytest.raises(ConfigError, match=r"cluster\.secret: any user can write it; remove it"):
         instance.prepare(place)
 
 
@@ -94,7 +94,7 @@ def test_an_empty_token_opens_nothing_and_is_named_at_both_ends(tmp_path: Path) 
     file.write_bytes(b" \n")
     with pytest.raises(Unavailable, match=r"token: is empty"):
         read_token(file)
-    with pytest.raises(SpecError, match=r"token: is empty, which would let everybody in"):
+    with pytest.raises(SpecError, match=r"token is empty, which would admit every client"):
         trust.shared_token(str(file))
 
 

@@ -60,9 +60,9 @@ def test_which_roles_share_a_process(text: str, found: list[tuple[str, ...]]) ->
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("", "'' is none of"),
-        ("apart,together", "'apart' is none of"),
-        ("gateway+prober", "'prober' is none of"),
+        ("", "invalid role ''"),
+        ("apart,together", "invalid role 'apart'"),
+        ("gateway+prober", "invalid role 'prober'"),
         ("gateway+proxy,proxy", "proxy is named twice"),
     ],
 )
@@ -242,7 +242,7 @@ async def test_each_node_hears_what_is_said_of_it_and_orders_are_its_own(hosts: 
         host.say(name="nobody", state="ready")
         host.say(name="one", ended=78)
         assert await one.wait() == 78
-    assert [line["event"] for line in logged] == ["reported what is no state of a node"] * 2
+    assert [line["event"] for line in logged] == ["reported an invalid state of a node"] * 2
     assert json.loads(await two.stdout.readline()) == {"state": "ready"}
     assert await one.stdout.read() == b""
     with pytest.raises(ProcessLookupError):

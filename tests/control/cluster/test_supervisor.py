@@ -273,7 +273,7 @@ async def test_a_system_that_cannot_start_keeps_no_other_one_back(
         told = {process.role: process for process in supervisor.record().processes}
         assert all(told[role].ready for role in ROLES if role in told and role != "likes")
         assert not told["likes"].ready
-        assert "is not USER:PASSWORD" in str(told["likes"].waits)
+        assert "expected USER:PASSWORD" in str(told["likes"].waits)
         async with muster.connect(instance.folder(config).path) as client:
             await client.publish("lobby", b"x")
         users.write_text("shop:secret\n")

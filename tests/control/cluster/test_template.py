@@ -137,6 +137,6 @@ async def test_nodes_that_start_at_once_are_all_there(template: Template) -> Non
 
 async def test_a_program_that_cannot_start_nodes_says_so() -> None:
     template = Template((sys.executable, "-c", "raise SystemExit(3)"))
-    with pytest.raises(UserError, match="the process that starts nodes ended with 3"):
+    with pytest.raises(UserError, match="the template process that starts nodes ended with code 3"):
         await template.start("node", [STAYS])
     await template.close()

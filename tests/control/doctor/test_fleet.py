@@ -26,27 +26,27 @@ def told(index: dict[str, dict[str, Any]], schedulers: dict[str, dict[str, Any]]
 
 def test_a_fleet_that_is_well_is_one_line() -> None:
     said = told({"index": INDEX, "index-1": INDEX}, {"scheduler": LEADS, "scheduler-1": FOLLOWS})
-    assert said == [("ok", "scheduler leads, 1,000 clients are there")]
+    assert said == [("ok", "scheduler leads, 1,000 clients are online")]
 
 
 @pytest.mark.parametrize(
     ("index", "lead", "level", "text"),
     [
-        ({"broker": "away"}, {}, "fail", "index has no MQTT broker"),
-        ({"clients": 900}, {}, "warn", "index knows 900 clients, another one 1,000"),
+        ({"broker": "away"}, {}, "fail", "index has no connection to an MQTT broker"),
+        ({"clients": 900}, {}, "warn", "index knows 900 clients, but another node 1,000"),
         ({"sessions": "17 wait"}, {}, "warn", "index: Redis does not answer, 17 wait"),
         ({}, {"leads": False}, "fail", "0 schedulers lead; one takes over within 4 s"),
         ({}, {"store": "no such table"}, "fail", "scheduler: no such table"),
-        ({}, {"broker": "away"}, "fail", "scheduler leads without an MQTT broker"),
+        ({}, {"broker": "away"}, "fail", "scheduler leads without a connection to an MQTT broker"),
         ({}, {"last_minute": MINUTE - 7}, "warn", "scheduler is 7 minutes behind the clock"),
-        ({}, {"last_minute": MINUTE + 3}, "warn", "the clock went back: no task runs for 3 minutes"),
+        ({}, {"last_minute": MINUTE + 3}, "warn", "the clock was set back: no task runs for 3 minutes"),
         (
             {},
             {"tasks_refused": 2, "refused": {"bad": "customer is 'gold'"}},
             "warn",
-            "2 tasks cannot be scheduled, as bad: customer is 'gold'",
+            "2 tasks cannot be scheduled, for example bad: customer is 'gold'",
         ),
-        ({}, {"index_nodes": [1]}, "warn", "scheduler has answers of 1 of 2 index nodes"),
+        ({}, {"index_nodes": [1]}, "warn", "scheduler gets answers of 1 of 2 index nodes"),
     ],
 )
 def test_each_trouble_is_named(index: dict[str, Any], lead: dict[str, Any], level: str, text: str) -> None:

@@ -23,7 +23,7 @@ def told(
 
 def test_off_is_as_it_should_be_and_says_what_it_means() -> None:
     (finding,) = judged(Cluster(), {}, {})
-    assert (finding.level, finding.text) == ("ok", "off: every holder of the cluster's secret may link as any node")
+    assert (finding.level, finding.text) == ("ok", "off: any process with the cluster's secret may link as any node")
 
 
 def test_a_list_that_has_every_key_of_this_machine_is_as_it_should_be(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_node_that_is_another_one_in_the_list_is_said(tmp_path: Path) -> None:
     (finding,) = told(file, f"8 gateway {KEY}\n", gate=(7, "gateway"))
     assert (finding.level, finding.text) == (
         "fail",
-        f"gate is 7 gateway, and by its key in {file} it is 8 gateway",
+        f"gate is 7 gateway, but {file} lists its key as 8 gateway",
     )
 
 
@@ -54,7 +54,7 @@ def test_a_step_before_required_warns_as_it_shuts_out_nobody(tmp_path: Path) -> 
     (finding,) = told(tmp_path / "nodes", f"7 gateway {KEY}\n", "offered")
     assert (finding.level, finding.text) == (
         "warn",
-        "offered: every holder of the cluster's secret may still link as any node",
+        "offered: any process with the cluster's secret may still link as any node",
     )
     assert 'identity = "required"' in finding.mend
 
@@ -62,6 +62,9 @@ def test_a_step_before_required_warns_as_it_shuts_out_nobody(tmp_path: Path) -> 
 def test_a_list_that_is_not_there_or_says_nothing_certain_fails(tmp_path: Path) -> None:
     file = tmp_path / "nodes"
     (finding,) = told(file, "7 gateway\n")
-    assert (finding.level, finding.text) == ("fail", f"{file}, line 1: '7 gateway' is not NUMBER ROLE PUBLIC-KEY")
+    assert (finding.level, finding.text) == (
+        "fail",
+        f"{file}, line 1: invalid line '7 gateway' (expected NUMBER ROLE PUBLIC-KEY)",
+    )
     (finding,) = judged(Cluster(identity="required"), {}, {})
     assert (finding.level, finding.text.partition(":")[0]) == ("fail", "cluster.nodes_file")

@@ -33,7 +33,10 @@ def snmp6(**counts: int) -> str:
 def test_a_smaller_buffer_than_asked_comes_with_the_line_that_allows_it() -> None:
     assert buffers("receive", 4 << 20, 4 << 20).level == "ok"
     short = buffers("receive", 4 << 20, 212_992)
-    assert (short.level, short.text) == ("warn", "sockets ask for 4 MiB and get 208 KiB: bursts cost repairs")
+    assert (short.level, short.text) == (
+        "warn",
+        "sockets request 4 MiB but get 208 KiB: bursts cause losses and repairs",
+    )
     assert short.mend.startswith("sysctl -w net.core.rmem_max=8388608,")
     assert buffers("send", 64 << 20, 0).mend.startswith("sysctl -w net.core.wmem_max=67108864,")
 
@@ -66,10 +69,10 @@ def test_losses_of_these_seconds_are_told_from_those_since_boot() -> None:
     before = snmp(1_000_000, 0, 9_000, 5_000, 9_000, 70, 0, 0, 0), snmp6(OutDatagrams=40)
     quiet = udp_now(before, (snmp(1_000_400, 0, 9_000, 5_000, 9_000, 70, 0, 0, 0), snmp6(OutDatagrams=140)), 1.5)
     assert (quiet.level, quiet.mend) == ("ok", "")
-    assert quiet.text == "0 of 400 datagrams that came, and 0 of 100 sends, were lost within these 1.5 s"
+    assert quiet.text == "0 of 400 received datagrams, and 0 of 100 sends, were lost within these 1.5 s"
     full = udp_now(before, (snmp(1_000_090, 0, 9_010, 5_050, 9_010, 120, 0, 0, 0), snmp6(OutDatagrams=40)), 1.5)
     assert full.level == "warn"
-    assert full.text.startswith("10 of 100 datagrams that came, and 50 of 100 sends, were lost")
+    assert full.text.startswith("10 of 100 received datagrams, and 50 of 100 sends, were lost")
     assert udp_now(("", ""), ("", ""), 1.5).level == "ok"
 
 
@@ -137,7 +140,7 @@ def test_a_wildcard_is_told_of_where_answers_may_leave_from_another_address() ->
     one, two = fib_trie(*LOOPBACKS, "192.0.2.2"), fib_trie(*LOOPBACKS, "192.0.2.10", "192.0.2.2")
     assert [each.level for each in wildcards(gateway, one, "")] == ["ok"]
     (fine,) = wildcards(named, two, "")
-    assert (fine.level, fine.text) == ("ok", "every address to listen at is a single one")
+    assert (fine.level, fine.text) == ("ok", "every configured address to listen on is a single one")
     (told,) = wildcards({**gateway, "proxy.bind": "0.0.0.0", "router.bind": "192.0.2.2"}, two, "")
     assert (told.check, told.level) == ("addresses", "warn")
     assert told.text.startswith("gateway.bind, proxy.bind: any of 192.0.2.2, 192.0.2.10; ")
@@ -175,7 +178,7 @@ def test_a_port_that_the_kernel_may_give_away_can_be_reserved() -> None:
 def test_a_registry_fails_when_none_of_its_servers_takes_connections() -> None:
     assert registry({"a:1": "", "b:1": ""}).level == "ok"
     some = registry({"a:1": "", "b:1": "Connection refused"})
-    assert (some.level, some.text) == ("warn", "of 2 servers these take no connection: b:1 (Connection refused)")
+    assert (some.level, some.text) == ("warn", "1 of 2 servers accept no connection: b:1 (Connection refused)")
     assert registry({"a:1": "timed out"}).level == "fail"
 
 

@@ -51,9 +51,9 @@ def test_who_does_not_serve_fails_and_who_was_started_again_is_told() -> None:
     again = [msgspec.structs.replace(each, **other.get(each.name, {})) for each in STANDING]
     found = {finding.text: finding.level for finding in nodes(again, said)}
     assert found == {
-        "router has no session with the registry; the last map stays in force": "warn",
+        "router has no session with the registry and uses the last map": "warn",
         "broker waits for the registry zk://h:1/a": "fail",
-        "broker was started again 2 times": "warn",
+        "broker was restarted 2 times": "warn",
         "gateway is not ready": "fail",
         "proxy does not answer": "fail",
     }

@@ -155,7 +155,7 @@ async def test_a_token_opens_every_page_but_those_of_probes() -> None:
     async with entered(AdminAccess(), b"canary-token") as process:
         for path in ("/healthz", "/readyz"):
             assert (await asyncio.to_thread(common.get, process, path))[0] == 200
-        with pytest.raises(UserError, match=r"router asks for another token; see admin\.token_file"):
+        with pytest.raises(UserError, match=r"router requires another token; see admin\.token_file"):
             await asyncio.to_thread(common.fetch, process, "/metrics")
 
 

@@ -127,7 +127,7 @@ async def test_nodes_are_known_by_their_names_and_each_step_of_a_growth_is_logge
         ("growth", "broker/main", "prepare"),
         ("growth", "broker/main", "switched"),
         ("growth", "broker/main", "final"),
-        ("growth is over", "broker/main", None),
+        ("growth has ended", "broker/main", None),
     ]
 
 
@@ -155,7 +155,7 @@ async def test_a_node_brings_number_and_epoch_to_a_registry_that_forgot_it_whate
     memory.wipe()
     assert (await life("gateway-a", 50.0))[0] == taken[0], "the number follows from the name"
     file.write_bytes(b"junk")
-    with pytest.raises(SpecError, match=r"number.json: no number and epoch: .*; delete it"):
+    with pytest.raises(SpecError, match=r"number.json: invalid number and epoch: .*; delete the file"):
         await life("gateway-a", 50.0)
 
 
@@ -173,7 +173,7 @@ async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believ
 
 
 async def test_the_first_one_that_asks_for_a_partition_too_many_is_told_which_key_says_how_many(begin: Begin) -> None:
-    said = "has 1 partitions, as serve.broker_partitions says where nobody has registered yet, there is no partition 3"
+    said = "has 1 partitions, by serve.broker_partitions, as no node has registered yet, so there is no partition 3"
     with pytest.raises(SpecError, match=said):
         await begin(2, "broker", 3, grown=True)
 
@@ -449,7 +449,7 @@ async def test_an_identity_that_is_somebody_elses_ends_the_start_in_one_line(beg
 @pytest.mark.parametrize(
     ("where", "wrong"),
     [
-        ({"url": "zk://h"}, "registry.url: 'h' in 'zk://h' is not HOST:PORT"),
+        ({"url": "zk://h"}, "registry.url: invalid server 'h' in 'zk://h' (expected HOST:PORT)"),
         (
             {"url": "zk://h:1", "auth": "digest", "user": "me", "password_file": "/none"},
             "registry.password_file: /none",

@@ -70,7 +70,7 @@ def test_links_are_chosen_by_role_by_node_and_by_badness(wanted: Wanted, shown: 
 
 
 def test_a_node_that_is_not_there_is_told() -> None:
-    with pytest.raises(UserError, match="--of: there is no node nobody; muster status shows them"):
+    with pytest.raises(UserError, match="--of: there is no node nobody; muster status lists all"):
         Wanted(node="nobody").of([], NODES)
 
 
@@ -156,7 +156,7 @@ def test_a_prober_that_has_just_begun_is_said_and_fails_nobody_but_who_checks(
 ) -> None:
     begun = Probed((), paths=4, left_out=0)
     assert name_unknown(begun, check=False) == 0
-    assert "of 4 paths nothing is known yet" in capsys.readouterr().err
+    assert "no results yet for 4 paths" in capsys.readouterr().err
     assert name_unknown(begun, check=True) == 75
     assert name_unknown(None, check=True) == 0
     assert name_unknown(Probed((), paths=0, left_out=2), check=False) == 75

@@ -366,7 +366,7 @@ async def test_who_only_reads_does_not_bring_a_former_cluster_s_count_into_a_new
     for number, each in enumerate(routers, 1):
         each.announce(f"router-{number}", template(number, "router", partition=number - 1), partitions=2)
         await each.settled()
-    await until(lambda: "never falls" in former.refused.get("router/partition_num", ""))
+    await until(lambda: "must not fall" in former.refused.get("router/partition_num", ""))
     await asyncio.sleep(2 * MEND_S)
     await former.again()
     entry = await tree.get(path)

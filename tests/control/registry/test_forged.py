@@ -100,22 +100,22 @@ ENTRIES: Final = [
     (b"nonsense", "malformed"),
     (b"", "truncated"),
     (b"\xff\xfe\x00", "malformed"),
-    (broker(host="\udcff".encode("utf-8", "surrogatepass").decode("latin-1")), "is no address"),
+    (broker(host="\udcff".encode("utf-8", "surrogatepass").decode("latin-1")), "invalid address"),
     (b'{"node":9,"role":"broker","host":"\xff\xff","link_port":1,"cluster":"chat"}', "utf-8"),
     (broker(link_port=0), "no port for links"),
     (broker(link_port=99_999), "<= 65535"),
     (broker(link_port="7009"), "Expected `int`"),
-    (broker(host="everywhere"), "is no address"),
-    (broker(host="0.0.0.0"), "not the address of a process"),
+    (broker(host="everywhere"), "invalid address"),
+    (broker(host="0.0.0.0"), "cannot be the address of a process"),
     (broker(host="127.0.0.1" * 20), "length <= 64"),
     (broker(client=["127.0.0.1", 0]), ">= 1"),
-    (broker(admin=["::", 7_490]), "not the address of a process"),
+    (broker(admin=["::", 7_490]), "cannot be the address of a process"),
     (broker(cluster="main"), "broker/main"),
     (broker(partition=1), "in partition 1"),
     (broker(partition=-1), ">= 0"),
     (broker(node=0), ">= 1"),
     (broker(epoch=1 << 32), "<= 4294967295"),
-    (broker(version="x" * 60_000), "are the most"),
+    (broker(version="x" * 60_000), "too long"),
 ]
 
 
@@ -163,11 +163,11 @@ async def test_who_claims_to_be_a_later_process_of_a_name_is_believed_only_where
 GROWTH: Final = '{"partitions":%d,"serial":%d,"growth":{"to":%d,"step":"%s","goal":%d,"coordinator":"x"}}'
 RECORDS: Final = [
     (b"nonsense", "malformed"),
-    (b'{"partitions":3}', "not a power of two"),
+    (b'{"partitions":3}', "expected a power of two"),
     (b'{"partitions":0}', ">= 1"),
     (b'{"partitions":512}', "<= 256"),
     (b'{"partitions":"2"}', "Expected `int`"),
-    (b'{"partitions":1' + b" " * 60_000 + b"}", "are the most"),
+    (b'{"partitions":1' + b" " * 60_000 + b"}", "too long"),
 ]
 
 
@@ -175,15 +175,15 @@ RECORDS: Final = [
 async def test_counts_and_growths_of_any_layer_that_cannot_be_are_refused(cluster: Cluster, of: str) -> None:
     now = COUNTS[of]
     growths = [
-        (GROWTH % (now, 1, 8 * now, "prepare", 8 * now), "a growth doubles"),
+        (GROWTH % (now, 1, 8 * now, "prepare", 8 * now), "a growth must double"),
         (GROWTH % (now, 1, 2 * now, "prepare", 6), "that ends with 6"),
-        (GROWTH % (now, 0, 2 * now, "prepare", 2 * now), "without a serial number"),
+        (GROWTH % (now, 0, 2 * now, "prepare", 2 * now), "has no serial number"),
         (GROWTH % (now, 1, 2 * now, "leap", 2 * now), "Invalid enum value"),
         (GROWTH % (now, 1, 2 * now, "prepare", 512), "<= 256"),
     ]
     wide = [
-        (Count(256), "none runs of"),
-        (Count(2 * now, serial=7), "none runs of"),
+        (Count(256), "no replica of"),
+        (Count(2 * now, serial=7), "no replica of"),
         (Count(now, serial=1 << 31), "after"),
     ]
     records = [
@@ -201,13 +201,13 @@ async def test_counts_and_growths_of_any_layer_that_cannot_be_are_refused(cluste
     await cluster.write(f"{of}/partition{now}/owner", encode(owner))
     await cluster.write(f"{of}/partition_num", encode(Count(2 * now, serial=7)))
     await until(lambda: owner in cluster.watching.snapshot.nodes, PATIENT_S)
-    await cluster.refused(f"{of}/partition_num", encode(Count(now, serial=9)), "the number never falls")
+    await cluster.refused(f"{of}/partition_num", encode(Count(now, serial=9)), "the number must not fall")
 
 
 async def test_a_count_where_no_layer_is_is_refused(cluster: Cluster) -> None:
     growing = encode(Count(1, 1, Growth(2, "prepare", 2, "x")))
     for of in ("router/partition0", "broker/chat/partition0", "proxy", "gateway"):
-        await cluster.refused(f"{of}/partition_num", growing, "no count belongs here")
+        await cluster.refused(f"{of}/partition_num", growing, "unexpected count at this path")
     await cluster.lives()
 
 
@@ -251,5 +251,5 @@ async def test_what_only_a_stranger_to_muster_writes_into_zookeeper_holds_up_nob
         client.stop()
         client.close()
     await until(lambda: len(cluster.watching.refused) == len(odd) + 2, PATIENT_S)
-    assert cluster.watching.refused["broker/chat/partition0/large"] == "1000000 bytes, 4096 are the most"
+    assert cluster.watching.refused["broker/chat/partition0/large"] == "message too long: 1000000 bytes (limit 4096)"
     await cluster.lives()

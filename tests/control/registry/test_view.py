@@ -98,15 +98,15 @@ def test_an_engine_gets_the_brokers_of_its_cluster(view: View) -> None:
         (b'{"node": 0, "role": "broker", "host": "127.0.0.1", "link_port": 1}', ">= 1"),
         (b'{"node": 4294967296, "role": "broker", "host": "127.0.0.1", "link_port": 1}', "<= 4294967295"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 65536}', "<= 65535"),
-        (b'{"node": 2, "role": "queen", "host": "127.0.0.1", "link_port": 1}', "says that it is a queen"),
-        (b'{"node": 2, "role": "router", "host": "127.0.0.1", "link_port": 1}', "says that it is a router"),
-        (b'{"node": 2, "role": "broker", "host": "example.org", "link_port": 1}', "no address"),
-        (b'{"node": 2, "role": "broker", "host": "0.0.0.0", "link_port": 1}', "not the address of a process"),
+        (b'{"node": 2, "role": "queen", "host": "127.0.0.1", "link_port": 1}', "has the role queen"),
+        (b'{"node": 2, "role": "router", "host": "127.0.0.1", "link_port": 1}', "has the role router"),
+        (b'{"node": 2, "role": "broker", "host": "example.org", "link_port": 1}', "invalid address"),
+        (b'{"node": 2, "role": "broker", "host": "0.0.0.0", "link_port": 1}', "cannot be the address of a process"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "state": "glad"}', "Invalid enum"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "partition": 1}', "in partition 1"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "cluster": "b"}', "broker/b"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "public_key": "x"}', "public_key"),
-        (b'{"node": 2' + b" " * VALUE_MAX + b"}", f"{VALUE_MAX} are the most"),
+        (b'{"node": 2' + b" " * VALUE_MAX + b"}", f"limit {VALUE_MAX}"),
     ],
 )
 def test_a_broken_value_is_said_once_and_the_last_good_one_stays(
@@ -131,7 +131,7 @@ def test_a_flood_of_broken_values_is_a_few_lines(view: View, lines: list[Any]) -
     view.take(reading(proxy(1)) | flood, 0.0)
     view.take(reading(proxy(1)) | flood, 1.0)
     assert (numbers(view), len(view.refused), view.refusals) == ([1], 10 * SAID_MAX, 10 * SAID_MAX)
-    assert [line["event"] for line in lines] == ["registry: refused"] * SAID_MAX + ["registry: refused more"]
+    assert [line["event"] for line in lines] == ["registry: refused"] * SAID_MAX + ["registry: refused further values"]
     assert lines[-1]["values"] == 9 * SAID_MAX
 
 
@@ -155,10 +155,10 @@ def test_what_was_never_good_is_not_there(view: View, lines: list[Any]) -> None:
     ("forged", "cause"),
     [
         (b"4", "Expected `object`"),
-        (b'{"partitions": 3}', "not a power of two"),
+        (b'{"partitions": 3}', "expected a power of two"),
         (b'{"partitions": 0}', ">= 1"),
         (b'{"partitions": 512}', "<= 256"),
-        (b'{"partitions": 1}', "never falls"),
+        (b'{"partitions": 1}', "must not fall"),
         (b'{"partitions": 2.0}', "Expected `int`"),
     ],
 )
@@ -219,7 +219,7 @@ def test_no_partition_loses_its_owner_by_a_count_that_gives_its_rooms_to_nobody(
     for nodes in (owners, (*owners, broker(5, 3, state="init"))):
         view.take(growing(record, *nodes), 1.0)
         assert view.snapshot.counts is good.counts or view.snapshot.counts == good.counts
-        assert view.refused[RECORD] == "4 partitions, and none runs of 3, whose rooms others have"
+        assert view.refused[RECORD] == "4 partitions, but no replica of 3 runs, and other partitions have its rooms"
     assert view.take(growing(record, *owners, broker(5, 3)), 2.0)
     assert view.snapshot.counts["broker/main"].used == 4
     assert view.refused == {}
@@ -245,25 +245,25 @@ def test_partitions_that_nobody_owned_may_be_more_with_nobody_in_them(view: View
 @pytest.mark.parametrize(
     ("before", "forged", "cause"),
     [
-        (COUNTS[RECORD], PREPARED.replace(b'"to":4', b'"to":8'), "a growth doubles"),
-        (COUNTS[RECORD], PREPARED.replace(b'"to":4', b'"to":3'), "a growth doubles"),
+        (COUNTS[RECORD], PREPARED.replace(b'"to":4', b'"to":8'), "a growth must double"),
+        (COUNTS[RECORD], PREPARED.replace(b'"to":4', b'"to":3'), "a growth must double"),
         (COUNTS[RECORD], PREPARED.replace(b'"goal":8', b'"goal":6'), "that ends with 6"),
         (COUNTS[RECORD], PREPARED.replace(b'"goal":8', b'"goal":2'), "that ends with 2"),
         (COUNTS[RECORD], PREPARED.replace(b"prepare", b"dance"), "Invalid enum value"),
         (COUNTS[RECORD], PREPARED.replace(b'"serial":4', b'"serial":-4'), ">= 0"),
-        (COUNTS[RECORD], PREPARED.replace(b'"serial":4,', b""), "without a serial number"),
+        (COUNTS[RECORD], PREPARED.replace(b'"serial":4,', b""), "has no serial number"),
         (COUNTS[RECORD], PREPARED.replace(b'"coordinator":"a"', b'"coordinator":""'), "length >= 1"),
         (COUNTS[RECORD], PREPARED.replace(b'"growth":{', b'"growth":[{'), "got `array`"),
-        (COUNTS[RECORD], FINAL.replace(b'"to":4', b'"to":8'), "a growth doubles"),
+        (COUNTS[RECORD], FINAL.replace(b'"to":4', b'"to":8'), "a growth must double"),
         (PREPARED, COUNTS[RECORD], "serial number 0 after 4"),
         (PREPARED, PREPARED.replace(b'"a"', b'"b"'), "serial number 4 after 4"),
         (SWITCHED, PREPARED, "serial number 4 after 5"),
         (SWITCHED, PREPARED.replace(b'"serial":4', b'"serial":9'), "was switched already"),
         (SWITCHED, b'{"partitions":2,"serial":9}', "2 partitions after the switch to 4"),
-        (FINAL, SWITCHED.replace(b'"serial":5', b'"serial":9'), "the number never falls"),
-        (FINAL, PREPARED.replace(b'"serial":4', b'"serial":9'), "the number never falls"),
+        (FINAL, SWITCHED.replace(b'"serial":5', b'"serial":9'), "the number must not fall"),
+        (FINAL, PREPARED.replace(b'"serial":4', b'"serial":9'), "the number must not fall"),
         (GROWN, b'{"partitions":4}', "serial number 0 after 7"),
-        (GROWN, b'{"partitions":2,"serial":9}', "the number never falls"),
+        (GROWN, b'{"partitions":2,"serial":9}', "the number must not fall"),
         (GROWN, b'{"partitions":4,"serial":4294967295}', "serial number 4294967295 after 7"),
         (GROWN, b'{"partitions":4,"serial":65544}', "serial number 65544 after 7"),
     ],
@@ -387,7 +387,7 @@ def test_the_first_count_that_is_read_is_not_believed_against_all_who_go_by_anot
     view.take(forged, 0.0)
     assert path in view.refused
     assert numbers(view) == [3], "of whose layer nothing is known yet"
-    assert "all who are registered go by 1" in lines[0]["cause"]
+    assert "all registered nodes use 1" in lines[0]["cause"]
     view.take(forged | {path: b'{"partitions":1}'}, 1.0)
     assert (view.refused, numbers(view)) == ({}, [1, 2, 3])
     assert all(node.among == 0 for node in view.snapshot.nodes), "it is no part of the map"

@@ -129,7 +129,7 @@ async def test_a_node_that_is_about_to_end_is_one_that_does_not_answer() -> None
         http.end()
         await serving
         engine.close()
-    assert str(said.error) == f"{process.name} is about to end; try again"
+    assert str(said.error) == f"{process.name} is ending; try again"
 
 
 @pytest.fixture(scope="module")

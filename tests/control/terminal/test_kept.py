@@ -58,7 +58,7 @@ async def test_the_last_map_is_shown_with_its_age_and_only_by_commands_that_show
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 180.0)
     assert await looked(kept=True) == RECORD, "no credential goes to a server whose certificate may have ended"
-    assert capsys.readouterr().err == f"muster: {away}; this is the map of 3 min ago\n"
+    assert capsys.readouterr().err == f"muster: {away}; showing the map of 3 min ago\n"
     with pytest.raises(UserError, match="does not answer"):
         await looked()
     away.exit_code = TRY_LATER

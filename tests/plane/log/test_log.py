@@ -117,7 +117,7 @@ async def test_truncated_head_is_told_and_the_rest_stays(place: Place) -> None:
 
 async def test_batch_that_is_too_large_is_refused_and_the_log_goes_on(place: Place) -> None:
     log = await place.open(1)
-    with pytest.raises(TooLarge, match=f"{BATCH_BYTES_MAX} are the most"):
+    with pytest.raises(TooLarge, match=f"limit {BATCH_BYTES_MAX}"):
         await log.append(Batch.of([b"x" * BATCH_BYTES_MAX]))
     largest = Batch.of([b"x" * (BATCH_BYTES_MAX - 4)])
     assert await log.append(largest) == range(1)

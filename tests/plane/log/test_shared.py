@@ -182,7 +182,7 @@ async def test_store_that_dropped_or_lost_messages_by_itself_is_told() -> None:
     partition = Faulty(Random(1))
     partition.messages = [Head(CLAIM, 0, 1, 0).message(), Head(BATCH, 1, 1, 0).message(b"\1\0\0\0a")] * 2
     partition.low = 2
-    with pytest.raises(Damaged, match="something else than an owner has dropped"):
+    with pytest.raises(Damaged, match="another program has dropped"):
         await SharedLog.open(partition, 9)
     partition.low = len(partition.messages)
 
@@ -191,7 +191,7 @@ async def test_store_that_dropped_or_lost_messages_by_itself_is_told() -> None:
         return len(partition.messages) - 1
 
     partition.append = taken  # type: ignore[method-assign]
-    with pytest.raises(Damaged, match="something else than an owner has dropped"):
+    with pytest.raises(Damaged, match="another program has dropped"):
         await SharedLog.open(partition, 9)
     partition.low = 0
     log = await SharedLog.open(partition, 10)

@@ -32,11 +32,11 @@ def test_a_url_is_read_and_shown_without_its_password(text: str, kind: str, show
         ("mysql://me:s3cret@db:many/rooms", "is not sqlite:///PATH"),
         ("mysql+pymysql://me:s3cret@db/rooms", "is not sqlite:///PATH"),
         ("mysql://me:s3cret@db", "names no database"),
-        ("postgresql:///rooms", "names no host"),
+        ("postgresql:///rooms", "missing host"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
-        ("sqlite://var/muster.db", "a file has no host"),
-        ("postgresql://me:s3cret@db/rooms?sslmode=require", "options (sslmode) are not taken"),
+        ("sqlite://var/muster.db", "a SQLite URL has no host"),
+        ("postgresql://me:s3cret@db/rooms?sslmode=require", "unsupported options (sslmode)"),
     ],
 )
 def test_a_wrong_url_is_refused_in_one_line_without_its_password(text: str, wrong: str) -> None:

@@ -149,7 +149,7 @@ async def test_what_there_is_no_place_for_is_dropped_counted_and_said(fake: Fake
         await until(lambda: not writer.waiting)
     assert said(3, 2) in fake.written, "what waits already is kept up to date"
     warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
-    assert warnings.count("too many changes wait for the database, more are dropped") == 1
+    assert warnings.count("too many changes wait for the database; dropping further ones") == 1
     assert next(line for line in lines if "warm start lacks" in line["event"])["dropped"] == 5
 
 
@@ -175,7 +175,10 @@ async def test_a_database_that_is_away_is_said_once_and_tried_less_and_less(
         assert writer.error == "fake://db: away"
         fake.away = False
         await until(lambda: writer.connected)
-    assert [line["event"] for line in lines] == ["the database is not written, changes wait", "the database is written"]
+    assert [line["event"] for line in lines] == [
+        "cannot write to the database; changes wait",
+        "the database is written",
+    ]
     assert fake.tried < 12
 
 

@@ -1,6 +1,6 @@
-"""A cache of two levels that is never stale after a drop: in the process, and in a Redis (`docs/cache.md`).
+"""A cache of two levels, in the process and in a Redis, that is never stale after a drop (`docs/cache.md`).
 
-Needs `muster[cache]`. Of the client of rooms it uses what `rooms=` is given alone.
+Needs `muster[cache]`. It uses the client of rooms only where the program passes `rooms=`.
 """
 
 try:
@@ -18,11 +18,11 @@ from .reading import PRIMARY
 
 
 class _Where:
-    """What a load is told."""
+    """What the function that loads a value can ask about its call."""
 
     @property
     def primary(self) -> bool:
-        """The load that runs now must read the primary database: a replica may lag behind a drop."""
+        """True: this load must read the primary database, because a replica may lag behind a drop."""
         return PRIMARY.get()
 
 

@@ -1,6 +1,6 @@
-"""`python -m muster.cache show|drop|watch`, and `muster cache` of the server: look at a cache, drop keys, watch drops.
+"""`python -m muster.cache show|drop|watch`, and `muster cache` of the server: show a cache, drop keys, watch drops.
 
-Data goes to stdout, everything else to stderr. Exit codes: 0 ok, 1 failure, 2 a wrong word, 69 the Redis does not answer.
+Data goes to stdout, everything else to stderr. Exit codes: 0 ok, 1 failure, 2 usage, 69 the Redis does not answer.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SECONDS: Final = 5.0
 
 
 def main(words: Sequence[str] | None = None, prog: str = "python -m muster.cache") -> int:
-    """Run one word, and return its exit code."""
+    """Run one subcommand, and return its exit code."""
     try:
         chosen = _parser(prog).parse_args(words)
     except SystemExit as end:
@@ -53,25 +53,28 @@ def _fail(words: str, code: int) -> int:
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog, description="Look at a cache, drop keys, and watch drops (docs/cache.md)."
-    )
+    parser = argparse.ArgumentParser(prog=prog, description="Show a cache, drop keys, and watch drops (docs/cache.md).")
     words = parser.add_subparsers(dest="word", required=True, metavar="show|drop|watch")
     show = words.add_parser(
-        "show", help="Show what level 2 has of keys; without keys, its Redis.", epilog=f"Example: {prog} show share:7"
+        "show",
+        help="Show what level 2 stores for these keys; without keys, show its Redis.",
+        epilog=f"Example: {prog} show share:7",
     )
     show.add_argument("keys", nargs="*", metavar="KEY")
     drop = words.add_parser("drop", help="Drop keys everywhere.", epilog=f"Example: {prog} drop share:7 front")
     drop.add_argument("keys", nargs="+", metavar="KEY")
     watch = words.add_parser("watch", help="Print each drop, until Ctrl-C.", epilog=f"Example: {prog} watch --count 10")
-    watch.add_argument("--count", type=int, default=0, help="End after so many messages.")
+    watch.add_argument("--count", type=int, default=0, help="Stop after N drops; 0: never [0].")
     for each in (show, drop, watch):
-        each.add_argument("--redis", default=REDIS, metavar="URL", help=f"The Redis of the cache [{REDIS}].")
-        each.add_argument("--name", default="main", help="The name of the cache [main].")
+        each.add_argument("--redis", default=REDIS, metavar="URL", help=f"URL of the cache's Redis [{REDIS}].")
+        each.add_argument("--name", default="main", help="Name of the cache [main].")
         each.add_argument(
-            "--password-file", type=Path, metavar="FILE", help=f"File with its password, one line; else ${PASSWORD}."
+            "--password-file",
+            type=Path,
+            metavar="FILE",
+            help=f"File with the password of the Redis, one line; else ${PASSWORD}.",
         )
-        each.add_argument("--json", action="store_true", help="Print JSON, one object a line.")
+        each.add_argument("--json", action="store_true", help="Print JSON, one object per line.")
     return parser
 
 
@@ -86,7 +89,7 @@ async def _run(chosen: argparse.Namespace) -> int:
             return await _show(far, chosen)
         if chosen.word == "drop":
             if len(chosen.keys) > KEYS_MAX:
-                raise Invalid(f"a drop has at most {KEYS_MAX} keys")
+                raise Invalid(f"too many keys in one drop (limit {KEYS_MAX})")
             await far.change([checked(key) for key in chosen.keys], "", 0.0, HOLD_S, "")
             return 0
         return await _watch(far, chosen)
@@ -118,7 +121,7 @@ def _shown(found: Found | None) -> dict[str, Any]:
 
 
 def _line(shown: dict[str, Any]) -> str:
-    """One line, without control characters of others' values."""
+    """Format as one line; control characters in values are removed."""
     said = f"{shown['key']}: {shown['entry']}"
     if shown["entry"] != "none":
         said += f", fresh for {max(0.0, shown['fresh_s'])} s, ends in {shown['ends_s']} s"
@@ -154,7 +157,7 @@ async def _watch(far: InRedis, chosen: argparse.Namespace) -> int:
             if left == 0:
                 return 0
     except RedisError as error:
-        raise Unavailable(f"the connection ended: {error}") from error
+        raise Unavailable(f"the connection to the Redis ended: {error}") from error
     finally:
         await cut(connection)
 

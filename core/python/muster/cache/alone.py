@@ -1,6 +1,6 @@
 """Level 2 of a cache without a Redis: tokens and marks in memory; the entries are those of level 1.
 
-It gives the same answers as the scripts, for one process.
+It returns the same results as the scripts, for one process.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from .far import Taken
 from .near import Near
 
 STATES_MAX: Final = 10_000
-"""Keys with a token, a mark or a hold; beyond it, those that have lapsed go. What stays is bounded by the drops of one
-`hold_s`."""
+"""Limit of keys with a token, a mark or a hold; beyond it, lapsed states are removed. The rest is bounded by the drops
+within one `hold_s`."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _State:
 
 
 class Alone:
-    """A level 2 of one process."""
+    """Level 2 within one process."""
 
     def __init__(self, near: Near) -> None:
         self._near = near
@@ -86,7 +86,7 @@ class Alone:
         return True
 
     async def close(self) -> None:
-        """As of a Redis."""
+        """Does nothing: there is no connection."""
 
     def _state(self, key: str) -> _State:
         if len(self._states) >= self._sweep_at:

@@ -1,7 +1,8 @@
-"""A cache of two levels: values in this process, then in a Redis that all processes share, then what a function loads.
+"""A cache of two levels: values in this process, then in a Redis that all processes share, then the result of a load
+function.
 
-Owns its parts and their lives: `reading` (flights and loads), `near` and `far` (the levels), `hearing` or `rooms` (drops of
-others), `changing` (writes). One cache belongs to one event loop.
+Owns its parts and their lives: `reading` (flights and loads), `near` and `far` (the levels), `hearing` or `rooms`
+(drops by other processes), `changing` (writes). One cache belongs to one event loop.
 """
 
 import asyncio
@@ -37,9 +38,10 @@ NEAR_BYTES: Final = 64 << 20
 VALUE_BYTES_MAX: Final = 1 << 20
 LOADS_AT_ONCE: Final = 64
 KEYS_MAX: Final = 1_000
-"""Keys of one drop."""
+"""Limit of keys in one drop."""
 OWED_MAX: Final = 10_000
-"""Drops that a Redis did not take, and that are tried again. Beyond it, the oldest go, and the values end by themselves."""
+"""Limit of drops that the Redis did not accept and that are retried. Beyond it, the oldest are discarded, and their
+values expire by themselves."""
 DAYS_MAX_S: Final = 30 * 86_400.0
 LATE_FOR_S: Final = 60.0
 SECONDS: Final = 1.0
@@ -71,13 +73,13 @@ class Cache:
         _positive(near_bytes=near_bytes, near_lease_s=near_lease_s, mark_s=mark_s, lock_s=lock_s, seconds=seconds)
         _positive(loads_at_once=loads_at_once, value_bytes_max=value_bytes_max)
         if hold_s < 0:
-            raise Invalid(f"hold_s is {hold_s}; give 0 or more seconds")
+            raise Invalid(f"invalid hold_s {hold_s} (expected 0 or more seconds)")
         if (encode is None) != (decode is None):
             raise Invalid("encode and decode belong together; give both")
         if on_outage not in {"raise", "go on"}:
-            raise Invalid(f"on_outage is 'raise' or 'go on', not {on_outage!r}")
+            raise Invalid(f"invalid on_outage {on_outage!r} (expected 'raise' or 'go on')")
         if "{" in name or "}" in name:
-            raise Invalid(f"{name!r} is no name of a cache: braces are not allowed")
+            raise Invalid(f"invalid cache name {name!r}: braces are not allowed")
         self.name = checked(name)
         self._hold_s, self._mark_s, self._on_outage = hold_s, mark_s, on_outage
         self._encode, self._decode = encode or _to_json, decode or json.loads
@@ -89,7 +91,7 @@ class Cache:
             self._far, self._hears = self._shared(url, password, seconds, near_lease_s, rooms)
         else:
             if rooms is not None or password:
-                raise Invalid("a cache without a URL is of one process: it takes neither rooms nor a password")
+                raise Invalid("a cache without a URL serves one process: rooms and password need a URL")
             self._far, self._hears = Alone(self._near), HearsAlways()
         self._reading = Reading(
             self._near, self._far, self._hears, self._figures, loads_at_once, lock_s, value_bytes_max
@@ -101,7 +103,7 @@ class Cache:
         self._paying: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._late: tuple[float, float] = (0.0, 0.0)
-        """When the latest drop came, and by how many ms."""
+        """Time of the latest drop, and its delay in ms."""
 
     def _shared(
         self, url: str, password: str, seconds: float, lease_s: float, rooms: Client | None
@@ -127,7 +129,8 @@ class Cache:
         await self.close()
 
     async def open(self, timeout: float = 5.0) -> bool:
-        """Begin to hear of drops; True once level 1 serves. Nothing needs to wait for it: reads work at once."""
+        """Start to listen for drops; returns True once level 1 serves. Reads work at once, so no caller needs to wait
+        for it."""
         self._open()
         if isinstance(self._hears, HearsAlways):
             return True
@@ -139,7 +142,7 @@ class Cache:
         return True
 
     async def close(self) -> None:
-        """End its tasks and connections. Loads under way are cancelled."""
+        """End the cache's tasks and connections. Loads in progress are cancelled."""
         if self._closed:
             return
         self._closed = True
@@ -149,7 +152,7 @@ class Cache:
         await self._far.close()
 
     def _open(self) -> Reading:
-        """Of the running loop. Raises `Invalid` in another one."""
+        """The reads of the running loop. Raises `Invalid` in another loop."""
         if self._loop is None:
             self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
             self._hears.start()
@@ -172,14 +175,17 @@ class Cache:
         encode: Callable[[Any], bytes] | None = None,
         decode: Callable[[bytes], Any] | None = None,
     ) -> Callable[[Callable[P, Awaitable[V]]], Cached[P, V]]:
-        """Cache the results of an async function. `key`: a template over its arguments, as "share:{id}".
+        """Cache the results of an async function.
 
-        `fresh_s`: a value is served for this time, less up to a tenth. `stale_s`: after it, for this time more while one
-        process loads anew. `absent_s`: the same for None; 0: None is not kept. `early`: 0 loads nothing before its end.
+        `key`: a template over its arguments, for example "share:{id}". `fresh_s`: seconds for which a value is served,
+        less up to a tenth. `stale_s`: further seconds for which the old value is served while one process loads a new
+        one. `absent_s`: the same as `fresh_s` for None; 0: None is not cached. `early`: 0 loads nothing before a value
+        expires.
         """
         if not 0 < fresh_s <= DAYS_MAX_S or not 0 <= stale_s <= DAYS_MAX_S or not 0 <= absent_s <= DAYS_MAX_S:
             raise Invalid(
-                f"{key}: fresh_s is above 0, stale_s and absent_s 0 or more, and each at most {DAYS_MAX_S:.0f}"
+                f"{key}: fresh_s must be above 0, stale_s and absent_s must be 0 or more, and each at most "
+                f"{DAYS_MAX_S:.0f}"
             )
         if (encode is None) != (decode is None):
             raise Invalid(f"{key}: encode and decode belong together; give both")
@@ -195,13 +201,15 @@ class Cache:
     # --- drops --------------------------------------------------------------------------------------------------------
 
     async def drop(self, *keys: str) -> None:
-        """Drop the values of these keys everywhere. Raises `Unavailable`: then some may still be served until they end."""
+        """Drop the values of these keys everywhere. Raises `Unavailable`: then some may still be served until they
+        expire."""
         self._open()
         await self._change(_checked(keys), "", 0.0)
 
     def changing(self, *keys: str, on_outage: OnOutage | None = None) -> Changing:
-        """A block around the transaction that changes what these keys are made of. Raises `Unavailable` before the body runs
-        if the Redis is away, unless `on_outage` is "go on"."""
+        """A block around the transaction that changes the data of these keys.
+
+        Raises `Unavailable` before the body runs if the Redis does not answer, unless `on_outage` is "go on"."""
         goes_on = (self._on_outage if on_outage is None else on_outage) == "go on"
         self._open()
         return Changing(self, _checked(keys), self._mark_s, goes_on=goes_on)
@@ -216,7 +224,7 @@ class Cache:
         return asdict(figures)
 
     async def _change(self, keys: Sequence[str], writer: str, mark_s: float) -> None:
-        """Mark or drop, here and elsewhere. Raises `Unavailable`."""
+        """Mark or drop the keys, in this process and in all others. Raises `Unavailable`."""
         self._figures.drops += len(keys)
         try:
             await self._far.change(keys, writer, mark_s, self._hold_s, writer)
@@ -227,16 +235,16 @@ class Cache:
                 self._reading.drop(key)
 
     async def _renew(self, keys: Sequence[str], writer: str, mark_s: float) -> None:
-        """Give marks more time; where one has gone, mark anew. Raises `Unavailable`."""
+        """Extend marks; where one has lapsed, set it again. Raises `Unavailable`."""
         if not await self._far.renew(keys, writer, mark_s, self._hold_s):
             await self._change(keys, writer, mark_s)
 
     async def _drop_or_owe(self, keys: Sequence[str], writer: str) -> None:
-        """The end of a change. The marks stand where the Redis does not answer, so nothing old is served meanwhile."""
+        """End a change. If the Redis does not answer, the marks stay there, so no old value is served meanwhile."""
         try:
             await self._change(keys, writer, 0.0)
         except Unavailable as error:
-            LOG.warning("a drop of %d keys is owed until the Redis answers: %s", len(keys), error)
+            LOG.warning("a drop of %d keys is pending until the Redis answers: %s", len(keys), error)
             for key in keys:
                 self._owed[key] = None
             while len(self._owed) > OWED_MAX:
@@ -245,7 +253,7 @@ class Cache:
                 self._paying = asyncio.get_running_loop().create_task(self._pay())
 
     async def _pay(self) -> None:
-        """Drop what is owed."""
+        """Retry the pending drops."""
         while self._owed:
             await asyncio.sleep(SECONDS)
             keys = list(self._owed)[:KEYS_MAX]
@@ -283,14 +291,14 @@ class Cache:
 
 def _checked(keys: Sequence[str]) -> Sequence[str]:
     if not 1 <= len(keys) <= KEYS_MAX:
-        raise Invalid(f"a drop has 1 to {KEYS_MAX} keys, not {len(keys)}")
+        raise Invalid(f"invalid number of keys in a drop: {len(keys)} (expected 1 to {KEYS_MAX})")
     return sorted({checked(key) for key in keys})
 
 
 def _positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise Invalid(f"{name} is {value}; give a number above 0")
+            raise Invalid(f"invalid {name} {value} (expected a number above 0)")
 
 
 def _to_json(value: Any) -> bytes:

@@ -1,6 +1,6 @@
-"""A write around which nothing old is cached: marks before, drops after (C-4, C-6).
+"""A write around which no old value is cached: marks before, drops after (C-4, C-6).
 
-While the body runs, the marks are given more time. They lapse by themselves if the process dies.
+While the body runs, its marks are extended. They lapse by themselves if the process dies.
 """
 
 import asyncio
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from .cache import Cache
 
 RENEWS: Final = 3
-"""A mark is given more time so many times before it would lapse."""
+"""A mark is extended this many times within its lifetime."""
 
 
 class MarkLapsed(MusterError):
-    """A writer stood still for longer than its mark: others may have cached what it is about to change. Roll back."""
+    """The writer stalled for longer than its mark lasts: other processes may have cached the value that it is about to
+    change. Roll back."""
 
     code = "mark_lapsed"
     retry = True
 
 
 class Changing:
-    """The block of `Cache.changing`."""
+    """The async context manager that `Cache.changing` returns."""
 
     def __init__(self, cache: "Cache", keys: Sequence[str], mark_s: float, *, goes_on: bool) -> None:
         self._cache, self._keys, self._mark_s, self._goes_on = cache, keys, mark_s, goes_on
@@ -38,7 +39,7 @@ class Changing:
         self._renewing: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Call it last before the commit. Raises `MarkLapsed`: then roll back."""
+        """Call this last before the commit. Raises `MarkLapsed`: then roll back."""
         if self._marked and monotonic() >= self._until:
             raise MarkLapsed(f"the mark of {', '.join(self._keys)} has lapsed: roll back, and try again")
 
@@ -57,7 +58,7 @@ class Changing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Also after an error: a commit whose answer was lost may have been done.
+        # Drop after an error too: a commit whose answer was lost may have succeeded.
         dropping = self._cache._spawn(self._drop())
         await asyncio.shield(dropping)
 

@@ -1,4 +1,4 @@
-"""An entry of level 2, as bytes. Owns the form behind the life and the time that `scripts` put before it."""
+"""An entry of level 2, as bytes. Owns the layout behind the life and the time that `scripts` writes before it."""
 
 import struct
 from dataclasses import dataclass
@@ -8,33 +8,33 @@ LIFE: Final = slice(1, 41)
 MADE: Final = slice(41, 54)
 _REST: Final = struct.Struct("<BIII")
 BODY: Final = 54 + _REST.size
-"""Where the value begins."""
+"""Offset of the value, in bytes."""
 _ABSENT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value of level 2: its payload, else the value itself. Times are seconds from now on; `fresh_s` may be past."""
+    """A value of level 2: its payload, else the value itself. Times are seconds from now; `fresh_s` may be negative."""
 
     payload: bytes | None
     fresh_s: float
     left_s: float
     load_s: float
-    """How long the load took."""
+    """Duration of the load."""
     made: bytes
-    """Names this entry among those of its key."""
+    """Identifies this entry among the entries of its key."""
     value: Any = None
-    """What is known without a payload."""
+    """The value where an entry needs no payload."""
 
 
 def rest(payload: bytes | None, fresh_ms: int, kept_ms: int, load_s: float) -> bytes:
-    """What a fill sends."""
+    """The bytes that a fill sends."""
     head = _REST.pack(_ABSENT if payload is None else 0, fresh_ms, kept_ms, min(int(load_s * 1_000), 1 << 31))
     return head if payload is None else head + payload
 
 
 def found(entry: bytes, now_ms: float) -> Found:
-    """Read an entry at a time of its Redis."""
+    """Decode an entry; `now_ms` is the time of its Redis."""
     flags, fresh_ms, kept_ms, load_ms = _REST.unpack_from(entry, 54)
     made = entry[MADE]
     age_ms = max(0.0, now_ms - int(made))

@@ -23,41 +23,42 @@ from .entry import LIFE, Found, found
 from .gets import Gets
 
 CALLS_MAX: Final = 50
-"""Calls under way at once, each on a connection of its own; further ones wait."""
+"""Limit of concurrent calls, each on a connection of its own; further ones wait."""
 AWAY_S: Final = 0.5
-"""Pause after a call without an answer, in which others fail at once."""
+"""Pause after a call without an answer; calls during it fail at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The answer to a miss. `yours`: load, and fill with the token. `marked` and `away`: load, and store nothing."""
+    """The result of a miss. `yours`: load, and fill with the token. `marked` and `away`: load, and store nothing."""
 
     kind: Literal["yours", "marked", "away", "wait", "there"]
     entry: Found | None = None
     wait_s: float = 0.0
     primary: bool = False
-    """The load must read the primary."""
+    """True: the load must read the primary."""
 
 
 class Far(Protocol):
-    """A level 2. Every call may raise `Unavailable`."""
+    """The interface of level 2. Every call may raise `Unavailable`."""
 
     async def get(self, key: str) -> Found | None: ...
 
     async def take(self, key: str, token: str, lock_s: float, seen: bytes) -> Taken:
-        """Ask for the token of a key, unless there is another entry than the one that was `seen`."""
+        """Request the token of a key, unless an entry other than `seen` is there."""
         ...
 
     async def fill(self, key: str, token: str, kept_ms: int, rest: bytes) -> bytes:
-        """End a load: names the new entry, or nothing if its token no longer held. `kept_ms` 0: only give the token back."""
+        """End a load. Returns the new entry's name, or nothing if the token had lapsed. `kept_ms` 0 only returns the
+        token."""
         ...
 
     async def change(self, keys: Sequence[str], writer: str, mark_s: float, hold_s: float, told: str) -> None:
-        """Drop the keys, with a writer's mark, or without it."""
+        """Drop the keys, and set a writer's mark or remove it."""
         ...
 
     async def renew(self, keys: Sequence[str], writer: str, mark_s: float, hold_s: float) -> bool:
-        """Give marks more time; False if one has gone."""
+        """Extend marks; returns False if one has lapsed."""
         ...
 
     async def close(self) -> None: ...
@@ -73,10 +74,10 @@ class InRedis:
         self._prefix = f"muster:cache:{{{name}:"
         self.channel = f"muster:cache:{name}"
         self._tells = tells
-        """Drops are published by their script."""
+        """True: the script publishes each drop."""
         self._on_life = on_life
         self._lives: dict[bytes, float] = {}
-        """By `master_replid`: its Redis's time minus ours, in ms."""
+        """For each `master_replid`: the time of its Redis minus the local time, in ms."""
         self.suspects = 0
         """Entries of another life that were not served."""
         self._calls = asyncio.Semaphore(CALLS_MAX)
@@ -95,7 +96,7 @@ class InRedis:
         return self._where.kind == "cluster"
 
     def names(self, key: str) -> tuple[str, str]:
-        """Entry and state of a key, which are in one slot."""
+        """Names of a key's entry and state, which share one slot."""
         entry = f"{self._prefix}{key}}}"
         return entry, f"{entry}:w"
 
@@ -124,7 +125,7 @@ class InRedis:
         kind = said[0].decode()
         if kind == "there":
             entry = self._read(said[1])
-            # A life that this process has not met: its next connection tells.
+            # This process has not met the life of this entry: its next connection learns it.
             return Taken("wait", wait_s=AWAY_S) if entry is None else Taken(kind, entry=entry)
         if kind == "wait":
             return Taken(kind, wait_s=said[1] / 1e3)
@@ -154,7 +155,8 @@ class InRedis:
         return all(kept)
 
     async def _in_parts(self, keys: Sequence[str], some: Callable[[Sequence[str]], Awaitable[None]]) -> None:
-        """All keys in one script, where they are in one server; else each by itself, all of them even if one fails."""
+        """Run one script for all keys where one server has them; else one script per key, all of them even if one
+        fails."""
         if not self.is_cluster:
             await some(keys)
             return
@@ -167,7 +169,8 @@ class InRedis:
             raise failed[0]
 
     async def beat(self, channel: str, number: int) -> list[str]:
-        """A sign of life through each server that takes drops: the number, and the server's name. Gives all of them."""
+        """Publish a heartbeat through each server that accepts drops: the number, and the server's name. Returns all
+        servers."""
         client, nodes = self._client, [None]
         names: list[str] = []
         if self.is_cluster:
@@ -186,7 +189,7 @@ class InRedis:
         return names
 
     async def apart(self) -> Any:
-        """A connection for messages that come by themselves."""
+        """A connection for messages that the server pushes."""
         try:
             async with asyncio.timeout(2 * self._seconds):
                 return await apart(self._client)
@@ -194,14 +197,14 @@ class InRedis:
             raise self._unavailable(error) from error
 
     async def state(self, key: str) -> dict[str, Any]:
-        """Whether a load is under way, and how many writers have marks."""
+        """Whether a load is in progress, and how many writers have marks."""
         fields: dict[bytes, bytes] = await self._asked(self._client.hgetall, self.names(key)[1])
         now_ms = monotonic() * 1e3 + next(iter(self._lives.values()), 0.0)
         marks = [name for name, till in fields.items() if name.startswith(b"m:") and int(till) > now_ms]
         return {"loading": b"t" in fields and int(fields[b"u"]) > now_ms, "marks": len(marks)}
 
     async def about(self) -> dict[str, Any]:
-        """What it is, for people."""
+        """Description of the Redis, for people."""
         await self.beat("", 0)
         channel = self.channel.encode()
         heard = await self._asked(self._client.execute_command, "PUBSUB", "NUMSUB", channel)
@@ -235,7 +238,7 @@ class InRedis:
         if told[b"role"] != b"master":
             if self.is_cluster:
                 return
-            raise Unreachable("this server is a replica, which takes no drops")
+            raise Unreachable("this server is a replica, which accepts no drops")
         if self._lives.pop(told.get(b"master_replid2", b""), None) is not None:
             self._on_life()
         self._heard(int(seconds) * 1_000 + int(microseconds) // 1_000, told[b"master_replid"])
@@ -248,7 +251,7 @@ class InRedis:
         self._lives[life] = now_ms - monotonic() * 1e3
 
     def age_ms(self, at_ms: float) -> float:
-        """How long ago that was by the clock of the Redis, as far as this process knows it."""
+        """Age of a time of the Redis's clock, in ms, as far as this process knows that clock."""
         ahead_ms = next(iter(self._lives.values()), None)
         return 0.0 if ahead_ms is None else max(0.0, monotonic() * 1e3 + ahead_ms - at_ms)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Figures:
-    """All since the start of the process, but for the last three."""
+    """Counters since the start of the process, except the last three fields."""
 
     near_hits: int = 0
-    """Level 1 answered."""
+    """Reads that level 1 answered."""
     far_hits: int = 0
-    """Level 2 answered."""
+    """Reads that level 2 answered."""
     loads: int = 0
-    """Calls of a function that loads."""
+    """Calls of load functions."""
     failures: int = 0
     """Loads that raised."""
     early: int = 0
@@ -30,14 +30,14 @@ class Figures:
     too_long: int = 0
     """Values not stored, since their encoded form is too long."""
     away: int = 0
-    """Calls that the Redis did not answer."""
+    """Calls without an answer of the Redis."""
     drops: int = 0
     """Keys that this process dropped or marked."""
     heard: int = 0
-    """Keys of which it heard."""
+    """Keys that other processes dropped."""
     cleared: int = 0
-    """Times at which level 1 began empty: a lost connection, a gap, a message that is no drop, another life."""
+    """Times that level 1 was emptied, after a lost connection, a gap, a malformed message or another life."""
     late_ms: float = 0.0
-    """The latest of the last minute's drops: from the Redis to here."""
+    """The longest delay of a drop in the last minute, from the Redis to this process, in ms."""
     near_bytes: int = 0
     near_count: int = 0

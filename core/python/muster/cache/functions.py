@@ -1,4 +1,4 @@
-"""A function whose results are cached: its keys and its calls. Owns the way of a hit, which is to cost next to nothing."""
+"""A function whose results are cached: its keys and its calls. Owns the path of a hit, which must be cheap."""
 
 import inspect
 import re
@@ -21,21 +21,24 @@ _BAD: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def checked(key: str) -> str:
-    """A key that Redis and messages may have. Raises `Invalid`."""
+    """Return the key if Redis and messages accept it. Raises `Invalid`."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or _BAD.search(key):
-        raise Invalid(f"{key[:80]!r} is no key: it has 1 to {KEY_BYTES_MAX} bytes, and no control characters")
+        raise Invalid(f"invalid key {key[:80]!r} (expected 1 to {KEY_BYTES_MAX} bytes without control characters)")
     return key
 
 
 class Keys:
-    """The keys of a function: a template over its arguments. Raises `Invalid` for one that names others."""
+    """The keys of a function: a template over its arguments. Raises `Invalid` if the template names an unknown
+    argument."""
 
     def __init__(self, template: str, function: Callable[..., Any]) -> None:
         self._signature = inspect.signature(function)
         parameters = list(self._signature.parameters.values())
         fixed = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
         if any(each.kind in fixed for each in parameters):
-            raise Invalid(f"{function.__name__} takes any arguments, of which {template!r} makes no key; name them")
+            raise Invalid(
+                f"{function.__name__} takes *args or **kwargs, so {template!r} makes no unique key; name the arguments"
+            )
         self._names = [each.name for each in parameters]
         self.count = len(parameters)
         parts = []
@@ -45,21 +48,21 @@ class Keys:
                 continue
             name, rest = re.fullmatch(r"(\w*)(.*)", field).groups()  # type: ignore[union-attr]
             if name not in self._names:
-                raise Invalid(f"{template!r} names {name or 'nothing'!r}, which is no argument of {function.__name__}")
+                raise Invalid(f"{template!r} names {name or 'nothing'!r}, but {function.__name__} has no such argument")
             shown = (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
             parts.append(f"{{{self._names.index(name)}{rest}{shown}}}")
         self.of = "".join(parts).format
-        """The key of as many arguments as there are, in their order."""
+        """Formats the key from positional arguments."""
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The key of any call of the function. Raises `TypeError` as the call itself."""
+        """The key of any call of the function. Raises `TypeError` as the call itself does."""
         found = self._signature.bind(*args, **kwargs)
         found.apply_defaults()
         return self.of(*(found.arguments[name] for name in self._names))
 
 
 class Cached(Generic[P, V]):
-    """A function whose results are cached. Call it as before."""
+    """A function whose results are cached. It is called like the original."""
 
     def __init__(self, cache: "Cache", template: str, function: Callable[P, Awaitable[V]], plan: Plan) -> None:
         self.__name__ = getattr(function, "__name__", template)
@@ -70,7 +73,7 @@ class Cached(Generic[P, V]):
         self._near, self._hears, self._figures = cache._near, cache._hears, cache._figures
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
-        """The value: of level 1, of level 2, or of one load for all processes."""
+        """Return the value from level 1, level 2, or one load for all processes."""
         key = self._of(*args) if len(args) == self._count and not kwargs else self._keys.bound(args, kwargs)
         kept = self._near.get(key)
         if kept is not None:
@@ -83,7 +86,7 @@ class Cached(Generic[P, V]):
         return await self._cache._open().read(self._plan, checked(key), (args, kwargs))  # type: ignore[no-any-return]
 
     async def strict(self, *args: P.args, **kwargs: P.kwargs) -> V:
-        """The value without level 1: it sees every drop that has returned, in whatever process."""
+        """Return the value without level 1: it reflects every drop that has returned, in any process."""
         key = checked(self._keys.bound(args, kwargs))
         return await self._cache._open().strict(self._plan, key, (args, kwargs))  # type: ignore[no-any-return]
 
@@ -92,5 +95,5 @@ class Cached(Generic[P, V]):
         return checked(self._keys.bound(args, kwargs))
 
     async def drop(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Drop the value of this call."""
+        """Drop the value that this call returns."""
         await self._cache.drop(self.key(*args, **kwargs))

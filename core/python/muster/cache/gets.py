@@ -1,7 +1,8 @@
-"""GETs of all callers over one connection: nobody takes one from a pool, and those of one turn of the loop leave together.
+"""GETs of all callers over one connection, so no caller takes a connection from a pool; those of one loop turn leave
+together.
 
-redis-py connects, greets and proves who we are; then the connection's bytes come here. A caller that is cancelled leaves its
-place, and the answer to it is thrown away.
+redis-py connects and authenticates; from then on this file reads the connection's bytes. A cancelled caller leaves its
+entry in the queue, and its answer is discarded.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import hiredis
 from .ending import ended
 
 WAITING_MAX: Final = 100_000
-"""Questions without an answer; further ones fail."""
+"""Limit of unanswered requests; further ones fail."""
 
 
 class _Answers(asyncio.Protocol):
@@ -36,7 +37,9 @@ class _Answers(asyncio.Protocol):
     def ask(self, name: bytes) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if len(self._waiting) >= WAITING_MAX:
-            future.set_exception(ConnectionError(f"{WAITING_MAX} questions wait for an answer"))
+            future.set_exception(
+                ConnectionError(f"too many requests wait for an answer of the Redis (limit {WAITING_MAX})")
+            )
             return future
         self._waiting.append(future)
         if not self._unsent:
@@ -52,10 +55,10 @@ class _Answers(asyncio.Protocol):
         self._unsent.clear()
 
     def _look(self, answered: int) -> None:
-        """No answer came for a while, though questions wait?"""
+        """End the connection if no answer came for a while though requests wait."""
         self._timer = None
         if self._waiting and self._answered == answered:
-            self.end(TimeoutError(f"no answer for {self._seconds} s"))
+            self.end(TimeoutError(f"the Redis did not answer in {self._seconds} s"))
         elif self._waiting:
             self._timer = self._loop.call_later(self._seconds, self._look, self._answered)
 
@@ -74,20 +77,20 @@ class _Answers(asyncio.Protocol):
                 else:
                     future.set_result(answer)
         except (hiredis.HiredisError, IndexError) as error:
-            self.end(ConnectionError(f"an answer that is none: {error}"))
+            self.end(ConnectionError(f"malformed answer of the Redis: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.end(error or ConnectionError("the connection ended"))
+        self.end(error or ConnectionError("the connection to the Redis ended"))
 
     def end(self, error: Exception) -> None:
-        """Close, and fail all that wait."""
+        """Close the connection, and fail all waiting requests."""
         if self.ended:
             return
         self.ended = True
         if self._timer is not None:
             self._timer.cancel()
         self._transport.abort()
-        self._connection._close()  # it has no bytes to wait for
+        self._connection._close()  # so the close waits for no bytes
         for future in self._waiting:
             if not future.done():
                 future.set_exception(error)
@@ -96,7 +99,7 @@ class _Answers(asyncio.Protocol):
 
 
 class Gets:
-    """The present connection, made anew when it has ended."""
+    """The current connection, replaced when it has ended."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], seconds: float) -> None:
         self._connect, self._seconds = connect, seconds
@@ -120,8 +123,8 @@ class Gets:
         return self._answers
 
     async def close(self) -> None:
-        """End the connection. A later question makes another one."""
+        """End the connection. A later request opens a new one."""
         if self._connecting is not None:
             await ended([self._connecting])
         if self._answers is not None:
-            self._answers.end(ConnectionError("the connection was closed"))
+            self._answers.end(ConnectionError("the connection to the Redis was closed"))

@@ -1,7 +1,7 @@
-"""What a process hears of drops: by a connection of its own to the Redis, where their script publishes them.
+"""Receives drops, by a connection of its own to the Redis, where the script publishes them.
 
-Each second it sends itself a sign of life through the way that drops take. So what it heard is complete up to the time at
-which the last one that came back was sent, and level 1 may serve for `lease_s` more (C-7).
+Each second it publishes a heartbeat to itself on the path that drops take. It has therefore received every drop up to
+the send time of the last heartbeat that came back, and level 1 may serve for `lease_s` more (C-7).
 """
 
 import asyncio
@@ -25,53 +25,54 @@ LOG: Final = logging.getLogger("muster.cache")
 BEAT_S: Final = 1.0
 AGAIN_S, AGAIN_S_MAX = 0.05, 1.0
 BEATS_MAX: Final = 16
-"""Signs of life that are remembered."""
+"""Limit of heartbeats that are remembered."""
 
-Told = Callable[[str, Sequence[str], float | None], None]
-"""A writer, keys, and when the Redis took them, in ms of its clock."""
+OnDrop = Callable[[str, Sequence[str], float | None], None]
+"""Callback with a writer, its keys, and the time of the drop in ms of the Redis's clock (None: unknown)."""
 
 
 class HearsAlways:
-    """Of a cache in one process."""
+    """Stands for `Hearing` in a cache of one process, which misses no drop."""
 
     until = math.inf
     epoch = 0
 
     def start(self) -> None:
-        """As `Hearing`."""
+        """As `Hearing.start`."""
 
     async def close(self) -> None:
-        """As `Hearing`."""
+        """As `Hearing.close`."""
 
 
 def read(message: bytes) -> tuple[str, list[str], float]:
-    """A drop as the script tells it. Raises `ValueError`."""
+    """Parse a drop as the script publishes it. Raises `ValueError`."""
     at, _, content = message.partition(b" ")
     told = json.loads(content)
     if not isinstance(told, list) or not told or not all(isinstance(each, str) for each in told):
-        raise ValueError("no list of texts")
+        raise ValueError("expected a list of texts")
     return told[0], told[1:], float(at)
 
 
 class Hearing:
-    """Hears until it is closed. `on_drop` is told of keys; `on_clear`, that any key may have been dropped."""
+    """Receives until it is closed. It calls `on_drop` with dropped keys, and `on_clear` when any key may have been
+    dropped."""
 
-    def __init__(self, far: InRedis, lease_s: float, on_drop: Told, on_clear: Callable[[], None]) -> None:
+    def __init__(self, far: InRedis, lease_s: float, on_drop: OnDrop, on_clear: Callable[[], None]) -> None:
         self._far, self._lease_s = far, lease_s
         self._on_drop, self._on_clear = on_drop, on_clear
         self._own = f"{far.channel}:{secrets.token_hex(8)}"
         self.until = 0.0
         self.epoch = 0
         self.heard = asyncio.Event()
-        """Set while level 1 serves, as far as is known."""
+        """Set while level 1 may serve."""
         self._beat = 0
         self._sent: dict[int, float] = {}
         self._servers: list[str] | None = None
-        """All that take drops; None before the first answer of a cluster."""
+        """All servers that accept drops; None before the first answer of a cluster."""
         if not far.is_cluster:
             self._servers = [""]
         self._came: dict[str, float] = {}
-        """By server: when the last sign of life that came back through it was sent."""
+        """For each server: the send time of the last heartbeat that came back through it."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,7 +92,7 @@ class Hearing:
                 await self._listen()
             except (Unavailable, RedisError, OSError, TimeoutError) as error:
                 if self.until > 0:
-                    LOG.warning("the cache hears of no drops, so its level 1 is empty: %s", error)
+                    LOG.warning("the cache receives no drops, so its level 1 is empty: %s", error)
                     pause_s = AGAIN_S
                 self._deaf()
             await asyncio.sleep(pause_s)
@@ -105,12 +106,12 @@ class Hearing:
         self.renew()
 
     def renew(self) -> None:
-        """Any drop may have been missed: level 1 begins empty, and so do flights."""
+        """Empty level 1 and mark all flights dirty: a drop may have been missed."""
         self.epoch += 1
         self._on_clear()
 
     async def _listen(self) -> None:
-        """Subscribe, and hear until the connection ends or is silent."""
+        """Subscribe, and receive until the connection ends or is silent."""
         connection = await self._far.apart()
         beats: asyncio.Task[None] | None = None
         try:
@@ -120,7 +121,7 @@ class Hearing:
             while True:
                 said = await connection.read_response(timeout=self._lease_s, push_request=True)
                 if said is None:
-                    raise TimeoutError(f"nothing came for {self._lease_s} s")
+                    raise TimeoutError(f"no message for {self._lease_s} s")
                 kind, channel, data = said
                 if kind == b"subscribe":
                     confirmed += 1
@@ -140,13 +141,13 @@ class Hearing:
         try:
             told = read(data)
         except ValueError:
-            LOG.warning("a message on %s is no drop, so level 1 begins empty", self._far.channel)
+            LOG.warning("malformed drop on %s, so level 1 was emptied", self._far.channel)
             self.renew()
         else:
             self._on_drop(*told)
 
     def _alive(self, data: str) -> None:
-        """A sign of life came back."""
+        """A heartbeat came back."""
         number, _, server = data.partition(" ")
         sent = self._sent.get(int(number))
         if sent is None:
@@ -155,7 +156,7 @@ class Hearing:
         self._judge()
 
     def _judge(self) -> None:
-        """Level 1 serves from the oldest of the servers' signs of life on."""
+        """Let level 1 serve for a lease from the oldest of the servers' heartbeats."""
         if self._servers and all(server in self._came for server in self._servers):
             self.until = min(self._came[server] for server in self._servers) + self._lease_s
             self.heard.set()

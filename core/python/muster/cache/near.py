@@ -1,6 +1,6 @@
-"""Level 1: values in this process, by their last use and how often they are used, bound by bytes.
+"""Level 1: values in this process, evicted by last use and frequency of use, bounded by bytes.
 
-It must not know keys' meaning, levels nor flights. Values are shared by all callers.
+It must not know the meaning of keys, nor levels or flights. All callers share the values.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from typing import Any, Final
 from moka_py import Moka
 
 OVERHEAD: Final = 300
-"""Bytes of an entry beside its key and its value."""
+"""Bytes of an entry besides its key and its value."""
 WEIGHT_MAX: Final = (1 << 32) - 1
 
 
-class Kept:
-    """A value with the times, on the monotonic clock, until which it may be served and before which none looks further."""
+class Entry:
+    """A value and its times on the monotonic clock. A read before `until` serves it without a further check."""
 
     __slots__ = ("early", "ends", "load_s", "made", "until", "value", "weight")
 
@@ -25,29 +25,29 @@ class Kept:
         self.value = value
         self.until = until
         self.early = early
-        """From here on, one caller begins to load anew, and the value is still served."""
+        """From this time on, one caller reloads the value while it is still served."""
         self.ends = ends
-        """Until when a stale value may be served."""
+        """End of the time in which a stale value may be served."""
         self.load_s = load_s
         self.made = made
         self.weight = weight
 
 
 class Near:
-    """The entries. `get` is the call that a hit costs."""
+    """The store of entries. `get` is the whole cost of a hit."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self.get: Callable[[str], Kept | None]
+        self.get: Callable[[str], Entry | None]
         self.clear()
 
     def clear(self) -> None:
-        """Begin empty: a new store, so that no entry put at this very moment stays."""
-        self._store: Moka[str, Kept] = Moka(self._bytes_max, weigher=_weigh)
+        """Empty the level. It makes a new store, so no entry that another thread puts at this moment stays."""
+        self._store: Moka[str, Entry] = Moka(self._bytes_max, weigher=_weigh)
         self.get = self._store.get
 
-    def put(self, key: str, kept: Kept) -> None:
-        """Keep it until it ends, or room is needed. One that is as large as all room is not kept."""
+    def put(self, key: str, kept: Entry) -> None:
+        """Store the value until it expires or is evicted. A value as large as the whole level is not stored."""
         left_s = kept.ends - monotonic()
         if left_s > 0 and _weigh(key, kept) <= self._bytes_max:
             self._store.set(key, kept, ttl=left_s)
@@ -57,7 +57,7 @@ class Near:
 
     @property
     def bytes(self) -> int:
-        """Their estimated size."""
+        """Estimated size of all entries, in bytes."""
         self._store.run_pending_tasks()
         return self._store.weighted_size()
 
@@ -67,5 +67,5 @@ class Near:
         return self._store.count()
 
 
-def _weigh(key: str, kept: Kept) -> int:
+def _weigh(key: str, kept: Entry) -> int:
     return min(len(key) + OVERHEAD + kept.weight, WEIGHT_MAX)

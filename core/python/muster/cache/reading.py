@@ -1,6 +1,6 @@
 """Reads of keys: level 1, level 2, and one load for all processes.
 
-Owns the flights of this process: which of them callers may join, and which of them a drop has made dirty (C-2, C-3).
+Owns the flights of this process: which ones callers may join, and which ones a drop has made dirty (C-2, C-3).
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from .ending import ended
 from .entry import Found, rest
 from .far import Far, Taken
 from .figures import Figures
-from .near import Kept, Near
+from .near import Entry, Near
 from .weight import weight
 
 PRIMARY: Final[ContextVar[bool]] = ContextVar("muster_cache_primary", default=False)
 JITTER: Final = 0.1
-"""Part of `fresh_s` that an entry may have less, so that not all end together."""
+"""The lifetime of an entry is shortened by up to this share of `fresh_s`, so that entries do not expire together."""
 ASK_S, ASK_S_MAX = 0.002, 0.05
-"""Pauses of a process whose value another one is loading."""
+"""First and longest pause, in seconds, between polls for a value that another process loads."""
 STALE_S: Final = 0.05
-"""Time for which level 1 serves a stale value before level 2 is asked again."""
+"""Seconds for which level 1 serves a stale value before it asks level 2 again."""
 _AGAIN: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the values of one function are kept. Seconds."""
+    """How the values of one function are cached. Times are seconds."""
 
     load: Callable[..., Awaitable[Any]]
     encode: Callable[[Any], bytes]
@@ -42,16 +42,16 @@ class Plan:
     stale_s: float
     absent_s: float
     early: float
-    """XFetch's beta; 0: none is loaded early."""
+    """XFetch's beta; 0: no early load."""
 
 
 class Hears(Protocol):
-    """Whether this process hears of drops."""
+    """The receiver of drops, as reads see it."""
 
     until: float
-    """Level 1 may serve until then, on the monotonic clock."""
+    """Level 1 may serve until this time of the monotonic clock."""
     epoch: int
-    """Grows when level 1 began empty."""
+    """Grows each time that level 1 is emptied."""
 
 
 class Flight:
@@ -71,7 +71,7 @@ class Flight:
     def fail(self, error: BaseException) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
-            self.future.exception()  # told, also if no caller waits any more
+            self.future.exception()  # marks the exception as retrieved, even if no caller waits
 
 
 class Reading:
@@ -87,7 +87,7 @@ class Reading:
         self._joined: dict[str, Flight] = {}
         self._flights: dict[str, list[Flight]] = {}
         self._refreshed: set[str] = set()
-        """Keys that are loaded while their value is served."""
+        """Keys whose value is reloaded while the old one is served."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- drops --------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Reading:
         self._joined.pop(key, None)
 
     def clear(self) -> None:
-        """Any key may have been dropped."""
+        """Any key may have been dropped, here or elsewhere."""
         self._near.clear()
         self._figures.cleared += 1
         for flights in self._flights.values():
@@ -109,18 +109,18 @@ class Reading:
         self._joined.clear()
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the loads in progress."""
         await ended(list(self._tasks))
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
-    def early(self, plan: Plan, key: str, kept: Kept, call: tuple[Any, ...]) -> None:
-        """A value is served that will soon end: load it anew beside its callers."""
+    def early(self, plan: Plan, key: str, kept: Entry, call: tuple[Any, ...]) -> None:
+        """Reload a value that will soon expire, in the background; callers get the old one."""
         kept.early = kept.until
         self._refresh(plan, key, kept.made, call)
 
     async def read(self, plan: Plan, key: str, call: tuple[Any, ...]) -> Any:
-        """The value of a key that level 1 does not serve. Raises what the load raises."""
+        """Return the value of a key that level 1 does not serve. Raises what the load raises."""
         while True:
             flight = self._joined.get(key)
             if flight is None:
@@ -132,7 +132,7 @@ class Reading:
                 return value
 
     async def strict(self, plan: Plan, key: str, call: tuple[Any, ...]) -> Any:
-        """The same without level 1 and without others' flights: it sees each drop that has returned."""
+        """Return the value without level 1 and without other callers' flights: it reflects each drop that has returned."""
         try:
             found = await self._far.get(key) if not self._is_alone else None
         except Unavailable:
@@ -171,7 +171,7 @@ class Reading:
                 self._end(key, flight)
 
     def _served(self, plan: Plan, key: str, flight: Flight, found: Found, call: tuple[Any, ...]) -> Any:
-        """A value of level 2, fresh or stale."""
+        """Serve a value of level 2, fresh or stale."""
         value = _value(plan, found)
         if found.fresh_s > 0:
             self._figures.far_hits += 1
@@ -188,7 +188,7 @@ class Reading:
         return value
 
     def _refresh(self, plan: Plan, key: str, seen: bytes, call: tuple[Any, ...]) -> None:
-        """Load beside the callers, unless that happens already, or there is no room."""
+        """Load in the background, unless a load is in progress already or the limit is reached."""
         if key in self._refreshed or self._loads.locked():
             return
         self._refreshed.add(key)
@@ -217,7 +217,7 @@ class Reading:
         strict: bool = False,
         beside: bool = False,
     ) -> Any:
-        """Load once for all processes, and end the flight. `beside`: not if another process does."""
+        """Load once for all processes, and end the flight. `beside`: do not load if another process does."""
         try:
             value = await self._loaded(plan, key, flight, seen, call, strict=strict, beside=beside)
         except asyncio.CancelledError:
@@ -264,7 +264,7 @@ class Reading:
     async def _called(
         self, plan: Plan, key: str, flight: Flight, token: str, taken: Taken, call: tuple[Any, ...], *, strict: bool
     ) -> Any:
-        """Call the function, and store what it gives."""
+        """Call the load function, and store its result."""
         PRIMARY.set(taken.primary or strict)
         self._figures.loads += 1
         began = monotonic()
@@ -317,7 +317,7 @@ class Reading:
             made = b""
         if not made:
             self._figures.refused += 1
-            return True  # there is no token to give back
+            return True  # no token to return
         past_s = monotonic() - filled
         early_s = load_s * plan.early * _drawn() if plan.early else 0.0
         self._keep(key, flight, value, fresh_s - past_s, fresh_s + stale_s - past_s, early_s, load_s, made)
@@ -355,13 +355,13 @@ class Reading:
         load_s: float,
         made: bytes,
     ) -> None:
-        """Put a value into level 1, unless a drop may have come since the flight began."""
+        """Store a value in level 1, unless a drop may have come since the flight began."""
         if flight.dirty or flight.epoch != self._hears.epoch:
             return
         now = monotonic()
         until = now + fresh_s
         ends = now + left_s if self._is_alone else until
-        self._near.put(key, Kept(value, until, until - early_s, ends, load_s, made, weight(value)))
+        self._near.put(key, Entry(value, until, until - early_s, ends, load_s, made, weight(value)))
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -372,11 +372,11 @@ class Reading:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # its callers have it
+            task.exception()  # its callers raise it
 
 
 def _drawn() -> float:
-    """XFetch's draw: 0 to infinity, 1 on average."""
+    """A random factor for XFetch: 0 to infinity, 1 on average."""
     return -math.log(1.0 - random.random())
 
 
@@ -389,5 +389,6 @@ def _encoded(plan: Plan, key: str, value: Any) -> bytes:
         return plan.encode(value)
     except (TypeError, ValueError) as error:
         raise Invalid(
-            f"the value of {key} cannot be encoded: {error}; return what JSON has, or give encode and decode"
+            f"the value of {key} cannot be encoded: {error}; return a value that JSON can express, or give "
+            "encode and decode"
         ) from error

@@ -1,6 +1,7 @@
-"""What a process hears of drops in a room, in place of the Redis: gaps are announced there, and end clients may listen.
+"""Receives drops in a room, in place of the Redis: the room announces gaps, and end clients may listen.
 
-Any message of the room is a sign of life for all its members; one that hears none for a second sends one.
+Any message of the room proves to all members that it works. A member that receives none for a second publishes a
+heartbeat.
 """
 
 import asyncio
@@ -15,17 +16,17 @@ from ..errors import MusterError, Unavailable
 from ..items import Message
 from .ending import ended
 from .far import InRedis
-from .hearing import AGAIN_S_MAX, BEAT_S, LOG, Told
+from .hearing import AGAIN_S_MAX, BEAT_S, LOG, OnDrop
 
 ROOM: Final = "cache:{}"
 _BEAT: Final = b"beat"
 
 
 class HearsRoom:
-    """As `Hearing`, in the room of a cache."""
+    """The same as `Hearing`, over the room of a cache."""
 
     def __init__(
-        self, client: Client, name: str, far: InRedis, lease_s: float, on_drop: Told, on_clear: Callable[[], None]
+        self, client: Client, name: str, far: InRedis, lease_s: float, on_drop: OnDrop, on_clear: Callable[[], None]
     ) -> None:
         self._client, self._room, self._far, self._lease_s = client, ROOM.format(name), far, lease_s
         self._on_drop, self._on_clear = on_drop, on_clear
@@ -49,14 +50,14 @@ class HearsRoom:
         self._deaf()
 
     async def tell(self, writer: str, keys: Sequence[str]) -> None:
-        """Raises `Unavailable` if the room's owner does not have it."""
+        """Publish a drop. Raises `Unavailable` if the room's owner did not acknowledge it."""
         try:
             await self._client.publish(self._room, json.dumps([writer, *keys], ensure_ascii=False).encode())
         except MusterError as error:
-            raise Unavailable(f"the room {self._room} does not take a drop: {error}") from error
+            raise Unavailable(f"the room {self._room} does not accept a drop: {error}") from error
 
     def renew(self) -> None:
-        """As of `Hearing`."""
+        """As `Hearing.renew`."""
         self.epoch += 1
         self._on_clear()
 
@@ -71,7 +72,7 @@ class HearsRoom:
                 await self._listen()
             except MusterError as error:
                 if self.until:
-                    LOG.warning("the cache hears of no drops, so its level 1 is empty: %s", error)
+                    LOG.warning("the cache receives no drops, so its level 1 is empty: %s", error)
             self._deaf()
             await asyncio.sleep(AGAIN_S_MAX)
 
@@ -92,15 +93,16 @@ class HearsRoom:
             told = json.loads(data)
             writer, keys = told[0], told[1:]
             if not all(isinstance(each, str) for each in told):
-                raise ValueError("no list of texts")
+                raise ValueError("expected a list of texts")
         except (ValueError, LookupError, TypeError):
-            LOG.warning("a message in %s is no drop, so level 1 begins empty", self._room)
+            LOG.warning("malformed drop in %s, so level 1 was emptied", self._room)
             self.renew()
         else:
             self._on_drop(writer, keys, None)
 
     async def _beats(self) -> None:
-        """Each member waits a little longer than a second by chance, so that mostly one of them sends."""
+        """Publish heartbeats. Each member waits a random time of a little more than a second, so mostly one of them
+        publishes."""
         while True:
             silent_s = monotonic() - (self.until - self._lease_s)
             if silent_s >= BEAT_S:
@@ -108,7 +110,7 @@ class HearsRoom:
             await asyncio.sleep(BEAT_S * (0.2 + 0.6 * random.random()))
 
     async def _asks(self) -> None:
-        """The life and the time of the Redis."""
+        """Ask the Redis for its life and its time."""
         while True:
             try:
                 await self._far.beat("", 0)

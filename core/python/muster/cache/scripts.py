@@ -45,7 +45,7 @@ keep(KEYS[2], till)
 return {'yours', tonumber(state.h or 0) > now and 1 or 0}
 """
 )
-"""A miss. ARGV: a token, the ms for which it holds, and when the entry was made that its caller has seen."""
+"""A miss. ARGV: a token, its lifetime in ms, and the creation time of the entry that the caller has seen."""
 
 FILL: Final = (
     NOW
@@ -60,8 +60,8 @@ if tonumber(ARGV[2]) > 0 then redis.call('SET', KEYS[1], '1' .. life .. made .. 
 return made
 """
 )
-"""The end of a load: when it was made, or nothing if its token no longer holds. ARGV: the token, the ms to keep the entry
-(0: the load only gives its token back), the entry."""
+"""The end of a load. Returns the entry's creation time, or nothing if the token has lapsed. ARGV: the token, the
+lifetime of the entry in ms (0: only return the token), the entry."""
 
 CHANGE: Final = (
     NOW
@@ -83,8 +83,8 @@ end
 return now
 """
 )
-"""A drop, or a mark. Each of the keys has its entry and its state. ARGV: the writer, the ms of its mark (0: it is taken
-off), the ms of the hold, the channel, and what is told there."""
+"""A drop or a mark. Each key has an entry and a state in KEYS. ARGV: the writer, the lifetime of its mark in ms (0:
+remove it), the hold in ms, the channel, and the message to publish there."""
 
 RENEW: Final = (
     NOW
@@ -102,7 +102,8 @@ end
 return 1
 """
 )
-"""More time for a writer's marks; 0 if one of them has gone. ARGV: the writer, the ms of its mark, the ms of the hold."""
+"""Extend a writer's marks; returns 0 if one has lapsed. ARGV: the writer, the lifetime of the mark in ms, the hold in
+ms."""
 
 BEAT: Final = (
     NOW
@@ -112,4 +113,4 @@ if ARGV[1] ~= '' then redis.call('PUBLISH', ARGV[1], ARGV[2]) end
 return {now, string.match(info, 'master_replid:(%x+)'), string.match(info, 'role:(%a+)')}
 """
 )
-"""A sign of life through the way that drops take. ARGV: a channel, and what is told there."""
+"""A heartbeat on the path that drops take. ARGV: a channel, and the message to publish there."""

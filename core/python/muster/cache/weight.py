@@ -1,4 +1,4 @@
-"""Bytes that a value takes in memory, estimated: each part is counted where it is reached, a shared one each time."""
+"""Estimates the bytes that a value takes in memory. A shared part is counted each time that it is reached."""
 
 from collections.abc import Iterator
 from sys import getsizeof
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def weight(value: Any) -> int:
-    """The size of a value and of all that it consists of. A part that contains itself is not asked for: no form of encoding
-    gives one."""
+    """The size of a value and its parts, in bytes. The value must not contain itself; no encoding produces such a
+    value."""
     size, left = 0, [value]
     while left:
         each = left.pop()

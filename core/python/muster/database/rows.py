@@ -1,4 +1,4 @@
-"""The two tables that Muster has in a program's database, and the insert that wins or loses but never fails.
+"""The two tables that Muster has in a program's database, and an insert that reports a duplicate instead of failing.
 
 A row is written once and never changed: its unique key decides a race. Knows no message and no server.
 """
@@ -16,7 +16,7 @@ from ..errors import Invalid
 METADATA: Final = MetaData()
 """For migrations: one more entry of Alembic's `target_metadata`."""
 ID_CHARS_MAX: Final = 128
-# Ids differ by case: MariaDB's usual collation would take two for one.
+# Ids differ by case: MariaDB's default collation would treat two such ids as equal.
 _NAME: Final = String(ID_CHARS_MAX).with_variant(
     mysql.VARCHAR(ID_CHARS_MAX, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
 )
@@ -30,7 +30,7 @@ OUTCOMES: Final = Table(
     Index("muster_outcomes_at", "at_ms"),
     mysql_engine="InnoDB",
 )
-"""What became of a transactional message: `OK` or `ABORT`, the first that was written (I-10). Ms since 1970."""
+"""The outcome of a transactional message: `OK` or `ABORT`, the first that was written (I-10). Times are ms since 1970."""
 EFFECTS: Final = Table(
     "muster_effects",
     METADATA,
@@ -40,7 +40,7 @@ EFFECTS: Final = Table(
     Index("muster_effects_at", "at_ms"),
     mysql_engine="InnoDB",
 )
-"""Messages whose effects a consumer has had."""
+"""Messages whose effects a consumer has carried out."""
 
 
 def name_of(text: str) -> str:
@@ -49,27 +49,28 @@ def name_of(text: str) -> str:
 
 
 async def create(engine: AsyncEngine) -> None:
-    """Make the tables that are missing. For one program at a time, as a migration. Raises `SQLAlchemyError`."""
+    """Create the missing tables. Let one program at a time call it, as a migration. Raises `SQLAlchemyError`."""
     async with engine.begin() as connection:
         await connection.run_sync(METADATA.create_all)
 
 
 def create_sync(engine: Engine) -> None:
-    """The same."""
+    """The same for an `Engine`."""
     METADATA.create_all(engine)
 
 
 async def forget(engine: AsyncEngine, table: Table, older_s: float) -> int:
-    """Delete the rows of a table that are older than this, and return how many. Raises `SQLAlchemyError`.
+    """Delete the rows of a table that are older than `older_s` seconds, and return their number. Raises
+    `SQLAlchemyError`.
 
-    Of `OUTCOMES`: longer than a check-back may come, which is all retries of its topic and `center.dead_days`.
+    Keep `OUTCOMES` longer than a check-back may come, which is all retries of its topic plus `center.dead_days`.
     """
     async with engine.begin() as connection:
         return (await connection.execute(_older(table, older_s))).rowcount
 
 
 def forget_sync(engine: Engine, table: Table, older_s: float) -> int:
-    """The same."""
+    """The same for an `Engine`."""
     with engine.begin() as connection:
         return connection.execute(_older(table, older_s)).rowcount
 
@@ -79,9 +80,9 @@ def _older(table: Table, older_s: float) -> Delete:
 
 
 def insert_once(dialect: str, table: Table, row: Mapping[str, Any]) -> Executable:
-    """Inserts a row unless one with its key is there: `rowcount` is 1 or 0. Waits for a transaction that decides it.
+    """Insert a row unless its key exists: `rowcount` is 1 or 0. Waits for a transaction that holds the key.
 
-    Raises `Invalid` for a database that is none of the three kinds.
+    Raises `Invalid` for a database that is not supported.
     """
     made: Executable
     if dialect in {"mysql", "mariadb"}:
@@ -91,5 +92,5 @@ def insert_once(dialect: str, table: Table, row: Mapping[str, Any]) -> Executabl
     elif dialect == "sqlite":
         made = sqlite.insert(table).values(row).on_conflict_do_nothing()
     else:
-        raise Invalid(f"{dialect} is not sqlite, mysql, mariadb or postgresql")
+        raise Invalid(f"unsupported database {dialect} (expected sqlite, mysql, mariadb or postgresql)")
     return made.execution_options(preserve_rowcount=True)

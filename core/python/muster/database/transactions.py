@@ -4,8 +4,8 @@
     business writes, then the outcome row OK, in one transaction; commit
     tell: send the message, withdraw the check-back
 
-A check-back that comes asks the database alone: it inserts ABORT unless a row is there, and obeys the row that is. So
-it sends the message of a handler that died after its commit, and a handler that commits after ABORT fails. Owns the row
+A check-back asks only the database: it inserts ABORT unless a row exists, and follows the row that it finds. So it
+sends the message of a handler that died after its commit, and a handler that commits after ABORT fails. Owns the row
 and the block around a session's transaction. It must not know what a handler writes.
 """
 
@@ -41,11 +41,11 @@ class Transactions(Checks):
         check_s: float = CHECK_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`check_topic`: a topic of this database alone, and `secret` the one that it signs with.
+        """`check_topic`: a topic for this database alone; `secret`: the secret that this topic signs with.
 
-        `engine`: answers check-backs; it writes, so it is no replica's. `check_s`: a transaction that lasts longer may be
-        aborted. `answer_s`: how long an async engine may take for an answer, shorter than the timeout of the topic; another
-        engine has timeouts of its own. Raises `Invalid`.
+        `engine`: answers check-backs; it writes, so it must not be a replica's. `check_s`: a transaction that lasts
+        longer, in seconds, may be aborted. `answer_s`: limit of an async engine's time for an answer, in seconds,
+        shorter than the timeout of the topic; another engine has timeouts of its own. Raises `Invalid`.
         """
         super().__init__(messages, check_topic=check_topic, secret=secret, check_s=check_s, answer_s=answer_s)
         self._engine = engine
@@ -84,21 +84,22 @@ class Transactions(Checks):
         type: str = "application/octet-stream",
         handler: str = "",
     ) -> "Transaction | SyncTransaction":
-        """A block that ends with the commit of the session: the message goes if and only if it commits.
+        """A block that ends with the commit of the session: the message is sent if and only if it commits.
 
-        `async with` for an `AsyncSession`, `with` for a `Session`. `data`: bytes, a body of this `type`; anything else is
-        sent as JSON. `in_s`: this long after the commit. `handler`: names the calls in `calls`; else the topic does. The
-        block commits and rolls back itself: it is not inside `session.begin()`. Raises `Invalid`.
+        Use `async with` for an `AsyncSession`, `with` for a `Session`. `data`: bytes are a body of this `type`;
+        anything else is sent as JSON. `in_s`: delay in seconds after the commit. `handler`: name of the calls in
+        `calls`; the default is the topic. The block commits and rolls back itself, so do not use it inside
+        `session.begin()`. Raises `Invalid`.
         """
         if _place(session.get_bind(clause=OUTCOMES).engine.url) != _place(self._engine.url):
-            raise Invalid("the session writes to another database than the one whose check-backs are answered here")
+            raise Invalid("the session writes to a database other than the one that answers these check-backs")
         prepared, handler = self._prepared(topic, data, in_s, type), handler or topic
         if isinstance(session, AsyncSession):
             return Transaction(self, session, prepared, handler)
         return SyncTransaction(self, session, prepared, handler)
 
     async def outcome(self, id: str, prepared: Prepared) -> Outcome | str:
-        """The row of a message, which is ABORT if there was none."""
+        """Return the outcome row of a message; writes ABORT if there is none."""
         try:
             async with asyncio.timeout(self._answer_s):
                 return await self._decided(id)
@@ -117,13 +118,13 @@ class Transactions(Checks):
             return await asyncio.to_thread(self._decided_sync, id)
         async with self._engine.begin() as connection:
             await connection.run_sync(_insert_abort, id)
-        # A second transaction: it sees all that was committed when the insert lost.
+        # Read in a second transaction: it sees everything that was committed when the insert failed.
         async with self._engine.connect() as connection:
             return await connection.run_sync(_row, id)
 
     def _decided_sync(self, id: str) -> Outcome:
         if isinstance(self._engine, AsyncEngine):
-            raise Invalid("the engine is async; use answer")
+            raise Invalid("the engine is async; use answer instead of answer_sync")
         with self._engine.begin() as connection:
             _insert_abort(connection, id)
         with self._engine.connect() as connection:
@@ -140,7 +141,7 @@ class _Block(Pending):
 
     def _free(self) -> None:
         if event.contains(self._session, "before_commit", _refuse):
-            raise Invalid("the session is in such a block; one transaction has one message")
+            raise Invalid("the session is in such a block already; a transaction has one message")
 
     def _enter(self) -> None:
         self._begun = self._session.get_transaction() or self._session.begin()
@@ -150,9 +151,10 @@ class _Block(Pending):
         event.remove(self._session, "before_commit", _refuse)
 
     def _decided(self, session: Session) -> Outcome:
-        """Write all that waits, then the outcome. Raises `Invalid`, and `Refused` where a check-back came first."""
+        """Flush all pending writes, then write the outcome. Raises `Invalid`, and `Refused` where a check-back came
+        first."""
         if session.get_transaction() is not self._begun:
-            raise Invalid("the transaction was ended inside the block, which ends it itself")
+            raise Invalid("the transaction was ended inside the block; let the block end it")
         session.flush()
         outcome = Outcome("OK", now_ms())
         if not self._decide(session, outcome):
@@ -160,7 +162,7 @@ class _Block(Pending):
         return outcome
 
     def _decide(self, session: Session, outcome: Outcome) -> bool:
-        """Write the outcome row in the handler's transaction. False: there is one."""
+        """Write the outcome row in the handler's transaction. Returns False if a row exists."""
         row = {"message": self.id, "outcome": outcome.word, "at_ms": outcome.at_ms}
         dialect = session.get_bind(clause=OUTCOMES).dialect.name
         return cast(CursorResult[Any], session.execute(insert_once(dialect, OUTCOMES, row))).rowcount == 1
@@ -174,7 +176,7 @@ class Transaction(_Block):
         self._async = session
 
     async def __aenter__(self) -> Self:
-        """Prepare. Raises as `Messages.send`: then nothing was written, and nothing is sent."""
+        """Prepare. Raises as `Messages.send`: then the block wrote nothing, and no message is sent."""
         self._free()
         await asyncio.to_thread(self._prepare)
         self._enter()
@@ -183,10 +185,10 @@ class Transaction(_Block):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit and tell, or roll back what failed.
+        """Commit and tell, or roll back after an error.
 
-        Raises `Refused` with the code `aborted` where a check-back came first: the transaction is rolled back. An error of
-        the commit itself leaves the outcome to the database, and the check-back finds it there.
+        Raises `Refused` with the code `aborted` where a check-back came first: the transaction is rolled back. After an
+        error of the commit itself, the database decides the outcome, and the check-back reads it there.
         """
         self._leave()
         if error is not None:
@@ -247,7 +249,7 @@ def _row(connection: Connection, id: str) -> Outcome:
 
 
 def _silent(error: Exception) -> str:
-    return f"the database does not say the outcome: {type(error).__name__}"
+    return f"the database did not return the outcome: {type(error).__name__}"
 
 
 def _place(url: URL) -> tuple[str, str | None, int | None, str | None]:
@@ -256,6 +258,6 @@ def _place(url: URL) -> tuple[str, str | None, int | None, str | None]:
 
 
 def _refuse(session: Session) -> None:
-    """A commit inside the block would be one without its outcome. Savepoints may end."""
+    """Refuse a commit inside the block, which would lack the outcome. Savepoints may end."""
     if not session.in_nested_transaction():
         raise Invalid("the block commits at its end; a commit inside it would not send the message")

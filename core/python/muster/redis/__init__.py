@@ -1,1 +1,1 @@
-"""Redis for any program: where one is, clients of it, scripts, and connections that have ended. Needs `muster[cache]`."""
+"""Redis for any program: its address, clients of it, scripts, and connections that have ended. Needs `muster[cache]`."""

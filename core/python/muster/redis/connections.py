@@ -1,4 +1,4 @@
-"""Clients of a Redis: the one file that makes them for one server, for sentinels and for a cluster.
+"""Clients of a Redis: only this file makes them, for one server, for sentinels and for a cluster.
 
 Owns their options. It must not know keys nor scripts.
 """
@@ -16,7 +16,7 @@ from .endings import Connected, tell_endings
 from .where import Where
 
 NO_RETRY: Final = {"retry": Retry(NoBackoff(), 0)}
-"""A call that was cut off may have been done: its caller decides."""
+"""No retry: a call that was cut off may have been executed, so its caller decides."""
 
 
 class Opened(NamedTuple):
@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 
 
 def server(url: str = "", **options: Any) -> Redis:
-    """A client of one server, which tries nothing twice. `options` are those of `Redis`, beside what a `url` says."""
+    """A client of one server, without retries. `options` are those of `Redis`, besides what `url` sets."""
     known: dict[str, Any] = NO_RETRY | options
     client: Redis = Redis.from_url(url, **known) if url else Redis(**known)
     tell_endings(client)
@@ -35,8 +35,10 @@ def server(url: str = "", **options: Any) -> Redis:
 
 
 def opened(where: Where, password: str, seconds: float, connected: Connected | None = None) -> Opened:
-    """Connects with the first call. `seconds`: for a connection, and for an answer. `connected` sees each connection to a
-    server of the data before its first command."""
+    """Make a client that connects with its first call.
+
+    `seconds`: limit of connecting, and of each answer. `connected` is called with each connection to a data server
+    before its first command."""
     waits: dict[str, Any] = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "ssl": where.tls}
     known = waits | {"username": where.user or None, "password": password or None}
     if where.kind == "cluster":
@@ -64,8 +66,8 @@ def opened(where: Where, password: str, seconds: float, connected: Connected | N
 
 
 async def apart(client: Any) -> Any:
-    """A connection of its own to a server of the data, outside the client's pool: for messages that come by themselves. Its
-    caller cuts it."""
+    """Open a connection to a data server outside the client's pool, for pushed messages. The caller closes it with
+    `cut`."""
     connection: Any
     if isinstance(client, RedisCluster):
         await client.initialize()
@@ -78,7 +80,7 @@ async def apart(client: Any) -> Any:
 
 
 async def cut(connection: Any) -> None:
-    """End a connection at once, whatever its peer does."""
+    """End a connection at once, even if its peer does not answer."""
     if connection._writer is not None:
         connection._writer.transport.abort()
     await connection.disconnect(nowait=True)

@@ -1,8 +1,9 @@
-"""Connections of redis-py that have ended: a pool replaces them, and a call that met the end raises redis-py's own error.
+"""Connections of redis-py that have ended: the pool replaces them, and a call that meets the end raises redis-py's own
+error.
 
-redis-py 8.1 asks a connection from its pool whether there is something to read, but uses it all the same, also after its
-end: the first call by each failed after the server was back. And uvloop raises RuntimeError for a write to a socket that
-was closed before, which redis-py lets through to callers who expect `RedisError`. It must not know keys nor scripts.
+redis-py 8.1 asks a pooled connection whether it is readable, but uses it even after its end: the first call on each one
+failed after the server was back. Also, uvloop raises RuntimeError for a write to a closed socket, which redis-py passes
+to callers that expect `RedisError`. It must not know keys nor scripts.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,19 +19,19 @@ Connected = Callable[[Any], Awaitable[None]]
 
 
 class _Ends:
-    """In front of a connection class of redis-py."""
+    """Mixin for a connection class of redis-py."""
 
     connected: Connected | None = None
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """As redis-py's, which has greeted the server then."""
+        """Runs after redis-py has greeted the server."""
         above: Any = super()
         await above.on_connect_check_health(check_health)
         if self.connected is not None:
             await self.connected(self)
 
     async def can_read(self) -> bool:
-        """As redis-py's, whose pool connects again where this raises."""
+        """Raises after the end of the connection, so that redis-py's pool connects again."""
         above: Any = super()
         stream = getattr(self, "_reader", None)
         if stream is not None and (stream.at_eof() or stream.exception() is not None):
@@ -38,7 +39,7 @@ class _Ends:
         return bool(await above.can_read())
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """As redis-py's, which has closed the connection when an error comes here."""
+        """Turns the RuntimeError of a closed socket into redis-py's error. redis-py has closed the connection by then."""
         above: Any = super()
         try:
             await above.send_packed_command(command, check_health)
@@ -47,7 +48,7 @@ class _Ends:
 
 
 def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> None:
-    """Let a client that has not connected yet see where its connections have ended."""
+    """Make a client that has not connected yet detect ended connections."""
     if isinstance(client, RedisCluster):
         known = client.connection_kwargs
         known["connection_class"] = _seen(_with_ends(known["connection_class"]), connected)

@@ -1,4 +1,4 @@
-"""Where a Redis is, as a URL says it: one server, the master that sentinels name, or a cluster.
+"""The address of a Redis, as a URL names it: one server, the master that sentinels name, or a cluster.
 
 It must not know the client's library.
 """
@@ -20,16 +20,16 @@ class Where:
 
     kind: Literal["one", "sentinel", "cluster"]
     places: tuple[tuple[str, int], ...]
-    """Addresses of Redis, of the sentinels, or of members of the cluster."""
+    """Addresses of the Redis, of the sentinels, or of members of the cluster."""
     tls: bool = False
     user: str = ""
     database: int = 0
     master: str = ""
-    """Its name among the sentinels."""
+    """The master's name among the sentinels."""
 
 
 def parsed(url: str) -> Where:
-    """The place that a URL of a right form names. Raises `ValueError` for a bad number."""
+    """Parse a URL of a known form. Raises `ValueError` for a bad number."""
     scheme, _, rest = url.partition("://")
     way, _, suffix = scheme.partition("+")
     kind: Literal["one", "sentinel", "cluster"]
@@ -44,20 +44,20 @@ def parsed(url: str) -> Where:
 
 
 def places(servers: list[str], port: int) -> tuple[tuple[str, int], ...]:
-    """Hosts and ports; `port` where none is named. Raises `ValueError`."""
+    """Hosts and ports; `port` is the default. Raises `ValueError`."""
     split = [urlsplit(f"//{each}") for each in servers]
     return tuple((parts.hostname or "", parts.port or port) for parts in split)
 
 
 def checked(url: str) -> Where:
-    """The place that any text names. Raises `ValueError`, whose text never has a password."""
+    """Parse any text. Raises `ValueError`, whose text never has a password."""
     scheme, _, rest = url.partition("://")
     way, plus, kind = scheme.partition("+")
     named, _, path = rest.partition("/")
     user = named.rpartition("@")[0]
     words = [word for word in path.split("/") if word]
     if ":" in user:
-        raise ValueError("a URL of a Redis has no password; give the password apart")
+        raise ValueError("the URL of the Redis has a password; give the password separately")
     masters = 1 if kind == "sentinel" else 0
     databases = 0 if kind == "cluster" else 1
     known = way in {"redis", "rediss"} and kind in {"", "sentinel", "cluster"} and (not plus or bool(kind))
@@ -67,5 +67,5 @@ def checked(url: str) -> Where:
     except ValueError:
         where = None
     if where is None or not all(host for host, _ in where.places) or (kind == "" and len(where.places) > 1):
-        raise ValueError(f"{scheme + '://…' if rest else 'this'} is no URL of a Redis; use {FORMS}")
+        raise ValueError(f"invalid URL of a Redis {scheme + '://…' if rest else ''} (expected {FORMS})")
     return where

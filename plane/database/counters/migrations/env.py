@@ -1,4 +1,4 @@
-"""Run by alembic: the steps of counters."""
+"""Run by alembic: the schema steps of counters."""
 
 from muster_server.plane.database.migrate import run
 

@@ -1,4 +1,4 @@
-"""Run by alembic: the steps of the fleet's tables."""
+"""Run by alembic: the schema steps of the fleet."""
 
 from muster_server.plane.database.migrate import run
 

@@ -1,4 +1,4 @@
-"""Run by alembic: the steps of likes."""
+"""Run by alembic: the schema steps of likes."""
 
 from muster_server.plane.database.migrate import run
 

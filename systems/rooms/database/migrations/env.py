@@ -1,4 +1,4 @@
-"""Run by alembic: the steps of memberships."""
+"""Run by alembic: the schema steps of memberships."""
 
 from muster_server.plane.database.migrate import run
 

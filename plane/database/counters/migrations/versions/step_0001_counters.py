@@ -10,7 +10,7 @@ down_revision: Final = None
 
 
 def upgrade() -> None:
-    """Make it, unless it exists: not every database undoes half a step."""
+    """Create the table unless it exists: not every database rolls back half a step."""
     op.create_table(
         "muster_counters",
         sa.Column("name", sa.String(64), primary_key=True),

@@ -1,4 +1,4 @@
-"""Names are compared byte by byte, also at MySQL and MariaDB, whose own order makes `Shop` and `shop` one name."""
+"""Names are compared byte by byte on MySQL and MariaDB too, whose default collation makes `Shop` and `shop` equal."""
 
 from typing import Final
 
@@ -9,5 +9,5 @@ down_revision: Final = "0001"
 
 
 def upgrade() -> None:
-    """Rewrite the table there; elsewhere nothing changes."""
+    """Convert the table on MySQL and MariaDB; elsewhere nothing changes."""
     compare_bytes("muster_counters")

@@ -17,7 +17,7 @@ INDEXES: Final = {
 
 
 def upgrade() -> None:
-    """Make the tables, unless they exist: not every database undoes half a step."""
+    """Create the tables unless they exist: not every database rolls back half a step."""
     _table(
         "muster_fleet_tasks",
         sa.Column("instance", sa.String(64), primary_key=True),

@@ -1,4 +1,4 @@
-"""Names are compared byte by byte, also at MySQL and MariaDB, whose own order makes `Shop` and `shop` one name."""
+"""Names are compared byte by byte on MySQL and MariaDB too, whose default collation makes `Shop` and `shop` equal."""
 
 from typing import Final
 
@@ -17,5 +17,5 @@ TABLES: Final = (
 
 
 def upgrade() -> None:
-    """Rewrite the tables there; elsewhere nothing changes."""
+    """Convert the tables on MySQL and MariaDB; elsewhere nothing changes."""
     compare_bytes(*TABLES)

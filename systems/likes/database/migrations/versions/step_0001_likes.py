@@ -14,7 +14,7 @@ BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql")
 
 
 def _table(name: str, *columns: sa.Column[Any]) -> None:
-    """Make a table, unless it exists: not every database undoes half a step."""
+    """Create a table unless it exists: not every database rolls back half a step."""
     op.create_table(
         name,
         sa.Column("instance", sa.String(32), primary_key=True),
@@ -27,7 +27,7 @@ def _table(name: str, *columns: sa.Column[Any]) -> None:
 
 
 def upgrade() -> None:
-    """All four."""
+    """Create all four tables."""
     _table(
         "muster_likes",
         sa.Column("item", KEY, primary_key=True),

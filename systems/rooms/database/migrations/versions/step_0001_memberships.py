@@ -13,7 +13,7 @@ INDEXES: Final = {f"{TABLE}_life": ("cluster", "gateway", "epoch"), f"{TABLE}_le
 
 
 def upgrade() -> None:
-    """Make the table, unless it exists: not every database undoes half a step."""
+    """Create the table unless it exists: not every database rolls back half a step."""
     op.create_table(
         TABLE,
         sa.Column("cluster", sa.String(32), primary_key=True),
