@@ -1,5 +1,5 @@
 # Thin names over scripts/; see README.md.
-.PHONY: setup run test lint lock dist clean sim soak fuzz
+.PHONY: setup run test check lint lock dist clean sim soak fuzz
 
 setup:
 	@scripts/setup.sh
@@ -9,6 +9,9 @@ run:
 
 test:
 	@exec scripts/test.sh $(ARGS)
+
+check: setup
+	@exec scripts/check.sh
 
 lint: setup
 	@exec scripts/lint.sh
