@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 import structlog
 
-from muster_server.control.errors import BAD_CONFIG, UserError
+from muster_server.control.errors import BAD_CONFIG, ConfigError, UserError
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
@@ -119,6 +119,8 @@ class Child:
             code = None
             try:
                 code = await self._once()
+            except ConfigError as error:  # what it needs is not there
+                code, self.error = BAD_CONFIG, str(error)
             except (OSError, UserError) as error:  # a full disk or too many processes: the cause may pass
                 self.error = str(error)
                 self._set("failed")

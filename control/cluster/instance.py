@@ -79,6 +79,8 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     ready: bool
     bind: tuple[str, int]
+    waits: str | UnsetType = UNSET
+    """The reason why it has not started yet."""
 
 
 def at(admin: tuple[str, int], access: AdminAccess, name: str, role: str = "") -> Process:

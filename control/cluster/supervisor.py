@@ -107,6 +107,8 @@ class Supervisor:
         self._admins: dict[Seat, tuple[str, int]] = {}
         self._epochs: dict[Seat, int] = {}
         self._public_keys: dict[Seat, str] = {}
+        self._taken: dict[Seat, list[tuple[str, str, int]]] = {}
+        """Keys and addresses of nodes that others had at the start, or that nodes have which come first."""
         self._children: dict[Seat, Child] = {}
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
@@ -275,17 +277,24 @@ class Supervisor:
         """Try addresses before any node starts. Raises `UserError` if one is not available."""
         with Ports(marks=False) as ports:
             for _, seat, key, host, port in self._asked(self._roster.seats):
-                self._held(ports, seat)(key, host, port)
+                with contextlib.nullcontext() if _is_base(seat) else contextlib.suppress(UserError):
+                    self._held(ports, seat)(key, host, port)
 
     def _choose(self, new: Sequence[Seat]) -> None:
         kept = KeptPorts(self.folder.ports)
         with Ports() as ports:
             for chosen, seat, key, host, port in self._asked(new):
                 bind = self._held(ports, seat)
-                if kind(seat.role).process == "face":
-                    chosen[seat] = kept.bound(f"{seat.name} {key}", bind, key, host, port)
-                else:
-                    chosen[seat] = bind(key, host, port)
+                try:
+                    if kind(seat.role).process == "face":
+                        chosen[seat] = kept.bound(f"{seat.name} {key}", bind, key, host, port)
+                    else:
+                        chosen[seat] = bind(key, host, port)
+                except UserError:
+                    if _is_base(seat):
+                        raise
+                    chosen[seat] = host, port  # of others: the node is tried again until it is free
+                    self._taken.setdefault(seat, []).append((key, host, port))
             for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
         kept.keep()
@@ -348,6 +357,7 @@ class Supervisor:
 
     async def _fork(self, seat: Seat, start: Start) -> Started:
         """Write the spec for one start, with its epoch, and start the node. Raises `UserError` and `OSError`."""
+        self._needs(seat)
         self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
         file = self.folder.spec(seat.name)
         made = self.spec(seat)
@@ -355,6 +365,18 @@ class Supervisor:
             self._certifier.take(seat.name, made)
         write_atomically(file, msgspec.json.encode(made))
         return await start(str(file))
+
+    def _needs(self, seat: Seat) -> None:
+        """Check that its programs and its addresses are there. Raises `ConfigError`: it cannot start now."""
+        if why := self._programs.missing(system_of(seat.role)):
+            raise ConfigError(why)
+        try:
+            with Ports(marks=False) as ports:
+                for asked in self._taken.get(seat, ()):
+                    self._held(ports, seat)(*asked)
+        except UserError as error:
+            raise ConfigError(str(error)) from None
+        self._taken.pop(seat, None)
 
     def _starts(self, seat: Seat) -> Start:
         """Return the function that starts the node's process, given the file of its spec."""
@@ -456,11 +478,16 @@ class Supervisor:
 
     def _settled(self, seat: Seat) -> bool:
         """Whether the start need not wait for a node: it is ready, or it belongs to another system than rooms and
-        cannot start now."""
+        cannot start now or
+        lacks a node that cannot."""
         child = self._children[seat]
         if child.state == "ready":
             return True
-        return not _is_base(seat) and (child.state == "failed" or child.restarts >= STARTS_MAX)
+        if _is_base(seat):
+            return False
+        fellows = (each for other, each in self._children.items() if system_of(other.role) == system_of(seat.role))
+        lacks = child.state == "not_ready" and any(each.state == "failed" for each in fellows)
+        return lacks or child.state == "failed" or child.restarts >= STARTS_MAX
 
     # --- while it runs ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Clients of other languages against several nodes of likes: ioredis of Node.js, and hiredis of C.
+"""Clients of other languages against several nodes of likes: ioredis and node-redis of Node.js, and hiredis of C.
 
-Both are skipped where they are missing: `npm install --prefix .tools ioredis`, `apt-get install libhiredis0.14`.
+Each is skipped where it is missing: `npm install --prefix .tools ioredis redis`, `apt-get install libhiredis0.14`.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from tests.likes.test_nodes import nodes
 from tests.waiting import PATIENT_S
 
 IOREDIS = Path(os.environ.get("MUSTERTEST_IOREDIS", ROOT / ".tools" / "node_modules" / "ioredis"))
+NODE_REDIS = Path(os.environ.get("MUSTERTEST_NODE_REDIS", ROOT / ".tools" / "node_modules" / "redis"))
 HIREDIS = os.environ.get("MUSTERTEST_HIREDIS") or ctypes.util.find_library("hiredis")
 
 
@@ -33,6 +34,24 @@ async def test_ioredis_finds_every_item(tmp_path: Path) -> None:
     assert said["counts"] == [1] * 40
     assert said["newest"] == ["2017"]
     assert said["nodes"] == 8, "to clients each partition is a node"
+
+
+@pytest.mark.skipif(not (NODE_REDIS.exists() and shutil.which("node")), reason="needs node and node-redis")
+async def test_node_redis_goes_on_while_partitions_move(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1, 2) as made:
+        command = ["node", str(Path(__file__).with_name("moving.mjs")), str(NODE_REDIS), str(made.ports[2])]
+        client = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        async with asyncio.timeout(PATIENT_S):
+            assert client.stdout is not None
+            assert await client.stdout.readline() == b"begun\n"
+        await made.start(3)
+        await made.end(3)
+        async with asyncio.timeout(PATIENT_S):
+            out, _ = await client.communicate()
+    said = json.loads(out)
+    assert said["liked"] > 0
+    assert said["found"] == said["liked"]
+    assert sum(said["errors"].values()) <= 2, "a call that is under way when the client drops a node's connection"
 
 
 class Reply(ctypes.Structure):

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 import pytest
 import structlog
+from msgspec import UNSET
 from structlog.testing import capture_logs
 
 import muster
 import muster.testing
 from muster.instance import start_time
-from muster_server.control.cluster import instance, sdk, specs
+from muster_server.control.cluster import instance, programs, sdk, specs
 from muster_server.control.cluster import supervisor as module
 from muster_server.control.cluster.instance import Endpoint, Folder, Record
 from muster_server.control.cluster.supervisor import Supervisor, fault_rules
@@ -31,6 +32,7 @@ from muster_server.control.errors import ConfigError, NotRunning, UserError
 from muster_server.control.host.ports import Ports
 from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.places import Identity, encode
+from muster_server.plane.kinds import system_of
 from tests import strikes
 from tests.control.nodes import configured
 from tests.fakes.memory import Memory
@@ -279,6 +281,54 @@ async def test_a_system_that_cannot_start_keeps_no_other_one_back(
         users.write_text("shop:secret\n")
         await until(lambda: all(process.ready for process in supervisor.record().processes))
         assert not any(process.waits for process in supervisor.record().processes)
+
+
+async def test_a_taken_port_of_a_system_keeps_no_other_one_back_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.05)
+    taken = socket.socket()
+    with taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = settings(tmp_path, systems__enabled="likes", likes__bind=address)
+        supervisor = Supervisor(config, LOG)
+        await supervisor.__aenter__()
+    try:
+        told = {process.role: process for process in supervisor.record().processes}
+        assert all(told[role].ready for role in ROLES if role in told and role != "likes")
+        assert str(told["likes"].waits).startswith(f"likes.bind: {address} is in use by another process")
+        await until(lambda: all(process.ready for process in supervisor.record().processes))
+        assert supervisor.record().processes[-1].waits is UNSET
+    finally:
+        await supervisor.__aexit__(None, None, None)
+
+
+async def test_a_missing_program_keeps_back_its_system_alone_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in (module, programs):
+        monkeypatch.setattr(where, "AGAIN_S", 0.3)
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.setattr(programs, "FOLDERS", ())
+    config = settings(tmp_path, systems__enabled="presence", presence__sites=1)
+    async with Supervisor(config, LOG) as supervisor:
+        record = supervisor.record()
+        told = {process.role: process for process in record.processes}
+        assert all(told[role].ready for role in ROLES if role in told and system_of(role) == "rooms")
+        (program,) = record.programs or ()
+        assert not program.ready
+        assert "is not installed" in str(program.waits)
+        waiting = {role for role, process in told.items() if "is not installed" in str(process.waits)}
+        assert waiting
+        assert {system_of(role) for role in waiting} == {"presence"}
+        monkeypatch.setenv("PATH", path)
+        await until(lambda: all(process.ready for process in supervisor.record().processes))
+        (program,) = supervisor.record().programs or ()
+        assert program.ready
+        assert program.waits is UNSET
 
 
 @pytest.mark.parametrize("processes", ["apart", "first"])

@@ -480,7 +480,7 @@ fn keys_of_other_nodes_are_sent_there() {
             ("CLUSTER KEYSLOT foo", ":12182\n"),
             ("CLUSTER SLOTS", &format!("*2\n*3\n:0\n:8191\n*3\n$9\n127.0.0.1\n:7000\n$40\n{}\n*3\n:8192\n:16000\n*3\n$9\n127.0.0.1\n:7001\n$40\n{}\n", "a".repeat(40), "b".repeat(40))),
             ("CLUSTER MYID", &format!("$40\n{}\n", "a".repeat(40))),
-            ("ZREVRANGE rank 0 9", "-CROSSSLOT A ranking spans all nodes: send LIKE.TOP to each, or use HTTP\n"),
+            ("ZREVRANGE rank 0 9", "-CROSSSLOT A ranking is on all partitions: `muster rank` and HTTP merge it, LIKE.TOP answers for one\n"),
             ("LIKE.TOP rank 0 9", "*2\n$3\nbar\n$1\n1\n"),
         ],
     );
