@@ -8,6 +8,7 @@ was closed before, which redis-py lets through to callers who expect `RedisError
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
@@ -21,6 +22,13 @@ class _Ends:
     """In front of a connection class of redis-py."""
 
     connected: Connected | None = None
+    made: "WeakSet[Any] | None" = None
+    """All connections of the client."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.made is not None:
+            self.made.add(self)
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """As redis-py's, which has greeted the server then."""
@@ -46,16 +54,18 @@ class _Ends:
             raise Unreachable(f"the connection ended: {error}") from error
 
 
-def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> None:
-    """Let a client that has not connected yet see where its connections have ended."""
+def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> "WeakSet[Any]":
+    """Let a client that has not connected yet see where its connections have ended. Returns all that it will make."""
+    made: WeakSet[Any] = WeakSet()
     if isinstance(client, RedisCluster):
         known = client.connection_kwargs
-        known["connection_class"] = _seen(_with_ends(known["connection_class"]), connected)
+        known["connection_class"] = _seen(_with_ends(known["connection_class"]), connected, made)
         for node in client.startup_nodes:
             node.connection_class = known["connection_class"]
     else:
         pool: Any = client.connection_pool
-        pool.connection_class = _seen(_with_ends(pool.connection_class), connected)
+        pool.connection_class = _seen(_with_ends(pool.connection_class), connected, made)
+    return made
 
 
 @cache
@@ -63,5 +73,6 @@ def _with_ends(kind: type[Any]) -> type[Any]:
     return type(f"Ends{kind.__name__}", (_Ends, kind), {})
 
 
-def _seen(kind: type[Any], connected: Connected | None) -> type[Any]:
-    return kind if connected is None else type(kind.__name__, (kind,), {"connected": staticmethod(connected)})
+def _seen(kind: type[Any], connected: Connected | None, made: "WeakSet[Any]") -> type[Any]:
+    sees = {} if connected is None else {"connected": staticmethod(connected)}
+    return type(kind.__name__, (kind,), {"made": made} | sees)
