@@ -53,6 +53,16 @@ async def test_every_form_of_a_client_says_that_its_connection_ended(url: str) -
     await close()
 
 
+async def test_a_closed_client_of_a_cluster_leaves_no_connection_to_a_node_that_has_left() -> None:
+    client, close = opened(parsed("redis+cluster://a:3"), "", 1.0)
+    (node, *_) = client.startup_nodes
+    connection = node.connection_class(**node.connection_kwargs)  # of a node that the client has forgotten
+    connection._reader, connection._writer = asyncio.StreamReader(), Closed()
+    assert connection.is_connected
+    await close()
+    assert not connection.is_connected
+
+
 def test_a_write_after_a_real_end_is_told_so_on_uvloop_and_the_next_call_works(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis").start()
 

@@ -73,7 +73,8 @@ async def test_a_killed_router_begins_with_what_was_kept(database: Database, mak
         log = instance.log.read_text()
     ledger.check()
     assert PASSWORD not in log
-    assert set(ledger.gaps()) <= {"owner_lost", "ended"}, "a broker died, and a gateway stood still"
+    # A gateway that stood still for longer than 256 messages of a room gets the last 256 of a stream that began meanwhile.
+    assert set(ledger.gaps()) <= {"owner_lost", "ended", "expired"}, "a broker died, and a gateway stood still"
 
 
 @over("postgresql", "mariadb")

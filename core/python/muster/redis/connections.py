@@ -3,6 +3,7 @@
 Owns their options. It must not know keys nor scripts.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -43,8 +44,14 @@ def opened(where: Where, password: str, seconds: float, connected: Connected | N
     known = waits | {"username": where.user or None, "password": password or None}
     if where.kind == "cluster":
         cluster = RedisCluster(startup_nodes=[ClusterNode(*place) for place in where.places], **known)
-        tell_endings(cluster, connected)
-        return Opened(cluster, cluster.aclose)
+        made = tell_endings(cluster, connected)
+
+        async def close_all() -> None:
+            await cluster.aclose()
+            # The client closes the nodes that it knows; one that left the cluster may still have connections.
+            await asyncio.gather(*(each.disconnect() for each in tuple(made)), return_exceptions=True)
+
+        return Opened(cluster, close_all)
     known |= NO_RETRY | {"db": where.database}
     if where.kind == "sentinel":
         untyped: Any = Sentinel

@@ -9,6 +9,7 @@ to callers that expect `RedisError`. It must not know keys nor scripts.
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
@@ -22,6 +23,13 @@ class _Ends:
     """Mixin for a connection class of redis-py."""
 
     connected: Connected | None = None
+    made: "WeakSet[Any] | None" = None
+    """All connections of the client."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.made is not None:
+            self.made.add(self)
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Runs after redis-py has greeted the server."""
@@ -47,16 +55,18 @@ class _Ends:
             raise Unreachable(f"the connection ended: {error}") from error
 
 
-def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> None:
-    """Make a client that has not connected yet detect ended connections."""
+def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> "WeakSet[Any]":
+    """Make a client that has not connected yet detect ended connections. Returns all that it will make."""
+    made: WeakSet[Any] = WeakSet()
     if isinstance(client, RedisCluster):
         known = client.connection_kwargs
-        known["connection_class"] = _seen(_with_ends(known["connection_class"]), connected)
+        known["connection_class"] = _seen(_with_ends(known["connection_class"]), connected, made)
         for node in client.startup_nodes:
             node.connection_class = known["connection_class"]
     else:
         pool: Any = client.connection_pool
-        pool.connection_class = _seen(_with_ends(pool.connection_class), connected)
+        pool.connection_class = _seen(_with_ends(pool.connection_class), connected, made)
+    return made
 
 
 @cache
@@ -64,5 +74,6 @@ def _with_ends(kind: type[Any]) -> type[Any]:
     return type(f"Ends{kind.__name__}", (_Ends, kind), {})
 
 
-def _seen(kind: type[Any], connected: Connected | None) -> type[Any]:
-    return kind if connected is None else type(kind.__name__, (kind,), {"connected": staticmethod(connected)})
+def _seen(kind: type[Any], connected: Connected | None, made: "WeakSet[Any]") -> type[Any]:
+    sees = {} if connected is None else {"connected": staticmethod(connected)}
+    return type(kind.__name__, (kind,), {"made": made} | sees)
