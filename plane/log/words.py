@@ -51,7 +51,7 @@ class Beyond(LogError):
     """The offset lies beyond the log's `end`."""
 
     def __init__(self, end: int) -> None:
-        super().__init__(f"the offset lies beyond the end of the log ({end})")
+        super().__init__(f"offset is beyond the end of the log at {end}")
         self.end = end
 
 

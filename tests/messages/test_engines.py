@@ -295,7 +295,7 @@ def test_a_check_back_is_answered_by_an_outcome_and_held_targets_are_told(hook: 
     assert (results[1].verb, results[1].status) == ("deliver", 200)
     # A server that says 200 to anything, as one behind a wrong path, does not end a check-back.
     assert (results[0].verb, results[0].next, results[0].status) == ("fail", now + 1_000, 200)
-    assert results[0].answer == b"the answer to a check-back is OK or ABORT, not: ok"
+    assert results[0].answer == b"the response to a check-back must be OK or ABORT, not: ok"
     end = time.monotonic() + LIMIT
     while not engine.held():
         assert time.monotonic() < end

@@ -125,7 +125,7 @@ impl Ledger {
         begun
     }
 
-    /// Takes the schedule's replies to results. A message that its target does not accept now keeps its claim until
+    /// Takes the schedule's replies to results. A message that its target does not accept now keeps its slot until
     /// `grace_ms` before it is due again: so a target that is down, even with very many messages, costs no more than
     /// the slots of this worker each time.
     pub fn settle(

@@ -195,7 +195,7 @@ fn a_possibly_tried_command_is_not_reported_as_refused() {
 
 /// The program may send it again when the last of them accepts it: before, it might get the same refusal again.
 #[test]
-fn of_several_temporary_refusals_the_longest_wait_is_reported() {
+fn the_longest_wait_of_several_refusals_is_reported() {
     let (mut rig, number) = at_three_proxies();
     let outcome = Outcome::refused(Code::RateLimited);
     for (peer, retry_ms) in [(2, 700), (1, 900), (3, 800)] {
@@ -548,7 +548,7 @@ fn a_command_not_confirmed_by_all_members_in_time_has_expired() {
 }
 
 #[test]
-fn of_too_many_proxies_the_latest_get_the_outcome() {
+fn the_latest_of_too_many_proxies_get_the_outcome() {
     let (mut rig, proxies) = broker(COPIES as u32 + 2);
     for proxy in &proxies {
         rig.tell(*proxy, &link_command(1, Ask::tell(b"go")));

@@ -1302,7 +1302,7 @@ fn the_window_is_closed_exactly_while_a_room_blocks() {
     while rig.machine.read(rig.now, rooms[0], &mut data).is_some() {}
     assert!(!open(&mut rig), "the other one still blocks");
     rig.machine.leave(rooms[1]);
-    assert!(open(&mut rig), "nobody blocks any more");
+    assert!(open(&mut rig), "no room blocks anymore");
 }
 
 #[test]
@@ -2815,7 +2815,7 @@ fn a_session_that_never_acknowledges_replies_ends() {
     assert_eq!(counter(&rig.machine, "sessions_log_full"), 1);
     assert_eq!(rig.machine.sessions().table.len(), 1);
     let members: Vec<usize> = rig.machine.rooms().map(|room| room.members.len()).collect();
-    assert_eq!(members, [1], "and is no member any more");
+    assert_eq!(members, [1], "and is no longer a member");
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn broker_numbers_before_its_interest_is_loaded() {
 }
 
 #[test]
-fn of_several_sources_the_last_word_counts() {
+fn the_last_report_of_several_sources_counts() {
     part_finds(Bug::LastWordWins, || {
         let mut told = Views::new();
         told.snapshot(1, 1, 3, &[10, 11]);
@@ -259,17 +259,17 @@ fn a_snapshot_takes_nothing_away() {
 }
 
 #[test]
-fn routers_pass_on_what_came_from_a_peer() {
+fn routers_forward_reports_of_peers() {
     seeds_find(Bug::PeersPassOn, Plan::draw);
 }
 
 #[test]
-fn new_partitions_are_not_told() {
+fn new_partitions_get_no_reports() {
     seeds_find(TransportBug::NewPartitionUntold, Plan::grows);
 }
 
 #[test]
-fn a_broker_that_narrows_forgets_who_lacks_something() {
+fn a_broker_that_narrows_forgets_gateways_that_lack_messages() {
     seeds_find(Bug::NarrowingForgets, Plan::grows);
 }
 
@@ -279,7 +279,7 @@ fn a_former_scope_grows() {
 }
 
 #[test]
-fn a_join_is_answered_that_the_new_partition_has_not_heard_of() {
+fn a_join_is_answered_that_the_new_partition_does_not_know() {
     part_finds(TransportBug::NewPartitionUncounted, || {
         let switched = Layer::new(2, Growth::Switched);
         (0..4).all(|partition| switched.counts(partition))
@@ -287,7 +287,7 @@ fn a_join_is_answered_that_the_new_partition_has_not_heard_of() {
 }
 
 #[test]
-fn a_hint_stands_against_what_a_gateway_has_told() {
+fn a_hint_overrules_a_gateways_report() {
     part_finds(Bug::HintOverrules, || {
         let mut told = Views::new();
         told.snapshot(1, 1, 3, &[10]);
@@ -303,17 +303,17 @@ fn a_hint_stands_against_what_a_gateway_has_told() {
 }
 
 #[test]
-fn a_broker_that_nobody_tells_is_not_waited_for() {
+fn an_unserved_broker_is_not_waited_for() {
     seeds_find(Bug::UntoldUncounted, Plan::apart);
 }
 
 #[test]
-fn a_broker_hears_that_it_knows_all_from_a_router_that_has_not_heard_its_peers() {
+fn a_broker_is_complete_by_a_router_without_its_peers_reports() {
     seeds_find(Bug::PeersUnheard, Plan::apart);
 }
 
 #[test]
-fn who_subscribes_hears_only_what_is_new() {
+fn a_new_subscriber_gets_only_changes() {
     seeds_find(Bug::SubscribedUntold, Plan::draw);
 }
 
@@ -331,12 +331,12 @@ fn owners_follow_from_the_number_of_brokers() {
 }
 
 #[test]
-fn a_gateway_is_gone_that_only_brokers_hear_nothing_of() {
+fn a_gateway_cut_off_only_from_brokers_counts_as_gone() {
     seeds_find(Bug::AwayUnasked, Plan::cut_off);
 }
 
 #[test]
-fn a_command_is_delivered_once_it_was_told() {
+fn a_command_counts_as_delivered_once_sent() {
     seeds_find(Bug::ToldIsDelivered, Plan::commands);
 }
 
@@ -346,7 +346,7 @@ fn a_member_takes_each_copy_of_a_command() {
 }
 
 #[test]
-fn of_several_proxies_the_last_one_hears_what_became_of_a_command() {
+fn only_the_last_of_several_proxies_gets_an_outcome() {
     seeds_find(Bug::LastAskerAnswered, Plan::commands);
 }
 
@@ -361,7 +361,7 @@ fn secret_not_renewed() {
 }
 
 #[test]
-fn the_link_of_who_is_shut_out_stays() {
+fn the_link_of_a_shut_out_node_stays() {
     seeds_find(TransportBug::ShutOutStays, Plan::rekeys);
 }
 
@@ -404,6 +404,6 @@ fn an_earlier_life_of_a_gateway_returns() {
 }
 
 #[test]
-fn a_router_that_is_lost_takes_along_what_it_told() {
+fn a_lost_routers_reports_are_forgotten() {
     seeds_find(Bug::RouterTakesItAlong, Plan::draw);
 }

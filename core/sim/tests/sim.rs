@@ -173,15 +173,15 @@ macro_rules! found {
 found! {
     a_block_that_does_not_fit_is_no_panic: 0;
     leave_and_join_again_keep_their_order: 2, 5, 22;
-    a_resumed_member_hears_of_every_stream_that_it_missed: 11;
+    a_resumed_member_learns_of_every_missed_stream: 11;
     members_that_end_together_leave_no_stale_seat: 27, 34;
     a_blocked_readers_hole_does_not_spin: 33;
     a_publisher_out_of_credit_does_not_spin: 40, 42;
-    a_reopened_window_is_told_until_it_is_heard: 104;
+    a_reopened_window_is_announced_until_confirmed: 104;
     a_skip_that_closes_a_hole_ends_the_wait: 109;
-    who_joins_in_the_middle_of_a_message_misses_nothing: 267, 725;
+    a_member_that_joins_within_a_message_misses_nothing: 267, 725;
     a_routers_waits_do_not_outlive_a_brokers_link: 816, 1072;
-    what_wants_no_status_is_not_waited_for: 2461;
+    datagrams_that_elicit_no_status_are_not_waited_for: 2461;
     a_status_that_was_overtaken_closes_no_window: 974, 1088;
     a_skip_over_a_gap_announces_what_is_missing_before_it: 728;
     a_member_that_asks_notices_that_its_gateway_is_gone: 73;

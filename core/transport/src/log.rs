@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_is_bounded() {
+    fn data_in_flight_is_bounded() {
         let mut sender = LogSender::new(1 << 20);
         for number in 0..100 {
             sender.push(&record(number, 1_000)).unwrap();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_are_told_evenly_and_few_at_once() {
+    fn many_clients_are_sent_away_evenly_and_few_at_once() {
         let mut many = Parting::default();
         assert!(!many.is_done());
         assert_eq!(many.due(1_000, 100_000), 0..4);

@@ -167,7 +167,7 @@ fn cluster_nodes_lists_a_line_per_node() {
 }
 
 #[test]
-fn port_without_slots_sends_clients_away_and_forgets_what_it_had() {
+fn port_without_slots_redirects_clients_and_drops_its_data() {
     let mut node = Node::new(Settings::default());
     let client = node.front.open();
     assert_eq!(node.ask(client, &line("SETBIT bar 1 1")), b":0\r\n");
