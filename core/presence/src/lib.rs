@@ -61,7 +61,7 @@ pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
-pub use letters::{Letters, Received, SendError, Told};
+pub use letters::{told_to_device, Letters, Received, SendError, Told};
 pub use limits::{
     BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW,
 };
@@ -71,7 +71,7 @@ pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
 pub use post::{MailCounters, Post, PostConfig, PostEvent, Task};
 pub use recipients::{Claims, RecipientError, Recipients};
-pub use records::Outcomes;
+pub use records::{Letter, Outcomes};
 pub use sending::Sending;
 pub use split::{Framed, Splitter};
 pub use splitting::{Splitting, SplittingCounters};

@@ -57,6 +57,11 @@ impl Rights {
         self.0 & others.0 != 0
     }
 
+    /// These rights and others.
+    pub fn and(self, others: Rights) -> Rights {
+        Rights(self.0 | others.0)
+    }
+
     /// The rights that are also among others.
     pub fn within(self, others: Rights) -> Rights {
         Rights(self.0 & others.0)

@@ -4188,7 +4188,7 @@ fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn
         let members = (0..rig.peers.len()).filter(|at| ![0, 1, 2, 3, late].contains(at));
         let has = |at: usize| got.contains(&rig.peers[at].addr) || rig.peers[at].frames(kinds::ROOM) > 0;
         let missed: Vec<usize> = members.filter(|at| !has(*at)).collect();
-        assert_eq!(missed, [], "joins: {joins}");
+        assert_eq!(missed, Vec::<usize>::new(), "joins: {joins}");
     }
 }
 

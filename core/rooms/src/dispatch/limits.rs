@@ -1,4 +1,4 @@
-//! Limits on a user's commands, and on its questions for members, at this proxy.
+//! Limits on a user's commands, and on its questions for members, at this node.
 //!
 //! Owns a bucket per user for each of the two, and the commands already counted: a copy of one, and another try of it,
 //! is the same command. Knows no session and no broker.
@@ -24,9 +24,9 @@ const COUNTED_AFTER: Micros = 4 * GRACE;
 type What = (CommandId, u64);
 
 /// Why a command is refused, and after how long it is worth another try.
-pub(super) type Refusal = (Code, Micros);
+pub(crate) type Refusal = (Code, Micros);
 
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Rate and burst.
     commands: (u32, u32),
     /// Made with the first command, and the first question.
@@ -37,7 +37,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn new(hash: KeyedState) -> Self {
+    pub(crate) fn new(hash: KeyedState) -> Self {
         Limits {
             commands: (COMMAND_RATE, COMMAND_BURST),
             buckets: [None, None],
@@ -48,14 +48,14 @@ impl Limits {
     }
 
     /// Sets a user's commands a second, and the number at once. Earlier debt is forgiven.
-    pub(super) fn set(&mut self, rate: u32, burst: u32) {
+    pub(crate) fn set(&mut self, rate: u32, burst: u32) {
         if std::mem::replace(&mut self.commands, (rate, burst)) != (rate, burst) {
             self.buckets[0] = None;
         }
     }
 
     /// Counts a command or a question that lives until `until`, unless it is counted already; or says why not.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         now: Micros,
         id: CommandId,
