@@ -2,6 +2,7 @@
 
 mod client;
 mod convert;
+mod edge;
 mod grant;
 mod items;
 mod journal;
@@ -37,6 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;
+    module.add_class::<edge::EdgeEngine>()?;
     module.add_class::<items::Message>()?;
     module.add_class::<items::Position>()?;
     module.add_class::<grant::Grant>()?;
