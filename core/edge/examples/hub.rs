@@ -1,8 +1,9 @@
 //! A hub of rooms in memory that every SDK of the Centrifuge client protocol can talk to:
 //! `cargo run -p muster-edge --example hub -- 127.0.0.1:8000`.
 //!
-//! Options after the address: `--no-presence` answers presence with 108, `--joins` tells all members of joins and leaves, and
-//! `--unknown NAMESPACE` answers subscriptions there with 102. The SDKs' own tests ask for these.
+//! Options after the address: `--no-presence` answers presence with 108, `--joins` tells all members of joins and leaves,
+//! `--personal` subscribes each session to the room `#USER`, and `--unknown NAMESPACE` answers subscriptions there with 102.
+//! The SDKs' own tests ask for these.
 
 #[path = "../tests/hub/mod.rs"]
 mod hub;
@@ -32,6 +33,7 @@ fn main() -> std::io::Result<()> {
         match word.as_str() {
             "--no-presence" => hub.presence = false,
             "--joins" => hub.joins = Joins::All,
+            "--personal" => hub.personal = true,
             "--unknown" => hub.unknown = words.next(),
             other => panic!("unknown option {other}"),
         }

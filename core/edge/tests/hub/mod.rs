@@ -134,6 +134,8 @@ pub struct Hub {
     pub joins: Joins,
     /// Whether presence and its numbers are answered.
     pub presence: bool,
+    /// Whether each session is in the room `#USER` from the start.
+    pub personal: bool,
     /// A namespace of which there are no rooms.
     pub unknown: Option<String>,
     pub rooms: Vec<Room>,
@@ -161,6 +163,7 @@ impl Hub {
             figures: Figures::default(),
             joins: Joins::Asked,
             presence: true,
+            personal: false,
             unknown: None,
             rooms: Vec::new(),
             names: HashMap::new(),
@@ -325,22 +328,7 @@ impl Hub {
                 self.clients += 1;
                 conn.client = format!("client-{}", self.clients);
                 conn.user = subject(&token);
-                let admission = Admission {
-                    user: &conn.user,
-                    client: &conn.client,
-                    ..Admission::default()
-                };
-                let mut turn = Turn {
-                    now,
-                    settings: &self.settings,
-                    asks,
-                    counters: &mut self.counters,
-                };
-                session.admit(&mut turn, &mut self.dice, ticket, &admission);
-                if !conn.proven {
-                    conn.proven = true;
-                    self.proven.push(conn.stream);
-                }
+                self.admit(now, slot, conn, ticket, asks);
             }
             Ask::Renew { ticket, token } => {
                 let mut turn = Turn {
@@ -437,6 +425,49 @@ impl Hub {
                 session.silence(&mut turn, true);
             }
             Ask::Leave { .. } | Ask::Ended { .. } => unreachable!("answered above"),
+        }
+    }
+
+    fn admit(&mut self, now: Micros, slot: u32, conn: &mut Conn, ticket: Ticket, asks: &mut Vec<Ask>) {
+        let own = format!("#{}", conn.user);
+        let room = self.room(&own);
+        let result = SubscribeResult {
+            epoch: &self.rooms[room].epoch,
+            offset: self.rooms[room].next - 1,
+            recoverable: true,
+            ..SubscribeResult::default()
+        };
+        let subs = [(own.as_str(), result)];
+        let admission = Admission {
+            user: &conn.user,
+            client: &conn.client,
+            subs: if self.personal { &subs } else { &[] },
+            ..Admission::default()
+        };
+        let mut turn = Turn {
+            now,
+            settings: &self.settings,
+            asks,
+            counters: &mut self.counters,
+        };
+        let Some(session) = conn.connection.session() else {
+            return;
+        };
+        let subscriptions = session.admit(&mut turn, &mut self.dice, ticket, &admission);
+        if !std::mem::replace(&mut conn.proven, true) {
+            self.proven.push(conn.stream);
+        }
+        let cursor = self.rooms[room].next;
+        for subscription in subscriptions {
+            self.rooms[room].members.push(slot);
+            conn.joined.push(Joined {
+                subscription,
+                room,
+                cursor,
+                join_leave: self.joins == Joins::All,
+            });
+            let (user, client) = (conn.user.clone(), conn.client.clone());
+            self.tell(room, slot, conn, &Push::Join(&info(&user, &client)));
         }
     }
 
