@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from muster import _core
-from muster_server.plane.kinds import kind, linked
+from muster_server.plane.kinds import linked
 from muster_server.plane.spec import Spec, SpecError, secret
 
 KEY_BYTES: Final = 32
@@ -80,8 +80,7 @@ def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Al
         raise SpecError(f"{spec.nodes_file}: this node is not in it; its line is: NUMBER {spec.role} {public}")
     if mine[1] != spec.role:
         raise SpecError(f"{spec.nodes_file}: the key of this {spec.role} is that of a {mine[1]} there, {public}")
-    linked_as = [(number, kind(role).links_as or role, key) for number, role, key in nodes]
-    allow = Allow(own, linked_as, demand)
+    allow = Allow(own, nodes, demand)
     check_number(spec, allow)
     return allow
 

@@ -131,8 +131,6 @@ class RoleKind(Generic[O, S]):
     """The right that a client needs to open a session here; None: no client connects to the role over UDP."""
     listens: bool = False
     """Of a machine: clients connect to it over TCP, at `bind`; its links are at `link_bind`."""
-    links_as: str = ""
-    """The role that it has on its links; empty: its own."""
     listed: str = ""
     """The list of `instance.json`, and of `muster.Address`, with the addresses of its nodes for clients; needs a
     `door`."""

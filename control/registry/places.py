@@ -16,7 +16,7 @@ import msgspec
 
 from muster_server.control.config.layout import PARTITIONS_MAX
 from muster_server.plane import engine
-from muster_server.plane.kinds import clustered, doors, kind, kinds, linked, partitioned, peers, system_of
+from muster_server.plane.kinds import clustered, doors, kinds, linked, partitioned, peers, system_of
 
 ROOT: Final = "/pubsub"
 MAIN: Final = "main"
@@ -221,8 +221,7 @@ class Snapshot:
 
 
 def _entry(node: Node) -> engine.Node:
-    role = kind(node.role).links_as or node.role
-    return node.node, role, node.host, node.link_port, node.partition, node.state
+    return node.node, node.role, node.host, node.link_port, node.partition, node.state
 
 
 def _layered() -> frozenset[str]:

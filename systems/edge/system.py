@@ -18,7 +18,6 @@ EDGE: Final = RoleKind(
     scheme="ws",
     path="/connection/websocket",
     listens=True,
-    links_as="gateway",
     dials=("broker", "router"),
     secrets=frozenset({"cluster", "names", "token", "users"}),
     plural="edges",

@@ -20,11 +20,10 @@ def configured(tmp_path: Path, text: str) -> EdgeSettings:
     return settle(config.section("edge"), around)
 
 
-def test_its_clients_come_over_tcp_and_its_links_are_those_of_a_gateway() -> None:
+def test_its_clients_come_over_tcp_and_it_has_links() -> None:
     edge = kind("edge")
     assert (edge.linked, edge.serves, edge.door) == (True, True, None)
     assert edge.binds == ("bind", "link_bind")
-    assert edge.links_as == "gateway"
     assert edge.url("::1", 7450) == "ws://[::1]:7450/connection/websocket"
     assert {"broker", "router"} <= peers("edge")
 

@@ -96,10 +96,16 @@ const cases = {
   },
   async counts_who_is_present(room) {
     const [one, two] = [connect(), connect()]
-    await joined(one, room)
-    await joined(two, room)
+    const [first] = await joined(one, room)
+    const [second] = await joined(two, room)
     const clients = async () => Object.keys((await one.presence(room)).clients).length
-    while (await clients() !== 2 || (await one.presenceStats(room)).numClients !== 2) await new Promise(next => setTimeout(next, 100))
+    const until = async count => {
+      while (await clients() !== count || (await one.presenceStats(room)).numClients !== count) await new Promise(next => setTimeout(next, 100))
+    }
+    await until(2)
+    first.unsubscribe()
+    second.unsubscribe()
+    await until(0)
   },
   async unsubscribes_and_hears_no_more(room) {
     const client = connect()
