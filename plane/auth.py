@@ -46,9 +46,9 @@ OPENS: Final[Mapping[Right, Words]] = {"read": ("read",), "publish": ("publish",
 NOTHING: Final = Trust()
 """Accepts no user's token."""
 
-Denied = Literal["bad_credential", "not_allowed", "not_ready"]
-"""The code for the client. `bad_credential`: unknown or expired; `not_allowed`: the user lacks the right; `not_ready`:
-the key set that may verify it is still being fetched."""
+Denied = Literal["bad_credential", "expired", "not_allowed", "not_ready"]
+"""The reason why a credential opens nothing. `bad_credential`: unknown; `expired`: its time is over; `not_allowed`: the user
+lacks the right; `not_ready`: the key set that may verify it is still being fetched."""
 
 
 NOBODY: Final = _engines.Recipients([])
@@ -104,7 +104,7 @@ class TokenAuthenticator:
         """Raises `SpecError`, and `ValueError` for invalid patterns."""
         if not token:
             raise ValueError("an empty token would admit every client")
-        self._token, self._right, self._defaults = token, right, defaults
+        self._token, self._opens, self._defaults = token, list(OPENS[right]), defaults
         self._sends = (
             None if sends is None else [(first, last, _engines.Recipients(list(to))) for first, last, to in sends]
         )
@@ -138,9 +138,11 @@ class TokenAuthenticator:
             device = str(claims.get("device", "")).encode()
         except NotYet:
             return "not_ready"
+        except jwt.ExpiredSignatureError:  # after its signature was found right
+            return "expired"
         except Exception:  # untrusted bytes may raise any exception in the library; they are refused
             return "bad_credential"
-        if not grant.has_any(list(OPENS[self._right])) and not recipients:
+        if not grant.has_any(self._opens) and not recipients:
             return "not_allowed"
         return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device, text, recipients=recipients)
 
@@ -257,28 +259,38 @@ def embedded(spec: Spec, right: Right | None, defaults: Patterns, sends: Sends |
         raise SpecError(f"presence.send: {error}") from None
 
 
-def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) -> Handler:
-    """The handler of an engine's `authenticate` events. It remembers names of users that are text."""
+def answering(
+    engine: DoorEngine, authenticator: Authenticator, texts: Texts, *, tells_expired: bool = False
+) -> Handler:
+    """The handler of an engine's `authenticate` events. It remembers names of users that are text.
+
+    `tells_expired`: the engine knows `expired` as a reason. Clients over UDP know one code for every invalid credential.
+    """
 
     def authenticate(question: int, credential: bytes) -> None:
         said = authenticator.authenticate(credential)
-        if isinstance(said, Admitted):
-            if said.user >= HASHED:
-                texts.keep(said.user, said.text)
-            left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
-            engine.answer(
-                question,
-                said.user,
-                grant=said.grant,
-                left_ms=left,
-                token=said.token,
-                device=said.device,
-                recipients=said.recipients,
-            )
-        else:
-            engine.answer(question, None, said)
+        answer(engine, question, "bad_credential" if said == "expired" and not tells_expired else said, texts)
 
     return authenticate
+
+
+def answer(engine: DoorEngine, question: int, said: Admitted | Denied, texts: Texts) -> None:
+    """Answer a question of an engine. Users that are text are kept among the texts."""
+    if not isinstance(said, Admitted):
+        engine.answer(question, None, said)
+        return
+    if said.user >= HASHED:
+        texts.keep(said.user, said.text)
+    left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
+    engine.answer(
+        question,
+        said.user,
+        grant=said.grant,
+        left_ms=left,
+        token=said.token,
+        device=said.device,
+        recipients=said.recipients,
+    )
 
 
 def taking(engine: DoorEngine, authenticator: Authenticator, trust: Trust) -> None:

@@ -120,12 +120,16 @@ class RoleKind(Generic[O, S]):
     """`module:function` of further pages of administration, `(engine, path, query) -> Answer | None`."""
 
     scheme: str = "http"
-    """Scheme of a face's URL."""
+    """Scheme of the URL of a role that clients reach over TCP."""
+    path: str = ""
+    """Path of that URL."""
     shape: Shape = "replicated"
     clustered: bool = False
     """True: a node belongs to one cluster of the partitioned layer. False: it serves all clusters."""
     door: Right | None = None
     """The right that a client needs to open a session here; None: no client connects to the role over UDP."""
+    listens: bool = False
+    """Of a machine: clients connect to it over TCP, at `bind`; its links are at `link_bind`."""
     listed: str = ""
     """The list of `instance.json` and `muster.Address` with the addresses of its nodes for clients; needs a `door`."""
     dials: tuple[str, ...] = ()
@@ -188,6 +192,22 @@ class RoleKind(Generic[O, S]):
     def linked(self) -> bool:
         """True: its nodes have links."""
         return self.process == "machine"
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients connect to it over TCP."""
+        return self.process == "face" or self.listens
+
+    def url(self, host: str, port: int) -> str:
+        """The URL by which clients reach a node over TCP at this address."""
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}{self.path}"
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """The keys of its addresses: first the one for clients, if there is one; the one for links is the last."""
+        if self.process == "worker":
+            return ()
+        return ("bind", "link_bind") if self.door or self.listens else ("bind",)
 
     @property
     def shows(self) -> bool:

@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 
 RUST_MIN=85 # 1.85, as `rust-version` in core/Cargo.toml
+GO_MIN=25 # 1.25, as go.mod of centrifuge-go asks for
 STAMPS=.venv/.stamps
 EX_UNAVAILABLE=69
 
@@ -74,6 +75,8 @@ missing_for_tests() {
     have systemd-analyze || missing="$missing systemd"
     have java || missing="$missing default-jre-headless"
     { zookeeper_there && kafka_there; } || have mvn || missing="$missing maven"
+    have node || missing="$missing nodejs"
+    have npm || missing="$missing npm"
     echo $missing
 }
 
@@ -178,6 +181,32 @@ need_kafka() {
     say 'what needs Kafka is skipped; to run it too: apt-get install maven, then scripts/setup.sh --tests'
 }
 
+# The SDKs of Centrifuge, by their own package clients, into .tools/sdks/. Debian 12's Go is too old for the one for Go.
+need_sdks() {
+    programs=tests/edge/programs sdks=.tools/sdks
+    wanted=$(find $programs -type f -print | digest)
+    [ "$(cat $sdks/stamp 2>/dev/null)" != "$wanted" ] || return 0
+    say 'fetching the SDKs of Centrifuge into .tools/sdks/'
+    rm -rf $sdks && mkdir -p $sdks/js $sdks/go
+    whole=yes
+    cp $programs/js/package.json $programs/js/package-lock.json $sdks/js/
+    have npm && npm ci --silent --ignore-scripts --no-audit --no-fund --prefix $sdks/js >&2 || lacks_sdk 'JavaScript' 'apt-get install nodejs npm'
+    uv pip install --quiet --target $sdks/python --require-hashes -r $programs/python/requirements.txt >&2 || lacks_sdk 'Python' ''
+    go_min && (cd $programs/go && go build -o "$OLDPWD/$sdks/go/cases" .) >&2 || lacks_sdk 'Go' "Go 1.$GO_MIN from https://go.dev/dl/"
+    [ $whole != yes ] || echo "$wanted" >$sdks/stamp
+}
+
+go_min() {
+    minor=$(go version 2>/dev/null | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p')
+    [ -n "$minor" ] && [ "$minor" -ge "$GO_MIN" ]
+}
+
+lacks_sdk() { # its name, and what is to be got
+    whole=no
+    [ "${CI:-}" != true ] || die "the SDK for $1 is missing${2:+; get $2}"
+    say "what needs the SDK for $1 is skipped${2:+; to run it too: $2, then scripts/setup.sh --tests}"
+}
+
 # --- parts in this folder ----------------------------------------------------------------------------------
 
 # One digest per part. A part with an unchanged digest in its stamp is not touched.
@@ -256,6 +285,7 @@ main() {
         need_for_tests
         need_zookeeper
         need_kafka
+        need_sdks
     fi
 }
 

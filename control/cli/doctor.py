@@ -336,7 +336,7 @@ def _binds(config: Config) -> Iterator[tuple[str, tuple[str, range]]]:
     counts = Counter(seat.role for seat in seats(config))
     for of in (of for of in kinds().values() if of.process != "worker" and counts[of.name]):
         section = config.options(of)
-        for name in ("bind", "link_bind") if of.door else ("bind",):
+        for name in of.binds:
             host, port = split_address(getattr(section, name))
             yield f"{of.key}.{name}", (host, range(port, port + counts[of.name] if port else 1))
 

@@ -43,7 +43,7 @@ def _head(of: RoleKind[Any, Any]) -> str:
         ]
     if of.door:
         lines.append(f"In the network of their host, one per host: clients reach UDP port {pods.port} of the host.")
-    if of.process == "face":
+    if of.serves:
         lines.append(f"Clients reach TCP port {pods.port} of the Service.")
     if pods.replicas == 1:
         lines.append("One is enough.")
@@ -65,6 +65,8 @@ def _ports(of: RoleKind[Any, Any]) -> list[tuple[str, int, str]]:
     pods, found = of.pods, [(_admin(of), of.pods.admin, "TCP")]
     if of.door:
         return [("client", pods.port, "UDP"), ("link", pods.port + 1, "UDP"), *found]
+    if of.listens:
+        return [(of.name, pods.port, "TCP"), ("link", pods.port + 1, "UDP"), *found]
     if of.linked:
         return [("link", pods.port, "UDP"), *found]
     if of.process == "face":
@@ -211,7 +213,7 @@ def _environment(of: RoleKind[Any, Any]) -> str:
     if of.door:
         keys |= {f"{of.key}.bind": f"0.0.0.0:{pods.port}", f"{of.key}.link_bind": f"$(POD_IP):{pods.port + 1}"}
     elif of.process != "worker":
-        keys[f"{of.key}.bind"] = f"$(POD_IP):{pods.port}"
+        keys |= {f"{of.key}.{name}": f"$(POD_IP):{pods.port + at}" for at, name in enumerate(of.binds)}
     if of.partitioned:
         keys["serve.partition"] = "0"
     keys |= pods.keys
@@ -251,7 +253,7 @@ def _container_ports(of: RoleKind[Any, Any]) -> str:
 
 def _goodbye(of: RoleKind[Any, Any]) -> str:
     """A face accepts connections until the Service stops sending them."""
-    if of.process != "face":
+    if not of.serves:
         return ""
     return """\
           lifecycle:

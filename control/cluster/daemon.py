@@ -85,8 +85,9 @@ def spec(config: Config, role: str, place: Folder, ports: Ports, index: int = 0)
     """Make the node's spec. Raises `UserError`."""
     section, of = config.role(role), kind(role)
     bind = link_bind = None
-    if of.door:
-        bind = ports.udp(f"{of.key}.bind", *split_address(section.bind))
+    if of.door or of.listens:
+        client = ports.tcp if of.listens else ports.udp
+        bind = client(f"{of.key}.bind", *split_address(section.bind))
         link_bind = ports.udp(f"{of.key}.link_bind", *split_address(section.link_bind))
     elif of.linked:
         link_bind = ports.udp(f"{of.key}.bind", *split_address(section.bind))

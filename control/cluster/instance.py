@@ -116,7 +116,7 @@ def registered(node: Node, access: AdminAccess, name: str = "") -> Process:
         admin=node.admin or ("", 0),
         access=access,
         registered=node.state,
-        bind=node.client if node.client is not None and kind(node.role).process == "face" else UNSET,
+        bind=node.client if node.client is not None and kind(node.role).serves else UNSET,
     )
 
 

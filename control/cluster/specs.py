@@ -77,7 +77,7 @@ def spec(
         node_key_file=absolute(config.cluster.node_key_file) or str(place.node_key),
         name_key_file=absolute(config.cluster.names_file) or str(place.name_key),
         server_key_file=str(place.server_key(own.files)) if of.door else None,
-        reset_secret_file=str(place.reset_secret) if of.door else None,
+        reset_secret_file=str(place.reset_secret) if of.door or of.listens else None,
         token_file=token_file(config, place) if "token" in of.secrets else None,
         recv_buffer=sockets.recv_buffer_bytes if sockets else 0,
         send_buffer=sockets.send_buffer_bytes if sockets else 0,

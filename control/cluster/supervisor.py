@@ -276,17 +276,17 @@ class Supervisor:
     def _check_addresses(self) -> None:
         """Try addresses before any node starts. Raises `UserError` if one is not available."""
         with Ports(marks=False) as ports:
-            for _, seat, key, host, port in self._asked(self._roster.seats):
+            for chosen, seat, key, host, port in self._asked(self._roster.seats):
                 with contextlib.nullcontext() if _is_base(seat) else contextlib.suppress(UserError):
-                    self._held(ports, seat)(key, host, port)
+                    self._held(ports, chosen, seat)(key, host, port)
 
     def _choose(self, new: Sequence[Seat]) -> None:
         kept = KeptPorts(self.folder.ports)
         with Ports() as ports:
             for chosen, seat, key, host, port in self._asked(new):
-                bind = self._held(ports, seat)
+                bind = self._held(ports, chosen, seat)
                 try:
-                    if kind(seat.role).process == "face":
+                    if chosen is self._clients and kind(seat.role).serves:
                         chosen[seat] = kept.bound(f"{seat.name} {key}", bind, key, host, port)
                     else:
                         chosen[seat] = bind(key, host, port)
@@ -313,9 +313,11 @@ class Supervisor:
         counts = {layer(role): Count(partitions) for role, partitions in self._roster.partitions.items()}
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
-    def _held(self, ports: Ports, seat: Seat) -> Callable[[str, str, int], tuple[str, int]]:
-        """The function that reserves an address for this node: a TCP address for a face."""
-        return ports.udp if kind(seat.role).linked else ports.tcp
+    def _held(
+        self, ports: Ports, chosen: dict[Seat, tuple[str, int]], seat: Seat
+    ) -> Callable[[str, str, int], tuple[str, int]]:
+        """The function that reserves this address of a node: TCP for clients of a face or a listening machine, else UDP."""
+        return ports.tcp if chosen is self._clients and kind(seat.role).serves else ports.udp
 
     def _link(self, seat: Seat) -> tuple[str, int]:
         """Its address for links; port 0 if it has none."""
@@ -330,7 +332,7 @@ class Supervisor:
         for seat in new:
             section, of = self.config.role(seat.role), kind(seat.role)
             binds: list[tuple[dict[Seat, tuple[str, int]], str]] = []
-            if of.door:
+            if of.door or of.listens:
                 binds = [(self._clients, "bind"), (self._links, "link_bind")]
             elif of.process != "worker":
                 binds = [(self._links if of.linked else self._clients, "bind")]
@@ -539,7 +541,7 @@ class Supervisor:
             link=self._link(seat),
             admin=self._admins[seat],
             access=specs.admin_access(self.config),
-            bind=self._reached(seat) if kind(seat.role).process == "face" else UNSET,
+            bind=self._reached(seat) if kind(seat.role).serves else UNSET,
             waits=self._why(child) or UNSET,
         )
 

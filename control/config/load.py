@@ -314,7 +314,7 @@ def _check_addresses(
     links: dict[KeyPath, str] = {}
     for of in (of for of in roles if of.process != "worker"):
         section = config.options(of)
-        names = ("bind", "link_bind") if of.door else ("bind",)
+        names = of.binds
         hosts: dict[KeyPath, str] = {}
         for name in names:
             address: str = getattr(section, name)

@@ -180,6 +180,77 @@ class _Engine:
     def close(self) -> None: ...
 
 @final
+class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and speak the Centrifuge client protocol
+    def __new__(
+        cls,
+        *,
+        node: int,
+        epoch: int,
+        link_bind: tuple[str, int],
+        cluster_key: tuple[int, bytes],
+        seed: int,
+        recv_buffer: int,
+        send_buffer: int,
+        payload_bytes: int,
+        faults: Sequence[_Fault] | None,
+        name_key: bytes,
+        bind: tuple[str, int],  # of the WebSocket listener
+        reset_secret: bytes,
+        arena_bytes: int,
+        paced_namespaces: list[str],
+        namespaces: list[_Retention] = ...,
+        history_max: int = ...,  # messages that a history command may ask for
+        membership_again_ms: int = ...,
+        cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
+        presence: tuple[int, str, list[tuple[int, int, str]]] | None = None,  # as of a gateway
+        tls: tuple[bytes, bytes] | None = None,  # certificates and key in PEM; None: not encrypted
+        origins: list[str] | None = None,  # whose pages may connect; None: the edge's own host; "*": any
+        path: str = "/connection/websocket",
+        connections: int = ...,  # at once
+        address_connections: int = 0,  # of one address; 0: any number
+        half_open: int = 4096,
+        user_timeout_ms: int = 20000,
+        ping_ms: int = 25000,
+        pong_ms: int = 8000,
+        commands: tuple[int, int] = (100, 512),  # of a connection, a second and at once
+        stall_ms: int = 10000,  # a client whose socket takes nothing for this long is slow
+        drain_ms: int = 10000,  # a drain sends clients away over this long
+        version: str = "",  # of the server, as clients are told
+    ) -> EdgeEngine: ...
+    # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty
+    # token where a client shows none. `user` None refuses with the code `denied`: "bad_credential", "not_allowed",
+    # "not_ready", or "expired", after which the client brings another token.
+    def answer(
+        self,
+        question_id: int,
+        user: int | None,
+        denied: str = ...,
+        *,
+        grant: Grant | None = ...,
+        left_ms: int | None = ...,
+        token: int = ...,
+        device: bytes | None = ...,
+        recipients: Recipients | None = ...,
+    ) -> None: ...
+    def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...
+    def tls(self, certificates: bytes, key: bytes) -> None: ...  # for connections that come from now on
+    def connection_limits(
+        self,
+        *,
+        connections: int,
+        address_connections: int = 0,
+        half_open: int = 4096,
+        user_timeout_ms: int = 20000,
+    ) -> None: ...
+    def allow_origins(self, origins: list[str] | None) -> None: ...
+    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
+    def interest(
+        self, from_: tuple[int, int], limit: int, /
+    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...
+    def room(self, name: str) -> dict[str, Any] | None: ...
+
+@final
 class GatewayEngine(_Engine):
     def __new__(
         cls,

@@ -164,13 +164,18 @@ class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """For users without `cap`: patterns of room names, each with its rights."""
 
 
-def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
-    """Make the fields of `DoorSettings`."""
-    clients: Clients = around.section("clients")
+def default_rights(around: Around) -> list[tuple[str, list[str]]]:
+    """Make the rights of users whose token has no `cap`: a pattern of room names and its rights each."""
     rooms: Rooms = around.section("rooms")
     namespaces: Mapping[str, Namespace] = around.section("namespaces")
     rights = {"*": rooms.default_rights}
     rights |= {f"{name}:*": each.default_rights for name, each in namespaces.items() if each.default_rights is not None}
+    return [(pattern, words.split(",")) for pattern, words in rights.items()]
+
+
+def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
+    """The fields of `DoorSettings`."""
+    clients: Clients = around.section("clients")
     return {
         "keepalive_ms": options.keepalive_ms,
         "idle_timeout_ms": options.idle_timeout_ms,
@@ -178,7 +183,7 @@ def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
         "backoff_max_ms": clients.backoff_max_ms,
         "sessions_max": options.sessions_max,
         "accept_rate": options.accept_rate,
-        "default_rights": [(pattern, words.split(",")) for pattern, words in rights.items()],
+        "default_rights": default_rights(around),
     }
 
 

@@ -75,7 +75,7 @@ fn serve(options: &Options) -> std::io::Result<()> {
     let mut tcp = Tcp::new(Limits::default())?;
     tcp.listen(listener)?;
     let mut hub = Hub::new(Settings::default(), 1);
-    hub.join_leave = false;
+    hub.joins = hub::Joins::Nobody;
     let room = hub.room(CHANNEL);
     let before = resident();
     let mut child = Command::new(std::env::current_exe()?)

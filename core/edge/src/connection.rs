@@ -94,7 +94,8 @@ impl Connection {
     pub fn has_bytes(&self) -> bool {
         !self.raw.is_empty()
             || match &self.stage {
-                Stage::Open(session) => session.has_bytes(),
+                // A session that an answer has ended is to be closed.
+                Stage::Open(session) => session.has_bytes() || session.is_over(),
                 Stage::Closing(..) => true,
                 Stage::Head(_) | Stage::Done => false,
             }

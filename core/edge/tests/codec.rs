@@ -283,6 +283,34 @@ fn replies_say_the_same_in_json() {
 }
 
 #[test]
+fn fields_that_sdks_read_unasked_stand_in_json_also_if_they_are_empty() {
+    let written = |write: &dyn Fn(&mut Replies)| {
+        let mut replies = Replies::new(Encoding::Json);
+        write(&mut replies);
+        serde_json::from_slice::<Value>(replies.bytes()).unwrap()
+    };
+    assert_eq!(
+        written(&|out| out.presence_stats(1, 0, 0)),
+        json!({"id": 1, "presence_stats": {"num_clients": 0, "num_users": 0}})
+    );
+    assert_eq!(
+        written(&|out| out.presence(1, [])),
+        json!({"id": 1, "presence": {"presence": {}}})
+    );
+    assert_eq!(
+        written(&|out| {
+            out.history(1, &HistoryResult::default(), usize::MAX);
+        }),
+        json!({"id": 1, "history": {"publications": [], "epoch": "", "offset": 0}})
+    );
+    let nobody = ClientInfo::default();
+    assert_eq!(
+        written(&|out| out.push("a:b", 0, &Push::Join(&nobody))),
+        json!({"push": {"channel": "a:b", "join": {"info": {"user": "", "client": ""}}}})
+    );
+}
+
+#[test]
 fn a_number_stands_for_the_channel_and_strings_are_escaped() {
     let one = Publication {
         data: b"1",

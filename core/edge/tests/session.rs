@@ -418,6 +418,37 @@ fn a_room_that_is_left_before_it_is_answered_stays_left() {
 }
 
 #[test]
+fn a_session_that_an_answer_ends_has_its_close_frame_to_write() {
+    // An owner that writes only connections with bytes would leave the client with an open stream for ever.
+    let mut browser = Browser::admitted("7");
+    browser.say(r#"{"id":2,"refresh":{"token":"t"}}"#);
+    let Some(Ask::Renew { ticket, .. }) = browser.ask() else {
+        panic!("a token is to be judged");
+    };
+    browser.turn(|connection, turn, _| {
+        let session = connection.session().expect("it is open");
+        session.renewed(turn, ticket, "8", None);
+    });
+    assert!(browser.connection.has_bytes());
+    assert_eq!(browser.closed().map(|(code, _)| code), Some(3500));
+}
+
+#[test]
+fn a_room_that_is_left_before_it_is_answered_may_be_asked_for_again() {
+    let mut browser = Browser::admitted("7");
+    let (_, _) = browser.asks_to_join(2, "a:b");
+    // An SDK that subscribes, leaves and subscribes takes the first answer for that of its newest command: after a lasting
+    // error it would stay away.
+    browser.say(r#"{"id":3,"unsubscribe":{"channel":"a:b"}}"#);
+    let error = browser.heard()[0]["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["temporary"]),
+        (&400.into(), &true.into()),
+        "{error}"
+    );
+}
+
+#[test]
 fn nothing_is_delivered_after_the_answer_to_unsubscribe() {
     let mut browser = Browser::admitted("7");
     let subscription = browser.joined(2, "a:b");

@@ -27,7 +27,7 @@ pub struct Keeping {
     site: u16,
     shard: Shard,
     /// The role of gateways.
-    gateway: Role,
+    gateways: Vec<Role>,
     pub writer: Writer,
     is_open: bool,
     placed: BTreeSet<u32>,
@@ -35,11 +35,11 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    pub fn new(site: u16, shard: Shard, gateway: Role, writer: Writer) -> Self {
+    pub fn new(site: u16, shard: Shard, gateways: Vec<Role>, writer: Writer) -> Self {
         Keeping {
             site,
             shard,
-            gateway,
+            gateways,
             writer,
             is_open: false,
             placed: BTreeSet::new(),
@@ -86,7 +86,8 @@ impl Task for Keeping {
     }
 
     fn placed(&mut self, now: Micros, placement: &Placement, _mail: &mut Mail) {
-        self.placed = placement.of(self.gateway).map(|node| node.node).collect();
+        let gateways = self.gateways.iter().flat_map(|role| placement.of(*role));
+        self.placed = gateways.map(|node| node.node).collect();
         if self.is_open {
             self.expect(now);
         }
@@ -97,7 +98,8 @@ impl Task for Keeping {
             self.counters.presence_dropped_early += 1;
             return true;
         }
-        let own = |ap: u32| peer.role == self.gateway && peer.node == ap;
+        let gateways = &self.gateways;
+        let own = |ap: u32| gateways.contains(&peer.role) && peer.node == ap;
         let passes = |ap: u32| peer.role == role::ONLINE_PROXY || own(ap);
         let writer = &mut self.writer;
         // The writer itself counts the result of a frame.

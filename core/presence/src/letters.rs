@@ -64,6 +64,17 @@ pub enum SendError {
     WouldBlock,
 }
 
+/// A message as a gateway tells it to a device, and the record by which the device says that it has it. `None`: the record
+/// is no message.
+pub fn told_to_device(record: &[u8]) -> Option<(Letter<'_>, Vec<u8>)> {
+    let Some(Record::Push { id, body }) = Record::read(record) else {
+        return None;
+    };
+    let letter = Letter::read(body)?;
+    let receipt = Receipt::Taken;
+    Some((letter, Record::Taken { id, receipt }.to_bytes()))
+}
+
 /// All messages of a client.
 #[derive(Default)]
 pub struct Letters {

@@ -62,7 +62,7 @@ pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
-pub use letters::{Letters, Reading, Received, SendError, Told};
+pub use letters::{told_to_device, Letters, Reading, Received, SendError, Told};
 pub use limits::{
     BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
     SESSION_SENDS_MAX, WINDOW,
@@ -73,7 +73,7 @@ pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
 pub use post::{MailCounters, Post, PostConfig, PostEvent, Task};
 pub use recipients::{Claims, RecipientError, Recipients};
-pub use records::{Outcomes, Receipt, Record as GuestRecord};
+pub use records::{Letter, Outcomes, Receipt, Record as GuestRecord};
 pub use sending::Sending;
 pub use split::{Framed, Splitter};
 pub use splitting::{Splitting, SplittingCounters};

@@ -429,7 +429,7 @@ fn a_frame_that_its_peer_may_not_send_is_dropped() {
         origin: ME,
         ranges: vec![(1, 1)],
     });
-    let mut keeping = Keeping::new(1, SHARD, GATEWAY, writer());
+    let mut keeping = Keeping::new(1, SHARD, vec![GATEWAY], writer());
     keeping.open(0);
     let proxies = [(ME.ap, role::ONLINE_PROXY), (8, role::ONLINE_PROXY)];
     let passed = vec![own, proxies[0], proxies[1]];

@@ -18,6 +18,7 @@ mod changes;
 mod chunks;
 mod client;
 pub mod command;
+mod dispatch;
 #[cfg(test)]
 mod fixtures;
 mod gateway;
@@ -51,6 +52,8 @@ pub use broker::{Broker, BrokerConfig, BrokerCounters, DETOUR_IDLE, USER_PUBLICA
 pub use client::member::{Item, Policy};
 pub use client::publication::PublishError;
 pub use client::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Side, SILENCE_MAX, SPREAD};
+#[cfg(feature = "edge")]
+pub use gateway::edge::{Edge, EdgeConfig, EdgeCounters, EdgeEvent, EdgeRefusal, EdgeSessions, Letters};
 pub use gateway::room::{Room as GatewayRoom, BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 pub use gateway::{Gateway, GatewayConfig, GatewayCounters, GatewayEvent, ANSWER_WAIT, SESSION_ROOMS};
 pub use interest::{Change, Interest};

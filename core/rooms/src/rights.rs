@@ -57,6 +57,11 @@ impl Rights {
         self.0 & others.0 != 0
     }
 
+    /// These rights and others.
+    pub fn and(self, others: Rights) -> Rights {
+        Rights(self.0 | others.0)
+    }
+
     /// The rights that are in both.
     pub fn within(self, others: Rights) -> Rights {
         Rights(self.0 & others.0)

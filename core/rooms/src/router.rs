@@ -384,15 +384,17 @@ impl Router {
 
     /// Takes a record. Returns whether it must be covered. `None`: this peer may not send it.
     fn record(&mut self, now: Micros, slot: u32, peer: Identity, record: &Record<'_>) -> Option<bool> {
-        let own = peer.role == role::GATEWAY;
+        let own = role::has_members(peer.role);
         let life = (peer.node, peer.epoch);
         match (peer.role, record) {
-            (role::GATEWAY, Record::SnapshotBegin { scope, version }) => {
+            (role::GATEWAY | role::EDGE, Record::SnapshotBegin { scope, version }) => {
                 self.begin(now, peer.node, life, (*scope, *version));
                 Some(false)
             }
-            (role::GATEWAY, Record::Membership(membership)) => Some(self.membership(now, peer.node, life, membership)),
-            (role::GATEWAY, Record::SnapshotEnd { scope, version }) => {
+            (role::GATEWAY | role::EDGE, Record::Membership(membership)) => {
+                Some(self.membership(now, peer.node, life, membership))
+            }
+            (role::GATEWAY | role::EDGE, Record::SnapshotEnd { scope, version }) => {
                 Some(self.end(now, peer.node, life, (*scope, *version), own))
             }
             (
@@ -763,7 +765,7 @@ impl Router {
     }
 
     fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
-        if !matches!(peer.role, role::GATEWAY | role::ROUTER) {
+        if !(role::has_members(peer.role) || peer.role == role::ROUTER) {
             // A broker subscribes to one of the routers of this partition.
             return self.brokers_missing.wait(now, peer.node, MISSING_WAIT);
         }
@@ -777,7 +779,7 @@ impl Router {
             brokers: BTreeSet::new(),
         };
         self.sources.insert(peer.node, source);
-        if peer.role == role::GATEWAY {
+        if role::has_members(peer.role) {
             let refused = self.untold.take(peer.node, peer.epoch);
             refused.into_iter().for_each(|room| self.tell_refused(now, slot, room));
             return self.seen(now, peer.node, None, true);
@@ -806,7 +808,7 @@ impl Router {
         if self.sources.get(&peer.node).is_some_and(|source| source.slot == slot) {
             self.sources.remove(&peer.node);
             self.interest.leave(peer.node);
-            if peer.role == role::GATEWAY {
+            if role::has_members(peer.role) {
                 self.seen(now, peer.node, None, false);
             } else {
                 let seen: Vec<u32> = self.gateways.keys().copied().collect();
@@ -917,7 +919,8 @@ impl Router {
         let Some(started) = self.started else { return };
         let scope = self.scope();
         let loaded = |node: &muster_transport::PlacedNode| self.interest.is_loaded(node.node, scope);
-        self.complete |= now >= started + SETTLE || self.placement.of(role::GATEWAY).all(loaded);
+        let mut gateways = self.placement.of(role::GATEWAY).chain(self.placement.of(role::EDGE));
+        self.complete |= now >= started + SETTLE || gateways.all(loaded);
         if !self.complete || (self.peers_missing.waits() && !planted::is(Bug::PeersUnheard)) {
             return;
         }

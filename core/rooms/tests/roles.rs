@@ -4213,7 +4213,7 @@ fn joins_and_leaves_during_fan_out_skip_no_other_member() {
         let members = (0..rig.peers.len()).filter(|at| ![0, 1, 2, 3, late].contains(at));
         let has = |at: usize| got.contains(&rig.peers[at].addr) || rig.peers[at].frames(kinds::ROOM) > 0;
         let missed: Vec<usize> = members.filter(|at| !has(*at)).collect();
-        assert_eq!(missed, [], "joins: {joins}");
+        assert_eq!(missed, Vec::<usize>::new(), "joins: {joins}");
     }
 }
 

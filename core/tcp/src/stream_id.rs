@@ -10,7 +10,7 @@ pub struct StreamId {
 }
 
 impl StreamId {
-    pub(crate) fn new(slot: u32, use_of_slot: u32) -> StreamId {
+    pub fn new(slot: u32, use_of_slot: u32) -> StreamId {
         StreamId { slot, use_of_slot }
     }
 
@@ -19,11 +19,12 @@ impl StreamId {
         self.slot as usize
     }
 
-    pub(crate) fn token(self) -> u64 {
+    /// The name as a number.
+    pub fn token(self) -> u64 {
         u64::from(self.use_of_slot) << 32 | u64::from(self.slot)
     }
 
-    pub(crate) fn from_token(token: u64) -> StreamId {
+    pub fn from_token(token: u64) -> StreamId {
         StreamId {
             slot: token as u32,
             use_of_slot: (token >> 32) as u32,

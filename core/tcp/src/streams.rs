@@ -67,6 +67,21 @@ pub(crate) enum Order {
     Proven(StreamId),
 }
 
+/// One order of a slice, for a carrier other than [`crate::Tcp`]: a simulated one.
+#[derive(Clone, Copy, Debug)]
+pub enum Ordered<'a> {
+    Send {
+        stream: StreamId,
+        head: &'a [u8],
+        shared: &'a [Bytes],
+        tail: &'a [u8],
+    },
+    Close(StreamId),
+    Abort(StreamId),
+    Read(StreamId, bool),
+    Proven(StreamId),
+}
+
 /// One slice of a machine's orders, carried out in their order.
 #[derive(Default)]
 pub struct Outbox {
@@ -126,7 +141,29 @@ impl Outbox {
         self.orders.push(Order::Proven(stream));
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// The orders, in their order.
+    pub fn orders(&self) -> impl Iterator<Item = Ordered<'_>> {
+        self.orders.iter().map(|order| match order {
+            Order::Send {
+                stream,
+                head,
+                shared,
+                tail,
+            } => Ordered::Send {
+                stream: *stream,
+                head: &self.slab[head.clone()],
+                shared: &self.shared[shared.clone()],
+                tail: &self.slab[tail.clone()],
+            },
+            Order::Close(stream) => Ordered::Close(*stream),
+            Order::Abort(stream) => Ordered::Abort(*stream),
+            Order::Read(stream, read) => Ordered::Read(*stream, *read),
+            Order::Proven(stream) => Ordered::Proven(*stream),
+        })
+    }
+
+    /// Forgets them.
+    pub fn clear(&mut self) {
         self.slab.clear();
         self.shared.clear();
         self.orders.clear();

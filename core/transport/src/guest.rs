@@ -65,29 +65,48 @@ pub trait Host {
     fn end(&mut self, session: u64, code: Code);
 }
 
+/// The sessions of a machine with a guest, whatever carries them.
+pub trait GuestSessions {
+    /// Gives an open session a guest's record. `false`: the session is gone, or has no space for it now.
+    fn offer_guest(&mut self, session: u64, record: &[u8]) -> bool;
+
+    /// Ends an open session, which hears why.
+    fn end_guest(&mut self, now: Micros, session: u64, code: Code);
+}
+
+impl<T: Default> GuestSessions for Sessions<T> {
+    fn offer_guest(&mut self, session: u64, record: &[u8]) -> bool {
+        let slot = self.table.find(session);
+        slot.is_some_and(|slot| self.offer(slot, &Raw(record)))
+    }
+
+    fn end_guest(&mut self, now: Micros, session: u64, code: Code) {
+        let slot = self.table.find(session);
+        let open = |slot: &u32| self.table.get(*slot).is_some_and(|peer| peer.data.is_open());
+        if let Some(slot) = slot.filter(open) {
+            self.refuse(now, slot, code);
+        }
+    }
+}
+
 /// The parts of a machine that its guest uses, and the clock.
-struct Hosted<'a, T> {
+struct Hosted<'a, S> {
     now: Micros,
-    sessions: &'a mut Sessions<T>,
+    sessions: &'a mut S,
     mail: &'a mut Mail,
 }
 
-impl<T: Default> Host for Hosted<'_, T> {
+impl<S: GuestSessions> Host for Hosted<'_, S> {
     fn frame(&mut self, node: u32, frame: &[u8]) -> bool {
         self.mail.send(node, frame)
     }
 
     fn offer(&mut self, session: u64, record: &[u8]) -> bool {
-        let slot = self.sessions.table.find(session);
-        slot.is_some_and(|slot| self.sessions.offer(slot, &Raw(record)))
+        self.sessions.offer_guest(session, record)
     }
 
     fn end(&mut self, session: u64, code: Code) {
-        let slot = self.sessions.table.find(session);
-        let open = |slot: &u32| self.sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open());
-        if let Some(slot) = slot.filter(open) {
-            self.sessions.refuse(self.now, slot, code);
-        }
+        self.sessions.end_guest(self.now, session, code);
     }
 }
 
@@ -151,7 +170,7 @@ impl Lodge {
     }
 
     /// Lets the guest act, if anything happened or is due.
-    pub fn act<T: Default>(&mut self, now: Micros, links: &mut Links, sessions: &mut Sessions<T>) {
+    pub fn act(&mut self, now: Micros, links: &mut Links, sessions: &mut impl GuestSessions) {
         let Some(guest) = &mut self.guest else { return };
         if !std::mem::take(&mut self.stirred) && guest.deadline().is_none_or(|at| now < at) {
             return;

@@ -53,7 +53,7 @@ pub use conn::{Conn, Control, Heard, Reject, Stamp, Wants, SESSION_LOG_BYTES, TA
 pub use dice::Dice;
 pub use door::{reset_token, Door, DoorCounters, DoorKey, Knock};
 pub use flow::charge;
-pub use guest::{Guest, Host, Lodge};
+pub use guest::{Guest, GuestSessions, Host, Lodge};
 pub use handshake::{hello_proof, prologue, respond, same, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey};
 pub use hash::KeyedState;
 pub use health::{Health, HealthCounters, Reading, Reason};

@@ -1,6 +1,7 @@
 //! Writes fields by number and name: one table serves both encodings.
 //!
-//! Owns: [`Encoding`], [`Fields`]. Values that are empty, 0 or false are left out, as both encodings want it.
+//! Owns: [`Encoding`], [`Fields`]. Values that are empty, 0 or false are left out, as both encodings want it, but for those that
+//! SDKs read from JSON without asking whether they are there.
 
 use super::json;
 
@@ -99,6 +100,22 @@ impl<'a> Fields<'a> {
                 Encoding::Json => self.out.extend_from_slice(b"true"),
                 Encoding::Protobuf => self.out.push(1),
             }
+        }
+    }
+
+    /// Writes a field, in JSON also if it is empty: then as this.
+    pub fn or_empty(&mut self, name: &str, empty: &str, write: impl FnOnce(&mut Fields<'_>)) {
+        let before = self.out.len();
+        let mut fields = Fields {
+            out: self.out,
+            encoding: self.encoding,
+            empty: self.empty,
+        };
+        write(&mut fields);
+        self.empty = fields.empty;
+        if self.encoding == Encoding::Json && self.out.len() == before {
+            self.key(0, name, LENGTH);
+            self.out.extend_from_slice(empty.as_bytes());
         }
     }
 

@@ -31,8 +31,8 @@ pub struct ClientInfo<'a> {
 
 impl ClientInfo<'_> {
     fn write(&self, fields: &mut Fields<'_>) {
-        fields.string(1, "user", &self.user);
-        fields.string(2, "client", &self.client);
+        fields.or_empty("user", "\"\"", |fields| fields.string(1, "user", &self.user));
+        fields.or_empty("client", "\"\"", |fields| fields.string(2, "client", &self.client));
         fields.bytes(3, "conn_info", self.conn_info);
         fields.bytes(4, "chan_info", self.chan_info);
     }
@@ -333,7 +333,9 @@ impl Replies {
     pub fn presence<'a>(&mut self, id: u32, clients: impl IntoIterator<Item = (&'a str, ClientInfo<'a>)>) {
         self.reply(id, |fields| {
             fields.object(9, "presence", |fields| {
-                fields.map(1, "presence", clients, |info, fields| info.write(fields));
+                fields.or_empty("presence", "{}", |fields| {
+                    fields.map(1, "presence", clients, |info, fields| info.write(fields));
+                });
             });
         });
     }
@@ -341,8 +343,10 @@ impl Replies {
     pub fn presence_stats(&mut self, id: u32, clients: u32, users: u32) {
         self.reply(id, |fields| {
             fields.object(10, "presence_stats", |fields| {
-                fields.unsigned(1, "num_clients", clients.into());
-                fields.unsigned(2, "num_users", users.into());
+                fields.or_empty("num_clients", "0", |fields| {
+                    fields.unsigned(1, "num_clients", clients.into())
+                });
+                fields.or_empty("num_users", "0", |fields| fields.unsigned(2, "num_users", users.into()));
             });
         });
     }
@@ -352,9 +356,11 @@ impl Replies {
         let written = fitting(result.publications, bytes_max);
         self.reply(id, |fields| {
             fields.object(11, "history", |fields| {
-                fields.list(1, "publications", &result.publications[..written], Publication::write);
-                fields.string(2, "epoch", result.epoch);
-                fields.unsigned(3, "offset", result.offset);
+                fields.or_empty("publications", "[]", |fields| {
+                    fields.list(1, "publications", &result.publications[..written], Publication::write);
+                });
+                fields.or_empty("epoch", "\"\"", |fields| fields.string(2, "epoch", result.epoch));
+                fields.or_empty("offset", "0", |fields| fields.unsigned(3, "offset", result.offset));
             });
         });
         written

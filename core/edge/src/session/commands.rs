@@ -17,6 +17,13 @@ use crate::protocol::{commands, Command, Connect, Encoding, History, Position, R
 /// Flags of a subscribe command: a number in place of the channel's name; the error 112 in place of a loss.
 const COMPACTION: i64 = 1;
 const REJECT_UNRECOVERED: i64 = 2;
+/// Answers a subscribe command whose channel the client left before the owner answered. The error is temporary: an SDK may have
+/// subscribed again meanwhile, and takes the answer for that of its newest command. After a lasting error it would stay away.
+const LEFT: Failure = Failure::Own {
+    code: 400,
+    message: "left before it was answered",
+    temporary: true,
+};
 /// Characters of a client's name and version that are handed on.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -218,7 +225,7 @@ impl Session {
         }
         if let Some((subscription, unanswered)) = self.subscriptions.leave(&channel) {
             if let Some(command) = unanswered {
-                self.replies.error(command, Failure::NotAvailable);
+                self.replies.error(command, LEFT);
             }
             turn.asks.push(Ask::Leave { subscription });
         }

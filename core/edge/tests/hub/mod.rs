@@ -4,7 +4,7 @@
 //! no durability: any token is a user's name.
 #![allow(dead_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 use muster_edge::protocol::{ClientInfo, Encoding, HistoryResult, Position, Publication, Push, SubscribeResult};
@@ -108,6 +108,15 @@ pub struct Conn {
     paused: bool,
 }
 
+/// Which members hear of clients that come and go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Joins {
+    Nobody,
+    /// Members who asked for it.
+    Asked,
+    All,
+}
+
 #[derive(Default)]
 pub struct Figures {
     /// Messages handed to sockets.
@@ -121,8 +130,14 @@ pub struct Hub {
     pub settings: Settings,
     pub counters: Counters,
     pub figures: Figures,
-    /// Whether members hear who comes and goes.
-    pub join_leave: bool,
+    /// Which members hear of clients that come and go.
+    pub joins: Joins,
+    /// Whether presence and its numbers are answered.
+    pub presence: bool,
+    /// Whether each session is in the room `#USER` from the start.
+    pub personal: bool,
+    /// A namespace of which there are no rooms.
+    pub unknown: Option<String>,
     pub rooms: Vec<Room>,
     /// Messages of clients, as `(encoding, message)`, if they are recorded.
     names: HashMap<String, usize>,
@@ -146,7 +161,10 @@ impl Hub {
             settings,
             counters: Counters::default(),
             figures: Figures::default(),
-            join_leave: true,
+            joins: Joins::Asked,
+            presence: true,
+            personal: false,
+            unknown: None,
             rooms: Vec::new(),
             names: HashMap::new(),
             conns: Vec::new(),
@@ -304,28 +322,13 @@ impl Hub {
                 if token == "expired" {
                     return session.fail(ticket, Failure::TokenExpired);
                 }
-                if token == "wrong" {
-                    return session.disconnect(Disconnect::INVALID_TOKEN);
+                if ["wrong", "invalid_token"].contains(&token.as_str()) {
+                    return connection.disconnect(Disconnect::INVALID_TOKEN);
                 }
                 self.clients += 1;
                 conn.client = format!("client-{}", self.clients);
                 conn.user = subject(&token);
-                let admission = Admission {
-                    user: &conn.user,
-                    client: &conn.client,
-                    ..Admission::default()
-                };
-                let mut turn = Turn {
-                    now,
-                    settings: &self.settings,
-                    asks,
-                    counters: &mut self.counters,
-                };
-                session.admit(&mut turn, &mut self.dice, ticket, &admission);
-                if !conn.proven {
-                    conn.proven = true;
-                    self.proven.push(conn.stream);
-                }
+                self.admit(now, slot, conn, ticket, asks);
             }
             Ask::Renew { ticket, token } => {
                 let mut turn = Turn {
@@ -348,6 +351,9 @@ impl Hub {
                 let room = self.room(&channel);
                 self.publish(room, data, from);
             }
+            Ask::Presence { ticket, .. } | Ask::PresenceStats { ticket, .. } if !self.presence => {
+                session.fail(ticket, Failure::NotAvailable);
+            }
             Ask::Presence { ticket, channel } => {
                 let room = self.room(&channel);
                 let own = (conn.client.clone(), conn.user.clone());
@@ -363,8 +369,17 @@ impl Hub {
             }
             Ask::PresenceStats { ticket, channel } => {
                 let room = self.room(&channel);
+                let own = conn.user.clone();
+                let users = self.rooms[room]
+                    .members
+                    .iter()
+                    .map(|member| match &self.conns[*member as usize] {
+                        Some(other) => other.user.clone(),
+                        None => own.clone(),
+                    });
+                let users: HashSet<String> = users.collect();
                 let count = self.members(room) as u32;
-                session.presence_stats(ticket, count, count);
+                session.presence_stats(ticket, count, users.len() as u32);
             }
             Ask::History {
                 ticket,
@@ -397,7 +412,7 @@ impl Hub {
                         turn.asks.push(Ask::Leave { subscription });
                     }
                 }
-                _ => session.fail(ticket, Failure::MethodNotFound),
+                _ => session.fail(ticket, Failure::NotAvailable),
             },
             Ask::Send { .. } | Ask::Received { .. } => {}
             Ask::Silent => {
@@ -410,6 +425,49 @@ impl Hub {
                 session.silence(&mut turn, true);
             }
             Ask::Leave { .. } | Ask::Ended { .. } => unreachable!("answered above"),
+        }
+    }
+
+    fn admit(&mut self, now: Micros, slot: u32, conn: &mut Conn, ticket: Ticket, asks: &mut Vec<Ask>) {
+        let own = format!("#{}", conn.user);
+        let room = self.room(&own);
+        let result = SubscribeResult {
+            epoch: &self.rooms[room].epoch,
+            offset: self.rooms[room].next - 1,
+            recoverable: true,
+            ..SubscribeResult::default()
+        };
+        let subs = [(own.as_str(), result)];
+        let admission = Admission {
+            user: &conn.user,
+            client: &conn.client,
+            subs: if self.personal { &subs } else { &[] },
+            ..Admission::default()
+        };
+        let mut turn = Turn {
+            now,
+            settings: &self.settings,
+            asks,
+            counters: &mut self.counters,
+        };
+        let Some(session) = conn.connection.session() else {
+            return;
+        };
+        let subscriptions = session.admit(&mut turn, &mut self.dice, ticket, &admission);
+        if !std::mem::replace(&mut conn.proven, true) {
+            self.proven.push(conn.stream);
+        }
+        let cursor = self.rooms[room].next;
+        for subscription in subscriptions {
+            self.rooms[room].members.push(slot);
+            conn.joined.push(Joined {
+                subscription,
+                room,
+                cursor,
+                join_leave: self.joins == Joins::All,
+            });
+            let (user, client) = (conn.user.clone(), conn.client.clone());
+            self.tell(room, slot, conn, &Push::Join(&info(&user, &client)));
         }
     }
 
@@ -464,10 +522,14 @@ impl Hub {
         subscription: Subscription,
         join: &Join,
     ) {
-        let room = self.room(&join.channel);
         let Some(session) = conn.connection.session() else {
             return;
         };
+        let namespace = join.channel.split_once(':').map(|(namespace, _)| namespace);
+        if namespace.is_some() && namespace == self.unknown.as_deref() {
+            return session.fail(ticket, Failure::UnknownChannel);
+        }
+        let room = self.room(&join.channel);
         let place = &self.rooms[room];
         let found = join.recover.as_ref().map(|from| {
             let same = from.epoch.is_empty() || from.epoch == place.epoch;
@@ -502,7 +564,7 @@ impl Hub {
                 subscription,
                 room,
                 cursor,
-                join_leave: join.join_leave && self.join_leave,
+                join_leave: self.joins == Joins::All || join.join_leave && self.joins == Joins::Asked,
             });
             let (user, client) = (conn.user.clone(), conn.client.clone());
             self.tell(room, slot, conn, &Push::Join(&info(&user, &client)));
@@ -517,7 +579,7 @@ impl Hub {
 
     /// Tells members who asked for it of one that comes or goes.
     fn tell(&mut self, room: usize, own_slot: u32, own: &mut Conn, push: &Push<'_>) {
-        if !self.join_leave {
+        if self.joins == Joins::Nobody {
             return;
         }
         let name = &self.rooms[room].name;

@@ -27,6 +27,8 @@ pub trait Told: Task {
 }
 
 impl<T: Told> RoleMachine for Post<T> {
+    type Beside = ();
+
     fn not_ready(&self) -> Option<&'static str> {
         Post::not_ready(self)
     }
@@ -154,7 +156,12 @@ impl OnlineWriterEngine {
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let me = (node, muster_presence::role::ONLINE_WRITER, epoch);
-        let config = online::post_config(me, payload_bytes, cluster, vec![muster_rooms::role::GATEWAY]);
+        let config = online::post_config(
+            me,
+            payload_bytes,
+            cluster,
+            vec![muster_rooms::role::GATEWAY, muster_rooms::role::EDGE],
+        );
         let settings = WriterSettings {
             grace: grace_us,
             lease: lease_us,
@@ -164,7 +171,12 @@ impl OnlineWriterEngine {
         };
         let shard = presence::shard(shards, shard)?;
         let writer = Writer::new(shard, epoch, settings);
-        let keeping = Keeping::new(site, shard, muster_rooms::role::GATEWAY, writer);
+        let keeping = Keeping::new(
+            site,
+            shard,
+            vec![muster_rooms::role::GATEWAY, muster_rooms::role::EDGE],
+            writer,
+        );
         let at = (&link_bind, recv_buffer, send_buffer);
         Ok(OnlineWriterEngine {
             running: online::running(config, seed, at, faults, keeping)?,

@@ -1,6 +1,7 @@
 //! The servers' engines for Python: names and types, no logic. One file for each system or role; `convert` has what they share.
 
 mod convert;
+mod edge;
 mod grant;
 mod journal;
 mod keeping;
@@ -28,6 +29,7 @@ fn _engines(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<recipients::Recipients>()?;
     module.add_class::<journal::Journal>()?;
     module.add_function(wrap_pyfunction!(journal::check_log, module)?)?;
+    module.add_class::<edge::EdgeEngine>()?;
     module.add_class::<likes::LikesEngine>()?;
     module.add_class::<mailboxes::Mailboxes>()?;
     module.add_class::<load::LoadEngine>()?;

@@ -137,7 +137,7 @@ pub(crate) fn running<T: Task>(
     task: T,
 ) -> PyResult<Option<Running<Post<T>>>>
 where
-    Post<T>: RoleMachine,
+    Post<T>: RoleMachine<Beside = ()>,
 {
     let sockets = sockets(&[bind], receive, send)?;
     let machine = Post::new(config, seed, Box::new(KernelEntropy), task);
@@ -170,7 +170,11 @@ impl OnlineProxyEngine {
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let me = (node, muster_presence::role::ONLINE_PROXY, epoch);
-        let dials = vec![muster_rooms::role::GATEWAY, muster_presence::role::ONLINE_WRITER];
+        let dials = vec![
+            muster_rooms::role::GATEWAY,
+            muster_rooms::role::EDGE,
+            muster_presence::role::ONLINE_WRITER,
+        ];
         let config = post_config(me, payload_bytes, cluster, dials);
         let at = (&link_bind, recv_buffer, send_buffer);
         Ok(OnlineProxyEngine {
@@ -201,7 +205,11 @@ impl UnicastEngine {
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let me = (node, muster_presence::role::UNICAST, epoch);
-        let dials = vec![muster_rooms::role::GATEWAY, muster_rooms::role::PROXY];
+        let dials = vec![
+            muster_rooms::role::GATEWAY,
+            muster_rooms::role::EDGE,
+            muster_rooms::role::PROXY,
+        ];
         let config = post_config(me, payload_bytes, cluster, dials);
         let at = (&link_bind, recv_buffer, send_buffer);
         Ok(UnicastEngine {

@@ -2,11 +2,11 @@
 
 use muster_rooms::role;
 use std::collections::HashSet;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use muster_driver::{Budget, Driver, FaultCounters};
+use muster_driver::{Budget, Driver, FaultCounters, Turn};
 use muster_presence::Sending;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
@@ -29,8 +29,31 @@ use crate::mailboxes::Mailboxes;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
 
+/// A way in beside a driver's sockets.
+pub trait Beside<M: Machine> {
+    /// The descriptor that stands for both; `None`: the driver's own does.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// One turn of both.
+    fn turn(&mut self, driver: &mut Driver<M, Near>) -> Turn {
+        driver.turn()
+    }
+
+    /// Addresses that it listens at.
+    fn addresses(&self) -> Vec<HostPort> {
+        Vec::new()
+    }
+
+    fn each_counter(&self, _each: &mut dyn FnMut(&'static str, &'static str, u64)) {}
+}
+
+impl<M: Machine> Beside<M> for () {}
+
 /// A role's machine as the binding needs it.
-pub trait RoleMachine: Machine + HasLinks {
+pub trait RoleMachine: Machine + HasLinks + Sized {
+    type Beside: Beside<Self>;
     fn not_ready(&self) -> Option<&'static str>;
     fn set_buffers(&mut self, bytes: &[u32]);
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
@@ -53,6 +76,16 @@ pub trait RoleMachine: Machine + HasLinks {
     fn take_bounds(&mut self, _user: Bounds, _rooms: usize) {}
     fn drained(&self) -> bool {
         true
+    }
+    fn begin_drain(&mut self) {
+        if let Some(clients) = self.clients() {
+            clients.drain();
+        }
+    }
+    fn end_drain(&mut self) {
+        if let Some(clients) = self.clients() {
+            clients.stay();
+        }
     }
     /// The settings of sessions, where the role has them.
     fn clients(&mut self) -> Option<&mut dyn Clients> {
@@ -96,6 +129,8 @@ impl<M: HasSessions> Clients for M {
 }
 
 impl RoleMachine for Gateway {
+    type Beside = ();
+
     fn not_ready(&self) -> Option<&'static str> {
         Gateway::not_ready(self)
     }
@@ -175,6 +210,8 @@ impl RoleMachine for Gateway {
 }
 
 impl RoleMachine for Proxy {
+    type Beside = ();
+
     fn not_ready(&self) -> Option<&'static str> {
         Proxy::not_ready(self)
     }
@@ -246,6 +283,8 @@ impl RoleMachine for Proxy {
 }
 
 impl RoleMachine for Broker {
+    type Beside = ();
+
     fn not_ready(&self) -> Option<&'static str> {
         Broker::not_ready(self)
     }
@@ -294,6 +333,8 @@ impl RoleMachine for Broker {
 }
 
 impl RoleMachine for Router {
+    type Beside = ();
+
     fn not_ready(&self) -> Option<&'static str> {
         Router::not_ready(self)
     }
@@ -330,6 +371,7 @@ const INTEREST_MAX: &str = "Rooms wanted, once per gateway, that there is place 
 /// A driver, and its news since the last look.
 pub(crate) struct Running<M: RoleMachine> {
     pub(crate) driver: Driver<M, Near>,
+    pub(crate) beside: M::Beside,
     events: Vec<M::Event>,
     ready: Option<bool>,
     ready_changed: bool,
@@ -340,7 +382,19 @@ pub(crate) struct Running<M: RoleMachine> {
 }
 
 impl<M: RoleMachine> Running<M> {
-    pub(crate) fn new(machine: M, sockets: Vec<Socket>, faults: Option<muster_driver::Faults>) -> PyResult<Self> {
+    pub(crate) fn new(machine: M, sockets: Vec<Socket>, faults: Option<muster_driver::Faults>) -> PyResult<Self>
+    where
+        M::Beside: Default,
+    {
+        Self::with(machine, sockets, faults, M::Beside::default())
+    }
+
+    pub(crate) fn with(
+        machine: M,
+        sockets: Vec<Socket>,
+        faults: Option<muster_driver::Faults>,
+        beside: M::Beside,
+    ) -> PyResult<Self> {
         let mut driver = Driver::with_syscalls(machine, sockets, Near::default())?;
         let bytes: Vec<u32> = driver
             .sockets()
@@ -351,6 +405,7 @@ impl<M: RoleMachine> Running<M> {
         driver.set_faults(faults);
         Ok(Running {
             driver,
+            beside,
             events: Vec::new(),
             ready: None,
             ready_changed: false,
@@ -372,7 +427,7 @@ impl<M: RoleMachine> Running<M> {
     /// From now on datagrams to engines of the same process go through memory. Its turns no longer linger: the mailboxes do that
     /// for all. Returns its number there.
     pub(crate) fn join(&mut self, mailboxes: &mut Mailboxes) -> PyResult<usize> {
-        let (number, lingered) = mailboxes.enter(self.driver.fd())?;
+        let (number, lingered) = mailboxes.enter(self.fd())?;
         self.lingered = Some(lingered);
         let (near, sockets) = self.driver.syscalls_mut();
         mailboxes.set_bits(number, near.join(&mailboxes.inner, sockets));
@@ -381,8 +436,13 @@ impl<M: RoleMachine> Running<M> {
         Ok(number)
     }
 
+    /// The descriptor to watch.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.beside.fd().unwrap_or_else(|| self.driver.fd())
+    }
+
     pub(crate) fn turn(&mut self) -> u8 {
-        let turn = self.driver.turn();
+        let turn = self.beside.turn(&mut self.driver);
         self.driver.events(&mut self.events);
         let ready = self.driver.machine().not_ready().is_none();
         if self.ready != Some(ready) {
@@ -418,6 +478,8 @@ impl<M: RoleMachine> Running<M> {
         };
         let machine = self.driver.machine();
         machine.each_counter(&mut |name, help, value| add("", name, help, value));
+        self.beside
+            .each_counter(&mut |name, help, value| add("tcp_", name, help, value));
         let links = machine.links();
         links.counters.each(|name, help, value| add("", name, help, value));
         let door = &links.door.counters;
@@ -482,6 +544,11 @@ impl<M: RoleMachine> Running<M> {
         Ok(status)
     }
 
+    /// Addresses that it listens at beside its sockets.
+    pub(crate) fn beside_addresses(&self) -> Vec<HostPort> {
+        self.beside.addresses()
+    }
+
     /// Sockets as Python counts them: that for clients first.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.driver.sockets().iter().rev()
@@ -527,7 +594,7 @@ macro_rules! engine {
         #[pymethods]
         impl $name {
             fn fd(&self) -> PyResult<i32> {
-                Ok(self.get()?.driver.fd().as_raw_fd())
+                Ok(self.get()?.fd().as_raw_fd())
             }
 
             fn join(&mut self, mailboxes: &mut $crate::mailboxes::Mailboxes) -> PyResult<usize> {
@@ -662,7 +729,9 @@ macro_rules! engine {
             }
 
             fn addresses(&self) -> PyResult<Vec<(String, u16)>> {
-                Ok(self.get()?.sockets().map(|socket| convert::host_port(socket.local())).collect())
+                let running = self.get()?;
+                let sockets = running.sockets().map(|socket| convert::host_port(socket.local()));
+                Ok(running.beside_addresses().into_iter().chain(sockets).collect())
             }
 
             fn buffers(&self) -> PyResult<Vec<(usize, usize)>> {
@@ -672,9 +741,7 @@ macro_rules! engine {
 
             fn drain(&mut self) -> PyResult<()> {
                 let running = self.get_mut()?;
-                if let Some(clients) = running.driver.machine_mut().clients() {
-                    clients.drain();
-                }
+                running.driver.machine_mut().begin_drain();
                 running.driver.kick();
                 Ok(())
             }
@@ -685,9 +752,7 @@ macro_rules! engine {
             }
 
             fn stay(&mut self) -> PyResult<()> {
-                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
-                    clients.stay();
-                }
+                self.get_mut()?.driver.machine_mut().end_drain();
                 Ok(())
             }
 
@@ -744,6 +809,7 @@ macro_rules! engine {
             }
         }
     };
+    (@ $name:ident, $machine:ident, apart) => {};
     (@ $name:ident, $machine:ident, silent) => {
         #[pymethods]
         impl $name {
@@ -775,14 +841,14 @@ engine!(
 
 pub(crate) type HostPort = (String, u16);
 /// Rooms, and the place at which others follow.
-type RoomsPage<'py> = (Bound<'py, PyList>, Option<usize>);
+pub(crate) type RoomsPage<'py> = (Bound<'py, PyList>, Option<usize>);
 /// (gateway, room id) each, and from where on others follow.
-type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
+pub(crate) type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
 
 /// A namespace's name, its percent of the arena, and messages, bytes and seconds that its rooms are kept.
-type RetentionOptions = (String, usize, Option<usize>, Option<usize>, Option<u64>);
+pub(crate) type RetentionOptions = (String, usize, Option<usize>, Option<usize>, Option<u64>);
 
-fn retentions(given: Vec<RetentionOptions>) -> Vec<Retention> {
+pub(crate) fn retentions(given: Vec<RetentionOptions>) -> Vec<Retention> {
     let retention = |(namespace, share_percent, messages, bytes, idle_s): RetentionOptions| Retention {
         namespace,
         share_percent,
@@ -912,7 +978,7 @@ impl GatewayEngine {
     }
 }
 
-fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("name", &*room.name)?;
     entry.set_item("members", room.members.len())?;

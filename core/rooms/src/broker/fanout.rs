@@ -211,6 +211,12 @@ impl Broker {
             };
             match peer.role {
                 role::GATEWAY => self.serve_gateway(now, slot, peer.node, outbox),
+                role::EDGE => {
+                    if self.acks.get(&peer.node).is_some_and(|acks| !acks.is_empty()) {
+                        self.serve_proxy(now, slot, peer.node, outbox);
+                    }
+                    self.serve_gateway(now, slot, peer.node, outbox);
+                }
                 role::PROXY => self.serve_proxy(now, slot, peer.node, outbox),
                 _ => {
                     if let Some(link) = self.links.table.get_mut(slot) {
@@ -227,6 +233,7 @@ impl Broker {
 
     fn serve_proxy(&mut self, now: Micros, slot: u32, proxy: u32, outbox: &mut Outbox) {
         let limit = frames_max(self.node.payload);
+        let peer_is_gateway = self.gateways.contains_key(&proxy);
         while outbox.room() > 0 {
             let mut waiting: Vec<(u64, Ack)> = Vec::new();
             let mut bytes = 0;
@@ -241,13 +248,16 @@ impl Broker {
             let Some(link) = self.links.table.get_mut(slot) else {
                 return;
             };
-            link.data.probe = false;
+            let probe = std::mem::take(&mut link.data.probe);
             let (all, mut written) = (waiting.len(), 0);
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
                 let fits = |(session, ack): &&(u64, Ack)| ack.write_link(writer, *session);
                 written = waiting.iter().take_while(fits).count();
                 false
             });
+            if let Some(link) = self.links.table.get_mut(slot) {
+                link.data.probe = probe && peer_is_gateway; // its heads are told next
+            }
             self.counters.acknowledgements_sent += written as u64;
             if written < all {
                 self.keep_acks(proxy, waiting.split_off(written));

@@ -380,7 +380,7 @@ impl Broker {
     /// Notes which gateways the placement names no longer.
     fn drop_gateways(&mut self, now: Micros, before: &Placement) {
         let named = |placement: &Placement| -> BTreeSet<u32> {
-            let gateways = placement.of(role::GATEWAY);
+            let gateways = placement.of(role::GATEWAY).chain(placement.of(role::EDGE));
             gateways.map(|node| node.node).collect()
         };
         let (before, after) = (named(before), named(&self.placement));
@@ -696,7 +696,7 @@ impl Broker {
             };
             elicits |= kinds::ALL.elicits(frame.kind);
             match self.links.control(now, slot, &frame, &mut records) {
-                Control::Heard(heard) if peer.role == role::GATEWAY => self.heard(slot, peer.node, &heard),
+                Control::Heard(heard) if role::has_members(peer.role) => self.heard(slot, peer.node, &heard),
                 Control::Other if !self.frame(now, slot, peer, &frame) => self.links.counters.link_dropped_frame += 1,
                 Control::Closed(_) => break,
                 _ => {}
@@ -720,9 +720,12 @@ impl Broker {
     /// Takes a frame of rooms. `false`: malformed, or this peer may not send it.
     fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
         match (peer.role, frame.kind) {
-            (role::PROXY, kinds::LINK_PUBLISH | kinds::AGED_PUBLISH) => self.publish(now, slot, peer.node, frame),
-            (role::GATEWAY, kinds::LINK_REPAIR) => self.repair_asked(now, slot, peer.node, frame.body),
-            (role::GATEWAY, kinds::CONSUMED) => self.consumed(now, peer.node, frame.body),
+            // Members of an edge publish by their gateway.
+            (role::PROXY | role::EDGE, kinds::LINK_PUBLISH | kinds::AGED_PUBLISH) => {
+                self.publish(now, slot, peer.node, frame)
+            }
+            (role::GATEWAY | role::EDGE, kinds::LINK_REPAIR) => self.repair_asked(now, slot, peer.node, frame.body),
+            (role::GATEWAY | role::EDGE, kinds::CONSUMED) => self.consumed(now, peer.node, frame.body),
             _ => false,
         }
     }
@@ -731,7 +734,7 @@ impl Broker {
     fn record(&mut self, now: Micros, peer: Identity, record: &Record<'_>) -> bool {
         match (peer.role, record) {
             (
-                role::PROXY,
+                role::PROXY | role::EDGE,
                 Record::LinkCommand {
                     command,
                     session,
@@ -754,7 +757,7 @@ impl Broker {
                 true
             }
             (
-                role::GATEWAY,
+                role::GATEWAY | role::EDGE,
                 Record::LinkCommandDone {
                     command, outcome, page, ..
                 },
@@ -762,7 +765,7 @@ impl Broker {
                 self.command_handled(now, (peer.node, peer.epoch), *command, *outcome, page.clone());
                 true
             }
-            (role::PROXY, Record::Namespace { number, name }) => {
+            (role::PROXY | role::EDGE, Record::Namespace { number, name }) => {
                 let known = std::str::from_utf8(name).map_or(0, |name| self.arena.number(name));
                 self.namespaces.entry(peer.node).or_default().insert(*number, known);
                 true
@@ -927,7 +930,7 @@ impl Broker {
     fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { slot, peer } if peer.role == role::GATEWAY => self.gateway_up(now, slot, peer),
+                LinkChange::Up { slot, peer } if role::has_members(peer.role) => self.gateway_up(now, slot, peer),
                 LinkChange::Up { peer, .. } if peer.role == role::ROUTER => self.review_homes(now),
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => {
                     self.routers.remove(&peer.node);
@@ -939,15 +942,15 @@ impl Broker {
                     self.homes.lost(peer.node);
                     self.review_homes(now);
                 }
-                LinkChange::Down { peer, .. } if peer.role == role::PROXY => {
+                LinkChange::Down { peer, .. } => {
                     self.forget_acks(peer.node);
                     if self.links.to(peer.node).is_none() {
                         self.namespaces.remove(&peer.node);
                     }
-                }
-                LinkChange::Down { peer, .. } => {
-                    self.gateways.remove(&peer.node);
-                    self.commands_reached(now, peer.node);
+                    if peer.role != role::PROXY {
+                        self.gateways.remove(&peer.node);
+                        self.commands_reached(now, peer.node);
+                    }
                 }
                 LinkChange::Up { .. }
                 | LinkChange::Refused { .. }

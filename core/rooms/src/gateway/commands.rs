@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use muster_transport::{Bucket, Code, KeyedState, Micros};
 
 use super::awaited::Awaited;
+use super::members::Members;
 use super::Gateway;
 use crate::command::{
     until, CommandId, Outcome, Page, AWAITED_MAX, AWAY_GRACE, COMMANDS_MAX, ENDED_A_TURN, KNOWN_MAX, REMEMBER,
@@ -112,7 +113,7 @@ impl Commands {
     }
 }
 
-impl Gateway {
+impl<S: Members> Gateway<S> {
     /// A broker passes a command on.
     pub(super) fn command(
         &mut self,
@@ -174,8 +175,7 @@ impl Gateway {
         let page = match from {
             None => Page::default(),
             Some(from) if self.commands.looks.take(now, count) => {
-                let table = &self.sessions.table;
-                let user = |slot: &u32| table.get(*slot).map(|peer| peer.data.user);
+                let user = |slot: &u32| self.sessions.user_of(*slot);
                 let users = self.members_of(room).iter().filter_map(user);
                 Page::of(users.filter(|user| *user >= from))
             }
@@ -208,7 +208,7 @@ impl Gateway {
         }
         let before = awaited.len();
         for slot in members {
-            let Some(session) = self.sessions.table.get(*slot).map(|peer| peer.conn.id) else {
+            let Some(session) = self.sessions.session_of(*slot) else {
                 continue;
             };
             let record = Record::CommandTold {
@@ -229,7 +229,7 @@ impl Gateway {
         if awaited.all_told() {
             return;
         }
-        let Some(session) = self.sessions.table.get(slot).map(|peer| peer.conn.id) else {
+        let Some(session) = self.sessions.session_of(slot) else {
             return;
         };
         while let Some((room, id)) = awaited.untold(session, 0..=u64::MAX) {
@@ -251,7 +251,7 @@ impl Gateway {
 
     /// A member has a command, or says that it has not.
     pub(super) fn command_taken(&mut self, now: Micros, slot: u32, id: CommandId, taken: bool) {
-        let Some(session) = self.sessions.table.get(slot).map(|peer| peer.conn.id) else {
+        let Some(session) = self.sessions.session_of(slot) else {
             return;
         };
         if let Some(command) = self.commands.answered(id, session) {
@@ -323,9 +323,7 @@ impl Gateway {
         }
         let at = self.by_id.get(&command.room).copied();
         let room = at.and_then(|at| self.rooms[at as usize].as_deref());
-        if room
-            .is_some_and(|room| room.awaits_return(command.at, |session| self.sessions.table.find(session).is_some()))
-        {
+        if room.is_some_and(|room| room.awaits_return(command.at, |session| self.sessions.slot_of(session).is_some())) {
             return;
         }
         if now < command.open_until {

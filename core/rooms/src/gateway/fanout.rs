@@ -11,6 +11,7 @@ use crate::wire::kinds;
 
 use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
 
+use super::members::Members;
 use super::room::Room;
 use super::{Gateway, Joined};
 use crate::age;
@@ -32,7 +33,7 @@ const AGED: u64 = 1 << 63;
 /// Older messages have no age any more: the time of birth has 32 bits, so it is good for 71 minutes.
 const TOLD_WITHIN: Micros = age::AGE_MAX as Micros;
 
-impl Gateway {
+impl<S: Members> Gateway<S> {
     /// Puts a room into the fan-out queue; every member is looked at once from now.
     pub(super) fn activate(&mut self, at: u32) {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
@@ -47,6 +48,40 @@ impl Gateway {
         self.note_consumed(at);
     }
 
+    /// A session stands elsewhere in some of its rooms.
+    pub(super) fn note_cursors(&mut self, slot: u32) {
+        let Some(client) = self.sessions.client_mut(slot) else {
+            return;
+        };
+        let mut moved = Vec::new();
+        for joined in &mut client.joined {
+            let room = self.rooms[joined.room as usize].as_deref_mut();
+            let Some(room) = room.filter(|room| room.paced && joined.counted != NonZeroU64::new(joined.cursor)) else {
+                continue;
+            };
+            joined.given_up &= joined.cursor < room.ring.next();
+            if joined.given_up {
+                continue;
+            }
+            if let Some(before) = std::mem::replace(&mut joined.counted, NonZeroU64::new(joined.cursor)) {
+                room.cursors.remove(before.get(), slot);
+            }
+            room.cursors.add(joined.cursor, slot);
+            moved.push(joined.room);
+        }
+        moved.into_iter().for_each(|at| self.note_paced(at));
+    }
+
+    /// The slowest member of a room may have moved, or its gaps changed: publishers of a paced room wait for that.
+    pub(super) fn note_paced(&mut self, at: u32) {
+        if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
+            room.tell_owners(None);
+            self.note_consumed(at);
+        }
+    }
+}
+
+impl Gateway {
     /// Fills the slice. True: more waits.
     pub(super) fn fan_out(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         let mut turns = self.sessions.table.ready_len();
@@ -231,38 +266,6 @@ impl Gateway {
             self.note_cursors(slot);
         }
         self.sessions.reschedule(now, slot);
-    }
-
-    /// A session stands elsewhere in some of its rooms.
-    pub(super) fn note_cursors(&mut self, slot: u32) {
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
-            return;
-        };
-        let mut moved = Vec::new();
-        for joined in &mut peer.data.data.joined {
-            let room = self.rooms[joined.room as usize].as_deref_mut();
-            let Some(room) = room.filter(|room| room.paced && joined.counted != NonZeroU64::new(joined.cursor)) else {
-                continue;
-            };
-            joined.given_up &= joined.cursor < room.ring.next();
-            if joined.given_up {
-                continue;
-            }
-            if let Some(before) = std::mem::replace(&mut joined.counted, NonZeroU64::new(joined.cursor)) {
-                room.cursors.remove(before.get(), slot);
-            }
-            room.cursors.add(joined.cursor, slot);
-            moved.push(joined.room);
-        }
-        moved.into_iter().for_each(|at| self.note_paced(at));
-    }
-
-    /// The slowest member of a room may have moved, or its gaps changed: publishers of a paced room wait for that.
-    pub(super) fn note_paced(&mut self, at: u32) {
-        if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
-            room.tell_owners(None);
-            self.note_consumed(at);
-        }
     }
 
     /// A session's status came: lost carriers have their heads told again, and a window may have opened.

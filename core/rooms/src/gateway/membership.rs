@@ -12,6 +12,7 @@ use crate::role;
 
 use muster_transport::{Layer, Micros, Move, Scope};
 
+use super::members::Members;
 use super::room::Room;
 use super::Gateway;
 use crate::owners::Owners;
@@ -44,7 +45,7 @@ fn membership(room: &Room, present: bool) -> Record<'static> {
     })
 }
 
-impl Gateway {
+impl<S: Members> Gateway<S> {
     /// The routers' partitions may have changed: routers with another part get that anew, and rooms wait for the right
     /// routers.
     pub(super) fn repartition(&mut self, now: Micros, before: Layer) {

@@ -8,8 +8,12 @@ mod awaited;
 mod backlog;
 mod commands;
 mod cursors;
+mod datagrams;
+#[cfg(feature = "edge")]
+pub mod edge;
 mod fanout;
 mod holes;
+mod members;
 mod membership;
 mod patience;
 pub mod room;
@@ -26,23 +30,23 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Arrival, ClusterKeys, Code, Control, ControlRecord, Debt, Denied, Door, DoorKey, Entropy, FrameKinds, Frames,
-    Guest, HasLinks, HasSessions, Heard, Homes, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros,
-    Node, NodeState, Outbox, PlacedNode, Placement, Question, Rate, Records, ResetSecret, ServerKey, Sessions, Wheel,
-    HEADER, PUBLIC_SOCKET,
+    ClusterKeys, Code, ControlRecord, Debt, Door, DoorKey, Entropy, FrameKinds, Guest, HasLinks, Homes, Identity,
+    KeyedState, LinkChange, Links, Lodge, Micros, Node, NodeState, PlacedNode, Placement, Question, Rate, Records,
+    ResetSecret, ServerKey, Sessions, Wheel,
 };
 
 use self::backlog::Backlog;
 use self::commands::Commands;
+use self::members::Members;
 use crate::accounts::{AccountId, Accounts, Bounds};
-use crate::admission::{self, HasGrant};
+use crate::admission::HasGrant;
 use crate::age::Ages;
 use crate::arena::{Arena, Retention};
 use crate::interest::Page;
 use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
-use crate::rights::{Admitted, Grant, Rights};
+use crate::rights::{Grant, Rights};
 use crate::segments::Segments;
 use crate::shards;
 use crate::wire::publish::Positions;
@@ -291,10 +295,10 @@ impl Default for Client {
 }
 
 /// The gateway.
-pub struct Gateway {
+pub struct Gateway<S = Sessions<Client>> {
     node: Node,
     links: Links,
-    sessions: Sessions<Client>,
+    sessions: S,
     rooms: Vec<Option<Box<Room>>>,
     free: Vec<u32>,
     /// Members of all rooms in sum.
@@ -338,20 +342,34 @@ pub struct Gateway {
     events: VecDeque<GatewayEvent>,
 }
 
-impl Gateway {
-    pub fn new(config: GatewayConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
-        let reset = || ResetSecret::new(config.reset_secret);
-        let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
+/// What gateways with any sessions are set up with.
+struct RoomsConfig {
+    me: Identity,
+    payload: usize,
+    arena_bytes: usize,
+    namespaces: Vec<Retention>,
+    name_key: [u8; 16],
+    history_max: u32,
+    membership_again_ms: u32,
+    paced: Vec<String>,
+    bundle: bool,
+    cluster: ClusterKeys,
+    reset_secret: [u8; 32],
+}
+
+impl<S: Members> Gateway<S> {
+    /// A gateway of these sessions.
+    fn with(config: RoomsConfig, sessions: S, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
         let link = Door::new(
             DoorKey::Cluster(Box::new(config.cluster.clone())),
-            reset(),
+            ResetSecret::new(config.reset_secret),
             entropy.as_mut(),
         );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let (k0, k1) = (node.secret_u64(), node.secret_u64());
         Gateway {
             links: Links::new(link, config.cluster, LINK_LOG_BYTES),
-            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
+            sessions,
             rooms: Vec::new(),
             free: Vec::new(),
             members: 0,
@@ -434,27 +452,6 @@ impl Gateway {
         &self.lodge
     }
 
-    /// Whether nothing is left to do after a drain.
-    pub fn is_drained(&self) -> bool {
-        self.sessions.is_drained() && self.lodge.is_idle()
-    }
-
-    /// Answers a [`GatewayEvent::Authenticate`]: the user and its rights, or why it is refused. `aside`: what the
-    /// credential says for a guest.
-    pub fn answer(&mut self, now: Micros, id: u64, said: Result<Admitted, Denied>, aside: &[u8]) {
-        self.now = now;
-        let (sessions, lodge, accounts) = (&mut self.sessions, &mut self.lodge, &mut self.accounts);
-        let Some((slot, waiting)) = admission::admit(sessions, lodge, accounts, now, id, said, aside) else {
-            return;
-        };
-        for bytes in waiting {
-            if let Some(record) = Record::read(&bytes) {
-                self.request(now, slot, record);
-            }
-        }
-        self.sessions.reschedule(now, slot);
-    }
-
     /// Why the gateway cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         let mut brokers = self.placement.of(role::BROKER);
@@ -533,48 +530,6 @@ impl Gateway {
         self.rooms[*slot as usize].as_deref()
     }
 
-    fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
-        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
-            return;
-        };
-        let (mut elicits, mut control) = (false, false);
-        let mut last: Option<Heard> = None;
-        let mut records = std::mem::take(&mut self.records);
-        for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds::ALL) {
-            let Ok(frame) = frame else {
-                self.sessions.counters.dropped_frame += 1;
-                break;
-            };
-            elicits |= kinds::ALL.elicits(frame.kind);
-            control |= frame.kind != kinds::REPAIR;
-            match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
-                // However many a datagram holds, the rooms are gone through once.
-                Control::Heard(heard) if last.is_some_and(|last| last.status.highest > heard.status.highest) => {}
-                Control::Heard(heard) => last = Some(heard),
-                Control::Other if frame.kind == kinds::REPAIR && self.repair_asked(now, slot, frame.body) => {}
-                Control::Other => self.sessions.counters.dropped_frame += 1,
-                Control::Closed(_) => break,
-                _ => {}
-            }
-        }
-        if let Some(heard) = last {
-            self.heard(slot, &heard);
-        }
-        for bytes in records.iter() {
-            if let Some(record) = self.sessions.record(now, slot, bytes) {
-                self.request(now, slot, record);
-            }
-        }
-        records.clear();
-        self.records = records;
-        self.tell_untold(slot);
-        self.sessions.after(now, slot, elicits, control);
-        self.cleanup(now);
-        while let Some(question) = self.sessions.question() {
-            self.events.push_back(GatewayEvent::Authenticate(question));
-        }
-    }
-
     /// Cleans up after sessions that ended.
     fn cleanup(&mut self, now: Micros) {
         while let Some(gone) = self.sessions.gone() {
@@ -592,38 +547,6 @@ impl Gateway {
         }
     }
 
-    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
-        match record {
-            Record::Join {
-                request,
-                name,
-                positions,
-                history,
-            } => {
-                if let Err(code) = self.join(now, slot, request, name, (positions, history)) {
-                    self.counters.joins_refused += 1;
-                    self.refuse(slot, request, code);
-                }
-            }
-            Record::Leave { handle } => self.leave(now, slot, handle),
-            Record::Ages => {
-                if let Some(peer) = self.sessions.table.get_mut(slot) {
-                    peer.data.data.ages = true;
-                }
-            }
-            Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
-            Record::CommandTaken { command, taken } => self.command_taken(now, slot, command, taken),
-            Record::Guest(record) => {
-                let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
-                if !session.is_some_and(|session| self.lodge.record(now, session, record)) {
-                    self.sessions.counters.dropped_frame += 1;
-                }
-            }
-            _ => {}
-        }
-        self.sessions.table.mark(slot);
-    }
-
     fn refuse(&mut self, slot: u32, request: u32, code: Code) {
         let retry_ms = if code.retry() { 500 } else { 0 };
         let refused = ControlRecord::Refused {
@@ -631,7 +554,7 @@ impl Gateway {
             code,
             retry_ms,
         };
-        self.sessions.tell(slot, &refused);
+        self.sessions.tell(slot, &Record::Control(refused));
     }
 
     fn join(
@@ -642,27 +565,49 @@ impl Gateway {
         name: &[u8],
         (positions, history): (Positions, u32),
     ) -> Result<(), Code> {
+        self.join_or_peek(now, slot, request, name, (positions, history), false)
+    }
+
+    /// The same; or (`peek`) an answer as to a join, without a place in the room.
+    fn join_or_peek(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        request: u32,
+        name: &[u8],
+        (positions, history): (Positions, u32),
+        peek: bool,
+    ) -> Result<(), Code> {
         let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
+        let Some(session) = self.sessions.session_of(slot) else {
             return Ok(());
         };
-        let rights = peer.data.data.grant.of(&name);
-        if !rights.has(Rights::READ) || history > 0 && !rights.has(Rights::HISTORY) {
+        let Some(client) = self.sessions.client_mut(slot) else {
+            return Ok(());
+        };
+        let (key, granted) = (name.key(&self.name_key), client.grant.of(&name));
+        let rights = self.sessions.rights(slot, &key, granted);
+        let needed = match peek {
+            true => Rights::HISTORY,
+            false => Rights::READ,
+        };
+        if !rights.has(needed) || history > 0 && !rights.has(Rights::HISTORY) {
             return Err(Code::NotAllowed);
         }
         if history > self.history_max {
             return Err(Code::TooMuchHistory);
         }
-        let key = name.key(&self.name_key);
-        let session = peer.conn.id;
-        if std::mem::replace(&mut peer.data.data.session, session) != session {
-            peer.data.data.allowance_at = now;
+        let Some(client) = self.sessions.client_mut(slot) else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut client.session, session) != session {
+            client.allowance_at = now;
         }
-        let joined = &peer.data.data.joined;
+        let joined = &client.joined;
         let again = |at: &u32| joined.iter().any(|known| known.room == *at);
-        let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;
+        let full = joined.len() + client.waiting as usize >= SESSION_ROOMS;
         let again = self.by_id.get(&key.id).is_some_and(again);
-        let account = peer.data.data.account;
+        let account = client.account;
         if full && !again {
             return Err(Code::TooManyRooms);
         }
@@ -670,7 +615,7 @@ impl Gateway {
             self.counters.joins_refused_user += 1;
             return Err(Code::TooManyRooms);
         }
-        if !peer.data.data.joins.take(now, JOINS, 1) {
+        if !client.joins.take(now, JOINS, 1) {
             return Err(Code::RateLimited);
         }
         let at = self.open_room(now, key, &name, account)?;
@@ -684,13 +629,14 @@ impl Gateway {
             return Err(Code::Busy);
         }
         room.empty_since = None;
-        if let Some(peer) = self.sessions.table.get_mut(slot) {
-            peer.data.data.waiting += 1;
+        if let Some(client) = self.sessions.client_mut(slot) {
+            client.waiting += 1;
             account.iter().for_each(|id| self.accounts.join(*id));
         }
         let waiting = Waiting {
             session,
             request,
+            peek,
             positions,
             history,
             since: now,
@@ -793,13 +739,13 @@ impl Gateway {
         };
         let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for mut waiting in room.waiting.split_off(first) {
-            let Some(slot) = self.sessions.table.find(waiting.session) else {
+            let Some(slot) = self.sessions.slot_of(waiting.session) else {
                 continue;
             };
-            let Some(peer) = self.sessions.table.get_mut(slot) else {
+            let carrier = self.sessions.carrier(slot);
+            let Some(client) = self.sessions.client_mut(slot) else {
                 continue;
             };
-            let client = &mut peer.data.data;
             let tried = *waiting.tried.get_or_insert(now);
             let waits_for_history = matches!(waiting.lacks, Some(Lack::History(..)));
             // A member whose positions never become known is not kept waiting forever.
@@ -833,9 +779,10 @@ impl Gateway {
                 }
             };
             client.waiting -= 1;
-            let (carrier, head) = (peer.conn.flow.next() as u32, room.ring.next());
-            let mut since = client.comes_back(room.id);
+            let head = room.ring.next();
+            let mut since = if waiting.peek { 0 } else { client.comes_back(room.id) };
             match client.joined.iter_mut().find(|joined| joined.room == at) {
+                _ if waiting.peek => client.account.iter().for_each(|id| self.accounts.part(*id, 1)),
                 // A member already: it left and came back before it was told that it was one.
                 Some(joined) => {
                     (joined.cursor, joined.carrier, joined.joined_at) = (place, carrier, head);
@@ -879,8 +826,11 @@ impl Gateway {
                         }
                     },
             };
-            self.counters.joins += 1;
+            self.counters.joins += u64::from(!waiting.peek);
             self.sessions.tell(slot, &joined);
+            if waiting.peek {
+                continue;
+            }
             came.push(slot);
             if waiting.returns() {
                 room.returned = true;
@@ -928,12 +878,12 @@ impl Gateway {
         room.note_empty(now);
         let returning = refused.iter().any(Waiting::returns).then_some(room.id);
         for waiting in refused {
-            let Some(slot) = self.sessions.table.find(waiting.session) else {
+            let Some(slot) = self.sessions.slot_of(waiting.session) else {
                 continue;
             };
-            if let Some(peer) = self.sessions.table.get_mut(slot) {
-                peer.data.data.waiting -= 1;
-                peer.data.data.account.iter().for_each(|id| self.accounts.part(*id, 1));
+            if let Some(client) = self.sessions.client_mut(slot) {
+                client.waiting -= 1;
+                client.account.iter().for_each(|id| self.accounts.part(*id, 1));
             }
             self.counters.joins_refused += 1;
             self.refuse(slot, waiting.request, code);
@@ -960,10 +910,9 @@ impl Gateway {
     }
 
     fn leave(&mut self, now: Micros, slot: u32, handle: u32) {
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
+        let Some(client) = self.sessions.client_mut(slot) else {
             return;
         };
-        let client = &mut peer.data.data;
         let Some(at) = client.joined.iter().position(|joined| joined.room == handle) else {
             return;
         };
@@ -995,12 +944,12 @@ impl Gateway {
         room.members.swap_remove(seat);
         self.members -= 1;
         while let Some(moved) = room.members.get(seat).copied() {
-            if let Some(peer) = self.sessions.table.get_mut(moved) {
-                if let Some(other) = peer.data.data.joined.iter_mut().find(|other| other.room == joined.room) {
+            if let Some(client) = self.sessions.client_mut(moved) {
+                if let Some(other) = client.joined.iter_mut().find(|other| other.room == joined.room) {
                     other.seat = joined.seat;
                 }
                 if room.serve_left > 0 {
-                    self.sessions.table.mark(moved); // it may move from a seat before its turn to one after
+                    self.sessions.mark(moved); // it may move from a seat before its turn to one after
                 }
                 break;
             }
@@ -1110,6 +1059,42 @@ impl Gateway {
         }
     }
 
+    /// Runs the timers of links that are due.
+    fn expire_links(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        if self.homes.due().is_some_and(|at| at <= now) {
+            self.review_homes(now);
+        }
+    }
+
+    /// Runs the other timers, once sessions had theirs.
+    fn expire_members(&mut self, now: Micros) {
+        self.cleanup(now);
+        self.bury(now);
+        self.expire_rooms(now);
+        self.flush_consumed(now);
+        self.expire_commands(now);
+        self.node.sweep(now);
+        self.trim(now);
+        self.lodge.act(now, &mut self.links, &mut self.sessions);
+    }
+
+    /// When these have something to do next.
+    fn rooms_deadline(&self) -> Option<Micros> {
+        [
+            self.links.deadline(),
+            self.room_wheel.next(),
+            self.consumed_at,
+            self.homes.due(),
+            self.commands.deadline(),
+            self.lodge.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
     fn trim(&mut self, now: Micros) {
         if now < self.trim_at || self.rooms.is_empty() {
             return;
@@ -1124,7 +1109,7 @@ impl Gateway {
     }
 }
 
-impl HasLinks for Gateway {
+impl<S> HasLinks for Gateway<S> {
     fn links(&self) -> &Links {
         &self.links
     }
@@ -1132,80 +1117,4 @@ impl HasLinks for Gateway {
     fn links_mut(&mut self) -> (&mut Links, &mut Node) {
         (&mut self.links, &mut self.node)
     }
-}
-
-impl HasSessions for Gateway {
-    type Session = Client;
-
-    fn sessions(&self) -> &Sessions<Client> {
-        &self.sessions
-    }
-
-    fn sessions_mut(&mut self) -> (&mut Sessions<Client>, &mut Node) {
-        (&mut self.sessions, &mut self.node)
-    }
-}
-
-impl Machine for Gateway {
-    type Event = GatewayEvent;
-
-    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
-        self.now = now;
-        for index in 0..inbox.arrivals.len() {
-            let (arrival, datagram) = inbox.datagram(index);
-            if arrival.socket == PUBLIC_SOCKET {
-                self.take_session(now, arrival, datagram);
-            } else {
-                self.take_link(now, arrival, datagram);
-            }
-        }
-        self.lodge.act(now, &mut self.links, &mut self.sessions);
-    }
-
-    fn expire(&mut self, now: Micros) {
-        self.now = now;
-        self.links.expire(now, &mut self.node);
-        self.link_changes(now);
-        if self.homes.due().is_some_and(|at| at <= now) {
-            self.review_homes(now);
-        }
-        self.sessions.expire(now, &mut self.node);
-        self.cleanup(now);
-        self.bury(now);
-        self.expire_rooms(now);
-        self.flush_consumed(now);
-        self.expire_commands(now);
-        self.node.sweep(now);
-        self.trim(now);
-        self.lodge.act(now, &mut self.links, &mut self.sessions);
-    }
-
-    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
-        let mut more = self.links.transmit(now, &mut self.node, outbox);
-        more |= self.sessions.transmit(now, &mut self.node, outbox);
-        more |= self.transmit_links(now, outbox);
-        more |= self.fan_out(now, outbox);
-        more
-    }
-
-    fn deadline(&self) -> Option<Micros> {
-        [
-            self.links.deadline(),
-            self.sessions.deadline(),
-            self.room_wheel.next(),
-            self.consumed_at,
-            self.homes.due(),
-            self.commands.deadline(),
-            self.lodge.deadline(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    fn drain_events(&mut self, events: &mut Vec<GatewayEvent>) {
-        events.extend(self.events.drain(..));
-    }
-
-    fn stalled(&mut self, _now: Micros) {}
 }

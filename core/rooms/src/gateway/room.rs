@@ -88,6 +88,8 @@ struct Backfill {
 pub struct Waiting {
     pub session: u64,
     pub request: u32,
+    /// It wants to know what there is, and no place in the room.
+    pub peek: bool,
     pub positions: Positions,
     /// Messages that are to come first.
     pub history: u32,
@@ -258,6 +260,11 @@ impl Source {
     /// Whether offsets are missing before the known head.
     fn has_hole(&self) -> bool {
         self.waits.is_none() && self.next < self.known
+    }
+
+    /// The first offset that was never mentioned.
+    pub fn known_offset(&self) -> u64 {
+        self.known
     }
 
     /// More of it may come, as far as is known.
@@ -500,7 +507,7 @@ impl Room {
     pub fn awaits_return(&self, at: Micros, open: impl Fn(u64) -> bool) -> bool {
         let by_then = self.waiting.iter().take_while(|waiting| waiting.since <= at);
         by_then
-            .filter(|waiting| waiting.returns())
+            .filter(|waiting| waiting.returns() && !waiting.peek)
             .any(|waiting| open(waiting.session))
     }
 

@@ -12,9 +12,11 @@ use muster_transport::{
     append, Arrival, Control, Frame, Frames, LinkChange, Micros, Outbox, PlacedLayer, PlacedNode, HEADER,
 };
 
+use super::members::Members;
 use super::patience::LAG;
 use super::room::{Pen, Room, Waiting, Wanted};
 use super::{Gateway, GatewayEvent};
+use crate::arena::NAMESPACES_MAX;
 use crate::command::Ask as Asked;
 use crate::limits::CONSUMED_WAIT;
 use crate::principal::Principal;
@@ -68,7 +70,7 @@ impl Ask {
     }
 }
 
-impl Gateway {
+impl<S: Members> Gateway<S> {
     pub(super) fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let Some((slot, len)) = self.links.receive(now, &mut self.node, arrival, datagram) else {
             self.link_changes(now);
@@ -95,7 +97,9 @@ impl Gateway {
                     self.links.counters.link_dropped_frame += u64::from(!taken);
                 }
                 // Its window may be open again.
-                Control::Heard(_) if self.lodge.mail().waits(peer.node) => self.links.table.mark(slot),
+                Control::Heard(_) if self.lodge.mail().waits(peer.node) || self.sessions.waits_for_link(peer.node) => {
+                    self.links.table.mark(slot)
+                }
                 Control::Closed(_) => break,
                 _ => {}
             }
@@ -124,6 +128,9 @@ impl Gateway {
                     Asked::Tell(data) => self.command(now, peer.node, command, (room, check), left_ms, &data),
                     Asked::Count { from } => self.count(now, peer.node, command, (room, check), from),
                 },
+                Record::LinkCommandDone {
+                    command, outcome, page, ..
+                } if peer.role == role::BROKER && self.sessions.broker_answer(peer.node, command, outcome, &page) => {}
                 _ => self.links.counters.link_dropped_frame += 1,
             }
         }
@@ -279,7 +286,7 @@ impl Gateway {
                 self.schedule_room(now, at);
                 true
             }
-            _ => false,
+            _ => self.sessions.broker_frame(now, frame),
         }
     }
 
@@ -295,7 +302,14 @@ impl Gateway {
             match change {
                 LinkChange::Up { slot, peer } => match peer.role {
                     role::ROUTER => self.router_up(now, slot),
-                    role::BROKER => self.owner_up(now, peer.node, peer.epoch),
+                    role::BROKER => {
+                        for (name, number) in self.sessions.namespaces().iter().take(NAMESPACES_MAX).zip(1..) {
+                            let name = name.as_bytes();
+                            self.links.record(now, slot, &Record::Namespace { number, name });
+                        }
+                        self.sessions.broker_found();
+                        self.owner_up(now, peer.node, peer.epoch);
+                    }
                     _ => {}
                 },
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => self.home_lost(now, peer.node),
@@ -306,6 +320,7 @@ impl Gateway {
                     }
                     if peer.role == role::BROKER && self.links.to(peer.node).is_none() {
                         self.owners.lost(now, peer.node);
+                        self.sessions.broker_lost(peer.node);
                         for room in self.rooms.iter_mut().flatten() {
                             room.owner_away(peer.node, true);
                         }
@@ -522,10 +537,11 @@ impl Gateway {
             };
             let lost = place < room.ring.first();
             let lags = lost || room.ring.age(arena, now, place).is_some_and(|age| age > LAG);
-            let Some(peer) = sessions.table.get_mut(slot).filter(|_| lags) else {
+            let known = sessions.user_of(slot).zip(sessions.session_of(slot));
+            let (Some((user, session)), Some(client)) = (known, sessions.client_mut(slot).filter(|_| lags)) else {
                 return told;
             };
-            let user = Principal::of(peer.data.user, peer.conn.id);
+            let user = Principal::of(user, session);
             let ring = &room.ring;
             let bytes = |before, after| ring.bytes_from(before).saturating_sub(ring.bytes_from(after));
             if room.patience.lasts(now, user, place, bytes) {
@@ -533,7 +549,7 @@ impl Gateway {
             }
             room.holes.give_up(slot);
             room.cursors.remove(place, slot);
-            if let Some(joined) = peer.data.data.joined.iter_mut().find(|joined| joined.room == at) {
+            if let Some(joined) = client.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.given_up = true;
                 if let Some(counted) = joined.counted.take() {
                     room.cursors.remove(counted.get(), slot);
@@ -549,14 +565,14 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return Vec::new();
         };
-        let (sessions, payload) = (&self.sessions.table, self.node.payload);
+        let (sessions, payload) = (&self.sessions, self.node.payload);
         let stands = |slot: &u32| {
-            let peer = sessions.get(*slot)?;
-            let joined = peer.data.data.joined.iter().find(|joined| joined.room == at)?;
-            let flow = &peer.conn.flow;
-            let stopped = || flow.is_shut(payload) || room.is_crowded(self.now, *slot, joined.cursor, flow.window());
+            let joined = sessions.client(*slot)?.joined.iter().find(|joined| joined.room == at)?;
+            let crowded = || room.is_crowded(self.now, *slot, joined.cursor, sessions.window(*slot));
+            let stopped = || sessions.is_shut(*slot, payload) || crowded();
             let votes = joined.cursor >= joined.joined_at && (joined.cursor >= room.ring.next() || !stopped());
-            votes.then(|| (Principal::of(peer.data.user, peer.conn.id), joined.cursor))
+            let (user, session) = sessions.user_of(*slot).zip(sessions.session_of(*slot))?;
+            votes.then(|| (Principal::of(user, session), joined.cursor))
         };
         let mut votes: Vec<_> = self.backlog.sample(&room.members).filter_map(stands).collect();
         votes.sort_unstable_by_key(|(user, place)| (*user, std::cmp::Reverse(*place)));
@@ -643,7 +659,9 @@ impl Gateway {
         };
         let peer = link.data.peer;
         link.data.probe = false;
-        let mails = self.lodge.mail().waits(peer.node) && link.conn.flow.available(self.node.payload) > 0;
+        let free = link.conn.flow.available(self.node.payload) > 0;
+        let mails = free && self.lodge.mail().waits(peer.node);
+        let publishes = free && self.sessions.waits_for_link(peer.node);
         let outgoing = self.outgoing.get_mut(&peer.node);
         let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
         self.take_consumed(now, peer.node, &mut outgoing);
@@ -654,6 +672,7 @@ impl Gateway {
             counters,
             lodge,
             link_kinds,
+            sessions,
             ..
         } = self;
         let (mut again, mut written) = (false, false);
@@ -676,9 +695,14 @@ impl Gateway {
                 }
                 counters.repairs_asked += 1;
             }
-            mails && lodge.mail().fill(peer.node, writer, *link_kinds).elicits
+            let mut elicits = mails && lodge.mail().fill(peer.node, writer, *link_kinds).elicits;
+            if publishes {
+                elicits |= sessions.fill_link(peer.node, writer).0;
+            }
+            elicits
         });
-        again |= written && (outgoing.due > 0 || mails && self.lodge.mail().waits(peer.node));
+        let waits = mails && self.lodge.mail().waits(peer.node) || publishes && self.sessions.waits_for_link(peer.node);
+        again |= written && (outgoing.due > 0 || waits);
         if !written {
             // The link has no window: it is told when it has.
             for ((at, number), _) in outgoing.told.drain(..).rev() {

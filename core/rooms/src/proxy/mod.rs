@@ -1,10 +1,7 @@
 //! The proxy: forwards clients' messages to the room's owner, and the owner's acknowledgements back.
 //!
 //! It numbers nothing and keeps no message: a publisher repeats lost ones. It stamps each message with the
-//! publisher's user, so no client can publish as another user. Knows no member. `commands` holds commands.
-
-mod commands;
-mod limits;
+//! publisher's user, so no client can publish as another user. Knows no member. Commands go by [`crate::dispatch`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,6 +23,8 @@ use crate::accounts::{AccountId, Accounts, Bounds};
 use crate::admission::{self, HasGrant};
 use crate::age::{self, Sampler};
 use crate::arena::NAMESPACES_MAX;
+use crate::command::{Ask, Outcome, Page};
+use crate::dispatch::{Asker, Commands, Dispatch, Limits, Parts};
 use crate::limits::{LINK_LOG_BYTES, SESSION_PUBLICATIONS_MAX};
 use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
@@ -34,8 +33,6 @@ use crate::rights::{Admitted, Grant, Rights};
 use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
 use crate::wire::PublisherId;
-use commands::Commands;
-use limits::Limits;
 
 /// Maximum number of control records per second of one session, each of which opens a room. Brokers remember an
 /// unused room for 60 s, about 10 MB at this rate. They bound one user's share.
@@ -428,6 +425,20 @@ impl Proxy {
         Ok(place.handle)
     }
 
+    /// Takes a session's command, or says at once why not.
+    fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, ask: Ask<'_>) {
+        let Some(peer) = self.sessions.table.get(slot) else {
+            return;
+        };
+        let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName);
+        let asker = Asker {
+            session: peer.conn.id,
+            user: peer.data.user,
+            room: name.map(|name| (name.key(&self.name_key), peer.data.data.grant.of(&name))),
+        };
+        self.dispatch(now, &asker, number, time_ms, ask);
+    }
+
     /// Frees the slot of a room that is no longer published to.
     fn close(&mut self, slot: u32, handle: u32) {
         let Some(peer) = self.sessions.table.get_mut(slot) else {
@@ -756,6 +767,39 @@ impl Proxy {
     }
 }
 
+impl Dispatch for Proxy {
+    fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            commands: &mut self.commands,
+            limits: &mut self.limits,
+            health: &mut self.health,
+            links: &mut self.links,
+            placement: &self.placement,
+            dice: &mut self.node.dice,
+            received: &mut self.counters.commands_received,
+            refused: &mut self.counters.commands_refused,
+            forwarded: &mut self.counters.commands_forwarded,
+        }
+    }
+
+    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, retry: Micros, page: Option<Page>) {
+        let Some(slot) = self.sessions.table.find(session) else {
+            return; // a returning sender asks again
+        };
+        let retry_ms = match outcome.is_put_off() {
+            true => u32::try_from(retry / 1_000 + 1).unwrap_or(u32::MAX), // no clock is exact
+            false => 0,
+        };
+        let done = Record::CommandDone {
+            number,
+            outcome,
+            retry_ms,
+            page,
+        };
+        self.sessions.tell(slot, &done);
+    }
+}
+
 impl HasLinks for Proxy {
     fn links(&self) -> &Links {
         &self.links
@@ -894,5 +938,39 @@ fn drop_queue(sessions: &mut Sessions<Publisher>, queue: &mut Queue) {
         let cost = Queue::cost(frame.len());
         queue.pop();
         gone(sessions, queue, session, cost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::CommandId;
+    use crate::fixtures::proxy;
+
+    /// Ten thousand commands that wait for members, of users with one each.
+    #[test]
+    fn a_command_that_waits_costs_nothing_before_its_time() {
+        let mut proxy = proxy();
+        for user in 0..10_000 {
+            let slot = proxy.sessions.admit(user, u64::from(user));
+            let peer = proxy.sessions.table.get_mut(slot).expect("it is there");
+            peer.data.data.grant = Grant::everywhere(Rights::COMMAND);
+            let name = format!("sports:{user}");
+            proxy.command(0, slot, 1, name.as_bytes(), 60_000, Ask::tell(b"go"));
+        }
+        assert_eq!(proxy.counters.commands_received, 10_000);
+        let ids: Vec<CommandId> = proxy.commands.pending.keys().copied().collect();
+        for id in ids {
+            proxy.commands.plan(id, 10_000_000);
+        }
+        let mut now = 0;
+        while now < 1_000_000 {
+            now += 1_000;
+            proxy.look_after_commands(now);
+        }
+        assert_eq!(
+            (proxy.commands.visits, proxy.commands.deadline()),
+            (0, Some(10_000_000))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Limits on a user's commands and member queries at this proxy.
+//! Limits on a user's commands and member queries at this node.
 //!
 //! Owns a bucket per user for each of the two, and the commands already counted: a copy or a retry is the same
 //! command. Knows no session and no broker.
@@ -25,9 +25,9 @@ const COUNTED_AFTER: Micros = 4 * GRACE;
 type What = (CommandId, u64);
 
 /// Why a command is refused, and the wait before another try.
-pub(super) type Refusal = (Code, Micros);
+pub(crate) type Refusal = (Code, Micros);
 
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Rate and burst.
     commands: (u32, u32),
     /// Made with the first command, and the first query.
@@ -38,7 +38,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn new(hash: KeyedState) -> Self {
+    pub(crate) fn new(hash: KeyedState) -> Self {
         Limits {
             commands: (COMMAND_RATE, COMMAND_BURST),
             buckets: [None, None],
@@ -49,14 +49,14 @@ impl Limits {
     }
 
     /// Sets a user's commands per second, and the burst. Earlier debt is forgiven.
-    pub(super) fn set(&mut self, rate: u32, burst: u32) {
+    pub(crate) fn set(&mut self, rate: u32, burst: u32) {
         if std::mem::replace(&mut self.commands, (rate, burst)) != (rate, burst) {
             self.buckets[0] = None;
         }
     }
 
     /// Charges a command or a query that lives until `until`, unless it is counted already; or returns why not.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         now: Micros,
         id: CommandId,

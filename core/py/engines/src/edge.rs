@@ -1,0 +1,431 @@
+//! The engine of an edge: a gateway's links over UDP, and members by WebSocket. One descriptor stands for both.
+
+use std::collections::HashSet;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use muster_driver::{Driver, Turn};
+use muster_edge::websocket::{Origins, Refusal};
+use muster_edge::Settings;
+use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
+use muster_rooms::{role, Admitted, Ages, Bounds, Edge, EdgeConfig, EdgeEvent, EdgeRefusal, Letters, RoomName};
+use muster_tcp::{tls_config, Limits, Tcp};
+use muster_transport::{Admission, Denied, Identity, Rate, ResetSecret, Role};
+use muster_udp::{monotonic_now, KernelEntropy, Near, Poll};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+
+use crate::convert::{self, array, Allow, FaultRule};
+use crate::grant::Grant;
+use crate::online::{self, StationOptions};
+use crate::recipients::{claims, Recipients};
+use crate::server::{
+    closed, cluster, engine, retentions, room_dict, sockets, Beside, ClusterKey, HostPort, InterestPage,
+    RetentionOptions, RoleMachine, RoomsPage, Running,
+};
+
+/// A client that is refused as the edge is full comes again after so many seconds.
+const RETRY_S: u32 = 5;
+
+/// The streams of an edge, and the descriptor for them and its links.
+pub struct Streams {
+    tcp: Tcp,
+    poll: Poll,
+}
+
+impl Streams {
+    fn new(tcp: Tcp) -> PyResult<Streams> {
+        let poll = Poll::new()?;
+        poll.add(tcp.fd(), 1)?;
+        Ok(Streams { tcp, poll })
+    }
+}
+
+impl Beside<Edge> for Streams {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.poll.as_fd())
+    }
+
+    fn turn(&mut self, driver: &mut Driver<Edge, Near>) -> Turn {
+        let mut more = driver.turn().more;
+        more |= self.tcp.turn(driver.machine_mut()).more;
+        let machine = driver.machine_mut();
+        let silent = machine.take_silent();
+        for stream in silent {
+            machine.silence(monotonic_now(), stream, self.tcp.is_unacknowledged(stream));
+        }
+        // What clients asked is on its way to brokers in the same turn.
+        if machine.take_stirred() {
+            driver.kick();
+            more |= driver.turn().more;
+        }
+        Turn { more }
+    }
+
+    fn addresses(&self) -> Vec<HostPort> {
+        let known = self.tcp.addresses().flatten();
+        known
+            .map(|address| (address.ip().to_string(), address.port()))
+            .collect()
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.tcp.counters().each(each);
+    }
+}
+
+impl RoleMachine for Edge {
+    type Beside = Streams;
+
+    fn not_ready(&self) -> Option<&'static str> {
+        Edge::not_ready(self)
+    }
+
+    fn set_buffers(&mut self, bytes: &[u32]) {
+        muster_transport::HasLinks::set_link_buffer(self, bytes[0]);
+    }
+
+    fn event<'py>(py: Python<'py>, event: EdgeEvent) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            EdgeEvent::Authenticate(question) => {
+                ("authenticate", question.id, PyBytes::new(py, &question.credential)).into_pyobject(py)
+            }
+            EdgeEvent::Subscribe(question, channel) => (
+                "subscribe",
+                question.id,
+                PyBytes::new(py, &question.credential),
+                channel,
+            )
+                .into_pyobject(py),
+            EdgeEvent::Link(change) => convert::link_event(py, &change),
+        }
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        self.arena().counters.each(&mut *each);
+        let (connections, members) = self.edge_counters();
+        connections.each(&mut |name, help, value| each(name, help, value));
+        members.each(&mut *each);
+        self.lodge().each_counter(each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each(
+            "connections",
+            "Connections, half-open ones included",
+            self.connections_len() as f64,
+        );
+        each(
+            "publications",
+            "Rooms that connections publish to, once for each connection",
+            self.publications_len() as f64,
+        );
+        each("rooms", "Rooms with members here", self.rooms_len() as f64);
+        each("members", "Members of rooms here", self.members_len() as f64);
+        each(
+            "arena_bytes",
+            "Bytes of recent messages held",
+            self.arena().used() as f64,
+        );
+        each(
+            "cut_off",
+            "1 while a partition has brokers or routers that serve, and none of them is linked",
+            f64::from(u8::from(self.cut_off().is_some())),
+        );
+        self.lodge().each_gauge(each);
+    }
+
+    fn ages(&self) -> Option<(&Ages, Role)> {
+        Some((&self.ages, role::BROKER))
+    }
+
+    fn take_bounds(&mut self, user: Bounds, rooms: usize) {
+        Edge::set_bounds(self, user);
+        self.set_rooms_max(rooms);
+    }
+
+    fn set_history_max(&mut self, messages: u32) {
+        Edge::set_history_max(self, messages);
+    }
+
+    fn cut_off(&self) -> Option<String> {
+        Edge::cut_off(self)
+    }
+
+    fn set_command_limit(&mut self, rate: u32, burst: u32) {
+        Edge::set_command_limit(self, rate, burst);
+    }
+
+    fn begin_drain(&mut self) {
+        self.drain_members(monotonic_now());
+    }
+
+    fn end_drain(&mut self) {
+        self.stay_members();
+    }
+
+    fn drained(&self) -> bool {
+        self.members_drained()
+    }
+}
+
+/// Messages to users, as clients by WebSocket get them.
+struct UserMessages;
+
+impl Letters for UserMessages {
+    fn letter(&self, record: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (told, taken) = muster_presence::told_to_device(record)?;
+        let (value, is_json) = muster_edge::protocol::as_json(told.data);
+        let encoded = if is_json { "" } else { ",\"encoding\":\"base64\"" };
+        let head = format!(
+            "{{\"muster\":\"direct\",\"user\":\"{}\"{encoded},\"data\":",
+            told.sender
+        );
+        let text = [head.as_bytes(), &value, b"}"].concat();
+        Some((text, taken))
+    }
+}
+
+engine!(
+    /// Holds clients by WebSocket and gives each member of a room its messages.
+    EdgeEngine, Edge, apart
+);
+
+/// The limits of streams; those that come when it is full are told so.
+fn limits(connections: usize, address_connections: u32, half_open: usize, user_timeout_ms: u32) -> Limits {
+    let mut refusal = Vec::new();
+    Refusal::Busy { retry_s: RETRY_S }.write(&mut refusal);
+    Limits {
+        streams: connections,
+        streams_of_address: address_connections,
+        half_open,
+        user_timeout_ms,
+        refusal: refusal.into(),
+        ..Limits::default()
+    }
+}
+
+/// None: the edge's own host alone. `*`: any.
+fn origins(listed: Option<Vec<String>>) -> Origins {
+    match listed {
+        None => Origins::SameHost,
+        Some(listed) if listed.iter().any(|origin| origin == "*") => Origins::Any,
+        Some(listed) => Origins::Listed(listed),
+    }
+}
+
+#[pymethods]
+impl EdgeEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key,
+        bind, reset_secret, arena_bytes, paced_namespaces, namespaces = Vec::new(), history_max = HISTORY_DEFAULT,
+        membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
+        origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
+        user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
+        drain_ms = 10_000, version = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: ClusterKey,
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+        name_key: &[u8],
+        bind: HostPort,
+        reset_secret: &[u8],
+        arena_bytes: usize,
+        paced_namespaces: Vec<String>,
+        namespaces: Vec<RetentionOptions>,
+        history_max: u32,
+        membership_again_ms: u32,
+        cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
+        presence: Option<StationOptions>,
+        tls: Option<(Vec<u8>, Vec<u8>)>,
+        origins: Option<Vec<String>>,
+        path: &str,
+        connections: usize,
+        address_connections: u32,
+        half_open: usize,
+        user_timeout_ms: u32,
+        ping_ms: u64,
+        pong_ms: u64,
+        commands: (u32, u32),
+        stall_ms: u64,
+        drain_ms: u64,
+        version: &str,
+    ) -> PyResult<Self> {
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let me = Identity {
+            node,
+            role: role::EDGE,
+            epoch,
+        };
+        let settings = Settings {
+            path: path.to_owned(),
+            origins: self::origins(origins),
+            busy: None,
+            ping_every: ping_ms * 1_000,
+            pong_within: pong_ms * 1_000,
+            commands: Rate {
+                a_second: commands.0,
+                burst: commands.1,
+            },
+            version: version.to_owned(),
+            node: node.to_string(),
+        };
+        let config = EdgeConfig {
+            me,
+            payload: payload_bytes,
+            arena_bytes,
+            namespaces: retentions(namespaces),
+            name_key: array(name_key, "a name key")?,
+            history_max,
+            membership_again_ms,
+            paced: paced_namespaces,
+            cluster,
+            reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
+            settings,
+            stall: stall_ms * 1_000,
+            drain: drain_ms * 1_000,
+            letters: presence.is_some().then(|| Box::new(UserMessages) as Box<dyn Letters>),
+        };
+        let mut tcp = Tcp::new(limits(connections, address_connections, half_open, user_timeout_ms))?;
+        if let Some((certificates, key)) = tls {
+            tcp.set_tls(Some(tls_of(&certificates, &key)?));
+        }
+        tcp.listen(listener(&bind)?)?;
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let mut machine = Edge::edge(config, seed, Box::new(KernelEntropy));
+        if let Some(options) = presence {
+            machine.take_in(online::station(me, options)?);
+        }
+        let faults = convert::faults(seed, faults, None)?;
+        let running = Running::with(machine, sockets, faults, Streams::new(tcp)?)?;
+        running.beside.poll.add(running.driver.fd(), 0)?;
+        Ok(EdgeEngine { running: Some(running) })
+    }
+
+    /// Answers a question of `authenticate` or `subscribe`.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None))]
+    fn answer(
+        &mut self,
+        question_id: u64,
+        user: Option<u64>,
+        denied: &str,
+        grant: Option<&Grant>,
+        left_ms: Option<u64>,
+        token: u64,
+        device: Option<&[u8]>,
+        recipients: Option<&Recipients>,
+    ) -> PyResult<()> {
+        let why = match denied {
+            "expired" => EdgeRefusal::Expired,
+            _ => {
+                let known = Denied::ALL.into_iter().find(|known| known.code().name() == denied);
+                let unknown = || PyValueError::new_err(format!("{denied}: no reason to refuse a credential"));
+                EdgeRefusal::Denied(known.ok_or_else(unknown)?)
+            }
+        };
+        let now = monotonic_now();
+        let admitted = |user| Admitted {
+            admission: Admission {
+                user,
+                until: left_ms.map(|left| now.saturating_add(left.saturating_mul(1_000))),
+                token,
+            },
+            ..grant.map_or_else(|| Admitted::from(user), |grant| grant.admits(user))
+        };
+        let running = self.get_mut()?;
+        let said = user.map(admitted).ok_or(why);
+        running
+            .driver
+            .machine_mut()
+            .answer_question(now, question_id, said, &claims(device, recipients));
+        running.driver.kick();
+        Ok(())
+    }
+
+    fn revoke(&mut self, users: HashSet<u64>, tokens: HashSet<u64>) -> PyResult<()> {
+        let running = self.get_mut()?;
+        running
+            .driver
+            .machine_mut()
+            .revoke_members(monotonic_now(), &users, &tokens);
+        running.driver.kick();
+        Ok(())
+    }
+
+    /// Connections that come from now on are encrypted by these certificates and this key, in PEM.
+    fn tls(&mut self, certificates: &[u8], key: &[u8]) -> PyResult<()> {
+        let config = tls_of(certificates, key)?;
+        self.get_mut()?.beside.tcp.set_tls(Some(config));
+        Ok(())
+    }
+
+    /// Sets the bounds of connections from now on.
+    #[pyo3(signature = (*, connections, address_connections = 0, half_open = 4_096, user_timeout_ms = 20_000))]
+    fn connection_limits(
+        &mut self,
+        connections: usize,
+        address_connections: u32,
+        half_open: usize,
+        user_timeout_ms: u32,
+    ) -> PyResult<()> {
+        let limits = limits(connections, address_connections, half_open, user_timeout_ms);
+        self.get_mut()?.beside.tcp.set_limits(limits);
+        Ok(())
+    }
+
+    /// Sets the origins whose pages may connect from now on; None: those of the edge's own host; `*`: any.
+    fn allow_origins(&mut self, origins: Option<Vec<String>>) -> PyResult<()> {
+        self.get_mut()?.driver.machine_mut().settings_mut().origins = self::origins(origins);
+        Ok(())
+    }
+
+    /// At most `limit` rooms that have members here, from a place on, and the place at which others follow.
+    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize) -> PyResult<RoomsPage<'py>> {
+        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
+        let list = PyList::empty(py);
+        for room in rooms {
+            list.append(room_dict(py, room)?)?;
+        }
+        Ok((list, next))
+    }
+
+    /// At most `limit` (gateway, room id) that this edge wants, from a (gateway, place) on, and the next place.
+    fn interest(&self, from: (u32, u64), limit: usize) -> PyResult<InterestPage> {
+        let page = self.get()?.driver.machine().wanted(from, limit);
+        Ok((page.wanted, page.next))
+    }
+
+    /// One room, if it has members here.
+    fn room<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Ok(name) = RoomName::parse(name) else {
+            return Ok(None);
+        };
+        let room = self.get()?.driver.machine().room(&name);
+        room.map(|room| room_dict(py, room)).transpose()
+    }
+}
+
+fn tls_of(certificates: &[u8], key: &[u8]) -> PyResult<std::sync::Arc<muster_tcp::TlsConfig>> {
+    tls_config(certificates, key).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+fn listener((host, port): &HostPort) -> PyResult<TcpListener> {
+    TcpListener::bind((host.as_str(), *port)).map_err(|error| {
+        let text = format!("{host}:{port}");
+        match error.raw_os_error() {
+            Some(code) => pyo3::exceptions::PyOSError::new_err((code, error.to_string(), text)),
+            None => pyo3::exceptions::PyOSError::new_err(format!("{text}: {error}")),
+        }
+    })
+}

@@ -1,0 +1,206 @@
+//! Messages for members: each takes from its rooms' rings by cursor, as much as its socket takes.
+//!
+//! No queue per member: a frame is built once for all members of one form that stand at one place, and each send is the member's
+//! own bytes with shared frames behind them. A member whose socket is full is not looked at until it has taken all.
+
+use muster_edge::limits::{FRAMES_MAX, WRITE_BYTES_MAX};
+use muster_edge::Unsubscribe;
+use muster_tcp::Outbox;
+use muster_transport::Micros;
+
+use super::frames::News;
+use super::{form, Edge};
+use crate::gateway::members::Members;
+use crate::wire::GapReason;
+
+/// A step of a cursor that counts once so many frames have left.
+struct Step {
+    frames: usize,
+    sub: usize,
+    next: u64,
+}
+
+/// A subscription that ends behind the messages before its place.
+struct Ending {
+    room: u32,
+    code: Unsubscribe,
+    reason: &'static str,
+    lost: bool,
+}
+
+impl Edge {
+    /// Fills one slice. Returns whether more waits.
+    pub(super) fn fan_out_streams(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        for stream in std::mem::take(&mut self.sessions.proven) {
+            outbox.proven(stream);
+        }
+        for (stream, read) in std::mem::take(&mut self.sessions.reads) {
+            outbox.read(stream, read);
+        }
+        // Connections that want much (history, replies) leave rooms with news half of the slice.
+        let left = if self.active.is_empty() { 0 } else { outbox.room() / 2 };
+        for _ in 0..self.sessions.ready.len() {
+            if outbox.room() <= left {
+                break;
+            }
+            let Some(slot) = self.sessions.ready.pop_front() else {
+                break;
+            };
+            self.serve_stream(now, slot, outbox);
+        }
+        // The room of the last slice comes after those that became active since.
+        if self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
+        while outbox.room() > 0 {
+            let Some(at) = self.active.front().copied() else { break };
+            let Some(room) = self.rooms[at as usize]
+                .as_deref_mut()
+                .filter(|room| room.serve_left > 0 && !room.members.is_empty())
+            else {
+                if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+                    room.active = false;
+                }
+                self.active.pop_front();
+                continue;
+            };
+            room.serve_left -= 1;
+            room.serve_at = if room.serve_at + 1 >= room.members.len() {
+                0
+            } else {
+                room.serve_at + 1
+            };
+            let slot = room.members[room.serve_at];
+            self.serve_stream(now, slot, outbox);
+        }
+        !self.active.is_empty() || !self.sessions.ready.is_empty()
+    }
+
+    /// Gives one connection its due messages.
+    fn serve_stream(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        let Edge {
+            sessions,
+            rooms,
+            arena,
+            counters,
+            ..
+        } = self;
+        let Some(conn) = sessions.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        conn.queued = false;
+        if conn.blocked.is_some() {
+            return; // it comes back when its socket has taken all
+        }
+        let (mut steps, mut endings) = (Vec::new(), Vec::new());
+        let (mut bytes, mut paced, mut more) = (0, false, false);
+        sessions.frames.clear();
+        if !conn.over {
+            let count = conn.subs.len();
+            for step in 0..count {
+                let index = (conn.client.turn as usize + step) % count;
+                let sub = &conn.subs[index];
+                let Some(room) = rooms[sub.room as usize].as_deref() else {
+                    continue;
+                };
+                let Some(joined) = conn.client.joined.iter().find(|joined| joined.room == sub.room) else {
+                    continue;
+                };
+                let (mut cursor, head) = (joined.cursor, room.ring.next());
+                let Some(form) = form(conn, sub) else { break };
+                while cursor < head {
+                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
+                        more = true;
+                        break;
+                    }
+                    let oldest = room.oldest_for(cursor, joined.joined_at);
+                    let news = match cursor < oldest {
+                        true => News::Lost(GapReason::Slow),
+                        false => sessions.built.news(room, arena, i64::from(sub.room) + 1, cursor, form),
+                    };
+                    let ending = |code, reason, lost| Ending {
+                        room: sub.room,
+                        code,
+                        reason,
+                        lost,
+                    };
+                    match news {
+                        News::Messages(frame, next) => {
+                            bytes += frame.bytes().len();
+                            sessions.frames.push(frame);
+                            cursor = next;
+                        }
+                        News::Nothing(next) => cursor = next,
+                        News::Lost(reason) => {
+                            endings.push(ending(Unsubscribe::INSUFFICIENT, reason.name(), true));
+                            break;
+                        }
+                        News::Another => {
+                            endings.push(ending(Unsubscribe::INSUFFICIENT, "another owner", false));
+                            break;
+                        }
+                    }
+                    paced |= room.paced;
+                    steps.push(Step {
+                        frames: sessions.frames.len(),
+                        sub: index,
+                        next: cursor,
+                    });
+                }
+                if more {
+                    conn.client.turn = index as u32;
+                    break;
+                }
+            }
+            if conn.client.turn as usize >= count {
+                conn.client.turn = 0;
+            }
+        }
+        let write = &mut sessions.write;
+        write.clear();
+        let taken = conn.connection.write(&sessions.frames, write);
+        more |= taken < sessions.frames.len();
+        for step in steps.iter().take_while(|step| step.frames <= taken) {
+            let room = conn.subs[step.sub].room;
+            if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == room) {
+                counters.messages_sent += step.next - joined.cursor;
+                joined.cursor = step.next;
+            }
+        }
+        if !write.is_empty() {
+            outbox.send(conn.stream, &write.head, &write.shared, &write.tail);
+        }
+        sessions.counters.frames_built = sessions.built.built;
+        let resumes = conn.paused && !conn.connection.is_full();
+        let done = conn.connection.is_done();
+        if done {
+            outbox.close(conn.stream);
+            sessions.wheel.cancel(slot);
+            sessions.finish(slot, muster_transport::End::Closed);
+            sessions.conns[slot as usize] = None;
+            sessions.len -= 1;
+            self.cleanup(now);
+            return;
+        }
+        if taken == self.sessions.frames.len() {
+            for ending in endings {
+                let counters = &mut self.sessions.counters;
+                counters.gaps_told += u64::from(ending.lost);
+                counters.streams_changed += u64::from(!ending.lost);
+                self.counters.cursors_moved += u64::from(ending.lost);
+                self.end_subscription(now, slot, ending.room, ending.code, ending.reason);
+            }
+        }
+        if more {
+            self.sessions.mark(slot);
+        }
+        if paced {
+            self.note_cursors(slot);
+        }
+        self.sessions.settle(now, slot);
+        if resumes {
+            // Replies have left: commands that were left unread are read now.
+            self.run(now, slot, |connection, turn, _| connection.resume(turn));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Publications of a room's places, built once for all members that stand at a place and take one form.
+//!
+//! Owns the built frames. A member's form is its encoding, the stream that its offsets are of, and if a number stands for the
+//! channel's name. Bounded: when full, everything is forgotten; frames on their way keep their bytes.
+
+use std::collections::HashMap;
+
+use muster_edge::protocol::{ClientInfo, Encoding, Publication};
+use muster_edge::Frame;
+use muster_transport::KeyedState;
+
+use crate::command::SHARED_USER;
+use crate::gateway::room::Room;
+use crate::name::DEFAULT_NAMESPACE;
+use crate::ring::{Arena, Entry};
+use crate::wire::room::{FIRST, LAST};
+use crate::wire::GapReason;
+
+/// Bytes of built frames that are kept: four rooms' worth of what the slowest members of each may share.
+const BYTES: usize = 4 << 20;
+/// Bytes of one frame, but for its last message.
+const FRAME_BYTES: usize = 16 * 1024;
+/// Places before a message's last chunk that are searched for its others.
+const CHUNKS_WITHIN: u64 = 4_096;
+
+/// How frames are built for a member.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Form {
+    pub encoding: Encoding,
+    /// The room's number of the stream that offsets are told of.
+    pub stream: u8,
+    /// A number stands for the channel's name.
+    pub compact: bool,
+    /// The client names a room of the default namespace without it.
+    pub bare: bool,
+}
+
+/// The news from one place on.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    /// Messages, and the place behind them.
+    Messages(Frame, u64),
+    /// No message ends before this place.
+    Nothing(u64),
+    /// Messages are lost at this place.
+    Lost(GapReason),
+    /// The stream that offsets are told of has ended, or another one begins.
+    Another,
+}
+
+/// Built frames by (room, first place) and form.
+pub(super) struct Built {
+    index: HashMap<(u32, u64, u8, u8), (Frame, u64, bool), KeyedState>,
+    bytes: usize,
+    /// Frames that were built.
+    pub built: u64,
+}
+
+/// A message with all of its chunks.
+pub(super) struct Whole<'a> {
+    /// Of its last chunk.
+    pub offset: u64,
+    pub stream: u8,
+    data: std::borrow::Cow<'a, [u8]>,
+    user: String,
+    client: String,
+}
+
+impl Whole<'_> {
+    /// As a client is told it whose offsets are of this stream.
+    pub fn publication(&self, stream: u8) -> Publication<'_> {
+        Publication {
+            data: &self.data,
+            info: (!self.user.is_empty()).then(|| ClientInfo {
+                user: self.user.as_str().into(),
+                client: self.client.as_str().into(),
+                ..ClientInfo::default()
+            }),
+            offset: if self.stream == stream { self.offset } else { 0 },
+            ..Publication::default()
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// The name of a room of the default namespace, without it.
+pub(super) fn bare(name: &str) -> &str {
+    name.strip_prefix(DEFAULT_NAMESPACE)
+        .and_then(|rest| rest.strip_prefix(':'))
+        .unwrap_or(name)
+}
+
+/// How a client is named by the incarnation that it publishes under: all of one connection have the higher bits in common.
+pub(super) fn client_name(incarnation: u64) -> String {
+    format!("{:012x}", incarnation >> 16)
+}
+
+/// What stands at one place, for a member whose offsets are of `stream`.
+pub(super) enum Stands<'a> {
+    Message(Whole<'a>),
+    /// A chunk of a message that goes on, or word that a stream of another owner has ended.
+    Nothing,
+    Lost(GapReason),
+    Another,
+    /// The room does not hold the place any more.
+    Gone,
+}
+
+pub(super) fn stands<'a>(room: &Room, arena: &'a Arena, place: u64, stream: u8) -> Stands<'a> {
+    let Some(entry) = room.ring.get(arena, place) else {
+        return Stands::Gone;
+    };
+    if entry.gap {
+        return match entry.reason() {
+            GapReason::Ended if entry.stream == stream => Stands::Another,
+            GapReason::Ended => Stands::Nothing,
+            reason => Stands::Lost(reason),
+        };
+    }
+    if entry.flags & LAST == 0 {
+        return Stands::Nothing;
+    }
+    match whole(room, arena, place, &entry) {
+        Some(data) => Stands::Message(message(&entry, data)),
+        // Its beginning was announced as lost, or is too far back.
+        None => Stands::Lost(GapReason::Unrepaired),
+    }
+}
+
+fn message<'a>(entry: &Entry<'a>, data: std::borrow::Cow<'a, [u8]>) -> Whole<'a> {
+    let (user, client) = match entry.publisher.user {
+        SHARED_USER => (String::new(), String::new()),
+        user => (user.to_string(), client_name(entry.publisher.incarnation)),
+    };
+    Whole {
+        offset: entry.offset,
+        stream: entry.stream,
+        data,
+        user,
+        client,
+    }
+}
+
+/// The data of a message whose last chunk stands at `place`.
+fn whole<'a>(room: &Room, arena: &'a Arena, place: u64, last: &Entry<'a>) -> Option<std::borrow::Cow<'a, [u8]>> {
+    if last.flags & FIRST != 0 {
+        return Some(last.data.into());
+    }
+    let (mut chunks, mut wanted) = (vec![last.data], last.sequence.checked_sub(1)?);
+    for at in (place.saturating_sub(CHUNKS_WITHIN)..place).rev() {
+        let entry = room.ring.get(arena, at)?;
+        if entry.gap || entry.publisher != last.publisher {
+            continue;
+        }
+        if entry.sequence != wanted {
+            return None;
+        }
+        chunks.push(entry.data);
+        if entry.flags & FIRST != 0 {
+            chunks.reverse();
+            return Some(chunks.concat().into());
+        }
+        wanted = wanted.checked_sub(1)?;
+    }
+    None
+}
+
+impl Built {
+    pub fn new(seed: u64) -> Self {
+        Built {
+            index: HashMap::with_hasher(KeyedState::new(seed, !seed)),
+            bytes: 0,
+            built: 0,
+        }
+    }
+
+    /// The news for members of this form from `place` on; `number` stands for the room's name.
+    pub fn news(&mut self, room: &Room, arena: &Arena, number: i64, place: u64, form: Form) -> News {
+        let head = room.ring.next();
+        let encoding = u8::from(form.encoding == Encoding::Protobuf);
+        let shape = encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2;
+        let key = (room.frames, place, form.stream, shape);
+        if let Some((frame, next, whole)) = self.index.get(&key) {
+            if *whole || *next >= head {
+                return News::Messages(frame.clone(), *next);
+            }
+        }
+        let (mut messages, mut bytes, mut next, mut full) = (Vec::new(), 0, place, false);
+        while next < head {
+            match stands(room, arena, next, form.stream) {
+                Stands::Message(whole) => {
+                    bytes += whole.len();
+                    messages.push(whole);
+                    next += 1;
+                    if bytes >= FRAME_BYTES {
+                        full = true;
+                        break;
+                    }
+                }
+                Stands::Nothing => next += 1,
+                Stands::Lost(reason) if messages.is_empty() => return News::Lost(reason),
+                Stands::Another if messages.is_empty() => return News::Another,
+                Stands::Gone if messages.is_empty() => return News::Lost(GapReason::Slow),
+                Stands::Lost(_) | Stands::Another | Stands::Gone => {
+                    full = true;
+                    break;
+                }
+            }
+        }
+        let number = if form.compact { number } else { 0 };
+        let publications = messages.iter().map(|message| message.publication(form.stream));
+        let channel = match form.bare {
+            true => bare(&room.name),
+            false => &room.name,
+        };
+        let Some((frame, _)) = Frame::publications(form.encoding, channel, number, publications, usize::MAX) else {
+            return News::Nothing(next);
+        };
+        self.built += 1;
+        self.keep(key, &frame, next, full);
+        News::Messages(frame, next)
+    }
+
+    fn keep(&mut self, key: (u32, u64, u8, u8), frame: &Frame, next: u64, full: bool) {
+        let len = frame.bytes().len();
+        if self.bytes + len > BYTES {
+            self.index.clear();
+            self.bytes = 0;
+        }
+        self.bytes += len;
+        if let Some((before, ..)) = self.index.insert(key, (frame.clone(), next, full)) {
+            self.bytes -= before.bytes().len();
+        }
+    }
+}

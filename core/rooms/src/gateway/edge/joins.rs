@@ -1,0 +1,310 @@
+//! Subscriptions: a place in a room for each, what a client missed, and the end of one with its reason.
+//!
+//! A client's position is proven or not: `recovered` is said only where every message since is here or on its way, with no gap
+//! between. Else the client starts at the head, behind all gaps.
+
+use muster_edge::protocol::{Position, SubscribeResult};
+use muster_edge::{Failure, Join, Subscription, Ticket, Unsubscribe};
+use muster_transport::Micros;
+
+use super::frames::{stands, Stands, Whole};
+use super::publishing::failure;
+use super::{positions, Edge, Pending, PendingKind, Sub};
+use crate::gateway::members::Members;
+use crate::gateway::room::Room;
+use crate::ring::Arena;
+use crate::wire::publish::Positions;
+use crate::wire::{GapReason, StreamGap};
+
+/// Bytes of messages in the reply to a subscribe command; those beyond follow as pushes, in frames that members share.
+const RECOVERED_BYTES: usize = 384 * 1024;
+/// Places that are looked through for gaps behind a client's position: the most that a join fetches.
+const LOOKED_MAX: u64 = crate::gateway::room::BACKFILL_MAX + 4_096;
+
+/// The messages from `place` on that fit into so many bytes and so many messages, and the place behind them.
+pub(super) fn messages<'a>(
+    room: &Room,
+    arena: &'a Arena,
+    place: u64,
+    stream: u8,
+    (bytes_max, count_max): (usize, usize),
+) -> (Vec<Whole<'a>>, u64) {
+    let (mut found, mut bytes, mut next) = (Vec::new(), 0, place);
+    while next < room.ring.next() && bytes < bytes_max && found.len() < count_max {
+        match stands(room, arena, next, stream) {
+            Stands::Message(whole) => {
+                bytes += whole.len() + 200;
+                found.push(whole);
+            }
+            Stands::Another => break, // told in its turn
+            Stands::Nothing | Stands::Lost(_) | Stands::Gone => {}
+        }
+        next += 1;
+    }
+    (found, next)
+}
+
+/// Whether messages between a place and the head are lost.
+fn has_gap(room: &Room, arena: &Arena, place: u64) -> bool {
+    let head = room.ring.next();
+    if head.saturating_sub(place) > LOOKED_MAX || place < room.ring.readable(arena, place) {
+        return true;
+    }
+    (place..head).any(|at| {
+        let entry = room.ring.get(arena, at);
+        entry.is_none_or(|entry| entry.gap && entry.reason() != GapReason::Ended)
+    })
+}
+
+/// The room's newest stream by number, and the position of a client there that has all before `place`.
+pub(super) fn position(room: &Room, arena: &Arena, place: u64) -> Option<(u8, Position)> {
+    let newest = room.newest()?.stream;
+    let number = room.sources().iter().position(|source| source.stream == newest)?;
+    let told = positions::told(&room.position_at(arena, place), newest);
+    Some((number as u8, told))
+}
+
+/// Whether a client shows an offset that its owner has not given, as far as is known here.
+fn is_ahead(room: &Room, had: &Positions) -> bool {
+    let ahead = |source: &crate::gateway::room::Source| {
+        had.of(source.stream)
+            .is_some_and(|had| had.offset >= source.next_offset() && had.offset >= source.known_offset())
+    };
+    room.live().any(ahead)
+}
+
+impl Edge {
+    /// A client asks for a channel.
+    pub(super) fn subscribe(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        ticket: Ticket,
+        subscription: Subscription,
+        join: Box<Join>,
+    ) {
+        // With an empty epoch the present stream is meant, which is known once the room is.
+        let had = match &join.recover {
+            Some(position) if !position.epoch.is_empty() => positions::shown(position),
+            _ => None,
+        };
+        let name = join.channel.clone();
+        let had = had.filter(|had| !had.0.is_empty());
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
+        conn.requests = conn.requests.wrapping_add(1);
+        let request = conn.requests;
+        conn.pending.push(Pending {
+            request,
+            ticket,
+            kind: PendingKind::Join(subscription, join, had.clone()),
+        });
+        let asked = (had.unwrap_or_default(), 0);
+        if let Err(code) = self.join(now, slot, request, name.as_bytes(), asked) {
+            self.counters.joins_refused += 1;
+            self.subscription_refused(now, slot, request, failure(code));
+        }
+    }
+
+    /// A join or a question for history is not granted.
+    pub(super) fn subscription_refused(&mut self, now: Micros, slot: u32, request: u32, failure: Failure) {
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
+        let Some(at) = conn.pending.iter().position(|pending| pending.request == request) else {
+            return;
+        };
+        let pending = conn.pending.swap_remove(at);
+        if matches!(pending.kind, PendingKind::Left) {
+            return;
+        }
+        if let Some(session) = conn.connection.session() {
+            session.fail(pending.ticket, failure);
+        }
+        self.sessions.counters.subscriptions_refused += 1;
+        self.sessions.settle(now, slot);
+    }
+
+    /// A room has a place for a session.
+    pub(super) fn room_joined(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        (request, at, place): (u32, u32, u64),
+        gaps: &[StreamGap],
+        whole: bool,
+    ) {
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
+        let Some(index) = conn.pending.iter().position(|pending| pending.request == request) else {
+            return;
+        };
+        let pending = conn.pending.swap_remove(index);
+        match pending.kind {
+            PendingKind::Join(subscription, join, had) => {
+                let asked = (subscription, join, had);
+                self.subscribed(now, slot, pending.ticket, asked, (request, at, place), gaps, whole);
+            }
+            PendingKind::History(wanted) => self.tell_history(now, slot, pending.ticket, &wanted, at, place),
+            PendingKind::Left => {
+                let others = conn
+                    .pending
+                    .iter()
+                    .any(|other| matches!(&other.kind, PendingKind::Join(..)));
+                // Another join of the same room may be on its way, or there.
+                if !others && conn.subs.iter().all(|sub| sub.room != at) {
+                    self.leave(now, slot, at);
+                }
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn subscribed(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        ticket: Ticket,
+        (subscription, join, had): (Subscription, Box<Join>, Option<Positions>),
+        (request, at, place): (u32, u32, u64),
+        gaps: &[StreamGap],
+        whole: bool,
+    ) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        // A position without an epoch: in the present stream.
+        if had.is_none() && join.recover.as_ref().is_some_and(|position| position.epoch.is_empty()) {
+            let (offset, newest) = (join.recover.as_ref().map_or(0, |had| had.offset), room.newest());
+            if let Some(stream) = newest.map(|source| source.stream) {
+                let had = Positions::at([(stream, offset)]);
+                let name = join.channel.clone();
+                if let Some(conn) = self.sessions.live_mut(slot) {
+                    conn.pending.push(Pending {
+                        request,
+                        ticket,
+                        kind: PendingKind::Join(subscription, join, Some(had.clone())),
+                    });
+                }
+                if let Err(code) = self.join(now, slot, request, name.as_bytes(), (had, 0)) {
+                    self.subscription_refused(now, slot, request, failure(code));
+                    self.leave(now, slot, at);
+                }
+                return;
+            }
+        }
+        let proven = had
+            .as_ref()
+            .is_some_and(|had| whole && gaps.is_empty() && !is_ahead(room, had));
+        let recovered = proven && !has_gap(room, &self.arena, place);
+        let recovering = join.recover.is_some();
+        let counters = &mut self.sessions.counters;
+        counters.recovered += u64::from(recovering && recovered);
+        counters.unrecovered += u64::from(recovering && !recovered);
+        let head = room.ring.next();
+        let place = if recovered || !recovering { place } else { head };
+        let told = position(room, &self.arena, place);
+        let (stream, position) = told.unwrap_or_default();
+        let bounds = if recovered {
+            (RECOVERED_BYTES, usize::MAX)
+        } else {
+            (0, 0)
+        };
+        let (found, next) = messages(room, &self.arena, place, stream, bounds);
+        let publications: Vec<_> = found.iter().map(|message| message.publication(stream)).collect();
+        let refused = recovering && !recovered && join.reject_unrecovered;
+        let ticketed = self.sessions.live(slot).and_then(|conn| {
+            let of_room =
+                |ticketed: &&super::Ticketed| (ticketed.room.id, ticketed.room.check) == (room.id, room.check);
+            conn.ticketed.iter().find(of_room)?.until
+        });
+        let ttl_s = super::asks::ttl(now, ticketed);
+        let result = SubscribeResult {
+            expires: ttl_s.is_some(),
+            ttl_s: ttl_s.unwrap_or(0),
+            recoverable: true,
+            positioned: true,
+            epoch: &position.epoch,
+            offset: position.offset,
+            publications: &publications,
+            recovered,
+            was_recovering: recovering,
+            id: if join.compaction { i64::from(at) + 1 } else { 0 },
+            ..SubscribeResult::default()
+        };
+        let conn = self
+            .sessions
+            .conns
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut);
+        let Some(conn) = conn else { return };
+        let Some(session) = conn.connection.session() else {
+            return;
+        };
+        let joined = match refused {
+            true => {
+                session.fail(ticket, Failure::UnrecoverablePosition);
+                false
+            }
+            false => session.joined(now, ticket, &result),
+        };
+        drop(publications);
+        if joined {
+            conn.subs.retain(|sub| sub.room != at);
+            conn.subs.push(Sub {
+                room: at,
+                subscription,
+                stream,
+                compact: join.compaction,
+                bare: !join.channel.contains(':'),
+            });
+            if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
+                joined.cursor = next.max(place);
+                joined.joined_at = joined.joined_at.max(head);
+            }
+            self.sessions.counters.subscriptions += 1;
+            self.sessions.mark(slot);
+            self.note_cursors(slot);
+        } else {
+            self.leave(now, slot, at);
+        }
+        self.sessions.settle(now, slot);
+    }
+
+    /// A client has left a channel, or its subscription is over.
+    pub(super) fn unsubscribe(&mut self, now: Micros, slot: u32, subscription: Subscription) {
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
+        for pending in &mut conn.pending {
+            if matches!(&pending.kind, PendingKind::Join(asked, ..) if *asked == subscription) {
+                pending.kind = PendingKind::Left;
+            }
+        }
+        let Some(at) = conn.subs.iter().position(|sub| sub.subscription == subscription) else {
+            return;
+        };
+        let sub = conn.subs.swap_remove(at);
+        self.leave(now, slot, sub.room);
+    }
+
+    /// Ends a subscription from this side: its client asks again, and hears what it can still have.
+    pub(super) fn end_subscription(&mut self, now: Micros, slot: u32, room: u32, code: Unsubscribe, reason: &str) {
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
+        let Some(at) = conn.subs.iter().position(|sub| sub.room == room) else {
+            return;
+        };
+        let sub = conn.subs.swap_remove(at);
+        self.leave(now, slot, room);
+        self.sessions.with(now, slot, |connection, turn, _| {
+            if let Some(session) = connection.session() {
+                session.unsubscribed(turn, sub.subscription, code, reason);
+            }
+        });
+        self.sessions.settle(now, slot);
+    }
+}

@@ -1,0 +1,501 @@
+//! An edge: a gateway with another door. Its members come by WebSocket and speak the Centrifuge client protocol.
+//!
+//! Owns: [`EdgeSessions`], the connections and what each has of rooms. `asks` answers clients' questions, `fanout` gives members
+//! their messages, `publishing` takes theirs to brokers, `machine` orders a turn. Rooms, links, rings, commands and counts are the
+//! gateway's own.
+
+mod asks;
+mod fanout;
+mod frames;
+mod history;
+mod joins;
+mod machine;
+mod positions;
+mod publishing;
+mod questions;
+
+use std::collections::{HashMap, VecDeque};
+
+use muster_edge::{Ask, Connection, Counters, Disconnect, Frame, Join, Settings, Subscription, Ticket, Turn, Write};
+use muster_tcp::StreamId;
+use muster_transport::{Code, Dice, End, Gone, GuestSessions, Health, KeyedState, Micros, Question, Wheel, Writer};
+
+use self::frames::Built;
+use self::publishing::Publishing;
+use super::members::Members;
+use super::{Client, Gateway};
+use crate::command::{CommandId, Outcome, Page};
+use crate::dispatch::{Commands, Limits};
+use crate::name::RoomKey;
+use crate::rights::Rights;
+use crate::wire::publish::Positions;
+use crate::wire::record::Record;
+use crate::wire::StreamGap;
+
+pub use machine::{EdgeConfig, EdgeEvent, EdgeRefusal};
+
+/// An edge.
+pub type Edge = Gateway<EdgeSessions>;
+
+/// Letters to users of another system that lives here: how a client is told one, and what is said when it has it.
+pub trait Letters: Send + Sync {
+    /// The JSON that tells a client of this record, and the record that says that it has it. `None`: it is no letter.
+    fn letter(&self, record: &[u8]) -> Option<(Vec<u8>, Vec<u8>)>;
+}
+
+muster_transport::counters! {
+    /// An edge's events on its members, beside a gateway's and a connection's.
+    pub struct EdgeCounters {
+        /// Subscriptions answered.
+        subscriptions,
+        /// Subscriptions refused, whatever the reason.
+        subscriptions_refused,
+        /// Subscriptions that asked for what was missed and got all of it.
+        recovered,
+        /// The same, without all of it.
+        unrecovered,
+        /// Subscriptions ended as messages are lost for the member.
+        gaps_told,
+        /// Subscriptions ended as another owner numbers the room, without a loss.
+        streams_changed,
+        /// Frames of publications built, each once for all members of one form.
+        frames_built,
+        /// Messages taken from members to publish.
+        publications_received,
+        /// Messages of members refused: no right, a bad name, too many or too long.
+        publications_refused,
+        /// Messages of members that an owner has acknowledged.
+        publications_acknowledged,
+        /// Commands, and questions for a room's members, taken from members.
+        members_commands,
+        /// Commands and such questions refused, whatever the reason.
+        members_commands_refused,
+        /// Commands and such questions told to brokers, each try counted.
+        members_commands_forwarded,
+        /// History commands answered.
+        histories,
+        /// Letters told to members.
+        letters_sent,
+        /// Letters that members have, as a pong says.
+        letters_delivered,
+        /// Connections ended: their sockets took nothing for too long.
+        ended_stalled,
+        /// Connections ended by a drain.
+        ended_drained,
+    }
+}
+
+/// What a connection has of one room.
+struct Sub {
+    room: u32,
+    subscription: Subscription,
+    /// The room's number of the stream that its offsets are of.
+    stream: u8,
+    compact: bool,
+    bare: bool,
+}
+
+/// A question of a client that waits for its room.
+struct Pending {
+    request: u32,
+    ticket: Ticket,
+    kind: PendingKind,
+}
+
+enum PendingKind {
+    Join(Subscription, Box<Join>, Option<Positions>),
+    /// Its client has left meanwhile.
+    Left,
+    History(Box<history::Wanted>),
+}
+
+/// A client's word that it has something, proven by the pong of a ping behind it.
+enum Receipt {
+    Command(CommandId),
+    /// What is said to the guest.
+    Letter(Vec<u8>),
+}
+
+/// Rights in one room by a token of its own.
+struct Ticketed {
+    room: RoomKey,
+    rights: Rights,
+    until: Option<Micros>,
+}
+
+struct Conn {
+    stream: StreamId,
+    connection: Connection,
+    /// What rooms know of it.
+    client: Client,
+    user: u64,
+    token: u64,
+    /// The number that its messages are published under; the lower 16 bits count openings.
+    incarnation: u64,
+    openings: u16,
+    requests: u32,
+    subs: Vec<Sub>,
+    pending: Vec<Pending>,
+    ticketed: Vec<Ticketed>,
+    receipts: VecDeque<(u64, Receipt)>,
+    open: bool,
+    /// Its rooms are left; only its last bytes are to be written.
+    over: bool,
+    queued: bool,
+    paused: bool,
+    proven: bool,
+    /// Since when its socket has taken nothing.
+    blocked: Option<Micros>,
+}
+
+impl Conn {
+    fn session(&self) -> u64 {
+        self.stream.token()
+    }
+}
+
+/// An answer of a room to a session.
+enum Answer {
+    Joined {
+        request: u32,
+        handle: u32,
+        place: u64,
+        gaps: Vec<StreamGap>,
+        whole: bool,
+    },
+    Refused {
+        request: u32,
+        code: Code,
+    },
+    Command {
+        handle: u32,
+        command: CommandId,
+        data: Vec<u8>,
+    },
+    Letter(Vec<u8>),
+}
+
+/// A question for the control plane.
+enum Asked {
+    Connect(Ticket),
+    Refresh(Ticket),
+    Subscribe(Ticket, Subscription, Box<Join>),
+    SubRefresh(Ticket, Subscription, String),
+}
+
+/// A drain under way: when it is over, and when the next slice goes.
+struct Drain {
+    until: Micros,
+    next: Micros,
+}
+
+/// The connections of an edge.
+pub struct EdgeSessions {
+    pub(crate) settings: Settings,
+    pub(crate) connections: Counters,
+    pub(crate) counters: EdgeCounters,
+    conns: Vec<Option<Box<Conn>>>,
+    len: usize,
+    dice: Dice,
+    ready: VecDeque<u32>,
+    wheel: Wheel,
+    /// When full sockets are looked at.
+    stalls_at: Option<Micros>,
+    stall: Micros,
+    answers: VecDeque<(u32, Answer)>,
+    gone: Vec<Gone<Client>>,
+    questions: HashMap<u64, (u64, Asked), KeyedState>,
+    question: u64,
+    events: VecDeque<EdgeEvent>,
+    built: Built,
+    publishing: Publishing,
+    commands: Commands,
+    limits: Limits,
+    health: Health,
+    /// Commands and questions of members, by their numbers.
+    asking: HashMap<u64, questions::Asking>,
+    /// Answers of brokers that were not looked at.
+    outcomes: VecDeque<(u32, CommandId, Outcome, Option<Page>)>,
+    /// Links to brokers came or went.
+    links_changed: bool,
+    letters: Option<Box<dyn Letters>>,
+    drain_over: Micros,
+    drain: Option<Drain>,
+    proven: Vec<StreamId>,
+    reads: Vec<(StreamId, bool)>,
+    silent: Vec<StreamId>,
+    /// Something came by a stream since links had a turn.
+    stirred: bool,
+    write: Write,
+    frames: Vec<Frame>,
+    asks: Vec<Ask>,
+    /// Namespaces with settings, as brokers are told of them.
+    namespaces: Vec<String>,
+}
+
+impl EdgeSessions {
+    fn conn(&self, slot: u32) -> Option<&Conn> {
+        self.conns.get(slot as usize)?.as_deref()
+    }
+
+    fn conn_mut(&mut self, slot: u32) -> Option<&mut Conn> {
+        self.conns.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// An open connection.
+    fn live(&self, slot: u32) -> Option<&Conn> {
+        self.conn(slot).filter(|conn| conn.open && !conn.over)
+    }
+
+    fn live_mut(&mut self, slot: u32) -> Option<&mut Conn> {
+        self.conn_mut(slot).filter(|conn| conn.open && !conn.over)
+    }
+
+    /// Connections that are there.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Runs `f` with a connection's session parts. `None`: the connection is gone.
+    fn with<R>(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        f: impl FnOnce(&mut Connection, &mut Turn<'_>, &mut Dice) -> R,
+    ) -> Option<R> {
+        let conn = self.conns.get_mut(slot as usize)?.as_deref_mut()?;
+        let mut turn = Turn {
+            now,
+            settings: &self.settings,
+            asks: &mut self.asks,
+            counters: &mut self.connections,
+        };
+        Some(f(&mut conn.connection, &mut turn, &mut self.dice))
+    }
+
+    /// Notes what a connection waits for now.
+    fn settle(&mut self, now: Micros, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let full = conn.connection.is_full();
+        if full != conn.paused {
+            conn.paused = full;
+            self.reads.push((conn.stream, !full));
+        }
+        match conn.connection.deadline() {
+            Some(at) => self.wheel.schedule(slot, at.max(now)),
+            None => self.wheel.cancel(slot),
+        }
+        if conn.connection.has_bytes() || conn.connection.is_done() {
+            self.mark(slot);
+        }
+    }
+
+    /// A connection's part in rooms is over.
+    fn finish(&mut self, slot: u32, end: End) {
+        let Some(conn) = self.conn_mut(slot) else { return };
+        if std::mem::replace(&mut conn.over, true) {
+            return;
+        }
+        let gone = Gone {
+            slot,
+            id: conn.session(),
+            end,
+            data: std::mem::take(&mut conn.client),
+        };
+        conn.subs = Vec::new();
+        conn.pending = Vec::new();
+        conn.receipts = VecDeque::new();
+        let session = gone.id;
+        self.publishing.ended(session);
+        self.questions.retain(|_, (asker, _)| *asker != session);
+        self.gone.push(gone);
+    }
+
+    /// Ends a connection, which hears why.
+    fn disconnect(&mut self, now: Micros, slot: u32, end: Disconnect, why: End) {
+        if let Some(conn) = self.conn_mut(slot) {
+            conn.connection.disconnect(end);
+        }
+        self.finish(slot, why);
+        self.settle(now, slot);
+    }
+
+    fn ask(&mut self, session: u64, asked: Asked, credential: Vec<u8>, room: Option<String>) {
+        self.question += 1;
+        self.questions.insert(self.question, (session, asked));
+        let question = Question {
+            id: self.question,
+            credential,
+        };
+        self.events.push_back(match room {
+            None => EdgeEvent::Authenticate(question),
+            Some(room) => EdgeEvent::Subscribe(question, room),
+        });
+    }
+}
+
+/// The end of a session for a reason of rooms or of a guest.
+fn end_for(code: Code) -> Disconnect {
+    match code {
+        Code::Replaced => Disconnect::REPLACED,
+        Code::TooManyDevices => Disconnect::CONNECTION_LIMIT,
+        Code::BadDevice => Disconnect::INVALID_TOKEN,
+        Code::Draining => Disconnect::SHUTDOWN,
+        Code::BadCredential | Code::NotAllowed => Disconnect::PERMISSION_DENIED,
+        _ => Disconnect::FORCE_RECONNECT,
+    }
+}
+
+impl GuestSessions for EdgeSessions {
+    fn offer_guest(&mut self, session: u64, record: &[u8]) -> bool {
+        let Some(slot) = self.slot_of(session) else {
+            return false;
+        };
+        if self.live(slot).is_none_or(|conn| conn.connection.is_full()) {
+            return false;
+        }
+        self.answers.push_back((slot, Answer::Letter(record.to_vec())));
+        true
+    }
+
+    fn end_guest(&mut self, now: Micros, session: u64, code: Code) {
+        if let Some(slot) = self.slot_of(session) {
+            self.refuse(now, slot, code);
+        }
+    }
+}
+
+impl Members for EdgeSessions {
+    fn client(&self, slot: u32) -> Option<&Client> {
+        self.live(slot).map(|conn| &conn.client)
+    }
+
+    fn client_mut(&mut self, slot: u32) -> Option<&mut Client> {
+        self.live_mut(slot).map(|conn| &mut conn.client)
+    }
+
+    fn slot_of(&self, session: u64) -> Option<u32> {
+        let slot = session as u32;
+        let conn = self.live(slot)?;
+        (conn.session() == session).then_some(slot)
+    }
+
+    fn session_of(&self, slot: u32) -> Option<u64> {
+        self.live(slot).map(Conn::session)
+    }
+
+    fn user_of(&self, slot: u32) -> Option<u64> {
+        self.live(slot).map(|conn| conn.user)
+    }
+
+    fn mark(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        if !std::mem::replace(&mut conn.queued, true) {
+            self.ready.push_back(slot);
+        }
+    }
+
+    fn rights(&self, slot: u32, room: &RoomKey, granted: Rights) -> Rights {
+        let ticketed = self.live(slot).into_iter().flat_map(|conn| &conn.ticketed);
+        ticketed
+            .filter(|ticketed| ticketed.room == *room)
+            .fold(granted, |rights, ticketed| rights.and(ticketed.rights))
+    }
+
+    fn tell(&mut self, slot: u32, record: &Record<'_>) {
+        let answer = match record {
+            Record::Joined {
+                request,
+                handle,
+                index,
+                gaps,
+                whole,
+                ..
+            } => Answer::Joined {
+                request: *request,
+                handle: *handle,
+                place: *index,
+                gaps: gaps.clone(),
+                whole: *whole,
+            },
+            Record::Control(muster_transport::ControlRecord::Refused { request, code, .. }) => Answer::Refused {
+                request: *request,
+                code: *code,
+            },
+            _ => return,
+        };
+        self.answers.push_back((slot, answer));
+    }
+
+    fn offer(&mut self, slot: u32, record: &Record<'_>) -> bool {
+        let Record::CommandTold { handle, command, data } = record else {
+            return false;
+        };
+        if self.live(slot).is_none_or(|conn| conn.connection.is_full()) {
+            return false;
+        }
+        let answer = Answer::Command {
+            handle: *handle,
+            command: *command,
+            data: data.to_vec(),
+        };
+        self.answers.push_back((slot, answer));
+        true
+    }
+
+    fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
+        self.disconnect(now, slot, end_for(code), End::Refused(code));
+    }
+
+    fn gone(&mut self) -> Option<Gone<Client>> {
+        self.gone.pop()
+    }
+
+    fn is_shut(&self, slot: u32, _payload: usize) -> bool {
+        self.live(slot).is_some_and(|conn| conn.blocked.is_some())
+    }
+
+    fn fill_link(&mut self, node: u32, writer: &mut Writer<'_>) -> (bool, bool) {
+        self.publishing.fill(node, writer)
+    }
+
+    fn waits_for_link(&self, node: u32) -> bool {
+        self.publishing.waits_for(node)
+    }
+
+    fn broker_frame(&mut self, now: Micros, frame: &muster_transport::Frame<'_>) -> bool {
+        frame.kind == crate::wire::kinds::LINK_ACK && self.publishing.acknowledged(now, frame.body)
+    }
+
+    fn broker_answer(&mut self, node: u32, command: CommandId, outcome: Outcome, page: &Option<Page>) -> bool {
+        self.outcomes.push_back((node, command, outcome, page.clone()));
+        true
+    }
+
+    fn broker_found(&mut self) {
+        self.links_changed = true;
+    }
+
+    fn broker_lost(&mut self, node: u32) {
+        self.links_changed = true;
+        self.publishing.lost(node);
+    }
+
+    fn namespaces(&self) -> &[String] {
+        &self.namespaces
+    }
+}
+
+/// How a client's frames are built.
+fn form(conn: &Conn, sub: &Sub) -> Option<frames::Form> {
+    Some(frames::Form {
+        encoding: conn.connection.encoding()?,
+        stream: sub.stream,
+        compact: sub.compact,
+        bare: sub.bare,
+    })
+}

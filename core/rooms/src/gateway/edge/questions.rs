@@ -1,0 +1,218 @@
+//! Commands and questions of members for a room: presence, its numbers, and the calls `muster.command`, `muster.members` and
+//! `muster.publish`.
+//!
+//! They go by brokers, as a proxy sends them ([`crate::dispatch`]).
+
+use muster_edge::protocol::ClientInfo;
+use muster_edge::{Failure, Ticket};
+use muster_transport::Micros;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::publishing::failure;
+use super::Edge;
+use crate::command::{Ask, Outcome, Page, Verdict, COMMAND_BYTES_MAX, LIFETIME_MAX};
+use crate::dispatch::{Asker, Dispatch, Parts};
+use crate::gateway::members::Members;
+use crate::name::RoomName;
+use muster_transport::Code;
+
+/// A question is answered within this, or fails.
+const ANSWER_MS: u32 = 2_000;
+/// The lifetime of a command that names none.
+const COMMAND_MS: u32 = 5_000;
+
+/// How an answer is told.
+#[derive(Clone, Copy)]
+pub(super) enum Answers {
+    Presence(Ticket),
+    Stats(Ticket),
+    Members(Ticket),
+    Command(Ticket),
+}
+
+/// A question under way.
+pub(super) struct Asking {
+    session: u64,
+    answers: Answers,
+}
+
+impl Answers {
+    fn ticket(self) -> Ticket {
+        match self {
+            Answers::Presence(ticket)
+            | Answers::Stats(ticket)
+            | Answers::Members(ticket)
+            | Answers::Command(ticket) => ticket,
+        }
+    }
+}
+
+/// What calls are told.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call<'a> {
+    room: String,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    /// Seconds that a command lives.
+    #[serde(default)]
+    expires: Option<f64>,
+    /// Of a page of members: from this user on.
+    #[serde(default)]
+    from: u64,
+}
+
+impl Edge {
+    /// A client calls a method.
+    pub(super) fn call(&mut self, now: Micros, slot: u32, ticket: Ticket, method: &str, data: &[u8]) {
+        let Ok(call) = serde_json::from_slice::<Call<'_>>(data) else {
+            let known = matches!(method, "muster.command" | "muster.members" | "muster.publish");
+            let failure = if known {
+                Failure::BadRequest
+            } else {
+                Failure::MethodNotFound
+            };
+            return self.fail(now, slot, ticket, failure);
+        };
+        let data = call.data.map_or(&b"null"[..], |data| data.get().as_bytes());
+        match method {
+            "muster.command" if data.len() > COMMAND_BYTES_MAX => self.fail(now, slot, ticket, Failure::BadRequest),
+            "muster.command" => {
+                let longest = (LIFETIME_MAX / 1_000) as f64;
+                let left = call
+                    .expires
+                    .map_or(COMMAND_MS, |seconds| (seconds * 1_000.0).clamp(1.0, longest) as u32);
+                self.ask_members(now, slot, Answers::Command(ticket), &call.room, left, Ask::tell(data));
+            }
+            "muster.members" => {
+                let ask = Ask::Count { from: Some(call.from) };
+                self.ask_members(now, slot, Answers::Members(ticket), &call.room, 0, ask);
+            }
+            "muster.publish" => {
+                self.sessions.counters.publications_received += 1;
+                if let Err(failure) = self.publish(now, slot, ticket, &call.room, data, true) {
+                    self.sessions.counters.publications_refused += 1;
+                    self.fail(now, slot, ticket, failure);
+                }
+            }
+            _ => self.fail(now, slot, ticket, Failure::MethodNotFound),
+        }
+    }
+
+    /// Sends a command or question on its way. `left_ms` 0: as long as a question lives.
+    pub(super) fn ask_members(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        answers: Answers,
+        channel: &str,
+        left_ms: u32,
+        ask: Ask<'_>,
+    ) {
+        let Some(conn) = self.sessions.live(slot) else { return };
+        let (session, user) = (conn.session(), conn.user);
+        let room = RoomName::parse(channel).map_err(|_| Code::BadRoomName).map(|name| {
+            let (key, granted) = (name.key(&self.name_key), conn.client.grant.of(&name));
+            (key, self.sessions.rights(slot, &key, granted))
+        });
+        let number = self.node.secret_u64();
+        self.sessions.asking.insert(number, Asking { session, answers });
+        let left_ms = if left_ms == 0 { ANSWER_MS } else { left_ms };
+        let asker = Asker { session, user, room };
+        self.dispatch(now, &asker, number, left_ms, ask);
+    }
+
+    /// Takes what brokers have answered.
+    pub(super) fn settle_questions(&mut self, now: Micros) {
+        if std::mem::take(&mut self.sessions.links_changed) {
+            self.command_links_changed(now);
+        }
+        while let Some((node, id, outcome, page)) = self.sessions.outcomes.pop_front() {
+            self.command_answered(now, Some(node), id, outcome, page);
+        }
+    }
+
+    fn tell_outcome_of(&mut self, asking: &Asking, outcome: Outcome, page: Option<Page>) {
+        let Some(slot) = self.sessions.slot_of(asking.session) else {
+            return;
+        };
+        let Some(session) = self.sessions.conn_mut(slot).and_then(|conn| conn.connection.session()) else {
+            return;
+        };
+        let page = page.unwrap_or_default();
+        let ticket = asking.answers.ticket();
+        match (outcome.verdict, asking.answers) {
+            (Verdict::Refused(code), _) => session.fail(ticket, failure(code)),
+            (verdict, Answers::Command(_)) => {
+                let word = match verdict {
+                    Verdict::Delivered => "delivered",
+                    Verdict::NoMember => "no_member",
+                    Verdict::Expired | Verdict::Refused(_) => "expired",
+                };
+                let text = format!(r#"{{"outcome":"{word}","members":{}}}"#, outcome.members);
+                session.rpc(ticket, text.as_bytes());
+            }
+            (Verdict::Expired, _) => session.fail(ticket, Failure::Internal),
+            (_, Answers::Presence(_)) => {
+                let named: Vec<(String, String)> = page
+                    .users
+                    .iter()
+                    .map(|user| (format!("u{user}"), user.to_string()))
+                    .collect();
+                let clients = named.iter().map(|(client, user)| {
+                    let info = ClientInfo {
+                        user: user.as_str().into(),
+                        client: client.as_str().into(),
+                        ..ClientInfo::default()
+                    };
+                    (client.as_str(), info)
+                });
+                session.presence(ticket, clients);
+            }
+            (_, Answers::Stats(_)) => {
+                // Beyond one page, users are not counted: there are as many as members at most.
+                let users = if page.more {
+                    outcome.members
+                } else {
+                    page.users.len() as u32
+                };
+                session.presence_stats(ticket, outcome.members, users);
+            }
+            (_, Answers::Members(_)) => {
+                let users: Vec<String> = page.users.iter().map(u64::to_string).collect();
+                let text = format!(
+                    r#"{{"members":{},"users":[{}],"more":{}}}"#,
+                    outcome.members,
+                    users.join(","),
+                    page.more
+                );
+                session.rpc(ticket, text.as_bytes());
+            }
+        }
+        let now = self.now;
+        self.sessions.settle(now, slot);
+    }
+}
+
+impl Dispatch for Edge {
+    fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            commands: &mut self.sessions.commands,
+            limits: &mut self.sessions.limits,
+            health: &mut self.sessions.health,
+            links: &mut self.links,
+            placement: &self.placement,
+            dice: &mut self.node.dice,
+            received: &mut self.sessions.counters.members_commands,
+            refused: &mut self.sessions.counters.members_commands_refused,
+            forwarded: &mut self.sessions.counters.members_commands_forwarded,
+        }
+    }
+
+    fn command_done(&mut self, _session: u64, number: u64, outcome: Outcome, _retry: Micros, page: Option<Page>) {
+        if let Some(asking) = self.sessions.asking.remove(&number) {
+            self.tell_outcome_of(&asking, outcome, page);
+        }
+    }
+}

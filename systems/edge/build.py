@@ -1,0 +1,102 @@
+"""Makes an edge: a thin shell around its engine, which touches every byte of its clients.
+
+Apart from the descriptor, which every command reads: only a node needs the imports of this file.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from muster import __version__
+from muster_server import _engines
+from muster_server.plane.auth import answer, answering, taking
+from muster_server.plane.role import Handler, Role
+from muster_server.plane.spec import Spec, SpecError, secret
+from muster_server.plane.trust import shared_token, trust_of
+from muster_server.plane.users import Texts
+from muster_server.systems.edge.engine import EdgeEngine
+from muster_server.systems.edge.options import EdgeOptions, EdgeSettings
+from muster_server.systems.edge.tokens import EdgeAuthenticator
+from muster_server.systems.rooms.build import link_options, name_key, placing, station
+
+
+def edge(spec: Spec, settings: EdgeSettings) -> Role:
+    """Make an edge, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    options = settings.options
+    if spec.bind is None or spec.token_file is None:
+        raise SpecError("an edge needs bind and token_file")
+    links = link_options(spec)
+    engine: Any = _engines.EdgeEngine(
+        **links,
+        bind=spec.bind,
+        name_key=name_key(spec),
+        reset_secret=secret(spec.reset_secret_file, 32),
+        arena_bytes=options.arena_mib << 20,
+        paced_namespaces=settings.paced_namespaces,
+        namespaces=settings.namespaces,
+        history_max=options.history_max,
+        membership_again_ms=options.membership_again_ms,
+        presence=station(settings),
+        tls=certificate(settings),
+        origins=origins(options),
+        connections=options.connections_max,
+        address_connections=options.address_connections_max,
+        half_open=options.half_open_max,
+        user_timeout_ms=options.user_timeout_ms,
+        ping_ms=options.ping_ms,
+        pong_ms=options.pong_ms,
+        commands=(options.command_rate, options.command_burst),
+        stall_ms=options.stall_ms,
+        drain_ms=int(options.drain_s * 1_000),
+        version=f"muster {__version__}",
+    )
+    anonymous = [word for word in options.anonymous_rights.split(",") if word]
+    authenticator = EdgeAuthenticator(shared_token(spec.token_file), trust_of(spec), settings.default_rights, anonymous)
+    texts = Texts()
+
+    def authenticate_room(question: int, credential: bytes, room: str) -> None:
+        answer(engine, question, authenticator.for_room(credential, room), texts)
+
+    handlers: dict[str, Handler] = {
+        "authenticate": answering(engine, authenticator, texts, tells_expired=True),
+        "subscribe": authenticate_room,
+    }
+    return Role(
+        engine,
+        handlers,
+        partial(taking, engine, authenticator),
+        partial(placing, engine),
+        partial(take, engine),
+        texts=texts,
+    )
+
+
+def take(engine: EdgeEngine, settings: EdgeSettings) -> None:
+    """Use the settings that a running edge can change. Raises `SpecError`."""
+    options = settings.options
+    engine.allow_origins(origins(options))
+    engine.connection_limits(
+        connections=options.connections_max,
+        address_connections=options.address_connections_max,
+        half_open=options.half_open_max,
+        user_timeout_ms=options.user_timeout_ms,
+    )
+    engine.history_max(options.history_max)
+    engine.bounds(sessions=options.user_sessions_max, places=options.user_rooms_max, rooms=options.rooms_max)
+    if (files := certificate(settings)) is not None:
+        engine.tls(*files)
+
+
+def origins(options: EdgeOptions) -> list[str] | None:
+    """As the engine takes them."""
+    return list(options.origins) or None
+
+
+def certificate(settings: EdgeSettings) -> tuple[bytes, bytes] | None:
+    """The certificates and their key, in PEM; None: the edge speaks no TLS. Raises `SpecError`."""
+    if not settings.tls_cert_file:
+        return None
+    try:
+        return Path(settings.tls_cert_file).read_bytes(), Path(settings.tls_key_file).read_bytes()
+    except OSError as error:
+        raise SpecError(f"edge.tls_cert_file, edge.tls_key_file: cannot be read: {error}") from None

@@ -1,0 +1,36 @@
+"""Methods of the edge's engine beyond those of every engine."""
+
+from typing import Any, Protocol
+
+from muster_server.plane.engine import Engine, Node
+
+
+class EdgeEngine(Engine, Protocol):
+    """A gateway whose members come by WebSocket."""
+
+    def placement(
+        self,
+        epoch: int,
+        nodes: list[Node],
+        partitions: tuple[int, int],
+        growth: tuple[int, int] = (0, 0),
+        beside: list[Any] = ...,
+    ) -> None:
+        """As `RoomsEngine.placement`."""
+
+    def allow_origins(self, origins: list[str] | None) -> None:
+        """Sets the web sites whose pages may connect; None: those of the edge's own host; `*`: any."""
+
+    def tls(self, certificates: bytes, key: bytes) -> None:
+        """Use these for connections from now on. Raises `ValueError`."""
+
+    def connection_limits(
+        self, *, connections: int, address_connections: int, half_open: int, user_timeout_ms: int
+    ) -> None:
+        """Sets the bounds of connections."""
+
+    def history_max(self, messages: int) -> None:
+        """As `GatewayEngine.history_max`."""
+
+    def bounds(self, *, sessions: int, places: int, rooms: int) -> None:
+        """As `GatewayEngine.bounds`."""

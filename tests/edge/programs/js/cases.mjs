@@ -1,0 +1,233 @@
+// Cases of an unchanged `centrifuge` from npm against one server: `node cases.mjs URL json|protobuf TOKEN SMALL`.
+// Prints one line of JSON for each case: its name, and the error if it failed. SMALL: a namespace that keeps two messages.
+import assert from 'node:assert/strict'
+import { Centrifuge as Json } from 'centrifuge'
+import { Centrifuge as Protobuf } from 'centrifuge/build/protobuf'
+import WebSocket from 'ws'
+
+const [url, encoding, token, small = 'smallhistory'] = process.argv.slice(2)
+const PATIENT_MS = 60_000
+const binary = encoding === 'protobuf'
+const pack = value => (binary ? new TextEncoder().encode(JSON.stringify(value)) : value)
+const unpack = data => (binary ? JSON.parse(new TextDecoder().decode(data)) : data)
+const open = new Set()
+
+function connect(more = {}) {
+  const target = binary ? `${url}?cf_protocol=protobuf` : url
+  const client = new (binary ? Protobuf : Json)(target, { token, websocket: WebSocket, minReconnectDelay: 20, maxReconnectDelay: 200, ...more })
+  open.add(client)
+  client.connect()
+  return client
+}
+
+// Each line of a watch is `[event, context]`, in the order in which the SDK told them.
+function watch(subscription) {
+  const seen = []
+  let wake = () => {}
+  for (const event of ['subscribing', 'subscribed', 'unsubscribed', 'publication', 'error', 'join', 'leave']) {
+    subscription.on(event, context => { seen.push([event, context]); wake() })
+  }
+  seen.until = async condition => {
+    while (!condition(seen)) await new Promise(resolve => { wake = resolve })
+    return seen
+  }
+  seen.data = () => seen.filter(([event]) => event === 'publication').map(([, context]) => unpack(context.data))
+  return seen
+}
+
+function once(emitter, event) { return new Promise(resolve => emitter.once(event, resolve)) }
+async function failure(promise) { try { await promise } catch (error) { return error.code } return 'no error' }
+// Subscribed: the SDK's `ready` says so.
+async function joined(client, room, options = {}) {
+  const subscription = client.newSubscription(room, options)
+  const seen = watch(subscription)
+  subscription.subscribe()
+  await subscription.ready()
+  return [subscription, seen]
+}
+
+const cases = {
+  async connects(room) {
+    const client = connect()
+    const context = await once(client, 'connected')
+    assert.ok(context.client)
+    client.disconnect()
+    assert.equal(client.state, 'disconnected')
+  },
+  async publishes_and_receives_in_order(room) {
+    const client = connect()
+    const [, seen] = await joined(client, room)
+    for (let n = 1; n <= 20; n++) await client.publish(room, pack({ n }))
+    await seen.until(() => seen.data().length === 20)
+    assert.deepEqual(seen.data().map(data => data.n), Array.from({ length: 20 }, (_, at) => at + 1))
+  },
+  async names_the_publisher(room) {
+    const client = connect()
+    const [, seen] = await joined(client, room)
+    await client.publish(room, pack(1))
+    await seen.until(() => seen.data().length === 1)
+    assert.ok(seen.find(([event]) => event === 'publication')[1].info.client)
+  },
+  async sends_a_batch_of_commands(room) {
+    const client = connect()
+    const [, seen] = await joined(client, room)
+    client.startBatching()
+    const published = [1, 2, 3].map(n => client.publish(room, pack(n)))
+    client.stopBatching()
+    await Promise.all(published)
+    await seen.until(() => seen.data().length === 3)
+    assert.deepEqual(seen.data(), [1, 2, 3])
+  },
+  async tells_history(room) {
+    const client = connect()
+    await joined(client, room)
+    for (let n = 1; n <= 5; n++) await client.publish(room, pack(n))
+    const all = await client.history(room, { limit: 100 })
+    assert.deepEqual(all.publications.map(one => unpack(one.data)), [1, 2, 3, 4, 5])
+    const top = await client.history(room, { limit: 0 })
+    assert.deepEqual([top.publications.length, top.offset, top.epoch], [0, all.offset, all.epoch])
+    const since = { offset: all.publications[1].offset, epoch: all.epoch }
+    const after = await client.history(room, { limit: 2, since })
+    assert.deepEqual(after.publications.map(one => unpack(one.data)), [3, 4])
+    const back = await client.history(room, { limit: 2, reverse: true })
+    assert.deepEqual(back.publications.map(one => unpack(one.data)), [5, 4])
+    const before = await client.history(room, { limit: 9, reverse: true, since: { offset: all.publications[2].offset, epoch: all.epoch } })
+    assert.deepEqual(before.publications.map(one => unpack(one.data)), [2, 1])
+  },
+  async counts_who_is_present(room) {
+    const [one, two] = [connect(), connect()]
+    const [first] = await joined(one, room)
+    const [second] = await joined(two, room)
+    const clients = async () => Object.keys((await one.presence(room)).clients).length
+    const until = async count => {
+      while (await clients() !== count || (await one.presenceStats(room)).numClients !== count) await new Promise(next => setTimeout(next, 100))
+    }
+    await until(2)
+    first.unsubscribe()
+    second.unsubscribe()
+    await until(0)
+  },
+  async unsubscribes_and_hears_no_more(room) {
+    const client = connect()
+    const [subscription, seen] = await joined(client, room)
+    subscription.unsubscribe()
+    await client.publish(room, pack(1))
+    assert.deepEqual(seen.data(), [])
+    assert.equal(seen.at(-1)[0], 'unsubscribed')
+    assert.equal(seen.at(-1)[1].code, 0)
+  },
+  async stays_subscribed_after_leaving_and_coming_in_a_hurry(room) {
+    const client = connect()
+    await client.ready()
+    const subscription = client.newSubscription(room)
+    const seen = watch(subscription)
+    for (let n = 0; n < 10; n++) { subscription.subscribe(); subscription.unsubscribe() }
+    subscription.subscribe()
+    await subscription.ready()
+    await client.publish(room, pack(7))
+    await seen.until(() => seen.data().length === 1)
+    assert.deepEqual(seen.data(), [7])
+  },
+  async recovers_what_it_missed(room) {
+    const [client, other] = [connect(), connect()]
+    const [, seen] = await joined(client, room, { recoverable: true, positioned: true })
+    await other.publish(room, pack(1))
+    await seen.until(() => seen.data().length === 1)
+    client.disconnect()
+    for (const n of [2, 3, 4]) await other.publish(room, pack(n))
+    client.connect()
+    await seen.until(() => seen.data().length === 4)
+    assert.deepEqual(seen.data(), [1, 2, 3, 4])
+    const back = seen.filter(([event]) => event === 'subscribed').at(-1)[1]
+    assert.deepEqual([back.wasRecovering, back.recovered], [true, true])
+  },
+  async says_when_it_cannot_recover(room) {
+    room = `${small}:${room.split(':')[1]}`
+    const [client, other] = [connect(), connect()]
+    const [, seen] = await joined(client, room, { recoverable: true, positioned: true })
+    await other.publish(room, pack(0))
+    await seen.until(() => seen.data().length === 1)
+    client.disconnect()
+    for (let n = 1; n <= 300; n++) await other.publish(room, pack(n))
+    client.connect()
+    await seen.until(() => seen.filter(([event]) => event === 'subscribed').length === 2)
+    const back = seen.filter(([event]) => event === 'subscribed').at(-1)[1]
+    assert.deepEqual([back.wasRecovering, back.recovered], [true, false])
+    await other.publish(room, pack('live'))
+    await seen.until(() => seen.data().at(-1) === 'live')
+  },
+  async goes_on_from_the_position_of_the_application(room) {
+    const client = connect()
+    for (const n of [1, 2, 3]) await client.publish(room, pack(n))
+    await joined(client, room)
+    const top = await client.history(room, { limit: 100 })
+    client.removeSubscription(client.getSubscription(room))
+    const since = { offset: top.publications[0].offset, epoch: top.epoch }
+    const [, seen] = await joined(client, room, { since })
+    await seen.until(() => seen.data().length === 2)
+    assert.deepEqual(seen.data(), [2, 3])
+  },
+  async asks_for_the_state_when_it_cannot_recover(room) {
+    room = `${small}:${room.split(':')[1]}`
+    const [client, other] = [connect(), connect()]
+    let asked = 0
+    const getState = async () => {
+      asked += 1
+      const top = await other.history(room, { limit: 0 })
+      return { offset: top.offset, epoch: top.epoch }
+    }
+    await other.publish(room, pack(0))
+    const [, seen] = await joined(client, room, { getState })
+    assert.equal(asked, 1)
+    client.disconnect()
+    for (let n = 1; n <= 300; n++) await other.publish(room, pack(n))
+    client.connect()
+    await seen.until(() => seen.filter(([event]) => event === 'subscribed').length === 2)
+    assert.equal(asked, 2)
+  },
+  async gets_an_error_for_an_unknown_method() {
+    const client = connect()
+    assert.ok([104, 108].includes(await failure(client.rpc('no.such.method', pack({})))))
+  },
+  async is_refused_with_a_wrong_token() {
+    const client = connect({ token: 'wrong' })
+    const context = await once(client, 'disconnected')
+    assert.equal(context.code, 3500)
+  },
+  async brings_another_token_for_one_that_has_expired() {
+    const tokens = ['expired', token]
+    const client = connect({ token: '', getToken: async () => tokens.shift() ?? token })
+    await once(client, 'connected')
+    assert.ok(tokens.length <= 1)
+  },
+  async takes_large_messages(room) {
+    const client = connect()
+    const [, seen] = await joined(client, room)
+    const text = 'é'.repeat(20_000)
+    await client.publish(room, pack(text))
+    await seen.until(() => seen.data().length === 1)
+    assert.equal(seen.data()[0], text)
+  },
+  async reads_many_rooms_by_one_connection(room) {
+    const client = connect()
+    const many = await Promise.all(Array.from({ length: 60 }, (_, at) => joined(client, `${room}-${at}`)))
+    await Promise.all(many.map(([subscription], at) => subscription.publish(pack(at))))
+    await Promise.all(many.map(([, seen]) => seen.until(() => seen.data().length === 1)))
+    assert.deepEqual(many.map(([, seen]) => seen.data()[0]), many.map((_, at) => at))
+  },
+}
+
+for (const [name, run] of Object.entries(cases)) {
+  const room = `edge:${name.slice(0, 40)}-${Math.random().toString(36).slice(2)}`
+  let timer
+  const late = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error('nothing came in time')), PATIENT_MS) })
+  try {
+    await Promise.race([run(room), late])
+    console.log(JSON.stringify({ case: name }))
+  } catch (error) {
+    console.log(JSON.stringify({ case: name, error: String(error.stack ?? error.message ?? JSON.stringify(error)) }))
+  }
+  clearTimeout(timer)
+  for (const client of open) { client.disconnect(); open.delete(client) }
+}
+process.exit(0)
