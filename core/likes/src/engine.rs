@@ -91,7 +91,7 @@ pub struct Ranked<'a> {
 /// [`Engine::page`] read the state at any time. [`Engine::rows`] and [`Engine::written`] write changed items behind
 /// to a database.
 ///
-/// ```
+/// ```no_run
 /// use muster_likes::{Answer, Engine, Options, Record};
 ///
 /// let mut engine = Engine::new(Options::default());

@@ -218,7 +218,7 @@ enum Checkpoint {
 /// millisecond. Run the jobs of [`Store::next_job`] in another thread and return each result with [`Store::finish`].
 /// [`Store::close`] makes a last checkpoint.
 ///
-/// ```
+/// ```no_run
 /// use muster_journal::Options;
 /// use muster_messages::schedule::{Change, Incarnation, MessageId, NEVER};
 /// use muster_messages::store::{Claims, NewMessage, Settings, Store};

@@ -206,7 +206,7 @@ impl GatewayPeer {
 /// `transmit` until it returns `false`, and `drain_events`. The next turn is due at `deadline`, or when a datagram
 /// comes. [`Broker::not_ready`] returns why it does not serve yet.
 ///
-/// ```
+/// ```no_run
 /// use muster_rooms::{role, room_placement, Broker, BrokerConfig};
 /// use muster_transport::{ClusterKeys, Entropy, Identity, Machine, Outbox};
 ///

@@ -378,7 +378,7 @@ muster_transport::counters! {
 /// and run the verbs of [`Machine`] in every turn: `receive`, `expire`, `transmit`, then `drain_events`.
 /// [`Client::close`] ends all sessions.
 ///
-/// ```
+/// ```no_run
 /// use muster_rooms::wire::Positions;
 /// use muster_rooms::{Client, ClientConfig, Policy, Side};
 /// use muster_transport::{Entropy, Machine};
