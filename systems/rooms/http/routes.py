@@ -27,7 +27,7 @@ from muster_server.systems.rooms.http.answers import Batch, Counted, Last, Outco
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.feeds import parse_id
 from muster_server.systems.rooms.http.service import Service
-from muster_server.systems.rooms.http.streams import Stream
+from muster_server.systems.rooms.http.streams import RoomStream
 
 ACTIONS: Final = (
     Action("publish", "publish messages to these rooms", "publish"),
@@ -138,7 +138,8 @@ async def messages(
             gaps, cursor = b"", ring.newest(history or 0)
         else:
             gaps, cursor = ring.after(known)
-        return EventStream(Stream(service, feed, caller, gaps, cursor, ring.known_at(cursor), service.options.stall_s))
+        at, options = ring.known_at(cursor), service.options
+        return EventStream(RoomStream(service, feed, caller, gaps, cursor, at, options.heartbeat_s, options.stall_s))
     wanted = 100 if history is None else history
     found = ring.messages(ring.newest(wanted))[-wanted:] if wanted else []
     whole = len(found) >= wanted or ring.whole

@@ -16,7 +16,7 @@ from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.cli.listing import Listing
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
-from muster_server.systems.rooms.http.streams import Stream
+from muster_server.systems.rooms.http.streams import RoomStream
 
 PUBLISH_S: Final = 10.0
 OWN_AGAIN_S: Final = 1.0
@@ -44,7 +44,7 @@ class Service:
         self.base, self._counts = base, base.counts
         self._sessions = Sessions(base.where, self.options.sessions_max, self.options.session_idle_s)
         self._feeds: dict[tuple[bytes | None, str], Feed] = {}
-        self._streams: set[Stream] = set()
+        self._streams: set[RoomStream] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.listing = Listing(base.nodes)
         self.ready = self.draining = False
@@ -111,11 +111,10 @@ class Service:
                 await asyncio.sleep(OWN_AGAIN_S)
 
     async def _sweep(self) -> None:
-        """Leave unread rooms, close idle sessions, and let quiet streams send heartbeats."""
+        """Leave unread rooms, and close idle sessions."""
         loop = asyncio.get_running_loop()
-        beat = loop.time() + self.options.heartbeat_s
         while True:
-            await asyncio.sleep(min(SWEEP_S, self.options.heartbeat_s / 2))
+            await asyncio.sleep(SWEEP_S)
             now = loop.time()
             for place, feed in list(self._feeds.items()):
                 idle = feed.idle_since is not None and now - feed.idle_since > self.options.room_idle_s
@@ -123,10 +122,6 @@ class Service:
                     del self._feeds[place]
                     await feed.close()
             self._sessions.sweep()
-            if now >= beat:
-                beat = now + self.options.heartbeat_s
-                for stream in self._streams:
-                    stream.beat()
 
     # --- what routes ask ----------------------------------------------------------------------------------------
 
@@ -163,7 +158,7 @@ class Service:
                 return True
         return False
 
-    def open(self, stream: Stream) -> None:
+    def open(self, stream: RoomStream) -> None:
         """Add a stream. Raises `Problem`."""
         if self.draining:
             raise Problem("draining")
@@ -173,7 +168,7 @@ class Service:
         stream.feed.readers.add(stream.wake)
         stream.feed.idle_since = None
 
-    def close(self, stream: Stream, reason: str) -> None:
+    def close(self, stream: RoomStream, reason: str) -> None:
         """A stream has ended."""
         self._streams.discard(stream)
         feed = stream.feed

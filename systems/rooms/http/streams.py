@@ -1,107 +1,43 @@
-"""One event stream: a reader of a room, its events, and the reason of its end."""
-
-import asyncio
-import time
-from collections.abc import Callable
-from typing import Any, Protocol
+"""One event stream of a room: what a reader gets of its feed, and the reason of its end."""
 
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.front import Ongoing
-from muster_server.systems.http.streams import BEGIN, COMMENT, Send, goodbye
+from muster_server.systems.http.streams import Stream, Streams
 from muster_server.systems.rooms.http.feeds import Feed, Known
 
 
-class Streams(Protocol):
-    """The set of all streams."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether all must end."""
-
-    def open(self, stream: "Stream") -> None:
-        """Add a stream. Raises `Problem`."""
-
-    def close(self, stream: "Stream", reason: str) -> None:
-        """Remove a stream."""
-
-    def sent(self, length: int) -> None:
-        """Count bytes."""
-
-
-class Stream:
-    """One event stream: a reader of a feed, and the reason of its end."""
+class RoomStream(Stream):
+    """Sends a feed's events to one reader."""
 
     def __init__(
-        self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Known, stall_s: float
+        self,
+        streams: Streams,
+        feed: Feed,
+        caller: Caller,
+        gaps: bytes,
+        cursor: int,
+        known: Known,
+        heartbeat_s: float,
+        stall_s: float,
     ) -> None:
+        super().__init__(streams, caller, heartbeat_s, stall_s)
         self.feed = feed
-        self._streams, self._caller, self._stall_s = streams, caller, stall_s
         self._gaps, self._cursor, self._known = gaps, cursor, known
-        self._woken = asyncio.Event()
-        self._beats = False
-        self.wake: Callable[[], None] = self._woken.set
 
-    def beat(self) -> None:
-        """Send a heartbeat if there are no events."""
-        self._beats = True
-        self.wake()
+    def begin(self) -> bytes:
+        """The gaps before the first message."""
+        return self._gaps
 
-    async def run(self, send: Send, request: Ongoing, headers: Any) -> None:
-        """Send until the stream is ended."""
-        request.stream()
-        connection = request.connection
-        if connection is not None:
-            connection.on_lost = self.wake
-        reason, stall_s = "defect", self._stall_s
-        self._streams.open(self)
-        try:
-            async with asyncio.timeout(None) as stalled:
-                loop = asyncio.get_running_loop()
+    def take(self) -> bytes:
+        """The events behind the cursor."""
+        chunk, self._cursor, self._known = self.feed.ring.take(self._cursor, self._known)
+        return chunk
 
-                async def say(body: bytes, more: bool = True) -> None:
-                    stalled.reschedule(loop.time() + stall_s)
-                    await send({"type": "http.response.body", "body": body, "more_body": more})
-                    stalled.reschedule(None)
-                    self._streams.sent(len(body))
+    def allowed(self) -> bool:
+        """Whether the caller may still read the room."""
+        return self.caller.may("read", self.feed.room)
 
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await say(BEGIN + self._gaps)
-                while True:
-                    if connection is not None and connection.gone:
-                        reason = "left"
-                        return
-                    chunk, self._cursor, self._known = self.feed.ring.take(self._cursor, self._known)
-                    if chunk:
-                        self._beats = False
-                        await say(chunk)
-                    elif ended := self._ended():
-                        reason = ended
-                        await say(goodbye(reason), more=False)
-                        return
-                    elif self._beats:
-                        self._beats = False
-                        await say(COMMENT)
-                    else:
-                        self._woken.clear()
-                        await self._woken.wait()
-        except TimeoutError:
-            reason = "stalled"
-            if connection is not None:
-                connection.abort()
-        except asyncio.CancelledError:
-            reason = "cancelled"
-            raise
-        finally:
-            self._streams.close(self, reason)
-
-    def _ended(self) -> str:
-        """The reason for the stream to end now; empty while it goes on."""
-        if self._streams.draining:
-            return "draining"
-        if not self._caller.may("read", self.feed.room):
-            return "revoked"
-        if self._caller.until is not None and time.time() > self._caller.until:
-            return "expired"
+    def over(self) -> str:
+        """Why the feed has ended."""
         if self.feed.over:
             return "unavailable" if self.feed.ended is None else self.feed.ended.code
         return ""
