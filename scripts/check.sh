@@ -17,8 +17,8 @@ changed() { # crates with changes that are not committed, as words of cargo
 
 crates=$(changed)
 checks='scripts/lint.sh
-.venv/bin/pytest -q tests/test_architecture.py tests/test_build.py tests/test_limits.py tests/test_rules.py tests/plane tests/pyext
-.venv/bin/pytest -q tests/reference tests/rooms'
+.venv/bin/pytest -q -m "not soak" tests/test_architecture.py tests/test_build.py tests/test_limits.py tests/test_rules.py tests/plane tests/pyext
+.venv/bin/pytest -q -m "not soak" tests/reference tests/rooms'
 [ -z "$crates" ] || checks="$checks
 cargo test --locked --quiet --manifest-path core/Cargo.toml $crates"
 unset PYTHONDONTWRITEBYTECODE

@@ -363,12 +363,15 @@ class FleetFace:
         )
 
     def open(self, stream: RunStream) -> None:
-        """As `systems.fleet.http.streams.Face`."""
+        """As `Streams.open`."""
         self._streams.add(stream)
 
-    def close(self, stream: RunStream) -> None:
-        """As `systems.fleet.http.streams.Face`."""
+    def close(self, stream: RunStream, reason: str) -> None:
+        """As `Streams.close`."""
         self._streams.discard(stream)
+
+    def sent(self, length: int) -> None:
+        """As `Streams.sent`: bytes of runs are not counted."""
 
     async def _events(self, run: str) -> AsyncGenerator[Event]:
         """All events of a run, each once; from another scheduler if the leading one dies. Raises `Problem`."""

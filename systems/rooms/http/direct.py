@@ -7,16 +7,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import muster
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.connection import Connection
-from muster_server.systems.http.front import Ongoing
-from muster_server.systems.http.streams import Send
+from muster_server.systems.http.streams import Stream, Streams
 from muster_server.systems.rooms.http.feeds import encoded, event
 from muster_server.systems.rooms.http.sessions import Session
-from muster_server.systems.rooms.http.streams import Stream, Streams
 
 WAITING_MAX: Final = 1_024
 """Messages that wait for one stream; a further one is no part of that stream, and expires unless another one takes it."""
@@ -84,40 +82,49 @@ class DirectFeed:
 class DirectStream(Stream):
     """A reader of a user's messages."""
 
-    def __init__(self, streams: Streams, feed: DirectFeed, caller: Caller, stall_s: float) -> None:
-        super().__init__(streams, feed, caller, b"", stall_s)
-        self._feed = feed
+    def __init__(
+        self, streams: Streams, feed: DirectFeed, caller: Caller, heartbeat_s: float, stall_s: float
+    ) -> None:
+        super().__init__(streams, caller, heartbeat_s, stall_s)
+        self.feed = feed
         self._waiting: deque[muster.Direct] = deque()
         self._taken: list[muster.Direct] = []
 
-    async def run(self, send: Send, request: Ongoing, headers: Any) -> None:
-        """As `Stream.run`."""
-        self._feed.streams.add(self)
-        try:
-            await super().run(send, request, headers)
-        finally:
-            self._feed.leave(self)
+    def begin(self) -> bytes:
+        """Nothing; messages come to this stream from now on."""
+        self.feed.streams.add(self)
+        return b""
 
     def put(self, message: muster.Direct) -> None:
-        """Take the next message."""
+        """Add a message for the reader."""
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append(message)
             self.wake()
 
     def take(self) -> bytes:
-        """As `Stream.take`."""
+        """The events of all messages that wait."""
         self._taken = list(self._waiting)
         self._waiting.clear()
         return b"".join(map(_event, self._taken))
 
-    def may(self) -> bool:
-        """As `Stream.may`: the token's end is looked at beside this."""
+    def allowed(self) -> bool:
+        """Whether the caller may still read: until its token ends, which is checked beside this."""
         return True
+
+    def over(self) -> str:
+        """Why the feed has ended."""
+        if self.feed.over:
+            return "unavailable" if self.feed.ended is None else self.feed.ended.code
+        return ""
+
+    async def stop(self) -> None:
+        """Leave the feed."""
+        self.feed.leave(self)
 
     async def written(self, connection: Connection | None) -> None:
         """Confirm the messages once the reader's system has them."""
         if connection is not None and await connection.received():
-            self._feed.confirm(self._taken)
+            self.feed.confirm(self._taken)
         self._taken = []
 
 

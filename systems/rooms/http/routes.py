@@ -131,8 +131,8 @@ async def messages(
             gaps, cursor = b"", ring.newest(history or 0)
         else:
             gaps, cursor = ring.after(known)
-        known_there = ring.known_at(cursor)
-        return EventStream(RoomStream(service, feed, caller, gaps, cursor, known_there, service.options.stall_s))
+        at, options = ring.known_at(cursor), service.options
+        return EventStream(RoomStream(service, feed, caller, gaps, cursor, at, options.heartbeat_s, options.stall_s))
     wanted = 100 if history is None else history
     found = ring.messages(ring.newest(wanted))[-wanted:] if wanted else []
     whole = len(found) >= wanted or ring.whole

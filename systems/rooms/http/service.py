@@ -17,7 +17,7 @@ from muster_server.systems.rooms.cli.listing import Listing
 from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
-from muster_server.systems.rooms.http.streams import Stream
+from muster_server.systems.rooms.http.streams import RoomStream
 
 PUBLISH_S: Final = 10.0
 OWN_AGAIN_S: Final = 1.0
@@ -47,7 +47,7 @@ class Service:
         self._feeds: dict[tuple[bytes | None, str], Feed] = {}
         self._directs: dict[bytes, DirectFeed] = {}
         """By token, while a stream reads them."""
-        self._streams: set[Stream] = set()
+        self._streams: set[RoomStream | DirectStream] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.listing = Listing(base.nodes)
         self.ready = self.draining = False
@@ -115,11 +115,10 @@ class Service:
                 await asyncio.sleep(OWN_AGAIN_S)
 
     async def _sweep(self) -> None:
-        """Leave rooms without readers, close idle sessions, and let quiet streams send heartbeats."""
+        """Leave rooms without readers, and close idle sessions."""
         loop = asyncio.get_running_loop()
-        beat = loop.time() + self.options.heartbeat_s
         while True:
-            await asyncio.sleep(min(SWEEP_S, self.options.heartbeat_s / 2))
+            await asyncio.sleep(SWEEP_S)
             now = loop.time()
             for place, feed in list(self._feeds.items()):
                 idle = feed.idle_since is not None and now - feed.idle_since > self.options.room_idle_s
@@ -132,10 +131,6 @@ class Service:
                     del self._directs[token]
                     await direct.close()
             self._sessions.sweep()
-            if now >= beat:
-                beat = now + self.options.heartbeat_s
-                for stream in self._streams:
-                    stream.beat()
 
     # --- for routes --------------------------------------------------------------------------------------------
 
@@ -172,7 +167,7 @@ class Service:
             await asyncio.shield(feed.opened)
         except muster.MusterError as error:
             raise problem(error, caller) from None
-        return DirectStream(self, feed, caller, self.options.stall_s)
+        return DirectStream(self, feed, caller, self.options.heartbeat_s, self.options.stall_s)
 
     async def _leave_one(self) -> bool:
         """Leave a room without a reader."""
@@ -183,23 +178,23 @@ class Service:
                 return True
         return False
 
-    def open(self, stream: Stream) -> None:
+    def open(self, stream: RoomStream | DirectStream) -> None:
         """Add a stream. Raises `Problem`."""
         if self.draining:
             raise Problem("draining")
         if len(self._streams) >= self.options.streams_max:
             raise Problem("busy", "too many event streams at once")
         self._streams.add(stream)
-        stream.source.readers.add(stream.wake)
-        stream.source.idle_since = None
+        stream.feed.readers.add(stream.wake)
+        stream.feed.idle_since = None
 
-    def close(self, stream: Stream, reason: str) -> None:
+    def close(self, stream: RoomStream | DirectStream, reason: str) -> None:
         """Remove a stream that has ended."""
         self._streams.discard(stream)
-        source = stream.source
-        source.readers.discard(stream.wake)
-        if not source.readers:
-            source.idle_since = asyncio.get_running_loop().time()
+        feed = stream.feed
+        feed.readers.discard(stream.wake)
+        if not feed.readers:
+            feed.idle_since = asyncio.get_running_loop().time()
         self._ended(reason, 1)
 
     def sent(self, length: int) -> None:
