@@ -118,13 +118,14 @@ class DoorEngine(Engine, Protocol):
         token: int = ...,
         device: bytes = ...,
         recipients: "Recipients | None" = ...,
+        takes_over: bool = ...,
     ) -> None:
         """Answer an `authenticate` question; None refuses, with the code `bad_credential`, `not_allowed` or `not_ready`.
 
         `grant`: the user's rights, room by room; None: all. `left_ms`: the session ends after this, unless another token
         of its user comes; None: it has no end. `token`: the number by which `revoke` names the credential; 0: none.
         `device`: what the credential calls the user's device; empty: nothing. `recipients`: to whom it may send; None:
-        nobody.
+        nobody. `takes_over`: the device may come although another one has just replaced it.
         """
 
     def revoke(self, users: Set[int], tokens: Set[int]) -> None:

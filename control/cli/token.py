@@ -37,6 +37,8 @@ class Wanted:
     device: str | None = None
     send: Sequence[str] = ()
     """Patterns of users."""
+    take_over: bool = False
+    """The device may come although another one has just replaced it."""
 
 
 def show(config_file: Path | None, wanted: Wanted) -> int:
@@ -56,6 +58,8 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
         raise UserError(
             f"--device: {device!r} is not a name of 1 to 23 printable characters without space or comma", USAGE
         )
+    if wanted.take_over and device is None:
+        raise UserError("--take-over: a device takes over; name it by --device", USAGE)
     allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
     to = _recipients(wanted.send)
     settings = config.load(config_file).config
@@ -69,7 +73,9 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
         secret = signing_secrets(file)[0]
     except SpecError as error:
         raise ConfigError(str(error)) from None
-    minted = mint(secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to)
+    minted = mint(
+        secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to, wanted.take_over
+    )
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
             f"--cap, --send: the token has {len(minted)} bytes, and a credential at most {CREDENTIAL_BYTES_MAX};"

@@ -17,6 +17,7 @@ mod access;
 mod alarms;
 mod apart;
 mod assembly;
+mod bars;
 mod batch;
 mod bucket;
 #[cfg(test)]
@@ -63,7 +64,8 @@ pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
 pub use letters::{Letters, Received, SendError, Told};
 pub use limits::{
-    BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX, WINDOW,
+    BARRED_FOR, BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
+    WINDOW,
 };
 pub use map::{ShardMap, Target};
 pub use pack::{pack, page, Lookup, Packed, Part};

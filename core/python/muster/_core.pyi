@@ -240,6 +240,7 @@ class GatewayEngine(_Engine):
         token: int = ...,
         device: bytes | None = ...,
         recipients: Recipients | None = ...,  # None: it may send to nobody
+        takes_over: bool = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
@@ -287,6 +288,7 @@ class ProxyEngine(_Engine):
         token: int = ...,
         device: bytes | None = ...,
         recipients: Recipients | None = ...,  # None: it may send to nobody
+        takes_over: bool = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
@@ -413,7 +415,8 @@ class ClientEngine:
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     # ("leased", side, left_ms)
-    # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
+    # ("ready", side, user) ("down", side, reason, retry, wait_ms)
+    # ("joined", room, gaps) ("refused", room, is_publication, code)
     # ("readable", room) ("writable", publication) ("vacant",) ("published", tickets, the position of each)
     # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,
     #  page: (users, more, hops: [(node, microseconds)]) | None)
@@ -895,6 +898,7 @@ class PresenceAccess:
     # A linked writer's site, shards and shard; None: its link is down.
     def writer(self, node: int, place: tuple[int, int, int] | None) -> None: ...
     # Older sessions to close, with the reason. OverflowError: too many devices of the user.
+    def barred(self, now: int, user: int, device: str, takes_over: bool) -> int | None: ...  # us to wait
     def online(self, now: int, wall_ms: int, user: int, device_name: str, session: int) -> list[tuple[int, str]]: ...
     def offline(self, now: int, wall_ms: int, user: int, device_name: str, session: int, why: str) -> None: ...
     def drain(self, now: int, wall_ms: int) -> None: ...

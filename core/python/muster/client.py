@@ -831,7 +831,7 @@ class Client:
         """A server speaks no version of the protocol that we speak; the loss of the session follows."""
         self._other_version[side] = differing(SESSIONS[side], host, port, (lowest, highest), release)
 
-    def _on_down(self, side: int, reason: str, retry: bool) -> None:
+    def _on_down(self, side: int, reason: str, retry: bool, wait_ms: int = 0) -> None:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         if reason == "rate_limited":
@@ -848,7 +848,7 @@ class Client:
             return
         self._lost.discard(side)
         differs = reason == OtherVersion.code
-        refused = Refused(f"session with the {SESSIONS[side]}", reason)
+        refused = Refused(f"session with the {SESSIONS[side]}", reason, wait_ms / 1_000 or None)
         self._fail(side, OtherVersion(f"connect: {self._other_version[side]}") if differs else refused)
 
     def _renew(self, side: int, *, final: bool) -> bool:

@@ -60,7 +60,8 @@ class Refused(MusterError):
         "not_allowed": "the client's token does not allow this in this room, or at this server",
         "busy": "the room's owner has no place for another publisher or room now",
         "too_much_history": "more history than the server gives: 1,024 messages, unless history_max of its gateways differs",
-        "replaced": "a newer session of the same user has taken its place; this client does not come back by itself",
+        "replaced": "a newer session of the same user has taken its place; this client does not come back by itself; "
+        "another client of this device needs a token with the claim take_over",
         "too_many_devices": "the user has 32 devices at this gateway, the most of one user; end one of them",
         "bad_device": "the token's device is no name of 1 to 23 printable ASCII characters without a blank and a comma",
         "rate_limited": "a user sends one command a second and asks for members once a second, unless the proxies' "

@@ -8,7 +8,7 @@ use crate::links::Links;
 use crate::machine::Micros;
 use crate::mail::Mail;
 use crate::node::Identity;
-use crate::sessions::{End, Sessions};
+use crate::sessions::{End, Sessions, RETRY_MS};
 use crate::wire::frame::{Frame, FrameKinds};
 use crate::wire::record::Raw;
 use crate::wire::Code;
@@ -62,6 +62,11 @@ pub trait Host {
 
     /// Ends a session, which hears why.
     fn end(&mut self, session: u64, code: Code);
+
+    /// Ends a session, which hears why, and how long it is of no use to come back.
+    fn end_for(&mut self, session: u64, code: Code, _wait_ms: u32) {
+        self.end(session, code);
+    }
 }
 
 /// The parts of a machine that its guest uses, and the clock.
@@ -82,10 +87,14 @@ impl<T: Default> Host for Hosted<'_, T> {
     }
 
     fn end(&mut self, session: u64, code: Code) {
+        self.end_for(session, code, if code.retry() { RETRY_MS } else { 0 });
+    }
+
+    fn end_for(&mut self, session: u64, code: Code, wait_ms: u32) {
         let slot = self.sessions.table.find(session);
         let open = |slot: &u32| self.sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open());
         if let Some(slot) = slot.filter(open) {
-            self.sessions.refuse(self.now, slot, code);
+            self.sessions.refuse_for(self.now, slot, code, wait_ms);
         }
     }
 }

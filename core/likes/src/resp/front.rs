@@ -588,7 +588,10 @@ impl Front {
             };
         };
         if command.name.starts_with('Z') && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
-            return Err("CROSSSLOT A ranking is on all partitions: `muster rank` and HTTP merge it, LIKE.TOP answers for one".into());
+            return Err(
+                "CROSSSLOT A ranking is on all partitions: `muster rank` and HTTP merge it, LIKE.TOP answers for one"
+                    .into(),
+            );
         }
         let number = slot(first);
         if others.iter().any(|key| slot(key) != number) {

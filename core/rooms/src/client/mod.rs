@@ -160,11 +160,13 @@ pub enum ClientEvent {
         side: Side,
         left_ms: u32,
     },
-    /// A session was lost and is being opened again, or was refused for good (`retry` is false).
+    /// A session was lost and is being opened again, or was refused for good (`retry` is false); `wait_ms`: a new client would be
+    /// refused for so long as well.
     Down {
         side: Side,
         reason: &'static str,
         retry: bool,
+        wait_ms: u32,
     },
     /// A server, which has proven its key, speaks these versions of the protocol and none of ours. `release`: its own; empty
     /// if it is from before there was a choice. The session's loss follows.
@@ -936,6 +938,7 @@ impl Client {
                 side,
                 reason: OTHER_VERSION,
                 retry,
+                wait_ms: 0,
             });
         }
     }
@@ -1015,6 +1018,7 @@ impl Client {
             side,
             reason,
             retry: true,
+            wait_ms: 0,
         });
     }
 
@@ -1251,6 +1255,7 @@ impl Client {
                             side,
                             reason: code.name(),
                             retry: false,
+                            wait_ms: retry_ms,
                         });
                     }
                 }
