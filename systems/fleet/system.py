@@ -79,6 +79,7 @@ SYSTEM: Final = System(
         "muster fleet fairness",
     ),
     commands="muster_server.systems.fleet.cli.words:add",
+    stores="muster_server.systems.fleet.stores:stores",
     check="muster_server.systems.fleet.check:wrong",
     doctor="muster_server.systems.fleet.doctor:examined",
     actions=(

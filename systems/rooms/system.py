@@ -50,6 +50,7 @@ SYSTEM: Final = System(
     commands="muster_server.systems.rooms.cli.words:add",
     demo="muster_server.systems.rooms.cli.demo:run",
     tries=(f"{{muster}} sub {DEMO_ROOM}", f"echo hello | {{muster}} pub {DEMO_ROOM}"),
+    stores="muster_server.systems.rooms.stores:stores",
     check="muster_server.systems.rooms.check:wrong",
     actions=(
         Action("publish", "publish messages to these rooms", "publish"),
