@@ -68,6 +68,8 @@ class Admitted:
     """The number by which the credential can be revoked; 0: none."""
     device: bytes = b""
     """Name of the user's device; empty: none."""
+    takes_over: bool = False
+    """The user wants this device here, also where another one has just replaced it."""
     text: str = ""
     """The user's name if it is text; else empty."""
     recipients: _engines.Recipients = NOBODY
@@ -144,7 +146,8 @@ class TokenAuthenticator:
             return "bad_credential"
         if not grant.has_any(self._opens) and not recipients:
             return "not_allowed"
-        return Admitted(user, grant, claims["exp"] + LEEWAY_S, token_number(name), device, text, recipients=recipients)
+        until, takes_over = claims["exp"] + LEEWAY_S, claims.get("take_over") is True
+        return Admitted(user, grant, until, token_number(name), device, takes_over, text, recipients)
 
     def _claims(self, credential: bytes) -> Mapping[str, Any]:
         header = jwt.get_unverified_header(credential)
@@ -233,17 +236,20 @@ def mint(
     token_id: str | None = None,
     device: str | None = None,
     send: Words | None = None,
+    take_over: bool = False,
 ) -> str:
     """Make a token for a user, and optionally a device, that ends `seconds` after `now` (seconds since 1970).
 
     `cap` replaces `rights`. `send`: patterns of the users to whom it may send; None: as the cluster's configuration
     allows.
+    `take_over`: the device may come although another one has just replaced it.
     """
     claims: dict[str, Any] = {"sub": str(user), "exp": int(now + seconds)}
     claims |= {"rights": list(rights)} if cap is None else {"cap": dict(_listed(cap))}
     claims |= {} if token_id is None else {"jti": token_id}
     claims |= {} if device is None else {"device": device}
     claims |= {} if send is None else {"send": list(send)}
+    claims |= {"take_over": True} if take_over else {}
     return jwt.encode(claims, secret, algorithm=ALGORITHM)
 
 
@@ -290,6 +296,7 @@ def answer(engine: DoorEngine, question: int, said: Admitted | Denied, texts: Te
         token=said.token,
         device=said.device,
         recipients=said.recipients,
+        takes_over=said.takes_over,
     )
 
 

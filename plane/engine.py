@@ -119,6 +119,7 @@ class DoorEngine(Engine, Protocol):
         token: int = ...,
         device: bytes = ...,
         recipients: "Recipients | None" = ...,
+        takes_over: bool = ...,
     ) -> None:
         """Answer an `authenticate` question; `user` None refuses it, with the code `bad_credential`, `not_allowed` or
         `not_ready`.
@@ -126,7 +127,7 @@ class DoorEngine(Engine, Protocol):
         `grant`: the user's rights in each room; None: all. `left_ms`: the session ends after this, unless its user
         sends another token; None: no end. `token`: the number by which `revoke` names the credential; 0: none.
         `device`: name of the user's device in the credential; empty: none. `recipients`: to whom it may send; None:
-        nobody.
+        nobody. `takes_over`: the device may come although another one has just replaced it.
         """
 
     def revoke(self, users: Set[int], tokens: Set[int]) -> None:

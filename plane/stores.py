@@ -133,6 +133,41 @@ def sqlite_saved(file: Path, aside: Path) -> str:
     return f"{file}: kept {kept} rows; {lost} tables lost rows; the damaged file was moved to {aside}"
 
 
+class SqliteStore:
+    """A `Store`: a file of SQLite by itself. Nobody may have it open while it is made again."""
+
+    def __init__(self, name: str, file: Path) -> None:
+        self._name, self._file = name, file
+
+    @property
+    def name(self) -> str:
+        """As `Store.name`."""
+        return self._name
+
+    @property
+    def place(self) -> Path:
+        """As `Store.place`."""
+        return self._file.parent
+
+    def check(self) -> Report:
+        """As `Store.check`."""
+        report = Report(self._name, "no database yet")
+        if self._file.exists():
+            report.holds = f"the database has {self._file.stat().st_size} bytes"
+            for fault in sqlite_faults(self._file):
+                report.fault(self._file, f"SQLite: {fault}")
+        return report
+
+    def repair(self, aside: Path) -> list[str]:
+        """As `Store.repair`."""
+        return [sqlite_saved(self._file, aside)] if sqlite_faults(self._file) else []
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a URL; None if it names a server."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+
+
 def _text(raw: bytes) -> str | bytes:
     """Decode text, so that the new file stores it as text; damaged bytes stay bytes."""
     try:

@@ -311,12 +311,19 @@ def token(
             " numbers followed by *, or *.",
         ),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="The user wants this device now: it may come although another one has replaced it in the last 30 s.",
+        ),
+    ] = False,
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
     from muster_server.control.cli.token import Wanted, show
 
-    return show(config, Wanted(user, rights, expires, cap or (), token_id, device, send or ()))
+    return show(config, Wanted(user, rights, expires, cap or (), token_id, device, send or (), take_over))
 
 
 @app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d", rich_help_panel=USERS)

@@ -6,18 +6,22 @@ Each system knows what its stores are and how to repair them: see `plane/stores.
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from muster_server.control.cluster.instance import folder
 from muster_server.control.config import load as configuration
 from muster_server.control.config.options import UP
 from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
 from muster_server.control.host.shown import one_line
+from muster_server.control.registry.server import STATE, checked
 from muster_server.control.terminal import common
 from muster_server.control.terminal.found import Target, once
 from muster_server.plane import systems
 from muster_server.plane.kind import named
-from muster_server.plane.stores import InUse, Report, Store
+from muster_server.plane.stores import InUse, Report, Store, put_aside
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -96,3 +100,37 @@ def _stores(where: Target, system: str | None, *, running: bool) -> Iterator[Sto
     for name, each in known.items():
         if each.stores and system in {None, name}:
             yield from named(each.stores)(config, record)
+    state = folder(config).path / STATE
+    if system is None and state.exists():
+        yield RegistryStore(state)
+
+
+class RegistryStore:
+    """A `plane.stores.Store`: the state of the embedded registry."""
+
+    name: Final = "registry"
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @property
+    def place(self) -> Path:
+        """As `Store.place`."""
+        return self._file.parent
+
+    def check(self) -> Report:
+        """As `Store.check`."""
+        report = Report(self.name)
+        try:
+            report.holds = f"{checked(self._file)} sessions"
+        except UserError as error:
+            report.fault(self._file, str(error).removeprefix(f"{self._file}: "))
+        return report
+
+    def repair(self, aside: Path) -> list[str]:
+        """As `Store.repair`. Nodes register again by themselves; only numbers of partitions that have grown are lost."""
+        moved = put_aside(self._file, aside)
+        return [
+            f"{self._file}: the damaged file is {moved}; the registry begins anew. Partitions that were doubled begin as "
+            "the configuration says: set up.brokers and up.routers to the numbers of before"
+        ]

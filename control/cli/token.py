@@ -35,6 +35,8 @@ class Wanted:
     device: str | None = None
     send: Sequence[str] = ()
     """Patterns of users to whom it may send."""
+    take_over: bool = False
+    """The device may come although another one has just replaced it."""
 
 
 def show(config_file: Path | None, wanted: Wanted) -> int:
@@ -54,10 +56,14 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
         raise UserError(
             f"--device: invalid name {device!r} (expected 1 to 23 printable characters without space or comma)", USAGE
         )
+    if wanted.take_over and device is None:
+        raise UserError("--take-over: a device takes over; name it by --device", USAGE)
     allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
     to = _recipients(wanted.send)
     secret = specs.signing_secret(config.load(config_file).config)
-    minted = mint(secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to)
+    minted = mint(
+        secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to, wanted.take_over
+    )
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
             f"--cap, --send: the token is too long: {len(minted)} bytes (limit {CREDENTIAL_BYTES_MAX});"

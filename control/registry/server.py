@@ -242,7 +242,7 @@ class RegistryServer:
             return
         except msgspec.MsgspecError as error:
             raise UserError(
-                f"{file}: written by another version of muster: {error}; delete it to start from scratch"
+                f"{file}: written by another version of muster: {error}; muster repair starts from scratch"
             ) from None
         now = time.monotonic()
         for each in saved.sessions:
@@ -256,6 +256,18 @@ class RegistryServer:
         if str(error) != self._broken:
             self._log.warning("registry: cannot be written", file=str(self._folder / STATE), error=error.strerror)
         self._broken = str(error)
+
+
+def checked(file: Path) -> int:
+    """The number of nodes of the tree in a state file. Raises `UserError` where it is damaged."""
+    try:
+        saved = msgspec.msgpack.decode(file.read_bytes(), type=_Saved)
+        if saved.format != FORMAT:
+            raise msgspec.ValidationError(f"format {saved.format}")
+        Store().load(saved.store)
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise UserError(f"{file}: not what this version of muster wrote: {error}") from None
+    return len(saved.sessions)
 
 
 def _unsaved(frame: Frame) -> Frame:

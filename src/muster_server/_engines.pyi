@@ -232,6 +232,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         token: int = ...,
         device: bytes | None = ...,
         recipients: Recipients | None = ...,
+        takes_over: bool = ...,
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...
     def tls(self, certificates: bytes, key: bytes) -> None: ...  # for connections that come from now on
@@ -295,6 +296,7 @@ class GatewayEngine(_Engine):
         token: int = ...,
         device: bytes | None = ...,
         recipients: Recipients | None = ...,  # None: it may send to nobody
+        takes_over: bool = ...,  # opens the session of a device that another one replaced a moment ago
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
@@ -342,6 +344,7 @@ class ProxyEngine(_Engine):
         token: int = ...,
         device: bytes | None = ...,
         recipients: Recipients | None = ...,  # None: it may send to nobody
+        takes_over: bool = ...,  # opens the session of a device that another one replaced a moment ago
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
@@ -821,6 +824,7 @@ class PresenceAccess:
     # A linked writer's site, shards and shard; None: its link is down.
     def writer(self, node: int, place: tuple[int, int, int] | None) -> None: ...
     # Older sessions to close, with the reason. OverflowError: too many devices of the user.
+    def barred(self, now: int, user: int, device: str, takes_over: bool) -> int | None: ...  # us to wait
     def online(self, now: int, wall_ms: int, user: int, device_name: str, session: int) -> list[tuple[int, str]]: ...
     def offline(self, now: int, wall_ms: int, user: int, device_name: str, session: int, why: str) -> None: ...
     def drain(self, now: int, wall_ms: int) -> None: ...

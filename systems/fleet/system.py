@@ -79,6 +79,7 @@ SYSTEM: Final = System(
         "muster fleet fairness",
     ),
     commands="muster_server.systems.fleet.cli.words:add",
+    stores="muster_server.systems.fleet.stores:stores",
     load="muster_server.systems.fleet.load",
     load_word="muster_server.systems.fleet.cli.load:add",
     check="muster_server.systems.fleet.check:wrong",

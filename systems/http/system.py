@@ -67,5 +67,6 @@ SYSTEM: Final = System(
     about="all systems for programs in any language",
     kinds=(HTTP,),
     commands="muster_server.systems.http.cli.words:add",
+    stores="muster_server.systems.http.stores:stores",
     check="muster_server.systems.http.check:wrong",
 )

@@ -401,10 +401,21 @@ def _added(figures: list[list[Figure]]) -> list[Figure]:
     return list(names.values())
 
 
-def _kept(folder: Path, partitions: int) -> str:
-    """The identity of a folder of logs; a new folder gets an identity and its number of partitions. Raises `SpecError`."""
+def _named(folder: Path) -> bool:
+    """Whether the file with the name is there, and whole."""
     try:
-        if kept(folder) is None:
+        number, _ = (folder / KEPT).read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return False
+    return number.isdecimal()
+
+
+def _kept(folder: Path, partitions: int) -> str:
+    """The identity of a folder of logs; a new, or has lost the file, folder gets an identity and its number of partitions.
+    Raises `SpecError`."""
+    try:
+        if not _named(folder) and kept(folder) in {None, partitions}:
+            (folder / KEPT).unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=folder) as file, contextlib.suppress(FileExistsError):
                 file.write(f"{partitions} {uuid.uuid4().hex}\n")
                 file.flush()

@@ -3,6 +3,7 @@
 Owns shapes and their defaults. Knows neither files nor sockets.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -198,8 +199,12 @@ def settle(options: LikesOptions, around: Around) -> LikesSettings:
 
 
 def kept(folder: Path) -> int | None:
-    """The number of partitions of the logs in a folder; None if there are none."""
+    """The number of partitions of the logs in a folder; None if there are none. Where the file is lost or damaged, the
+    folders of the logs say it."""
     try:
-        return int((folder / KEPT).read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return 1 if (folder / "0").exists() else None
+        number, _ = (folder / KEPT).read_text(encoding="ascii").split()
+        return int(number)
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError):
+            return max((int(each.name) + 1 for each in folder.iterdir() if each.name.isdecimal()), default=None)
+        return None

@@ -50,6 +50,7 @@ SYSTEM: Final = System(
     commands="muster_server.systems.rooms.cli.words:add",
     demo="muster_server.systems.rooms.cli.demo:run",
     tries=(f"{{muster}} sub {DEMO_ROOM}", f"echo hello | {{muster}} pub {DEMO_ROOM}"),
+    stores="muster_server.systems.rooms.stores:stores",
     load="muster_server.systems.rooms.load",
     load_word="muster_server.systems.rooms.cli.load:add",
     check="muster_server.systems.rooms.check:wrong",

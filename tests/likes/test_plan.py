@@ -1,10 +1,15 @@
 """The plan of partitions: even, the same for all, and with as few moves as that needs."""
 
 from collections import Counter
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_server.plane.spec import SpecError
+from muster_server.systems.likes.node import _kept
+from muster_server.systems.likes.options import KEPT, kept
 from muster_server.systems.likes.plan import planned
 
 NAMES = ["1.9.1", "2.9.1", "3.9.1", "4.9.1", "5.9.1"]
@@ -33,3 +38,20 @@ def test_nothing_moves_that_need_not(before: list[str], staying: set[str]) -> No
 
 def test_without_a_node_that_stays_nothing_moves() -> None:
     assert planned(["1.9.1", "", "2.9.1"], set()) == ["1.9.1", "", "2.9.1"]
+
+
+def test_a_lost_or_damaged_file_of_partitions_is_made_again_from_the_folders(tmp_path: Path) -> None:
+    assert kept(tmp_path) is None
+    name = _kept(tmp_path, 8)
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+    assert _kept(tmp_path, 8) == name
+    for content in (None, "", "8", "8 name and more", "many name"):
+        (tmp_path / KEPT).unlink()
+        if content is not None:
+            (tmp_path / KEPT).write_text(content)
+        assert kept(tmp_path) == 8, "not one partition, which would serve an eighth of all items"
+        with pytest.raises(SpecError, match="has 8, not 4; the number stays for good"):
+            _kept(tmp_path, 4)
+        assert len(_kept(tmp_path, 8)) == 32
+        assert kept(tmp_path) == 8

@@ -14,6 +14,9 @@ from tests.reference import presence
 from tests.reference.policies import Contest, Policy, Session, group_of
 
 SECOND = 1_000_000
+BARRED_US = 30 * SECOND
+BARS = 0xFFFF
+"""The index of a frame that ends no session but has a device refused."""
 USER = 7
 GATEWAYS = (1, 2, 3)
 DEVICES = ("phone:a", "phone:b", "laptop")
@@ -79,6 +82,7 @@ def test_a_writer_ends_the_sessions_that_the_slow_model_ends(policy: Policy, ste
             (fields["device"], to, fields["version"])
             for to, frame in writer.supersedes(now + SECOND)
             for fields in [presence.decode(frame)[1]]
+            if fields["index"] != BARS
         }
         assert told == {(each.device, each.gateway, each.version) for each in model.told(set(GATEWAYS))}
         assert writer.supersedes(now + SECOND) == [], "again in a second"
@@ -124,8 +128,10 @@ class World:
                 at = self.now + self.chance.randrange(40_000)
                 self.flight.append((at, next(self.numbers), source, to, frame))
 
-    def come(self, gateway: int, device: str) -> int:
-        """A program opens a session."""
+    def come(self, gateway: int, device: str, *, takes_over: bool = False) -> int | None:
+        """A program opens a session; None: it is refused."""
+        if self.gateways[gateway].barred(self.now, USER, device, takes_over) is not None:
+            return None
         session = next(self.numbers)
         self.sessions[session] = (gateway, device)
         for ended, why in self.gateways[gateway].online(self.now, self.now // 1_000, USER, device, session):
@@ -186,7 +192,7 @@ def test_each_group_of_devices_ends_with_one_session_and_never_with_none_or_two(
     for _ in range(25):
         device = world.chance.choice(DEVICES)
         came.add(group_of(policy, device))
-        world.come(world.chance.choice(GATEWAYS), device)
+        world.come(world.chance.choice(GATEWAYS), device, takes_over=world.chance.random() < 0.5)
         world.live(world.chance.choice([0, 0, 0.01, 0.06, 0.3]))
     if seed % 3 == 0:
         world.link(11, up=False)  # the writer of the first site dies: that of the second one decides
@@ -205,7 +211,7 @@ def test_of_two_programs_that_come_at_once_at_two_gateways_one_stays_for_both_wr
         world.come(2, "laptop")
         world.live(3)
         assert len(world.sessions) == 1, f"seed {seed}"
-        world.come(3, "phone:b")
+        world.come(3, "phone:b", takes_over=True)
         world.live(3)
         assert [device for _, device in world.sessions.values()] == ["phone:b"], "the newest one stays"
 
@@ -220,4 +226,59 @@ def test_a_program_that_comes_back_within_the_window_of_a_packet_ends_the_other_
     world.live(0.02)
     world.come(1, "phone:a")
     world.live(3)
+    assert len(world.sessions) == 1
+
+
+@pytest.mark.parametrize("policy", ["one", "one per kind"])
+@pytest.mark.parametrize("places", [(1, 1), (1, 2), (1, 3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_programs_that_come_back_when_they_are_replaced_settle_and_the_newer_one_stays(
+    policy: Policy, places: tuple[int, int], seed: int
+) -> None:
+    world = World(policy, seed, loss=0.0)
+    world.live(1)
+    sessions = {"phone:a": world.come(places[0], "phone:a")}
+    world.live(1)
+    sessions["phone:b"] = world.come(places[1], "phone:b")
+    tries = dict.fromkeys(sessions, 0)
+    for _ in range(300):
+        world.live(0.1)
+        for device, session in sessions.items():
+            if session is None or session in world.ends:
+                tries[device] += 1
+                sessions[device] = world.come(world.chance.choice(GATEWAYS), device)
+    assert [device for _, device in world.sessions.values()] == ["phone:b"]
+    assert tries["phone:b"] == 0, "the newer one was never replaced"
+    assert sum(why == "replaced" for why in world.ends.values()) == 1
+
+
+def test_a_device_that_was_replaced_comes_back_after_a_quiet_time_or_when_its_user_asks_for_it() -> None:
+    world = World("one", 1, loss=0.0)
+    world.live(1)
+    world.come(1, "phone:a")
+    world.live(1)
+    world.come(2, "phone:b")
+    world.live(1)
+    assert all(each.barred(world.now, USER, "phone:a", False) == BARRED_US for each in world.gateways.values())
+    world.now += BARRED_US - 1
+    assert world.come(3, "phone:a") is None, "each try begins the time again"
+    world.now += BARRED_US
+    assert world.come(3, "phone:a") is not None
+    world.live(1)
+    assert [device for _, device in world.sessions.values()] == ["phone:a"]
+    assert world.come(2, "phone:b") is None
+    assert world.come(2, "phone:b", takes_over=True) is not None
+    world.live(1)
+    assert [device for _, device in world.sessions.values()] == ["phone:b"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_device_that_moves_or_crashes_replaces_itself_as_often_as_it_likes(policy: Policy) -> None:
+    world = World(policy, 2, loss=0.0)
+    world.live(1)
+    for turn in range(20):
+        assert world.come(GATEWAYS[turn % 3], "phone:a") is not None
+        world.live(0.3)
+        assert world.come(GATEWAYS[turn % 3], "phone:a") is not None
+        world.live(0.3)
     assert len(world.sessions) == 1

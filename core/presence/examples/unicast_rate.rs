@@ -113,7 +113,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let claims = |recipients: &[&str]| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let recipients = Recipients::new(recipients.iter().copied()).map_err(|_| "patterns")?;
         let device = b"phone".to_vec();
-        Ok(Claims { device, recipients }.to_bytes())
+        Ok(Claims {
+            device,
+            takes_over: false,
+            recipients,
+        }
+        .to_bytes())
     };
     proxy.opened(0, 1, 9, &claims(&["*"])?);
     gateway.opened(0, 1, USER, &claims(&[])?);

@@ -3,6 +3,7 @@
 //! Owns: [`AccessPoint`], which turns sessions that come and go into packets, answers writers that missed some, and
 //! sends full states. Knows no socket and no credential, and a writer only by its number.
 
+use crate::bars::Bars;
 use crate::device::Device;
 use crate::event::{Entry, Event, Reason, State};
 use crate::fulls::Fulls;
@@ -100,6 +101,7 @@ pub struct AccessPoint {
     window_ends: Option<Micros>,
     ring: Ring,
     fulls: Fulls,
+    bars: Bars,
     beat_at: Micros,
     out: Vec<(To, Vec<u8>)>,
     counters: AccessCounters,
@@ -116,11 +118,21 @@ impl AccessPoint {
             window_ends: None,
             ring: Ring::new(version, settings.ring_bytes),
             fulls: Fulls::new(now, settings.full_bytes_per_second),
+            bars: Bars::default(),
             beat_at: now,
             out: Vec::new(),
             counters: AccessCounters::default(),
             settings,
         }
+    }
+
+    /// A device wants to come that another one has replaced of late. Gives the time that it has to wait, which begins again with each try.
+    /// `None`: it may come. `takes_over`: it says that its user wants it here.
+    pub fn barred(&mut self, now: Micros, user: u64, device: Device, takes_over: bool) -> Option<Micros> {
+        if takes_over {
+            self.bars.remove(user, device);
+        }
+        self.bars.tried(now, user, device)
     }
 
     /// A session of a user's device is open. Returns the older sessions that the user's policy ends.
@@ -150,6 +162,7 @@ impl AccessPoint {
         let mut closings = Vec::new();
         for (older, of) in ended {
             if older != device {
+                self.bars.begin(now, user, older);
                 self.online.remove(&(user, older));
                 self.note(now, wall_ms, user, older, State::Offline(reason));
             }
@@ -157,6 +170,7 @@ impl AccessPoint {
                 closings.push(Closing { session: of, reason });
             }
         }
+        self.bars.remove(user, device);
         let online = Online {
             session,
             since_ms: wall_ms,
@@ -196,8 +210,14 @@ impl AccessPoint {
 
     /// The session that a writer wants closed, if it is still the one that this event reported. Writers of two sites
     /// may have seen two sessions in different orders, and each would end the other's: the linked writer of the first
-    /// site decides.
-    pub fn superseded(&self, writer: u32, one: &Supersede) -> Option<Closing> {
+    /// site decides. A bar closes no session.
+    pub fn superseded(&mut self, now: Micros, writer: u32, one: &Supersede) -> Option<Closing> {
+        if one.is_bar() {
+            if one.origin == self.me && self.decides(writer, one.user) {
+                self.bars.begin(now, one.user, one.device);
+            }
+            return None;
+        }
         let online = self.online.get(&(one.user, one.device))?;
         let same = (online.version, online.index) == (one.version, one.index);
         let waits = self.open.contains_key(&(one.user, one.device));
@@ -206,6 +226,11 @@ impl AccessPoint {
             reason: Reason::Replaced,
         };
         (self.decides(writer, one.user) && one.origin == self.me && same && !waits).then_some(closing)
+    }
+
+    /// Devices that may not come back yet.
+    pub fn bars_len(&self) -> usize {
+        self.bars.len()
     }
 
     fn decides(&self, writer: u32, user: u64) -> bool {

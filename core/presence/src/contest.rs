@@ -18,11 +18,12 @@
 use crate::bucket::StoredDevice;
 use crate::device::Device;
 use crate::event::State;
+use crate::limits::BARS_MAX;
 use crate::places::{Key, Places};
-use crate::policy::Policies;
+use crate::policy::{Policies, Policy};
 use crate::wire::{Origin, Supersede};
 use muster_transport::Micros;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Interval at which the end of a session is requested again.
 const AGAIN: Micros = 1_000_000;
@@ -38,6 +39,8 @@ fn event(held: &StoredDevice) -> Event {
 pub struct Contest {
     policies: Policies,
     ending: BTreeMap<Key, Event>,
+    /// Devices that another one of their user replaced at one gateway.
+    replaced: BTreeSet<(u64, Device)>,
     look_at: Option<Micros>,
 }
 
@@ -46,6 +49,7 @@ impl Contest {
         Contest {
             policies,
             ending: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             look_at: None,
         }
     }
@@ -82,17 +86,45 @@ impl Contest {
         }
     }
 
+    /// A gateway ended a device's session, as a newer one took its place.
+    pub fn was_replaced(&mut self, now: Micros, user: u64, device: Device) {
+        if self.policies.of(user) != Policy::Many && self.replaced.len() < BARS_MAX {
+            self.replaced.insert((user, device));
+            self.look_at = Some(now);
+        }
+    }
+
     /// When a request is due.
     pub fn deadline(&self) -> Option<Micros> {
         self.look_at
     }
 
-    /// Sessions that must end, each repeated until it is gone. `is_whole`: nothing is missing of a gateway, so its
+    /// Sessions that must end, each repeated until it is gone; before that, devices that another one replaced, each to all `gateways`, as it may come
+    /// back at any of them. `is_whole`: nothing is missing of a gateway, so its
     /// sessions are really there.
-    pub fn due(&mut self, now: Micros, places: &Places, is_whole: impl Fn(u32) -> bool) -> Vec<Supersede> {
+    pub fn due(
+        &mut self,
+        now: Micros,
+        places: &Places,
+        gateways: impl Iterator<Item = Origin> + Clone,
+        is_whole: impl Fn(u32) -> bool,
+    ) -> Vec<Supersede> {
         let mut told = Vec::new();
         if self.look_at.is_none_or(|at| now < at) {
             return told;
+        }
+        let bars = |user, device| {
+            gateways
+                .clone()
+                .map(move |gateway| Supersede::bar(gateway, user, device))
+        };
+        for (user, device) in std::mem::take(&mut self.replaced) {
+            let online = places.record(user).0;
+            let online: Vec<&StoredDevice> = online.iter().filter(|held| held.state == State::Online).collect();
+            let group = self.group(user, device, &online);
+            if !group.is_empty() && group.iter().all(|held| held.device != device) {
+                told.extend(bars(user, device));
+            }
         }
         let ending: Vec<Key> = self.ending.keys().copied().collect();
         for key in ending {
@@ -123,6 +155,9 @@ impl Contest {
                 |held: &&StoredDevice| is_whole(held.origin.ap) && (held.device, held.origin.ap) != (device, ap);
             if !holders.iter().any(is_held) {
                 continue;
+            }
+            if holders.iter().all(|held| held.device != device) {
+                told.extend(bars(user, device));
             }
             told.push(Supersede {
                 origin: own.origin,
@@ -158,9 +193,7 @@ fn is_newer(one: &StoredDevice, other: &StoredDevice) -> bool {
 mod tests {
     use super::*;
     use crate::event::{Event as Happened, Reason};
-    use crate::policy::Policy;
     use muster_transport::Dice;
-    use std::collections::BTreeSet;
 
     const USER: u64 = 7;
     const DEVICES: [&[u8]; 3] = [b"phone:a", b"phone:b", b"laptop"];
@@ -242,7 +275,7 @@ mod tests {
         }
 
         fn told(&mut self, now: Micros) -> BTreeSet<Session> {
-            let told = self.contest.due(now, &self.places, |_| true);
+            let told = self.contest.due(now, &self.places, std::iter::empty(), |_| true);
             let known = self.model.online.clone();
             let session = |one: &Supersede| {
                 let same =

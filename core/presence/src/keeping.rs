@@ -118,7 +118,7 @@ impl Task for Keeping {
 
     fn flush(&mut self, now: Micros, mail: &mut Mail) {
         for one in self.writer.take_supersedes(now) {
-            self.counters.presence_supersedes += 1;
+            self.counters.presence_supersedes += u64::from(!one.is_bar());
             Message::Supersede(one).encode(|frame| mail.send(one.origin.ap, frame));
         }
     }

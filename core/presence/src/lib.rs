@@ -20,6 +20,7 @@ mod access;
 mod alarms;
 mod apart;
 mod assembly;
+mod bars;
 mod batch;
 mod bucket;
 mod contest;
@@ -64,7 +65,7 @@ pub use event::{Entry, Event, Reason, State};
 pub use keeping::{Keeping, KeepingCounters};
 pub use letters::{told_to_device, Letters, Reading, Received, SendError, Told};
 pub use limits::{
-    BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
+    BARRED_FOR, BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
     SESSION_SENDS_MAX, WINDOW,
 };
 pub use map::{ShardMap, Target};

@@ -30,6 +30,10 @@ pub const HERE_EVERY: Micros = SECOND;
 /// Maximum number of devices of one user at one gateway: their outcomes fit into one unicast reply, 32 * 25 B.
 /// Further devices are refused.
 pub const DEVICES_MAX: usize = 32;
+/// A device that a newer one of its user replaced is refused until it has not tried for so long.
+pub const BARRED_FOR: Micros = 30 * SECOND;
+/// Devices that a gateway refuses for that reason: 80 B each in two maps. One of more gives way to the newest.
+pub const BARS_MAX: usize = 65_536;
 /// Maximum number of writers that are sent a full state at once; others wait. The shards of one site share a
 /// gateway's devices, so 64 writers of four sites keep each device four times: 100,000 devices take about 16 MB,
 /// which leave within 2 s.

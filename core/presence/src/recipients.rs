@@ -111,14 +111,20 @@ fn number(text: &str) -> Option<u64> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Claims {
     pub device: Vec<u8>,
+    /// The user wants this device here, also where another one has just replaced it.
+    pub takes_over: bool,
     pub recipients: Recipients,
 }
 
+/// The bit of the length that says that the device takes over.
+const TAKES_OVER: u16 = 1 << 15;
+
 impl Claims {
-    /// Length of the device's name (2 B, little endian), the name, and the patterns separated by commas.
+    /// Length of the device's name (2 B, little endian; the highest bit: it takes over), the name, and the patterns separated by commas.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let device = &self.device[..self.device.len().min(usize::from(u16::MAX))];
-        let mut bytes = (device.len() as u16).to_le_bytes().to_vec();
+        let device = &self.device[..self.device.len().min(usize::from(TAKES_OVER - 1))];
+        let over = if self.takes_over { TAKES_OVER } else { 0 };
+        let mut bytes = (device.len() as u16 | over).to_le_bytes().to_vec();
         bytes.extend_from_slice(device);
         bytes.extend_from_slice(self.recipients.text().as_bytes());
         bytes
@@ -129,11 +135,13 @@ impl Claims {
         let Some((len, rest)) = bytes.split_first_chunk() else {
             return bytes.is_empty().then(Claims::default);
         };
-        let (device, patterns) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+        let len = u16::from_le_bytes(*len);
+        let (device, patterns) = rest.split_at_checked(usize::from(len & !TAKES_OVER))?;
         let patterns = std::str::from_utf8(patterns).ok()?;
         let patterns = patterns.split(',').filter(|pattern| !pattern.is_empty());
         Some(Claims {
             device: device.to_vec(),
+            takes_over: len & TAKES_OVER != 0,
             recipients: Recipients::new(patterns).ok()?,
         })
     }
@@ -190,14 +198,18 @@ mod tests {
 
     #[test]
     fn claims_survive_encoding_or_are_refused() {
-        for (device, patterns) in [
-            ("", vec![]),
-            ("phone", vec!["*"]),
-            ("phone:3f", vec!["7", "8", "10*", "2*"]),
+        for (device, takes_over, patterns) in [
+            ("", false, vec![]),
+            ("phone", true, vec!["*"]),
+            ("phone:3f", false, vec!["7", "8", "10*", "2*"]),
         ] {
             let recipients = Recipients::new(patterns).expect("patterns");
             let device = device.as_bytes().to_vec();
-            let claims = Claims { device, recipients };
+            let claims = Claims {
+                device,
+                takes_over,
+                recipients,
+            };
             assert_eq!(Claims::read(&claims.to_bytes()), Some(claims));
         }
         for wrong in [&b"\x05"[..], b"\x05\0phon", b"\0\0x", b"\0\0\xff"] {

@@ -8,6 +8,7 @@ use crate::access::{AccessPoint, AccessSettings, Closing, To};
 use crate::device::Device;
 use crate::event::Reason;
 use crate::kinds;
+use crate::limits::BARRED_FOR;
 use crate::peers::Peers;
 use crate::quick::QuickMap;
 use crate::recipients::Claims;
@@ -51,6 +52,8 @@ muster_transport::counters! {
         presence_sessions,
         /// Sessions ended: replaced by a newer one.
         presence_sessions_replaced,
+        /// Sessions refused: another device of the user has replaced this one of late.
+        presence_sessions_barred,
         /// Sessions ended: their user has too many devices here, or the device name is invalid.
         presence_sessions_refused,
         /// Packets and beats dropped: no online proxy is linked.
@@ -68,7 +71,8 @@ pub struct Station {
     /// By the gateway's id of the session.
     sessions: QuickMap<u64, UserSession>,
     proxies: Peers,
-    endings: Vec<(u64, Code)>,
+    /// Sessions to end, why, and how long their device is refused.
+    endings: Vec<(u64, Code, Micros)>,
     /// Messages for which their session had no space.
     pushes: VecDeque<Push>,
     again_at: Option<Micros>,
@@ -98,8 +102,11 @@ impl Station {
 
     fn close(&mut self, closings: &[Closing]) {
         self.counters.presence_sessions_replaced += closings.len() as u64;
-        self.endings
-            .extend(closings.iter().map(|closing| (closing.session, Code::Replaced)));
+        self.endings.extend(
+            closings
+                .iter()
+                .map(|closing| (closing.session, Code::Replaced, BARRED_FOR)),
+        );
     }
 
     /// Offers a message to its device. `false`: the session has no space for it now.
@@ -147,10 +154,17 @@ impl Guest for Station {
         if user == self.nobody {
             return;
         }
-        let device = Claims::read(said).and_then(|claims| match claims.device.as_slice() {
+        let claims = Claims::read(said);
+        let takes_over = claims.as_ref().is_some_and(|claims| claims.takes_over);
+        let device = claims.and_then(|claims| match claims.device.as_slice() {
             [] => Some(self.unnamed),
             name => Device::new(name),
         });
+        if let Some(wait) = device.and_then(|device| self.access.barred(now, user, device, takes_over)) {
+            self.counters.presence_sessions_barred += 1;
+            self.endings.push((session, Code::Replaced, wait));
+            return;
+        }
         let came = device.ok_or(Code::BadDevice).and_then(|device| {
             let closings = self.access.online(now, self.wall.now_ms(), user, device, session);
             Ok((device, closings.map_err(|_| Code::TooManyDevices)?))
@@ -159,7 +173,7 @@ impl Guest for Station {
             Ok(came) => came,
             Err(code) => {
                 self.counters.presence_sessions_refused += 1;
-                self.endings.push((session, code));
+                self.endings.push((session, code, 0));
                 return;
             }
         };
@@ -228,7 +242,7 @@ impl Guest for Station {
                 true
             }
             (role::ONLINE_WRITER, Some(Message::Supersede(one))) => {
-                if let Some(closing) = self.access.superseded(peer.node, &one) {
+                if let Some(closing) = self.access.superseded(now, peer.node, &one) {
                     self.close(&[closing]);
                 }
                 true
@@ -243,8 +257,8 @@ impl Guest for Station {
     }
 
     fn act(&mut self, now: Micros, host: &mut dyn Host) {
-        for (session, code) in std::mem::take(&mut self.endings) {
-            host.end(session, code);
+        for (session, code, wait) in std::mem::take(&mut self.endings) {
+            host.end_for(session, code, (wait / 1_000) as u32);
         }
         self.access.expire(now);
         let [first, second] = self.proxies.two(self.access.origin().ap);
@@ -331,6 +345,11 @@ impl Guest for Station {
             "presence_online",
             "Devices online here",
             self.access.devices_len() as f64,
+        );
+        each(
+            "presence_barred",
+            "Devices that may not come back yet, as another one of their user replaced them",
+            self.access.bars_len() as f64,
         );
         each(
             "presence_version",

@@ -192,6 +192,28 @@ pub struct Supersede {
     pub index: u16,
 }
 
+impl Supersede {
+    /// The index that no event has: no session is to be closed, but the device was replaced by another one, and is to be refused for a
+    /// while. A gateway of release 0.2 finds no such session, and ignores it.
+    const BARS: u16 = u16::MAX;
+
+    /// Says that a device is to be refused.
+    pub fn bar(origin: Origin, user: u64, device: Device) -> Self {
+        let (version, index) = (0, Supersede::BARS);
+        Supersede {
+            origin,
+            user,
+            device,
+            version,
+            index,
+        }
+    }
+
+    pub fn is_bar(&self) -> bool {
+        self.index == Supersede::BARS
+    }
+}
+
 /// Identifies a message in one life of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct MessageId {

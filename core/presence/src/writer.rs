@@ -9,7 +9,7 @@ use crate::assembly::Assembly;
 use crate::batch::{Applied, Batch, Outgoing};
 use crate::bucket::Record;
 use crate::contest::Contest;
-use crate::event::Event;
+use crate::event::{Event, Reason, State};
 use crate::limits::{HELD_BYTES_MAX, RANGES_MAX, SOURCES_MAX, WAIT_MS_MAX, WINDOW};
 use crate::places::{Change, Key, Places};
 use crate::planted::{self, Bug};
@@ -651,7 +651,7 @@ impl Writer {
         behind.map_or(Standing::InSync, |(ap, _)| Standing::Behind { ap: *ap })
     }
 
-    /// Sessions that must end because of a newer one at another gateway, each repeated until it is gone.
+    /// Sessions that must end because of a newer one at another gateway, each repeated until it is gone, and devices that may not come back at once.
     pub fn take_supersedes(&mut self, now: Micros) -> Vec<Supersede> {
         let sources = &self.sources;
         let is_whole = |ap: u32| {
@@ -659,9 +659,13 @@ impl Writer {
                 .get(&ap)
                 .is_some_and(|source| source.was_whole && source.is_complete())
         };
+        let gateways = sources.iter().map(|(ap, source)| Origin {
+            ap: *ap,
+            epoch: source.epoch,
+        });
         let contest = self.contest.as_mut();
         contest
-            .map(|contest| contest.due(now, &self.places, is_whole))
+            .map(|contest| contest.due(now, &self.places, gateways, is_whole))
             .unwrap_or_default()
     }
 
@@ -781,6 +785,10 @@ impl Writer {
                 if let Some(contest) = &mut self.contest {
                     contest.came(now, &self.places, key, is_newest);
                 }
+            } else if let (State::Offline(Reason::Replaced), true, Some(contest)) =
+                (event.state, is_newest, self.contest.as_mut())
+            {
+                contest.was_replaced(now, event.user, event.device);
             }
         }
         self.note_applied(origin.ap);

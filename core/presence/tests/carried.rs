@@ -86,7 +86,12 @@ fn station(me: Identity) -> Station {
 fn claims(device: &str, recipients: &[&str]) -> Vec<u8> {
     let recipients = Recipients::new(recipients.iter().copied()).expect("patterns");
     let device = device.as_bytes().to_vec();
-    Claims { device, recipients }.to_bytes()
+    Claims {
+        device,
+        takes_over: false,
+        recipients,
+    }
+    .to_bytes()
 }
 
 /// A user's device: the gateway that it is at, and its session there.

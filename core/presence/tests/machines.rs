@@ -3,7 +3,8 @@
 use muster_presence::{
     bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Beat, Change, ChangeId, Closing, Deliveries,
     DeliverySettings, Device, Event, FullAsk, Message, MessageId, Origin, Outcome, Policies, Policy, Reason, Record,
-    Shard, ShardMap, Splitter, Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, SYNTHETIC,
+    Shard, ShardMap, Splitter, Standing, State, To, Unicast, Verdict, Why, Writer, WriterSettings, BARRED_FOR,
+    SYNTHETIC,
 };
 use muster_transport::Micros;
 
@@ -210,8 +211,8 @@ fn a_newer_session_elsewhere_ends_the_reported_older_one() {
     carry(&mut here, &mut writer, SECOND);
     there.online(SECOND, 1, 5, device("laptop"), 71).expect("few");
     carry(&mut there, &mut writer, 2 * SECOND);
-    let [one] = writer.take_supersedes(2 * SECOND)[..] else {
-        panic!("one session ends")
+    let [first, second, one] = writer.take_supersedes(2 * SECOND)[..] else {
+        panic!("both gateways refuse the phone, and one session ends")
     };
     let closing = Closing {
         session: 70,
@@ -220,11 +221,26 @@ fn a_newer_session_elsewhere_ends_the_reported_older_one() {
     here.writer(1, Some((1, ONE)));
     there.writer(1, Some((1, ONE)));
     assert_eq!(
-        (here.superseded(1, &one), there.superseded(1, &one)),
+        (
+            here.superseded(2 * SECOND, 1, &one),
+            there.superseded(2 * SECOND, 1, &one)
+        ),
         (Some(closing), None)
     );
+    for (gateway, bar) in [(&mut here, first), (&mut there, second)] {
+        let phone = device("phone");
+        assert_eq!(gateway.barred(2 * SECOND, 5, phone, false), None);
+        assert_eq!(gateway.superseded(2 * SECOND, 1, &bar), None, "a bar closes nothing");
+        assert_eq!(gateway.barred(3 * SECOND, 5, phone, false), Some(BARRED_FOR));
+        assert_eq!(gateway.barred(3 * SECOND, 5, device("laptop"), false), None);
+        assert_eq!(gateway.barred(3 * SECOND, 5, phone, true), None, "it takes over");
+    }
     here.online(3 * SECOND, 1, 5, device("phone"), 72).expect("few");
-    assert_eq!(here.superseded(1, &one), None, "a newer session of that device stays");
+    assert_eq!(
+        here.superseded(3 * SECOND, 1, &one),
+        None,
+        "a newer session of that device stays"
+    );
 }
 
 #[test]

@@ -83,7 +83,8 @@ class ClientEngine:
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     # ("leased", side, left_ms)
-    # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
+    # ("ready", side, user) ("down", side, reason, retry, wait_ms)
+    # ("joined", room, gaps) ("refused", room, is_publication, code)
     # ("readable", room) ("writable", publication) ("vacant",) ("published", tickets, the position of each)
     # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,
     #  page: (users, more, hops: [(node, microseconds)]) | None)

@@ -887,7 +887,7 @@ class Client:
         """The server's protocol versions and this client's do not overlap; the loss of the session follows."""
         self._other_version[side] = differing(SESSIONS[side], host, port, (lowest, highest), release)
 
-    def _on_down(self, side: int, reason: str, retry: bool) -> None:
+    def _on_down(self, side: int, reason: str, retry: bool, wait_ms: int = 0) -> None:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         if reason == "rate_limited":
@@ -902,7 +902,7 @@ class Client:
             return
         self._lost.discard(side)
         differs = reason == OtherVersion.code
-        refused = Refused(f"session with the {SESSIONS[side]}", reason)
+        refused = Refused(f"session with the {SESSIONS[side]}", reason, wait_ms / 1_000 or None)
         self._fail(side, OtherVersion(f"connect: {self._other_version[side]}") if differs else refused)
 
     def _renew(self, side: int, *, final: bool) -> bool:

@@ -60,7 +60,8 @@ class Refused(MusterError):
         "not_allowed": "the client's token does not allow this in this room, or at this server",
         "busy": "the room's owner accepts no further publisher or room now",
         "too_much_history": "more history than the gateways allow (limit 1,024 messages unless their history_max differs)",
-        "replaced": "a newer session of the same user has replaced this one; this client does not reconnect by itself",
+        "replaced": "a newer session of the same user has replaced this one; this client does not reconnect by itself; "
+        "another client of this device needs a token with the claim take_over",
         "too_many_devices": "the user has too many devices at this gateway (limit 32); end one of them",
         "bad_device": "invalid device name in the token (expected 1 to 23 printable ASCII characters without blanks and "
         "commas)",

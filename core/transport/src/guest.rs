@@ -9,7 +9,7 @@ use crate::links::Links;
 use crate::machine::Micros;
 use crate::mail::Mail;
 use crate::node::Identity;
-use crate::sessions::{End, Sessions};
+use crate::sessions::{End, Sessions, RETRY_MS};
 use crate::wire::frame::{Frame, FrameKinds};
 use crate::wire::record::Raw;
 use crate::wire::Code;
@@ -63,6 +63,11 @@ pub trait Host {
 
     /// Ends a session and tells its client why.
     fn end(&mut self, session: u64, code: Code);
+
+    /// Ends a session and tells its client why, and for how long another try would be refused.
+    fn end_for(&mut self, session: u64, code: Code, _wait_ms: u32) {
+        self.end(session, code);
+    }
 }
 
 /// The sessions of a machine with a guest, whatever carries them.
@@ -70,8 +75,8 @@ pub trait GuestSessions {
     /// Gives an open session a guest's record. `false`: the session is gone, or has no space for it now.
     fn offer_guest(&mut self, session: u64, record: &[u8]) -> bool;
 
-    /// Ends an open session, which hears why.
-    fn end_guest(&mut self, now: Micros, session: u64, code: Code);
+    /// Ends an open session and tells its client why, and when it may come back; 0: not by itself.
+    fn end_guest(&mut self, now: Micros, session: u64, code: Code, wait_ms: u32);
 }
 
 impl<T: Default> GuestSessions for Sessions<T> {
@@ -80,11 +85,11 @@ impl<T: Default> GuestSessions for Sessions<T> {
         slot.is_some_and(|slot| self.offer(slot, &Raw(record)))
     }
 
-    fn end_guest(&mut self, now: Micros, session: u64, code: Code) {
+    fn end_guest(&mut self, now: Micros, session: u64, code: Code, wait_ms: u32) {
         let slot = self.table.find(session);
         let open = |slot: &u32| self.table.get(*slot).is_some_and(|peer| peer.data.is_open());
         if let Some(slot) = slot.filter(open) {
-            self.refuse(now, slot, code);
+            self.refuse_for(now, slot, code, wait_ms);
         }
     }
 }
@@ -106,7 +111,11 @@ impl<S: GuestSessions> Host for Hosted<'_, S> {
     }
 
     fn end(&mut self, session: u64, code: Code) {
-        self.sessions.end_guest(self.now, session, code);
+        self.end_for(session, code, if code.retry() { RETRY_MS } else { 0 });
+    }
+
+    fn end_for(&mut self, session: u64, code: Code, wait_ms: u32) {
+        self.sessions.end_guest(self.now, session, code, wait_ms);
     }
 }
 

@@ -56,6 +56,8 @@ pub const UNREAD_BYTES_MAX: usize = SESSIONS_MAX * 256;
 /// How long a refused session stays to deliver the reason: twice as long as a far client's log waits before it
 /// repeats.
 const LINGER: Micros = 1_000_000;
+/// A client that was refused for now comes back after this.
+pub(crate) const RETRY_MS: u32 = 1_000;
 /// First and longest wait of a client between attempts to open a session, unless its server announces others. Each
 /// wait is a random part of a limit that doubles.
 pub const BACKOFF_FIRST: Micros = 100_000;
@@ -766,6 +768,11 @@ impl<T: Default> Sessions<T> {
 
     /// Ends a session after telling its client why.
     pub fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
+        self.refuse_for(now, slot, code, if code.retry() { RETRY_MS } else { 0 });
+    }
+
+    /// Ends a session after telling why, and how long a next one would be refused.
+    pub fn refuse_for(&mut self, now: Micros, slot: u32, code: Code, retry_ms: u32) {
         let Some(peer) = self.table.get_mut(slot) else { return };
         match code {
             Code::BadCredential => self.counters.refused_credential += 1,
@@ -784,7 +791,7 @@ impl<T: Default> Sessions<T> {
         let refused = ControlRecord::Refused {
             request: 0,
             code,
-            retry_ms: if code.retry() { 1_000 } else { 0 },
+            retry_ms,
         };
         self.tell(slot, &refused);
         self.table.schedule(slot, Some(now + LINGER));

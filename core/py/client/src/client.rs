@@ -212,9 +212,12 @@ impl ClientEngine {
                 ClientEvent::Guest { .. } => continue,
                 ClientEvent::Ready { side, user } => ("ready", side as usize, user).into_pyobject(py)?,
                 ClientEvent::Leased { side, left_ms } => ("leased", side as usize, left_ms).into_pyobject(py)?,
-                ClientEvent::Down { side, reason, retry } => {
-                    ("down", side as usize, reason, retry).into_pyobject(py)?
-                }
+                ClientEvent::Down {
+                    side,
+                    reason,
+                    retry,
+                    wait_ms,
+                } => ("down", side as usize, reason, retry, wait_ms).into_pyobject(py)?,
                 ClientEvent::Differs {
                     side,
                     addr,

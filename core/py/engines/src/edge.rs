@@ -314,7 +314,7 @@ impl EdgeEngine {
 
     /// Answers a question of `authenticate` or `subscribe`.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None))]
+    #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None, takes_over = false))]
     fn answer(
         &mut self,
         question_id: u64,
@@ -325,6 +325,7 @@ impl EdgeEngine {
         token: u64,
         device: Option<&[u8]>,
         recipients: Option<&Recipients>,
+        takes_over: bool,
     ) -> PyResult<()> {
         let why = match denied {
             "expired" => EdgeRefusal::Expired,
@@ -348,7 +349,7 @@ impl EdgeEngine {
         running
             .driver
             .machine_mut()
-            .answer_question(now, question_id, said, &claims(device, recipients));
+            .answer_question(now, question_id, said, &claims(device, takes_over, recipients));
         running.driver.kick();
         Ok(())
     }

@@ -96,6 +96,11 @@ impl PresenceAccess {
         Ok(())
     }
 
+    /// How long a device that another one replaced has to wait, in us; None: it may come.
+    fn barred(&mut self, now: u64, user: u64, device_name: &str, takes_over: bool) -> PyResult<Option<u64>> {
+        Ok(self.0.barred(now, user, convert::device(device_name)?, takes_over))
+    }
+
     fn online(
         &mut self,
         now: u64,
@@ -138,7 +143,7 @@ impl PresenceAccess {
         frames(bytes, |message| match message {
             Message::Ask(ask) => access.ask(writer, &ask),
             Message::FullAsk(ask) => access.full_ask(now, writer, &ask),
-            Message::Supersede(one) => closings.extend(access.superseded(writer, &one)),
+            Message::Supersede(one) => closings.extend(access.superseded(now, writer, &one)),
             _ => {}
         })?;
         Ok(closings

@@ -9,9 +9,10 @@ use pyo3::prelude::*;
 pub struct Recipients(PresenceRecipients);
 
 /// What a credential says for presence and unicast, as their guests read it.
-pub fn claims(device: Option<&[u8]>, recipients: Option<&Recipients>) -> Vec<u8> {
+pub fn claims(device: Option<&[u8]>, takes_over: bool, recipients: Option<&Recipients>) -> Vec<u8> {
     let claims = Claims {
         device: device.unwrap_or_default().to_vec(),
+        takes_over,
         recipients: recipients.map(|known| known.0.clone()).unwrap_or_default(),
     };
     claims.to_bytes()

@@ -771,7 +771,7 @@ macro_rules! engine {
         #[pymethods]
         impl $name {
             #[allow(clippy::too_many_arguments)]
-            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None))]
+            #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None, takes_over = false))]
             fn answer(
                 &mut self,
                 question_id: u64,
@@ -782,6 +782,7 @@ macro_rules! engine {
                 token: u64,
                 device: Option<&[u8]>,
                 recipients: Option<&Recipients>,
+                takes_over: bool,
             ) -> PyResult<()> {
                 let why = Denied::ALL.into_iter().find(|known| known.code().name() == denied);
                 let why = why.ok_or_else(|| PyValueError::new_err(format!("{denied}: no reason to refuse a credential")))?;
@@ -796,7 +797,7 @@ macro_rules! engine {
                 };
                 let running = self.get_mut()?;
                 let said = user.map(admitted).ok_or(why);
-                running.driver.machine_mut().answer(now, question_id, said, &claims(device, recipients));
+                running.driver.machine_mut().answer(now, question_id, said, &claims(device, takes_over, recipients));
                 running.driver.kick();
                 Ok(())
             }

@@ -162,11 +162,13 @@ pub enum ClientEvent {
         side: Side,
         left_ms: u32,
     },
-    /// A session was lost and is being opened again, or was refused for good (`retry` is false).
+    /// A session was lost and is being opened again, or was refused for good (`retry` is false); `wait_ms`: a new client would be
+    /// refused for so long as well.
     Down {
         side: Side,
         reason: &'static str,
         retry: bool,
+        wait_ms: u32,
     },
     /// A server, which has proven its key, supports these protocol versions and none of ours. `release`: the
     /// server's; empty if it is older than version negotiation. The session's loss follows.
@@ -984,6 +986,7 @@ impl Client {
                 side,
                 reason: OTHER_VERSION,
                 retry,
+                wait_ms: 0,
             });
         }
     }
@@ -1063,6 +1066,7 @@ impl Client {
             side,
             reason,
             retry: true,
+            wait_ms: 0,
         });
     }
 
@@ -1299,6 +1303,7 @@ impl Client {
                             side,
                             reason: code.name(),
                             retry: false,
+                            wait_ms: retry_ms,
                         });
                     }
                 }

@@ -360,7 +360,7 @@ impl GuestSessions for EdgeSessions {
         true
     }
 
-    fn end_guest(&mut self, now: Micros, session: u64, code: Code) {
+    fn end_guest(&mut self, now: Micros, session: u64, code: Code, _wait_ms: u32) {
         if let Some(slot) = self.slot_of(session) {
             self.refuse(now, slot, code);
         }
