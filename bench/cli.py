@@ -599,6 +599,26 @@ def _sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     )
 
 
+@app.command(epilog="Example: muster bench tasks --quick")
+def tasks(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """No-op tasks a second, and from `send` to the handler; beside dramatiq."""
+    _run("tasks", _tasks, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _tasks(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import tasks as tasks_bench
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench,messages]") from None
+    return tasks_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench cache --quick")
 def cache(
     json: Json = False,

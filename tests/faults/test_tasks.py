@@ -51,7 +51,12 @@ def slow(number, seconds):
     return {"number": number}
 
 
-quick.every("nightly", "0 3 * * *", zone="Asia/Shanghai", number=-1)
+@tasks.handler("report")
+async def report(number):
+    note(f"report {number} {time.time_ns()}")
+
+
+report.every("nightly", "0 3 * * *", zone="Asia/Shanghai", number=-1)
 
 
 @tasks.handler("bad", lease_s=2)
@@ -201,23 +206,23 @@ async def test_a_worker_that_drains_finishes_what_runs_and_gives_back_the_rest(s
 
 async def test_a_recurring_task_waits_for_its_next_time_whatever_restarts(sites: Callable[[], Any]) -> None:
     with sites() as site:
-        site.topic("quick")
-        listed = ("topic", "recurring", "ls", "quick")
+        site.topic("report")
+        listed = ("topic", "recurring", "ls", "report")
         for _ in range(2):
-            worker = site.worker("--topics", "quick")
+            worker = site.worker("--topics", "report")
             await until_asked(lambda: len(said(site.instance, *listed)) == 1, PATIENT_S)
             worker.send_signal(signal.SIGTERM)
             await asyncio.to_thread(worker.wait, PATIENT_S)
             await site.instance.renew(site.instance.names("messages-admin")[0])
         (entry,) = said(site.instance, *listed)
         assert (entry["cron"], entry["zone"], entry["body"]) == ("0 3 * * *", "Asia/Shanghai", '{"number":-1}')
-        (waits,) = said(site.instance, "delay", "ls", "quick")["messages"]
+        (waits,) = said(site.instance, "delay", "ls", "report")["messages"]
         assert (waits["due_at"], waits["id"].startswith("nightly:")) == (entry["last"], True)
-        done = site.instance.ran("topic", "rm", "quick")
+        done = site.instance.ran("topic", "rm", "report")
         assert (done.returncode, b"recurring message nightly" in done.stderr) == (1, True)
-        assert site.instance.ran("topic", "recurring", "rm", "quick", "nightly").returncode == 0
-        assert site.states("quick")["pending"] == 0
-        wrong = site.instance.ran("topic", "recurring", "set", "quick", "x", "61 3 * * *")
+        assert site.instance.ran("topic", "recurring", "rm", "report", "nightly").returncode == 0
+        assert site.states("report")["pending"] == 0
+        wrong = site.instance.ran("topic", "recurring", "set", "report", "x", "61 3 * * *")
         assert (wrong.returncode, b"cron" in wrong.stderr) == (2, True)
 
 

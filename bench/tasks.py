@@ -1,0 +1,167 @@
+"""Tasks: no-op tasks a second by one worker and by two, and from `send` to the handler; beside dramatiq in the same rounds.
+
+The servers of both sync their log before they answer. Workers and the driver share the other core.
+"""
+
+import asyncio
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bench import pin, tasks_dramatiq
+from bench.child import Child, private_directory, python_environment
+from bench.delay_dramatiq import broker
+from bench.delay_faces import DurableRedis, Muster
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, interleave
+from bench.tasks_jobs import NOTE, NOTES
+from muster.messages import AsyncMessages, message
+from muster_server.systems.http import keys
+from muster_server.systems.http.system import KEYS
+
+GOAL: Final = "SITE-2"
+COUNT, COUNT_QUICK = 20_000, 4_000
+PROBES, PROBES_QUICK = 200, 50
+PROBE_S: Final = 0.02
+LEAD_S: Final = 2.0
+DONE_S: Final = 120.0
+BATCH: Final = 1_000
+AT_ONCE: Final = 8
+
+
+class Site(Muster):
+    """An instance with a topic whose messages are leased."""
+
+    def start(self) -> None:
+        """As `Face.start`."""
+        super().start()
+        scopes = {"send": "", "work": ""}
+        _, self.key = keys.create(self._folder / KEYS, "site", ("send:*", "work:*"), scopes)
+        self._command("topic", "create", "noop", "--callback", "pull:")
+        self.url = f"http://{self._address[0]}:{self._address[1]}"
+
+    def worker(self, number: int) -> Child:
+        """A worker process on the driver's core."""
+        argv = [sys.executable, "-m", "muster.work", "bench.tasks_jobs:tasks", "--at-once", str(AT_ONCE)]
+        environment = {"TASKS_URL": self.url, "TASKS_KEY": self.key, NOTES: str(self.directory / "notes")}
+        name = f"worker-{number}"
+        return Child(name, argv, core=pin.DRIVER_CORE, directory=self.directory,
+                     environment={**python_environment(), **environment})  # fmt: skip
+
+
+def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
+    """All of it. Raises `Missing` without a Redis."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(private_directory("tasks")))
+        count, probes = (COUNT_QUICK, PROBES_QUICK) if quick else (COUNT, PROBES)
+        site = Site(directory, 1)
+        stack.callback(site.stop)
+        site.start()
+        redis = DurableRedis(directory)
+        server = redis.start()
+        stack.callback(server.stop)
+        numbers = itertools.count()
+        entries = [
+            Entry("one worker", partial(_throughput, site, 1, count, numbers)),
+            Entry("two workers", partial(_throughput, site, 2, count, numbers)),
+            Entry("idle", partial(_idle, site, probes, numbers)),
+            Entry("dramatiq", partial(_dramatiq, redis, directory, count // 4)),
+        ]
+        results = interleave(entries, rounds, progress)
+    return tuple(_cases(results, quick=quick))
+
+
+def _throughput(site: Site, workers: int, count: int, numbers: Iterator[int]) -> Sample:
+    """Tasks that are all due at one moment, while workers wait for them."""
+
+    async def measured() -> float:
+        notes = _fresh(site.directory / "notes")
+        async with AsyncMessages(site.url, key=site.key) as messages:
+            at = time.time() + LEAD_S + count / 20_000
+            for _ in range(0, count, BATCH):
+                await messages.send_many("noop", [message({"sent_ns": 0}, at=at) for _ in range(min(BATCH, count))])
+            begun = await _noted(notes, count)
+        times = sorted(began for _, began in begun)
+        return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
+
+    children = [site.worker(next(numbers)) for _ in range(workers)]
+    try:
+        return Sample({"tasks a second": asyncio.run(measured())})
+    finally:
+        for child in children:
+            child.stop()
+
+
+def _idle(site: Site, probes: int, numbers: Iterator[int]) -> Sample:
+    """One task after another, from the call of `send` to the begin of its handler."""
+
+    async def measured() -> dict[str, float]:
+        notes = _fresh(site.directory / "notes")
+        async with AsyncMessages(site.url, key=site.key) as messages:
+            await messages.send("noop", {"sent_ns": 0})
+            await _noted(notes, 1)  # the worker is there
+            for _ in range(probes):
+                await messages.send("noop", {"sent_ns": time.monotonic_ns()})
+                await asyncio.sleep(PROBE_S)
+            begun = await _noted(notes, 1 + probes)
+        late = [(began - sent) / 1e6 for sent, began in begun if sent]
+        return {"send to handler, p50 ms": float(np.percentile(late, 50)), "p99 ms": float(np.percentile(late, 99))}
+
+    child = site.worker(next(numbers))
+    try:
+        return Sample(asyncio.run(measured()))
+    finally:
+        child.stop()
+
+
+def _dramatiq(redis: DurableRedis, directory: Path, count: int) -> Sample:
+    """The same number of no-ops by one process of dramatiq, which waits for them."""
+    redis.flush()
+    notes = _fresh(directory / "notes-dramatiq")
+    queue = broker(redis.port)
+    for _ in range(count):
+        tasks_dramatiq.send(queue, 0)
+    queue.close()
+    child = Child("dramatiq", [sys.executable, "-m", "bench.tasks_dramatiq", str(redis.port)], core=pin.DRIVER_CORE,
+                  directory=directory, environment={**python_environment(), NOTES: str(notes)})  # fmt: skip
+    try:
+        begun = asyncio.run(_noted(notes, count))
+    finally:
+        child.stop()
+    times = sorted(began for _, began in begun)
+    return Sample({"tasks a second": (len(times) - 1) / ((times[-1] - times[0]) / 1e9)})
+
+
+def _fresh(file: Path) -> Path:
+    file.write_bytes(b"")
+    return file
+
+
+async def _noted(file: Path, count: int) -> Sequence[tuple[int, int]]:
+    """The notes, once there are so many. Raises `TimeoutError`."""
+    async with asyncio.timeout(DONE_S):
+        while os.stat(file).st_size < count * NOTE.size:  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.02)
+    return list(NOTE.iter_unpack(file.read_bytes()))  # noqa: ASYNC240 - the driver does nothing else
+
+
+def _cases(results: Results, *, quick: bool) -> Iterator[Case]:
+    goals = {
+        "one worker": {"tasks a second": Goal(GOAL, ">=", 3_000)},
+        "two workers": {},
+        "idle": {"send to handler, p50 ms": Goal(GOAL, "<=", 3), "p99 ms": Goal(GOAL, "<=", 20)},
+        "dramatiq": {},
+    }
+    for entry, of in goals.items():
+        yield from Case.judged(results, entry, entry, of, quick=quick)
+    one, other = (results.series(entry, "tasks a second") for entry in ("one worker", "dramatiq"))
+    yield Case.compared("one worker, beside dramatiq", one, other)
