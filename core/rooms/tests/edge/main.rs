@@ -128,6 +128,7 @@ fn a_lost_owner_is_announced_once_and_the_next_messages_come() {
     world.subscribe(web, 2, r#""channel":"sports:final""#);
     world.publish("sports:final", b"1");
     world.publication(web);
+    world.pass(SECOND); // the publisher knows that it is numbered
     world.restart_broker(0);
     let end = world.wait(web, "the end", |message| message["push"]["unsubscribe"].is_object());
     assert_eq!(end["push"]["unsubscribe"]["code"], 2500);
