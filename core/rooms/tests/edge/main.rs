@@ -1,5 +1,7 @@
 //! An edge before a real router, broker and proxy: what a client of the Centrifuge client protocol sees of a room.
 
+#[cfg(feature = "planted")]
+mod planted;
 mod seeds;
 mod world;
 
@@ -388,4 +390,49 @@ fn a_drain_sends_clients_away_in_slices_and_refuses_new_ones() {
     assert!((5..=15).contains(&left(&world)), "{}", left(&world));
     world.pass_until("all have gone", |world| world.edge.members_drained());
     assert!(webs.iter().all(|web| world.webs[web].closed == Some(3001)));
+}
+
+#[test]
+fn a_pong_counts_for_what_was_written_before_its_ping_alone() {
+    let mut world = World::new(18);
+    world.grants.insert("other".into(), (8, muster_rooms::Rights::ALL));
+    let (first, second) = (world.connected("all"), world.connected("other"));
+    for web in [first, second] {
+        world.subscribe(web, 2, r#""channel":"sports:final""#);
+    }
+    world.webs.get_mut(&second).expect("a client").pongs = false;
+    for id in [3, 4] {
+        world.say(
+            first,
+            &format!(
+                r#"{{"id":{id},"rpc":{{"method":"muster.command","data":{{"room":"sports:final","data":{id},"expires":1}}}}}}"#
+            ),
+        );
+        let told = |message: &serde_json::Value| message["push"]["message"]["data"]["data"] == id;
+        world.wait(second, "the command", told);
+        if id == 4 {
+            world.say(second, "{}"); // the pong of the first ping
+        }
+        let outcome = world.reply(first, id)["rpc"]["data"].clone();
+        assert_eq!(outcome, json!({"outcome": "expired", "members": 1}), "{id}");
+        world.pass(2 * SECOND);
+    }
+}
+
+#[test]
+fn members_that_name_a_room_in_two_ways_or_by_a_number_each_get_their_own_frames() {
+    let mut world = World::new(19);
+    let (bare, full, number) = (world.connected("all"), world.connected("all"), world.connected("all"));
+    world.subscribe(bare, 2, r#""channel":"chat""#);
+    world.subscribe(full, 2, r#""channel":"default:chat""#);
+    let reply = world.subscribe(number, 2, r#""channel":"chat","flag":1"#);
+    let id = reply["subscribe"]["id"].clone();
+    assert!(id.is_u64(), "{reply}");
+    world.publish("chat", b"1");
+    let push = |world: &mut World, web: u32| {
+        world.wait(web, "a publication", |message| message["push"]["pub"].is_object())["push"].clone()
+    };
+    assert_eq!(push(&mut world, bare)["channel"], "chat");
+    assert_eq!(push(&mut world, full)["channel"], "default:chat");
+    assert_eq!(push(&mut world, number)["id"], id);
 }
