@@ -47,4 +47,8 @@ muster_planted::planted! {
     UntoldUncounted,
     /// A router without its peers' reports tells a broker that its knowledge is complete.
     PeersUnheard,
+    /// An edge says that a client got all that it missed, though messages between are lost.
+    RecoveredWithHole,
+    /// An edge builds one frame for members whatever form they take.
+    FormsMixed,
 }
