@@ -33,7 +33,7 @@ CRATES: Final = (
 )
 DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "transport": frozenset({"ahead", "planted"}),
-    "rooms": frozenset({"ahead", "planted", "transport"}),
+    "rooms": frozenset({"ahead", "edge", "planted", "tcp", "transport"}),
     "udp": frozenset({"ahead", "transport"}),
     "driver": frozenset({"ahead", "transport", "udp"}),
     "tcp": frozenset({"transport", "udp"}),

@@ -47,4 +47,8 @@ muster_planted::planted! {
     UntoldUncounted,
     /// A broker hears that it knows everything from a router that has not heard its peers.
     PeersUnheard,
+    /// An edge says that a client got all that it missed, though messages between are lost.
+    RecoveredWithHole,
+    /// An edge builds one frame for members whatever form they take.
+    FormsMixed,
 }

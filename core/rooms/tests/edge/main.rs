@@ -1,5 +1,8 @@
 //! An edge before a real router, broker and proxy: what a client of the Centrifuge client protocol sees of a room.
 
+#[cfg(feature = "planted")]
+mod planted;
+mod seeds;
 mod world;
 
 use serde_json::json;
@@ -90,4 +93,346 @@ fn a_client_that_comes_back_to_an_edge_that_is_new_gets_what_it_missed() {
     let reply = world.subscribe(web, 2, &rest);
     assert_eq!(reply["subscribe"]["recovered"], true, "{reply}");
     assert_eq!(reply["subscribe"]["publications"][0]["data"], 2);
+}
+
+#[test]
+fn who_cannot_have_all_that_it_missed_starts_at_the_head_and_is_told_so() {
+    let mut world = World::new(5);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    world.publish("sports:final", b"1");
+    assert_eq!(world.publication(web)["offset"], 1);
+    world.cut(web);
+    world.publish("sports:final", b"2");
+    world.pass(100 * MS);
+    // The owner dies with what it had, and so does the only edge that had it as well.
+    world.restart_broker(0);
+    world.restart_edge(Default::default());
+    world.pass(2 * SECOND);
+    let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":1"#);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, &rest);
+    assert_eq!(reply["subscribe"]["recovered"], serde_json::Value::Null, "{reply}");
+    assert_eq!(reply["subscribe"]["was_recovering"], true);
+    assert!(reply["subscribe"]["publications"].is_null());
+    assert_ne!(reply["subscribe"]["epoch"], json!(epoch));
+    let other = world.connected("all");
+    let reply = world.subscribe(other, 2, &format!(r#"{rest},"flag":2"#));
+    assert_eq!(reply["error"]["code"], 112, "{reply}");
+    assert!(world.edge.members_len() == 1, "it has no place in the room");
+}
+
+#[test]
+fn a_lost_owner_is_announced_once_and_the_next_messages_come() {
+    let mut world = World::new(6);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    world.publish("sports:final", b"1");
+    world.publication(web);
+    world.pass(SECOND); // the publisher knows that it is numbered
+    world.restart_broker(0);
+    let end = world.wait(web, "the end", |message| message["push"]["unsubscribe"].is_object());
+    assert_eq!(end["push"]["unsubscribe"]["code"], 2500);
+    assert_eq!(end["push"]["unsubscribe"]["reason"], "owner_lost");
+    let reply = world.subscribe(
+        web,
+        3,
+        r#""channel":"sports:final","recover":true,"epoch":"","offset":1"#,
+    );
+    assert!(reply["subscribe"].is_object(), "{reply}");
+    world.publish("sports:final", b"2");
+    assert_eq!(world.publication(web)["data"], 2);
+    world.pass(3 * SECOND);
+    assert!(world.webs[&web].messages.is_empty(), "{:?}", world.webs[&web].messages);
+}
+
+#[test]
+fn a_member_that_reads_too_slowly_hears_of_one_gap_once_its_socket_is_empty() {
+    let mut world = World::new(7);
+    let (slow, quick) = (world.connected("all"), world.connected("all"));
+    for web in [slow, quick] {
+        world.subscribe(web, 2, r#""channel":"sports:final""#);
+    }
+    world.webs.get_mut(&slow).expect("a client").stalled = true;
+    let text = format!("\"{}\"", "x".repeat(900));
+    let many = 6_000;
+    for _ in 0..many {
+        world.publish("sports:final", text.as_bytes());
+    }
+    world.pass(2 * SECOND);
+    let got = |world: &World, web: u32| {
+        let pushes = world.webs[&web].messages.iter();
+        pushes.filter(|message| message["push"]["pub"].is_object()).count()
+    };
+    assert_eq!(got(&world, quick), many, "others have all");
+    world.webs.get_mut(&slow).expect("a client").stalled = false;
+    let end = world.wait(slow, "the end", |message| message["push"]["unsubscribe"].is_object());
+    assert_eq!(end["push"]["unsubscribe"]["reason"], "slow");
+    let before = got(&world, slow);
+    assert!(before > 0 && before < many, "{before}");
+    world.pass(SECOND);
+    assert_eq!(got(&world, slow), before, "nothing passes the gap");
+    let (_, counters) = world.edge.edge_counters();
+    assert_eq!(counters.gaps_told, 1);
+}
+
+#[test]
+fn a_client_that_takes_nothing_for_long_is_cut_off_as_slow() {
+    let mut world = World::new(8);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let client = world.webs.get_mut(&web).expect("a client");
+    (client.stalled, client.window) = (true, 1_000);
+    let text = format!("\"{}\"", "x".repeat(900));
+    for _ in 0..10 {
+        world.publish("sports:final", text.as_bytes());
+    }
+    world.pass_until("its end", |world| world.webs[&web].gone);
+    let (_, counters) = world.edge.edge_counters();
+    assert_eq!(counters.ended_stalled, 1);
+    assert_eq!(world.edge.members_len(), 0);
+}
+
+#[test]
+fn nothing_of_a_channel_comes_behind_the_reply_to_unsubscribe() {
+    let mut world = World::new(9);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    world.say(web, r#"{"id":3,"unsubscribe":{"channel":"sports:final"}}"#);
+    world.reply(web, 3);
+    world.publish("sports:final", b"1");
+    world.pass(SECOND);
+    assert!(world.webs[&web].messages.is_empty());
+    assert_eq!(world.edge.members_len(), 0);
+}
+
+#[test]
+fn rights_are_looked_at_for_each_channel() {
+    let mut world = World::new(10);
+    world.grants.insert("reader".into(), (8, muster_rooms::Rights::READ));
+    let web = world.connected("reader");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    for (id, command) in [
+        (3, r#""publish":{"channel":"sports:final","data":1}"#),
+        (4, r#""history":{"channel":"sports:final","limit":10}"#),
+        (5, r#""presence":{"channel":"sports:final"}"#),
+        (
+            6,
+            r#""rpc":{"method":"muster.command","data":{"room":"sports:final","data":1}}"#,
+        ),
+    ] {
+        world.say(web, &format!(r#"{{"id":{id},{command}}}"#));
+        assert_eq!(world.reply(web, id)["error"]["code"], 103, "{command}");
+    }
+    let reply = world.subscribe(web, 7, r#""channel":"a:b:*""#);
+    assert_eq!(reply["error"]["code"], 107);
+}
+
+#[test]
+fn a_wrong_token_ends_the_session_for_good_and_an_expired_one_asks_for_another() {
+    let mut world = World::new(11);
+    let web = world.web(false);
+    world.say(web, r#"{"id":1,"connect":{"token":"wrong"}}"#);
+    world.pass_until("its end", |world| world.webs[&web].closed.is_some());
+    assert_eq!(world.webs[&web].closed, Some(3500));
+    let web = world.web(false);
+    world.say(web, r#"{"id":1,"connect":{"token":"expired"}}"#);
+    assert_eq!(world.reply(web, 1)["error"]["code"], 109);
+}
+
+#[test]
+fn history_is_read_without_a_place_in_the_room() {
+    let mut world = World::new(12);
+    let web = world.connected("all");
+    for number in 1..=20 {
+        world.publish("sports:final", number.to_string().as_bytes());
+    }
+    world.pass(200 * MS);
+    let ask = |world: &mut World, id: u64, rest: &str| {
+        world.say(
+            web,
+            &format!(r#"{{"id":{id},"history":{{"channel":"sports:final",{rest}}}}}"#),
+        );
+        let reply = world.reply(web, id)["history"].clone();
+        let offsets: Vec<u64> = reply["publications"]
+            .as_array()
+            .map(|all| {
+                all.iter()
+                    .map(|one| one["offset"].as_u64().expect("an offset"))
+                    .collect()
+            })
+            .unwrap_or_default();
+        (
+            offsets,
+            reply["epoch"].as_str().expect("an epoch").to_owned(),
+            reply["offset"].clone(),
+        )
+    };
+    let (offsets, epoch, top) = ask(&mut world, 2, r#""limit":0"#);
+    assert_eq!((offsets.len(), top), (0, json!(20)));
+    assert_eq!(ask(&mut world, 3, r#""limit":3,"reverse":true"#).0, [20, 19, 18]);
+    assert_eq!(ask(&mut world, 4, r#""limit":3"#).0, [1, 2, 3]);
+    assert_eq!(ask(&mut world, 5, r#""limit":-1"#).0.len(), 20);
+    let since = format!(r#""limit":2,"since":{{"offset":5,"epoch":"{epoch}"}}"#);
+    assert_eq!(ask(&mut world, 6, &since).0, [6, 7]);
+    assert_eq!(ask(&mut world, 7, &format!(r#"{since},"reverse":true"#)).0, [4, 3]);
+    assert_eq!(world.edge.members_len(), 0);
+    world.say(
+        web,
+        r#"{"id":8,"history":{"channel":"sports:final","limit":1,"since":{"offset":1,"epoch":"x"}}}"#,
+    );
+    assert_eq!(world.reply(web, 8)["error"]["code"], 112);
+}
+
+#[test]
+fn presence_names_the_users_of_a_room() {
+    let mut world = World::new(13);
+    world.grants.insert("other".into(), (8, muster_rooms::Rights::ALL));
+    let (first, second, same) = (
+        world.connected("all"),
+        world.connected("other"),
+        world.connected("other"),
+    );
+    for web in [first, second, same] {
+        world.subscribe(web, 2, r#""channel":"sports:final""#);
+    }
+    world.say(first, r#"{"id":3,"presence":{"channel":"sports:final"}}"#);
+    let reply = world.reply(first, 3);
+    let there = reply["presence"]["presence"].as_object().expect("clients");
+    assert_eq!(there.keys().collect::<Vec<_>>(), ["u7", "u8"]);
+    world.say(first, r#"{"id":4,"presence_stats":{"channel":"sports:final"}}"#);
+    let reply = world.reply(first, 4);
+    assert_eq!(reply["presence_stats"], json!({"num_clients": 3, "num_users": 2}));
+}
+
+#[test]
+fn a_command_counts_the_members_whose_pongs_prove_that_they_have_it() {
+    let mut world = World::new(14);
+    world.grants.insert("other".into(), (8, muster_rooms::Rights::ALL));
+    let (first, second) = (world.connected("all"), world.connected("other"));
+    for web in [first, second] {
+        world.subscribe(web, 2, r#""channel":"sports:final""#);
+    }
+    let command = |id: u64| {
+        format!(
+            r#"{{"id":{id},"rpc":{{"method":"muster.command","data":{{"room":"sports:final","data":{{"do":"it"}},"expires":1}}}}}}"#
+        )
+    };
+    world.say(first, &command(3));
+    let told = world.wait(second, "the command", |message| message["push"]["message"].is_object());
+    let told = &told["push"]["message"]["data"];
+    assert_eq!(
+        (&told["muster"], &told["data"]),
+        (&json!("command"), &json!({"do": "it"}))
+    );
+    assert_eq!(
+        world.reply(first, 3)["rpc"]["data"],
+        json!({"outcome": "delivered", "members": 2})
+    );
+    // A client that has it and answers no ping has not said so.
+    world.webs.get_mut(&second).expect("a client").pongs = false;
+    world.pass(2 * SECOND);
+    world.say(first, &command(4));
+    assert_eq!(
+        world.reply(first, 4)["rpc"]["data"],
+        json!({"outcome": "expired", "members": 1})
+    );
+}
+
+#[test]
+fn a_publication_that_is_no_json_comes_as_base64_with_a_tag() {
+    let mut world = World::new(15);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    world.publish("sports:final", &[0xff, 0x00, b'"', b'\n']);
+    let publication = world.publication(web);
+    assert_eq!(publication["data"], "/wAiCg==");
+    assert_eq!(publication["tags"]["encoding"], "base64");
+}
+
+#[test]
+fn a_message_of_many_chunks_comes_whole_and_recovery_goes_on_behind_it() {
+    let mut world = World::new(16);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    let text = format!("\"{}\"", "y".repeat(20_000));
+    world.publish("sports:final", text.as_bytes());
+    let publication = world.publication(web);
+    assert_eq!(publication["data"].as_str().map(str::len), Some(20_000));
+    let offset = publication["offset"].as_u64().expect("an offset");
+    assert!(offset > 1, "that of its last chunk");
+    world.cut(web);
+    world.publish("sports:final", text.as_bytes());
+    world.publish("sports:final", b"3");
+    world.pass(SECOND);
+    let web = world.connected("all");
+    let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":{offset}"#);
+    let reply = world.subscribe(web, 2, &rest);
+    assert_eq!(
+        reply["subscribe"]["recovered"], true,
+        "{}",
+        reply["subscribe"]["recovered"]
+    );
+    let publications = reply["subscribe"]["publications"].as_array().expect("some");
+    assert_eq!(publications.len(), 2);
+    assert_eq!(publications[1]["data"], 3);
+}
+
+#[test]
+fn a_drain_sends_clients_away_in_slices_and_refuses_new_ones() {
+    let mut world = World::new(17);
+    let webs: Vec<u32> = (0..20).map(|_| world.connected("all")).collect();
+    world.edge.drain_members(world.now);
+    world.pass(SECOND);
+    let left = |world: &World| webs.iter().filter(|web| world.webs[web].closed.is_none()).count();
+    assert!((5..=15).contains(&left(&world)), "{}", left(&world));
+    world.pass_until("all have gone", |world| world.edge.members_drained());
+    assert!(webs.iter().all(|web| world.webs[web].closed == Some(3001)));
+}
+
+#[test]
+fn a_pong_counts_for_what_was_written_before_its_ping_alone() {
+    let mut world = World::new(18);
+    world.grants.insert("other".into(), (8, muster_rooms::Rights::ALL));
+    let (first, second) = (world.connected("all"), world.connected("other"));
+    for web in [first, second] {
+        world.subscribe(web, 2, r#""channel":"sports:final""#);
+    }
+    world.webs.get_mut(&second).expect("a client").pongs = false;
+    for id in [3, 4] {
+        world.say(
+            first,
+            &format!(
+                r#"{{"id":{id},"rpc":{{"method":"muster.command","data":{{"room":"sports:final","data":{id},"expires":1}}}}}}"#
+            ),
+        );
+        let told = |message: &serde_json::Value| message["push"]["message"]["data"]["data"] == id;
+        world.wait(second, "the command", told);
+        if id == 4 {
+            world.say(second, "{}"); // the pong of the first ping
+        }
+        let outcome = world.reply(first, id)["rpc"]["data"].clone();
+        assert_eq!(outcome, json!({"outcome": "expired", "members": 1}), "{id}");
+        world.pass(2 * SECOND);
+    }
+}
+
+#[test]
+fn members_that_name_a_room_in_two_ways_or_by_a_number_each_get_their_own_frames() {
+    let mut world = World::new(19);
+    let (bare, full, number) = (world.connected("all"), world.connected("all"), world.connected("all"));
+    world.subscribe(bare, 2, r#""channel":"chat""#);
+    world.subscribe(full, 2, r#""channel":"default:chat""#);
+    let reply = world.subscribe(number, 2, r#""channel":"chat","flag":1"#);
+    let id = reply["subscribe"]["id"].clone();
+    assert!(id.is_u64(), "{reply}");
+    world.publish("chat", b"1");
+    let push = |world: &mut World, web: u32| {
+        world.wait(web, "a publication", |message| message["push"]["pub"].is_object())["push"].clone()
+    };
+    assert_eq!(push(&mut world, bare)["channel"], "chat");
+    assert_eq!(push(&mut world, full)["channel"], "default:chat");
+    assert_eq!(push(&mut world, number)["id"], id);
 }

@@ -85,7 +85,6 @@ struct Flying {
 /// A client by a stream.
 pub struct Web {
     pub stream: StreamId,
-    pub protobuf: bool,
     /// Bytes that the edge wrote and the client has not taken.
     pipe: VecDeque<u8>,
     pub window: usize,
@@ -496,7 +495,6 @@ impl World {
             slot,
             Web {
                 stream,
-                protobuf,
                 pipe: VecDeque::new(),
                 window: WINDOW,
                 blocked: false,

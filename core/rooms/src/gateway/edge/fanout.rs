@@ -34,6 +34,9 @@ impl Edge {
         for stream in std::mem::take(&mut self.sessions.proven) {
             outbox.proven(stream);
         }
+        for stream in std::mem::take(&mut self.sessions.aborts) {
+            outbox.abort(stream);
+        }
         for (stream, read) in std::mem::take(&mut self.sessions.reads) {
             outbox.read(stream, read);
         }

@@ -12,6 +12,7 @@ use muster_transport::KeyedState;
 use crate::command::SHARED_USER;
 use crate::gateway::room::Room;
 use crate::name::DEFAULT_NAMESPACE;
+use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry};
 use crate::wire::room::{FIRST, LAST};
 use crate::wire::GapReason;
@@ -48,9 +49,20 @@ pub(super) enum News {
     Another,
 }
 
+/// A room's key, a place, the number of a stream, and the rest of a form.
+type Key = (u32, u64, u8, u8);
+
+/// A frame that was built.
+struct Kept {
+    frame: Frame,
+    next: u64,
+    /// Nothing can be added to it any more.
+    whole: bool,
+}
+
 /// Built frames by (room, first place) and form.
 pub(super) struct Built {
-    index: HashMap<(u32, u64, u8, u8), (Frame, u64, bool), KeyedState>,
+    index: HashMap<Key, Kept, KeyedState>,
     bytes: usize,
     /// Frames that were built.
     pub built: u64,
@@ -181,12 +193,13 @@ impl Built {
     pub fn news(&mut self, room: &Room, arena: &Arena, number: i64, place: u64, form: Form) -> News {
         let head = room.ring.next();
         let encoding = u8::from(form.encoding == Encoding::Protobuf);
-        let shape = encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2;
+        let shape = match planted::is(Bug::FormsMixed) {
+            true => 0,
+            false => encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2,
+        };
         let key = (room.frames, place, form.stream, shape);
-        if let Some((frame, next, whole)) = self.index.get(&key) {
-            if *whole || *next >= head {
-                return News::Messages(frame.clone(), *next);
-            }
+        if let Some(kept) = self.index.get(&key).filter(|kept| kept.whole || kept.next >= head) {
+            return News::Messages(kept.frame.clone(), kept.next);
         }
         let (mut messages, mut bytes, mut next, mut full) = (Vec::new(), 0, place, false);
         while next < head {
@@ -224,15 +237,20 @@ impl Built {
         News::Messages(frame, next)
     }
 
-    fn keep(&mut self, key: (u32, u64, u8, u8), frame: &Frame, next: u64, full: bool) {
+    fn keep(&mut self, key: Key, frame: &Frame, next: u64, whole: bool) {
         let len = frame.bytes().len();
         if self.bytes + len > BYTES {
             self.index.clear();
             self.bytes = 0;
         }
         self.bytes += len;
-        if let Some((before, ..)) = self.index.insert(key, (frame.clone(), next, full)) {
-            self.bytes -= before.bytes().len();
+        let kept = Kept {
+            frame: frame.clone(),
+            next,
+            whole,
+        };
+        if let Some(before) = self.index.insert(key, kept) {
+            self.bytes -= before.frame.bytes().len();
         }
     }
 }

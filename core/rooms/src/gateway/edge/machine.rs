@@ -95,6 +95,7 @@ impl Edge {
             proven: Vec::new(),
             reads: Vec::new(),
             silent: Vec::new(),
+            aborts: Vec::new(),
             stirred: false,
             write: Write::default(),
             frames: Vec::new(),
@@ -238,12 +239,8 @@ impl Edge {
         self.sessions.stalls_at = blocked.then_some(now + STALLS_EVERY);
         for slot in stalled {
             self.sessions.counters.ended_stalled += 1;
-            self.sessions.disconnect(now, slot, Disconnect::SLOW, End::Lost);
             // Its socket takes no close frame either.
-            if let Some(conn) = self.sessions.conn_mut(slot) {
-                conn.blocked = None;
-            }
-            self.sessions.mark(slot);
+            self.sessions.abort(slot);
         }
         self.cleanup(now);
     }

@@ -224,6 +224,8 @@ pub struct EdgeSessions {
     proven: Vec<StreamId>,
     reads: Vec<(StreamId, bool)>,
     silent: Vec<StreamId>,
+    /// Streams that are to be reset.
+    aborts: Vec<StreamId>,
     /// Something came by a stream since links had a turn.
     stirred: bool,
     write: Write,
@@ -311,6 +313,16 @@ impl EdgeSessions {
         self.publishing.ended(session);
         self.questions.retain(|_, (asker, _)| *asker != session);
         self.gone.push(gone);
+    }
+
+    /// Resets a connection.
+    fn abort(&mut self, slot: u32) {
+        self.finish(slot, End::Lost);
+        if let Some(conn) = self.conns.get_mut(slot as usize).and_then(Option::take) {
+            self.aborts.push(conn.stream);
+            self.wheel.cancel(slot);
+            self.len -= 1;
+        }
     }
 
     /// Ends a connection, which hears why.
