@@ -23,7 +23,7 @@ clone() {
 serve() { # a hub with these options, and the server API in front of it
     "$hub" 127.0.0.1:8000 "$@" >/dev/null &
     started=$!
-    PYTHONPATH=$root/.tools/sdks/python .venv/bin/python tests/edge/server_api.py ws://127.0.0.1:8000/connection/websocket 8001 &
+    PYTHONPATH=$root/.tools/sdks/python .venv/bin/python tests/edge/programs/python/server_api.py ws://127.0.0.1:8000/connection/websocket 8001 &
     started="$started $!"
     sleep 1
 }
