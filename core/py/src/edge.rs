@@ -105,10 +105,12 @@ impl RoleMachine for Edge {
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
         self.arena().counters.each(&mut *each);
-        let (connections, members) = self.edge_counters();
-        connections.each(&mut |name, help, value| each(name, help, value));
-        members.each(&mut *each);
+        self.edge_counters().1.each(&mut *each);
         self.lodge().each_counter(each);
+    }
+
+    fn each_connection_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.edge_counters().0.each(each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {

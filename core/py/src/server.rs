@@ -58,6 +58,8 @@ pub trait RoleMachine: Machine + HasLinks + Sized {
     fn set_buffers(&mut self, bytes: &[u32]);
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
+    /// Counters of its clients' connections, where these are none of its sessions.
+    fn each_connection_counter(&self, _each: &mut dyn FnMut(&'static str, &'static str, u64)) {}
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
     /// How old messages were that came, and from which role they come.
     fn ages(&self) -> Option<(&Ages, Role)> {
@@ -478,6 +480,7 @@ impl<M: RoleMachine> Running<M> {
         };
         let machine = self.driver.machine();
         machine.each_counter(&mut |name, help, value| add("", name, help, value));
+        machine.each_connection_counter(&mut |name, help, value| add("connections_", name, help, value));
         self.beside
             .each_counter(&mut |name, help, value| add("tcp_", name, help, value));
         let links = machine.links();

@@ -157,6 +157,7 @@ fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
         (role::PROXY, role::BROKER) => &[LINK_ACK],
         (role::BROKER, role::PROXY) => &[LINK_PUBLISH, AGED_PUBLISH],
         (role::BROKER, role::GATEWAY) => &[LINK_REPAIR, CONSUMED],
+        (role::BROKER, role::EDGE) => &[LINK_REPAIR, CONSUMED, LINK_PUBLISH, AGED_PUBLISH],
         (Role::CLIENT, role::GATEWAY) => &[ROOM, AGED_MEMBER_ROOM, GAP, SKIP, HEADS, FrameKind::PATH_CHALLENGE],
         (Role::CLIENT, role::PROXY) => &[ACK, FrameKind::PATH_CHALLENGE],
         _ => &[],
@@ -164,7 +165,17 @@ fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
 }
 
 fn a_seal_gives_no_more_rights_than_the_role_has<M: Subject>() {
-    let mut rig = Rig::<M>::new();
+    gives_no_more_rights(Rig::<M>::new());
+}
+
+#[test]
+fn an_edge_may_publish_at_a_broker_and_do_what_a_gateway_may() {
+    let mut rig = Rig::<Broker>::new();
+    rig.link(40, role::EDGE);
+    gives_no_more_rights(rig);
+}
+
+fn gives_no_more_rights<M: Subject>(mut rig: Rig<M>) {
     let every = [
         FrameKind::STATUS,
         FrameKind::LOG,

@@ -113,9 +113,9 @@ fn who_cannot_have_all_that_it_missed_starts_at_the_head_and_is_told_so() {
     let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":1"#);
     let web = world.connected("all");
     let reply = world.subscribe(web, 2, &rest);
-    assert_eq!(reply["subscribe"]["recovered"], serde_json::Value::Null, "{reply}");
+    assert_ne!(reply["subscribe"]["recovered"], true, "{reply}");
     assert_eq!(reply["subscribe"]["was_recovering"], true);
-    assert!(reply["subscribe"]["publications"].is_null());
+    assert!(reply["subscribe"]["publications"].as_array().is_none_or(Vec::is_empty));
     assert_ne!(reply["subscribe"]["epoch"], json!(epoch));
     let other = world.connected("all");
     let reply = world.subscribe(other, 2, &format!(r#"{rest},"flag":2"#));

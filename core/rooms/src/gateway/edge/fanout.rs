@@ -14,7 +14,7 @@ use crate::gateway::members::Members;
 use crate::wire::GapReason;
 
 /// A step of a cursor that counts once so many frames have left.
-struct Step {
+pub(super) struct Step {
     frames: usize,
     sub: usize,
     next: u64,
@@ -95,7 +95,8 @@ impl Edge {
         if conn.blocked.is_some() {
             return; // it comes back when its socket has taken all
         }
-        let (mut steps, mut endings) = (Vec::new(), Vec::new());
+        let (mut steps, mut endings) = (std::mem::take(&mut sessions.steps), Vec::new());
+        steps.clear();
         let (mut bytes, mut paced, mut more) = (0, false, false);
         sessions.frames.clear();
         if !conn.over {
@@ -170,6 +171,7 @@ impl Edge {
                 joined.cursor = step.next;
             }
         }
+        sessions.steps = steps;
         if !write.is_empty() {
             outbox.send(conn.stream, &write.head, &write.shared, &write.tail);
         }

@@ -99,6 +99,7 @@ impl Edge {
             stirred: false,
             write: Write::default(),
             frames: Vec::new(),
+            steps: Vec::new(),
             asks: Vec::new(),
             namespaces: config.namespaces.iter().map(|kept| kept.namespace.clone()).collect(),
         };

@@ -230,6 +230,7 @@ pub struct EdgeSessions {
     stirred: bool,
     write: Write,
     frames: Vec<Frame>,
+    steps: Vec<fanout::Step>,
     asks: Vec<Ask>,
     /// Namespaces with settings, as brokers are told of them.
     namespaces: Vec<String>,
