@@ -95,6 +95,9 @@ class TokenAuthenticator:
     `send` may send; None: nobody sends here, whatever a token grants.
     """
 
+    expired: Denied = "bad_credential"
+    """The answer to a token whose time is over. Clients over UDP know one code for every credential that is not good."""
+
     def __init__(
         self,
         token: bytes,
@@ -141,7 +144,7 @@ class TokenAuthenticator:
         except NotYet:
             return "not_ready"
         except jwt.ExpiredSignatureError:  # after its signature was found right
-            return "expired"
+            return self.expired
         except Exception:  # untrusted bytes may raise any exception in the library; they are refused
             return "bad_credential"
         if not grant.has_any(self._opens) and not recipients:
@@ -265,17 +268,11 @@ def embedded(spec: Spec, right: Right | None, defaults: Patterns, sends: Sends |
         raise SpecError(f"presence.send: {error}") from None
 
 
-def answering(
-    engine: DoorEngine, authenticator: Authenticator, texts: Texts, *, tells_expired: bool = False
-) -> Handler:
-    """The handler of an engine's `authenticate` events. It remembers names of users that are text.
-
-    `tells_expired`: the engine knows `expired` as a reason. Clients over UDP know one code for every invalid credential.
-    """
+def answering(engine: DoorEngine, authenticator: Authenticator, texts: Texts) -> Handler:
+    """The handler of an engine's `authenticate` events. It remembers names of users that are text."""
 
     def authenticate(question: int, credential: bytes) -> None:
-        said = authenticator.authenticate(credential)
-        answer(engine, question, "bad_credential" if said == "expired" and not tells_expired else said, texts)
+        answer(engine, question, authenticator.authenticate(credential), texts)
 
     return authenticate
 

@@ -8,7 +8,8 @@
 # script serves the few routes of the server API that they call at 8001. Each SDK's output is in FOLDER/SDK.out.
 set -u
 . "$(dirname "$0")/words.sh"
-[ $# = 1 ] || { echo 'usage: scripts/sdks.sh FOLDER' >&2; exit 2; }
+words any "$@"
+case ${1:--} in -*) echo "$0: unknown word: ${1:-no folder}; see $0 --help" >&2; exit 2 ;; esac
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -22,7 +23,7 @@ clone() {
 serve() { # a hub with these options, and the server API in front of it
     "$hub" 127.0.0.1:8000 "$@" >/dev/null &
     started=$!
-    PYTHONPATH=$root/.tools/sdks/python .venv/bin/python tests/edge/server_api.py ws://127.0.0.1:8000/connection/websocket 8001 &
+    PYTHONPATH=$root/.tools/sdks/python .venv/bin/python tests/edge/programs/python/server_api.py ws://127.0.0.1:8000/connection/websocket 8001 &
     started="$started $!"
     sleep 1
 }

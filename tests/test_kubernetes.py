@@ -162,9 +162,10 @@ def addresses(settings: Config, role: str) -> dict[str, str]:
     if kind(role).process == "worker":
         assert getattr(section, "ask", settings.serve.admin) == settings.serve.admin
         return texts
-    if kind(role).process == "face":
+    if kind(role).serves:
         texts[role] = section.bind
         assert split_address(section.bind)[0] == ADDRESS, "the registry passes it on to others"
+    if not kind(role).linked:
         return texts
     texts["link"] = getattr(section, "link_bind", section.bind)
     assert split_address(texts["link"])[0] == ADDRESS

@@ -58,7 +58,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         answer(engine, question, authenticator.for_room(credential, room), texts)
 
     handlers: dict[str, Handler] = {
-        "authenticate": answering(engine, authenticator, texts, tells_expired=True),
+        "authenticate": answering(engine, authenticator, texts),
         "subscribe": authenticate_room,
     }
     return Role(

@@ -31,6 +31,8 @@ class EdgeAuthenticator(TokenAuthenticator):
     """As at gateways, with any right: a client that only publishes is one too. `anonymous`: the rights of a client without a
     token; empty: it is refused."""
 
+    expired: Denied = "expired"
+
     def __init__(
         self, token: bytes, trust: Trust = NOTHING, defaults: Patterns = (), anonymous: Sequence[str] = ()
     ) -> None:
