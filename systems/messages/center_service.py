@@ -32,8 +32,8 @@ from muster_server.systems.messages.schedule import (
     StoreError,
 )
 from muster_server.systems.messages.service import MessagesService, answering
-from muster_server.systems.messages.shapes import BACKLOG_MS, Found, Held, Holds, Join, Results, Scrubbed, Which
-from muster_server.systems.messages.system import Told
+from muster_server.systems.messages.shapes import BACKLOG_MS, Found, HeldTarget, Holds, Join, Results, Scrubbed, Which
+from muster_server.systems.messages.system import MessagesSettings
 from muster_server.systems.messages.topics import FILE as TOPICS
 from muster_server.systems.messages.topics import Topic, Topics
 
@@ -52,7 +52,7 @@ HELD_TOLD: Final = 100
 class CenterService(MessagesService):
     """The `plane.service.Service` of the center."""
 
-    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+    def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
         options = msgspec.convert(settings.options, CenterOptions)
         self._options = options
@@ -200,7 +200,7 @@ class CenterService(MessagesService):
     async def _holds(self, asked: Holds) -> None:
         self._center.holds(asked.incarnation, asked.held)
 
-    async def _state(self, topic: Topic) -> tuple[int, int, list[Held]]:
+    async def _state(self, topic: Topic) -> tuple[int, int, list[HeldTarget]]:
         """Number of overdue messages of a topic, ms since the oldest was due, and the targets that get nothing now."""
         count, oldest = self._overdue.get(topic.number, (0, 0))
         held = [each for each in self._center.held if _concerns(each, topic)]
@@ -320,7 +320,7 @@ def _place(message: Sequence[Any]) -> tuple[int, int]:
     return (time if state == "retry" else due_at), number
 
 
-def _concerns(held: Held, topic: Topic) -> bool:
+def _concerns(held: HeldTarget, topic: Topic) -> bool:
     """Whether a topic's messages wait for this target: its own, or an origin that cannot be reached."""
     if held.topic is not None:
         return held.topic == topic.number
@@ -330,7 +330,7 @@ def _concerns(held: Held, topic: Topic) -> bool:
     return held.url == f"{parts.scheme}://{host}:{port}"
 
 
-def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:
+def _schedule(settings: MessagesSettings, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:
     """The schedule that the configuration names. Raises `SpecError`."""
     history_ms, ahead_ms = options.history_hours * HOUR_MS, options.ahead_hours * HOUR_MS
     name = f"{settings.instance}.messages"
@@ -368,6 +368,6 @@ def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context
     return logged
 
 
-def build(spec: Spec, settings: Told, context: Context) -> CenterService:
+def build(spec: Spec, settings: MessagesSettings, context: Context) -> CenterService:
     """Make the center. Raises `SpecError`."""
     return CenterService(spec, settings, context)

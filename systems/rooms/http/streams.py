@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.front import Ongoing
 from muster_server.systems.http.streams import BEGIN, COMMENT, Send, goodbye
-from muster_server.systems.rooms.http.feeds import Feed, Known
+from muster_server.systems.rooms.http.feeds import Feed, Offsets
 
 
 class Streams(Protocol):
@@ -32,7 +32,7 @@ class Stream:
     """One event stream: a reader of a feed, and the reason of its end."""
 
     def __init__(
-        self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Known, stall_s: float
+        self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Offsets, stall_s: float
     ) -> None:
         self.feed = feed
         self._streams, self._caller, self._stall_s = streams, caller, stall_s
