@@ -58,7 +58,7 @@ READY_EACH_S: Final = 1.0
 """Additional seconds for each node: all start at once, on the available cores."""
 REGISTRY_S: Final = 2.0
 """Seconds that a start waits for the registry's numbers of partitions. If they come later, missing nodes start then."""
-_Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
+_PortRequest = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
 """Table for the address, its node, the key that configures it, and the requested host and port."""
 Started = Forked | Tenant
 Start = Callable[[str], Awaitable[Started]]
@@ -323,12 +323,12 @@ class Supervisor:
         """Its address for links; port 0 if it has none."""
         return self._links.get(seat) or (self._admins[seat][0], 0)
 
-    def _asked(self, new: Sequence[Seat]) -> list[_Asked]:
+    def _asked(self, new: Sequence[Seat]) -> list[_PortRequest]:
         """The requested address of each socket. Configured ports come first, so that no free port from the kernel is
         one of them."""
         return sorted(self._binds(new), key=lambda asked: asked[-1] == 0)
 
-    def _binds(self, new: Sequence[Seat]) -> Iterator[_Asked]:
+    def _binds(self, new: Sequence[Seat]) -> Iterator[_PortRequest]:
         for seat in new:
             section, of = self.config.role(seat.role), kind(seat.role)
             binds: list[tuple[dict[Seat, tuple[str, int]], str]] = []
@@ -605,8 +605,8 @@ class Supervisor:
             return [self._seated(seat) for seat in roster.seats]
         if not self.config.registry.url:
             raise UserError(
-                "nodes can be added and removed only with a registry, since without it none learns of the change: "
-                "muster up --registry embedded"
+                "nodes can be added and removed only with a registry, since without it the other nodes cannot learn "
+                "of the change: muster up --registry embedded"
             )
         if self._ending:
             raise UserError("the instance is ending", TRY_LATER)

@@ -54,7 +54,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _KeptNode:
     node: Node
     until: float
     enough: int
@@ -77,7 +77,7 @@ class View:
         self._counts: dict[str, Count] = {}
         self._good: dict[str, tuple[bytes, Node]] = {}
         self._present: dict[int, Node] = {}
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _KeptNode] = {}
         self._refused: dict[str, str] = {}
         self.refusals = 0
         """Refused values, counted once per cause."""
@@ -265,7 +265,7 @@ class View:
         suspect = {group for group, lost in missing.items() if 2 * lost > were[group]}
         kept = [node for node in gone if not suspect.isdisjoint(_groups(node))]
         for node in kept:
-            self._held[node.node] = _Held(node, now + self._hold_s, were[_groups(node)[-1]])
+            self._held[node.node] = _KeptNode(node, now + self._hold_s, were[_groups(node)[-1]])
         self.doubts += len(kept)
         if kept:
             self._log.warning(

@@ -19,7 +19,7 @@ from muster_server.plane.files import write_atomically
 from muster_server.plane.kinds import listed
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptRecord(msgspec.Struct, frozen=True):
     """A record of all nodes, and when it was read, in seconds since 1970."""
 
     at: float
@@ -36,16 +36,16 @@ def keep(url: str, record: Record) -> None:
     file = _file(url, os.environ)
     with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(file, msgspec.json.encode(Kept(time.time(), record)))
+        write_atomically(file, msgspec.json.encode(KeptRecord(time.time(), record)))
 
 
-def last(url: str) -> Kept | None:
+def last(url: str) -> KeptRecord | None:
     """The record that was stored last; None if there is none of this version, or if other users could have written it."""
     file = _file(url, os.environ)
     try:
         if foreign(file):
             return None
-        return msgspec.json.decode(file.read_bytes(), type=Kept)
+        return msgspec.json.decode(file.read_bytes(), type=KeptRecord)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -19,7 +19,7 @@ from muster_server.systems.fleet.schema import Order, Receipt, Result, SchemaErr
 
 Send = Callable[[str, bytes, int], None]
 """Sends (topic, payload, quality of service)."""
-Asked = Sequence[tuple[str, int]]
+RunClients = Sequence[tuple[str, int]]
 """Clients, and the epoch of each that is asked."""
 
 SEED_STEP: Final = 0x9E3779B97F4A7C15  # from a run's seed to that of its replacements
@@ -76,7 +76,7 @@ class Dispatcher:
         now_ms: int,
         name: RunName,
         order: bytes,
-        asked: Asked,
+        asked: RunClients,
         wanted: int,
         *,
         replaced: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ class Dispatcher:
         self._order(name, [client for client, _ in asked if client not in set(done)])
         self._end(ended)
 
-    def replaced(self, now_ms: int, name: RunName, asked: Asked) -> None:
+    def replaced(self, now_ms: int, name: RunName, asked: RunClients) -> None:
         """Ask these clients in place of the silent ones that `tick` returned."""
         self._live[name].epochs.update(asked)
         ended = self._runs.replaced(now_ms, name, [client for client, _ in asked])

@@ -68,7 +68,7 @@ AHEAD_SHOWN: Final = 20
 """Limit of clients with clocks ahead that the status lists."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class IndexState(msgspec.Struct, frozen=True):
     """The whole state of a node: the content of its file and of a copy."""
 
     clients: index.Snapshot
@@ -133,7 +133,7 @@ class IndexNode:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, known: Known | None) -> None:
+    def _begin(self, known: IndexState | None) -> None:
         """Start with a known state, or with an empty one."""
         fleet = self._fleet
         self._minutes = Minutes(0 if known is None else known.picks.minute)
@@ -261,15 +261,15 @@ class IndexNode:
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
-    def _known(self) -> Known:
+    def _known(self) -> IndexState:
         now = _now()
         holds = {
             run: [(until - now, numbers.astype("<u4").tobytes()) for until, numbers in held]
             for run, held in self._holds.items()
         }
-        return Known(self._index.snapshot(), self._picks.state(), self._epoch, holds)
+        return IndexState(self._index.snapshot(), self._picks.state(), self._epoch, holds)
 
-    def _keep(self, known: Known) -> None:
+    def _keep(self, known: IndexState) -> None:
         """Write the file atomically; without its file a node starts with the clients' own hellos."""
         beside = self._file.with_suffix(".new")
         try:
@@ -278,20 +278,20 @@ class IndexNode:
         except OSError as error:
             self._log.warning("cannot write the file", file=str(self._file), error=error.strerror)
 
-    def _file_knows(self) -> Known | None:
+    def _file_knows(self) -> IndexState | None:
         try:
-            return msgspec.msgpack.decode(self._file.read_bytes(), type=Known)
+            return msgspec.msgpack.decode(self._file.read_bytes(), type=IndexState)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             self._log.warning("starting without the file", file=str(self._file), error=str(error))
             return None
 
-    async def _other_knows(self) -> Known | None:
+    async def _other_knows(self) -> IndexState | None:
         for node in self._others():
             peer = Peer(node.client, self._key)
             try:
-                return msgspec.msgpack.decode(await peer.ask(Copy(), bytes, COPY_S), type=Known)
+                return msgspec.msgpack.decode(await peer.ask(Copy(), bytes, COPY_S), type=IndexState)
             except CallError as error:
                 self._log.info("no copy of a running index node", peer=node.node, peer_name=node.name, cause=str(error))
             finally:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Asked = tuple[str, int]
+RunClient = tuple[str, int]
 """A client and the epoch that is asked."""
 
 
@@ -52,7 +52,7 @@ class PickOne(msgspec.Struct, frozen=True, tag=True):
 
 
 class Picked(msgspec.Struct, frozen=True):
-    clients: list[Asked]
+    clients: list[RunClient]
     draw: Draw
     deck: str
     """The normal form of the selector."""

@@ -71,7 +71,7 @@ from muster_server.systems.fleet.records import (
 from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
 from muster_server.systems.fleet.schema import NAME, SchemaError
 from muster_server.systems.fleet.selector import SelectorError, parse
-from muster_server.systems.fleet.watching import WATCHED_MAX, Queue, Told, Watching
+from muster_server.systems.fleet.watching import WATCHED_MAX, Queue, SeenEvents, Watching
 from muster_server.systems.fleet.wheel import PICK_MAX, TASKS_MAX, Task, TaskError, Turn, Wheel, due
 
 ROLE: Final = "scheduler"
@@ -743,7 +743,7 @@ class Scheduler:
 
     def _watch(self, question: Watch) -> AsyncIterator[Event]:
         async def events() -> AsyncIterator[Event]:
-            leading, told = self._lead_or_refuse(), Told()
+            leading, told = self._lead_or_refuse(), SeenEvents()
             run = (await self._run_of(question.run)).name
             if leading.watching.full:
                 raise CallError("busy", f"too many watched runs (limit {WATCHED_MAX})")

@@ -71,7 +71,7 @@ class Watching:
             self.over(run)
 
 
-class Told:
+class SeenEvents:
     """The events that a watcher has: events that come again, after a copy of the past, are recognised."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.options import LikesOptions
-from muster_server.systems.likes.records import Kept, Row, User
+from muster_server.systems.likes.records import Row, StoredState, User
 
 ROWS: Final = 500
 ROW_BYTES: Final = 1 << 20
@@ -32,7 +32,7 @@ class Store(Protocol):
 
     where: str
 
-    async def load(self) -> Kept:
+    async def load(self) -> StoredState:
         """The content of the database."""
 
     async def claim(self, epoch: int) -> None:
@@ -63,7 +63,7 @@ class Behind:
         store: Store,
         options: LikesOptions,
         log: structlog.typing.FilteringBoundLogger,
-        kept: Kept | None,
+        kept: StoredState | None,
     ) -> None:
         self._engine, self._store, self._options = engine, store, options
         self._log = log.bind(database=store.where.partition(":")[0])
@@ -144,14 +144,14 @@ class Behind:
         self.passes += 1
         self._since = began
 
-    async def _write_users(self, kept: Kept) -> Kept:
+    async def _write_users(self, kept: StoredState) -> StoredState:
         """Written before the rows that use their dense ids."""
         while new := self._engine.users(kept.users, USERS):
             await self._store.write_users(new, kept.users + len(new))
             kept = self._kept = replace(kept, users=kept.users + len(new))
         return kept
 
-    async def _keep_snapshot(self, kept: Kept) -> None:
+    async def _keep_snapshot(self, kept: StoredState) -> None:
         offset = self._engine.begin_snapshot()
         parts: list[bytes] = []
         while part := self._engine.snapshot_part(SLICE_BYTES):
@@ -171,7 +171,7 @@ class Behind:
 
     def status(self) -> dict[str, Any]:
         """The state for `/api/v1/status`."""
-        kept = self._kept or Kept()
+        kept = self._kept or StoredState()
         return {
             "url": self._store.where,
             "connected": self._claimed and not self.error,
@@ -201,7 +201,7 @@ class Behind:
 
     def gauges(self) -> list[Figure]:
         """As `Service.gauges`."""
-        kept = self._kept or Kept()
+        kept = self._kept or StoredState()
         return [
             ("likes_items_behind", "Items that changed since they were written behind", self._engine.dirty()),
             ("likes_seconds_behind", "Age of the last successful pass while items wait", self.behind_s),

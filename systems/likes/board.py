@@ -36,7 +36,7 @@ AGAIN_S: Final = 0.02
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+class PartitionOwner(msgspec.Struct, frozen=True, omit_defaults=True):
     """A partition: its owner, and the owner's address for clients; port 0: it was never served."""
 
     owner: str = ""
@@ -52,10 +52,10 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether its owner serves it."""
         return bool(self.port) and not self.former
 
-    def given_to(self, owner: str) -> "Part":
+    def given_to(self, owner: str) -> "PartitionOwner":
         """The same partition with the next owner, or without one."""
         epoch = later(self.epoch) if owner else self.epoch
-        return Part(owner, epoch, self.host, self.port, former=bool(self.port))
+        return PartitionOwner(owner, epoch, self.host, self.port, former=bool(self.port))
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,7 +73,7 @@ class Table(msgspec.Struct, frozen=True):
     """All partitions, and the name of the folder of their logs; empty: Kafka."""
 
     place: str
-    parts: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=PARTITIONS_MAX)]
+    parts: Annotated[list[PartitionOwner], msgspec.Meta(min_length=1, max_length=PARTITIONS_MAX)]
 
 
 class Evicted(Exception):
@@ -86,7 +86,7 @@ class Mismatch(Exception):
 
 _TABLE: Final = msgspec.json.Decoder(Table)
 _MEMBER: Final = msgspec.json.Decoder(Member)
-Edit = Callable[[list[Part]], bool]
+Edit = Callable[[list[PartitionOwner]], bool]
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Board:
     def __init__(self, tree: Tree, instance: str, name: str, me: Member, empty: Table) -> None:
         """`empty`: the table for an instance that has none yet."""
         self.name, self.me, self.lease = name, me, Lease()
-        self.table: Sequence[Part] = empty.parts
+        self.table: Sequence[PartitionOwner] = empty.parts
         self.version = 0
         """The version of the table."""
         self.members: Mapping[str, Member] = {}

@@ -14,7 +14,7 @@ import structlog
 
 from muster_server._engines import LikesEngine
 from muster_server.control.registry.tree import TreeError
-from muster_server.systems.likes.board import Board, Evicted, Part
+from muster_server.systems.likes.board import Board, Evicted, PartitionOwner
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.means import Means, Mine
 from muster_server.systems.likes.partition import Partition
@@ -33,7 +33,7 @@ FIXED: Final = 100
 
 
 @dataclass(slots=True)
-class Held:
+class ServedPartition:
     """A partition that is served here."""
 
     served: Served
@@ -50,7 +50,7 @@ class Holdings:
     def __init__(
         self, means: Means, number: int, bind: tuple[str, int], host: str, fixed: int, stir: Callable[[], None]
     ) -> None:
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, ServedPartition] = {}
         self.moved = self.taken = self.lost = 0
         """Numbers of partitions handed over, opened, and lost to others."""
         self.trouble: dict[int, str] = {}
@@ -61,7 +61,7 @@ class Holdings:
         self._partitions = means.settings.partitions
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._going: dict[int, asyncio.Task[None]] = {}
-        self._parting: list[Held] = []
+        self._parting: list[ServedPartition] = []
         """Partitions that are not served any more, until their clients have disconnected."""
         self._ending = set[asyncio.Task[None]]()
         self._room = asyncio.Semaphore(OPENINGS)
@@ -126,7 +126,7 @@ class Holdings:
         except BaseException:
             await self._shut(served, opened)
             raise
-        self.held[partition] = Held(served, epoch, self._host, port)
+        self.held[partition] = ServedPartition(served, epoch, self._host, port)
         self.taken += 1
         offset = served.engine.offset()
         self._log.info("serves a partition", partition=partition, port=port, epoch=epoch, offset=offset)
@@ -154,7 +154,7 @@ class Holdings:
     async def _renew(board: Board, partition: int, epoch: int) -> None:
         """Take a new epoch, because a log accepts each epoch once."""
 
-        def edit(parts: list[Part]) -> bool:
+        def edit(parts: list[PartitionOwner]) -> bool:
             mine = parts[partition].owner == board.name and parts[partition].epoch == epoch
             if mine:
                 parts[partition] = parts[partition].given_to(board.name)
@@ -178,7 +178,7 @@ class Holdings:
         held = self._parts_from(partition)
         self._go(partition, self._drop(partition, held))
 
-    def _parts_from(self, partition: int) -> Held:
+    def _parts_from(self, partition: int) -> ServedPartition:
         held = self.held.pop(partition)
         self._parting.append(held)
         return held
@@ -191,11 +191,11 @@ class Holdings:
         self._going.pop(partition, None)
         self._stir()
 
-    async def _hand_over(self, board: Board, partition: int, held: Held, target: str) -> None:
+    async def _hand_over(self, board: Board, partition: int, held: ServedPartition, target: str) -> None:
         whole = await held.served.give_up(lost=False)
         self._means.tell_no_more(self._keys(partition))
 
-        def edit(parts: list[Part]) -> bool:
+        def edit(parts: list[PartitionOwner]) -> bool:
             mine = parts[partition].owner == board.name and parts[partition].epoch == held.epoch
             if mine:
                 parts[partition] = parts[partition].given_to(target)
@@ -212,20 +212,20 @@ class Holdings:
         self._log.info("handed a partition over", partition=partition, to=target)
         self._send_away(partition, held, whole)
 
-    async def _drop(self, partition: int, held: Held) -> None:
+    async def _drop(self, partition: int, held: ServedPartition) -> None:
         self._log.warning("another node owns a partition that was served here", partition=partition)
         whole = await held.served.give_up(lost=True)
         self._means.tell_no_more(self._keys(partition))
         self._send_away(partition, held, whole)
 
-    def _send_away(self, partition: int, held: Held, whole: bool) -> None:
+    def _send_away(self, partition: int, held: ServedPartition, whole: bool) -> None:
         if whole:
             self._task(self._follow(partition, held))
         else:
             self._parting.remove(held)
             held.served.close()
 
-    async def _follow(self, partition: int, held: Held) -> None:
+    async def _follow(self, partition: int, held: ServedPartition) -> None:
         """Let clients wait until the next owner serves, and send them there."""
         try:
             async with asyncio.timeout(HOLD_S):
@@ -242,13 +242,13 @@ class Holdings:
             self._parting.remove(held)
             held.served.close()
 
-    def _is_elsewhere(self, partition: int, held: Held) -> bool:
+    def _is_elsewhere(self, partition: int, held: ServedPartition) -> bool:
         name = _id("partition", partition)
         return any(node[0] == name and node[1:3] != (held.host, held.port) for node in self._told[0])
 
     # --- slots for clients ---------------------------------------------------------------------------------------
 
-    def tell(self, parts: Sequence[Part], doors: Mapping[int, tuple[str, int]], version: int) -> None:
+    def tell(self, parts: Sequence[PartitionOwner], doors: Mapping[int, tuple[str, int]], version: int) -> None:
         """Tell all clients which node has which slots: the partitions open here, and for the others the table.
 
         A partition that was never served gets the door's address: no slot may lack an owner, because clients that find
@@ -257,7 +257,7 @@ class Holdings:
         nodes: list[Node] = []
         never: list[tuple[int, int]] = []
         for partition in range(self._partitions):
-            part, held = parts[partition] if parts else Part(), self.held.get(partition)
+            part, held = parts[partition] if parts else PartitionOwner(), self.held.get(partition)
             host, port = (part.host, part.port) if held is None else (held.host, held.port)
             slots = slots_of(partition, self._partitions)
             if port:

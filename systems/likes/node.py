@@ -18,7 +18,7 @@ from muster_server.control.registry.tree import NodeExists, Tree, TreeError
 from muster_server.plane.service import Context, Figure, Service
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.likes import service
-from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, Part, Table
+from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, PartitionOwner, Table
 from muster_server.systems.likes.holdings import Holdings
 from muster_server.systems.likes.lease import now_s
 from muster_server.systems.likes.means import Means, passwords
@@ -145,7 +145,7 @@ class LikesNode:
         while True:
             self._lives += 1
             name = f"{self._spec.node}.{self._spec.epoch}.{self._lives}"
-            empty = Table(self._place, [Part()] * self._settings.partitions)
+            empty = Table(self._place, [PartitionOwner()] * self._settings.partitions)
             board = Board(board_tree, self._settings.instance, name, me, empty)
             try:
                 await board.join()
@@ -222,12 +222,12 @@ class LikesNode:
         """Record the addresses of served partitions, and give back those whose log failed."""
         held = dict(holdings.held)
 
-        def edit(parts: list[Part]) -> bool:
+        def edit(parts: list[PartitionOwner]) -> bool:
             before = list(parts)
             for partition, here in held.items():
                 if (parts[partition].owner, parts[partition].epoch) != (board.name, here.epoch):
                     continue
-                serves = Part(board.name, here.epoch, here.host, here.port)
+                serves = PartitionOwner(board.name, here.epoch, here.host, here.port)
                 parts[partition] = parts[partition].given_to("") if here.served.failed else serves
             return parts != before
 
@@ -251,7 +251,7 @@ class LikesNode:
             if name == board.name and not board.owner(partition) and not holdings.has(partition)
         ]
 
-        def edit(parts: list[Part]) -> bool:
+        def edit(parts: list[PartitionOwner]) -> bool:
             mine = [partition for partition in free if parts[partition] == seen[partition]]
             for partition in mine:
                 parts[partition] = parts[partition].given_to(board.name)

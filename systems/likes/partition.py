@@ -18,7 +18,7 @@ from muster_server.plane.log import Beyond, LogError, Logs, Trimmed
 from muster_server.systems.likes.behind import Behind, Store
 from muster_server.systems.likes.logged import Logged, replayed
 from muster_server.systems.likes.options import LikesSettings
-from muster_server.systems.likes.records import Kept
+from muster_server.systems.likes.records import StoredState
 
 AGAIN_S: Final = 1.0
 WAYS_OUT: Final = (
@@ -64,7 +64,7 @@ async def opened(
     """
     folder, options = folder_of(settings, number), settings.options
 
-    async def engine(kept: Kept, begin: int) -> LikesEngine:
+    async def engine(kept: StoredState, begin: int) -> LikesEngine:
         return await asyncio.to_thread(
             LikesEngine,
             folder=str(folder),
@@ -86,7 +86,7 @@ async def opened(
             if not tried:
                 tried = True
                 with contextlib.suppress(LookupError):  # it was trimmed: only the database has the first records
-                    made = await engine(Kept(), 0)
+                    made = await engine(StoredState(), 0)
                     if made.offset():
                         log.warning("starting without the database: the log has all records", reason=str(error))
                         return Partition(made, Behind(made, store, options, log, None))
@@ -122,7 +122,7 @@ async def opened_elsewhere(
     except LogError as error:
         raise OSError(f"likes.log: {error}") from None
 
-    async def engine(kept: Kept, begin: int) -> LikesEngine:
+    async def engine(kept: StoredState, begin: int) -> LikesEngine:
         made = await asyncio.to_thread(
             LikesEngine,
             folder=None,
@@ -169,13 +169,13 @@ class _Waits:
 
 
 async def _restored(
-    engine: Callable[[Kept, int], Awaitable[LikesEngine]],
-    kept: Kept,
+    engine: Callable[[StoredState, int], Awaitable[LikesEngine]],
+    kept: StoredState,
     store: Store,
     where: str,
     log: structlog.typing.FilteringBoundLogger,
     ways_out: str = WAYS_OUT,
-) -> tuple[LikesEngine, Kept]:
+) -> tuple[LikesEngine, StoredState]:
     """The engine of the newest intact snapshot, with the log's records after it.
 
     Raises `DatabaseError`, and `OSError` if the log lacks records that the database proves.

@@ -9,7 +9,7 @@ User = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredState:
     """The database's state of one log."""
 
     offset: int = 0

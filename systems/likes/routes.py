@@ -27,7 +27,7 @@ NOT_DONE: Final = (MovedError, TryAgainError, ClusterDownError)
 ALONE: Final = "cluster support disabled"
 NOT_WHOLE: Final = "CLUSTERDOWN some partitions do not answer now; try again later"
 Address = tuple[str, int]
-Part = tuple[int, int, Address]
+SlotRange = tuple[int, int, Address]
 """The first and the last slot, and the address of their node."""
 Command = Sequence[Any]
 
@@ -38,7 +38,7 @@ class Routes:
     def __init__(self, reach: Reach, connections: int) -> None:
         self._reach, self._connections = reach, connections
         self._clients: dict[Address, Redis] = {}
-        self._slots: list[Part] | None = None
+        self._slots: list[SlotRange] | None = None
         """The table of slots; None: unknown."""
         self._alone = False
         self._looking = asyncio.Lock()
@@ -146,7 +146,7 @@ class Routes:
             )
         return self._clients[address]
 
-    async def _table(self) -> list[Part]:
+    async def _table(self) -> list[SlotRange]:
         if self._slots is None:
             await self._look(first=True)
         assert self._slots is not None
@@ -180,7 +180,7 @@ class Routes:
         raise translated(failed)
 
 
-def _whole(parts: Sequence[Part], said: Sequence[Sequence[Any]]) -> bool:
+def _whole(parts: Sequence[SlotRange], said: Sequence[Sequence[Any]]) -> bool:
     """Whether each slot is in one part, and each part's node confirms it: an address may belong to another part by now."""
     next_slot = 0
     for first, last, _ in sorted(parts):
@@ -192,7 +192,7 @@ def _whole(parts: Sequence[Part], said: Sequence[Sequence[Any]]) -> bool:
     return done and next_slot == SLOTS and len(names) == len(parts)
 
 
-def _parsed(said: Any) -> list[Part]:
+def _parsed(said: Any) -> list[SlotRange]:
     """Parse Redis's answer, or the library's form of it."""
     if isinstance(said, dict):
         return [(first, last, (_text(of["primary"][0]), of["primary"][1])) for (first, last), of in said.items()]

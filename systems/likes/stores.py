@@ -20,7 +20,7 @@ from muster_server.plane.kind import Around
 from muster_server.plane.stores import Report, Store, locked, put_aside, sqlite_faults, sqlite_saved
 from muster_server.systems.likes.options import LikesSettings, settle
 from muster_server.systems.likes.partition import folder_of
-from muster_server.systems.likes.records import Kept
+from muster_server.systems.likes.records import StoredState
 
 if TYPE_CHECKING:  # imported only when a database is used
     from muster_server.systems.likes.database.store import SqlStore
@@ -184,7 +184,7 @@ class LikesStore:
             await store.close()
 
 
-async def _snapshots(store: "SqlStore", kept: Kept) -> list[tuple[int, bytes]]:
+async def _snapshots(store: "SqlStore", kept: StoredState) -> list[tuple[int, bytes]]:
     """Snapshots, the newest first; one with missing parts is empty."""
     found = [(kept.snapshot_offset, kept.snapshot or b"")] if kept.snapshot_offset else []
     if former := await store.former(kept.snapshot_offset):

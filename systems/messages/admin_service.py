@@ -28,7 +28,7 @@ from muster_server.systems.messages.shapes import (
     Dead,
     DeadPage,
     Found,
-    Held,
+    HeldTarget,
     Listed,
     Numbers,
     Query,
@@ -40,7 +40,7 @@ from muster_server.systems.messages.shapes import (
     TopicState,
     Which,
 )
-from muster_server.systems.messages.system import CENTER, Told
+from muster_server.systems.messages.system import CENTER, MessagesSettings
 from muster_server.systems.messages.topics import FILE, Book, NewTopic, Topic, TopicChange, TopicError, TopicsFile
 
 LIMIT_MAX: Final = 1_000
@@ -52,7 +52,7 @@ RECURRING_DAYS_MAX: Final = 3_660
 class AdminService(MessagesService):
     """The `plane.service.Service` of the admin."""
 
-    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+    def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         options = msgspec.convert(settings.options, AdminOptions)
         self._file = TopicsFile(Path(settings.topics), options.topics_max, frozenset(settings.targets))
         self._topics_file = Path(settings.topics) / FILE
@@ -190,9 +190,9 @@ class AdminService(MessagesService):
         overdue, overdue_ms, held = await self._state(topic)
         return TopicState(topic=topic, pending=pending, dead=dead, overdue=overdue, overdue_ms=overdue_ms, held=held)
 
-    async def _state(self, topic: Topic) -> tuple[int, int, list[Held]]:
-        state: tuple[int, int, list[Held]]
-        state = await self._asked(self._link.ask("state", topic, tuple[int, int, list[Held]]))
+    async def _state(self, topic: Topic) -> tuple[int, int, list[HeldTarget]]:
+        state: tuple[int, int, list[HeldTarget]]
+        state = await self._asked(self._link.ask("state", topic, tuple[int, int, list[HeldTarget]]))
         return state
 
     async def _topics(self, _: None) -> list[Topic]:
@@ -334,6 +334,6 @@ def _after(text: str) -> tuple[int, int] | None:
     return after
 
 
-def build(spec: Spec, settings: Told, context: Context) -> AdminService:
+def build(spec: Spec, settings: MessagesSettings, context: Context) -> AdminService:
     """Make the admin. Raises `SpecError`."""
     return AdminService(spec, settings, context)

@@ -26,7 +26,7 @@ from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
 from muster_server.systems.messages.leases import Leases
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
-from muster_server.systems.messages.shapes import Fire, Held, Result
+from muster_server.systems.messages.shapes import Fire, HeldTarget, Result
 from muster_server.systems.messages.topics import Topic, Topics
 
 OVERDUE_MS: Final = 5_000
@@ -66,7 +66,7 @@ class Session:
         """By topic: number of due messages that it may still take."""
         self.claims = _engines.ClaimLedger()
         """The claims of the messages that it holds."""
-        self.held: Sequence[Held] = ()
+        self.held: Sequence[HeldTarget] = ()
         """Targets to which it makes no callbacks now."""
         self.outbox: deque[bytes] = deque()
         """Arrays of `Fire`."""
@@ -384,16 +384,16 @@ class Center:
             self._soon()
         return said
 
-    def holds(self, incarnation: int, held: Sequence[Held]) -> None:
+    def holds(self, incarnation: int, held: Sequence[HeldTarget]) -> None:
         """A worker reports the targets that get nothing now."""
         session = self._sessions.get(incarnation)
         if session is not None:
             session.held = held
 
     @property
-    def held(self) -> Sequence[Held]:
+    def held(self) -> Sequence[HeldTarget]:
         """Targets to which some worker makes no callbacks now, each once, with the latest end."""
-        found: dict[tuple[int | None, str, str], Held] = {}
+        found: dict[tuple[int | None, str, str], HeldTarget] = {}
         for session in self._sessions.values():
             for each in session.held:
                 name = each.topic, each.url, each.why

@@ -38,7 +38,7 @@ from muster_server.systems.messages.shapes import (
     BACKLOG_MS,
     Fire,
     Found,
-    Held,
+    HeldTarget,
     Holds,
     Join,
     Result,
@@ -46,7 +46,7 @@ from muster_server.systems.messages.shapes import (
     Scrubbed,
     Which,
 )
-from muster_server.systems.messages.system import Told
+from muster_server.systems.messages.system import MessagesSettings
 from muster_server.systems.messages.topics import FILE as TOPICS
 from muster_server.systems.messages.topics import Topic, Topics
 
@@ -65,7 +65,7 @@ HELD_TOLD: Final = 100
 class CenterService(MessagesService):
     """The `plane.service.Service` of the center."""
 
-    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+    def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
         options = msgspec.convert(settings.options, CenterOptions)
         self._options = options
@@ -216,7 +216,7 @@ class CenterService(MessagesService):
     async def _holds(self, asked: Holds) -> None:
         self._center.holds(asked.incarnation, asked.held)
 
-    async def _state(self, topic: Topic) -> tuple[int, int, list[Held]]:
+    async def _state(self, topic: Topic) -> tuple[int, int, list[HeldTarget]]:
         """Number of overdue messages of a topic, ms since the oldest was due, and the targets that get nothing now."""
         count, oldest = self._overdue.get(topic.number, (0, 0))
         held = [each for each in self._center.held if _concerns(each, topic)]
@@ -360,7 +360,7 @@ def _place(message: Sequence[Any]) -> tuple[int, int]:
     return (time if state == "retry" else due_at), number
 
 
-def _concerns(held: Held, topic: Topic) -> bool:
+def _concerns(held: HeldTarget, topic: Topic) -> bool:
     """Whether a topic's messages wait for this target: its own, or an origin that cannot be reached."""
     if held.topic is not None:
         return held.topic == topic.number
@@ -370,7 +370,7 @@ def _concerns(held: Held, topic: Topic) -> bool:
     return held.url == f"{parts.scheme}://{host}:{port}"
 
 
-def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:
+def _schedule(settings: MessagesSettings, options: CenterOptions, on_fires: OnFires, context: Context) -> Schedule:
     """The schedule that the configuration names. Raises `SpecError`."""
     history_ms, ahead_ms = options.history_hours * HOUR_MS, options.ahead_hours * HOUR_MS
     name = f"{settings.instance}.messages"
@@ -408,6 +408,6 @@ def _schedule(settings: Told, options: CenterOptions, on_fires: OnFires, context
     return logged
 
 
-def build(spec: Spec, settings: Told, context: Context) -> CenterService:
+def build(spec: Spec, settings: MessagesSettings, context: Context) -> CenterService:
     """Make the center. Raises `SpecError`."""
     return CenterService(spec, settings, context)

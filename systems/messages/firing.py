@@ -17,7 +17,7 @@ import structlog
 from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.engines import Engines
-from muster_server.systems.messages.shapes import Envelope, Fire, Held, Result
+from muster_server.systems.messages.shapes import Envelope, Fire, HeldTarget, Result
 from muster_server.systems.messages.targets import LACKS, Kind, Target, TargetError, parse
 from muster_server.systems.messages.topics import Topic, Topics
 
@@ -106,13 +106,13 @@ class Firing:
         made = {} if self._engine is None else self._engine.made()
         return {name: count + made.get(name, 0) for name, count in self._made.items()}
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldTarget]:
         """Targets that get nothing now, or only trials."""
         if self._engine is None:
             return []
         now = now_ms()
         return [
-            Held(topic, url, why, now + round(left * 1_000))
+            HeldTarget(topic, url, why, now + round(left * 1_000))
             for topic, url, why, left in sorted(self._engine.held(), key=str)
         ]
 

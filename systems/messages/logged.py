@@ -21,12 +21,12 @@ import structlog
 from muster.clock import now_ms
 from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Log, LogError, Logs, Trimmed
 from muster_server.systems.messages.schedule import (
-    Asked,
     Fields,
     NewChange,
     NewMessage,
     OnFires,
     Overdue,
+    PendingChange,
     Reply,
     Schedule,
     StoreError,
@@ -40,7 +40,7 @@ MESSAGE: Final = 0
 STATE: Final = 1
 """`STATE, …` as `schedule.Fields`."""
 AHEAD: Final = 2
-"""`AHEAD, time, …` as `schedule.Asked`."""
+"""`AHEAD, time, …` as `schedule.PendingChange`."""
 CLAIM: Final = 3
 """`CLAIM, id, claim, due_at, attempts, until, worker`."""
 MARK_S: Final = 1.0
@@ -369,7 +369,7 @@ class LoggedSchedule:
         await self._append([(STATE, *each) for each, reply in zip(messages, replies, strict=True) if reply[0] == "put"])
         return replies
 
-    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+    async def put_ahead(self, asked: Sequence[PendingChange]) -> list[Reply]:
         """As `Schedule`."""
         life = await self._is_whole()
         replies = await self._inside.put_ahead(asked)
@@ -486,7 +486,7 @@ def _fields(record: Sequence[Any]) -> Fields:
     return id, version, due_at, expires_at, attempts, state, at, worker
 
 
-def _asked(record: Sequence[Any]) -> Asked:
+def _asked(record: Sequence[Any]) -> PendingChange:
     id, cancelled, at, by, *bound = record  # records of versions before 0.3 have exact times
     return id, cancelled, at, by, bound[0] if bound else "exact"
 

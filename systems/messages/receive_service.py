@@ -18,14 +18,14 @@ from muster_server.systems.messages.receiver import NoTopic, Receiver, Unreachab
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService, answering
 from muster_server.systems.messages.shapes import Change, Lease, LeaseEnd, Refused, Send, Sent
-from muster_server.systems.messages.system import CENTER, Told
+from muster_server.systems.messages.system import CENTER, MessagesSettings
 from muster_server.systems.messages.topics import Topics
 
 
 class ReceiveService(MessagesService):
     """The `plane.service.Service` of a receiver."""
 
-    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+    def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
         options = msgspec.convert(settings.options, ReceiveOptions)
         self._centers = self.places.of(CENTER)
@@ -115,6 +115,6 @@ async def _told(answer: Any) -> Any:
         ) from None
 
 
-def build(spec: Spec, settings: Told, context: Context) -> ReceiveService:
+def build(spec: Spec, settings: MessagesSettings, context: Context) -> ReceiveService:
     """Make the receiver. Raises `SpecError`."""
     return ReceiveService(spec, settings, context)

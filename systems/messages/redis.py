@@ -26,12 +26,12 @@ from muster_server import _engines
 from muster_server.systems.messages import redis_scripts as scripts
 from muster_server.systems.messages.redis_place import Away, Full, Place
 from muster_server.systems.messages.schedule import (
-    Asked,
     Fields,
     NewChange,
     NewMessage,
     OnFires,
     Overdue,
+    PendingChange,
     Reply,
     StoreError,
     packed,
@@ -359,7 +359,7 @@ class RedisSchedule:
         """As `Schedule`."""
         return await settled(self.change, results)
 
-    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+    async def put_ahead(self, asked: Sequence[PendingChange]) -> list[Reply]:
         """As `Schedule`."""
 
         def made(place: int, there: bytes, now: int) -> tuple[bytes | None, Reply]:

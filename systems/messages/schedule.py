@@ -24,7 +24,7 @@ NewChange = tuple[int, str, int | None, int | None]
 """Id, verb, version or claim, time."""
 Fields = tuple[int, int, int, int | None, int, str, int | None, int]
 """A message of a reply, and the worker that holds it (0: none)."""
-Asked = tuple[int, bool, int | None, int, str]
+PendingChange = tuple[int, bool, int | None, int, str]
 """Id, and the change that waits for its message: whether cancelled, its due time (None: its own), ms to add, and
 whether that time is `exact`, or applies only if it is `later` or `sooner` than the message's own."""
 Overdue = Mapping[int, tuple[int, int]]
@@ -86,7 +86,7 @@ class Schedule(Protocol):
     async def put(self, messages: Sequence[Fields]) -> list[Reply]:
         """Apply states of messages from another record. `put`, the message; `before`: not newer (I-2); or `refused`."""
 
-    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+    async def put_ahead(self, asked: Sequence[PendingChange]) -> list[Reply]:
         """Apply waiting changes from another record. `put`; `before`: the message is here."""
 
     async def get(self, ids: Sequence[int]) -> list[Reply]:
@@ -255,7 +255,7 @@ class EmbeddedSchedule:
         """As `Schedule`."""
         return await self._settled([(each,) for each in messages], lambda keeper, numbered: keeper.put(numbered))
 
-    async def put_ahead(self, asked: Sequence[Asked]) -> list[Reply]:
+    async def put_ahead(self, asked: Sequence[PendingChange]) -> list[Reply]:
         """As `Schedule`."""
         return await self._settled([(each,) for each in asked], lambda keeper, numbered: keeper.put_ahead(numbered))
 

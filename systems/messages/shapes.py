@@ -242,7 +242,7 @@ class Results(msgspec.Struct, frozen=True, array_like=True):
     results: msgspec.Raw
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class HeldTarget(msgspec.Struct, frozen=True, array_like=True):
     """A target that gets nothing now, or only trials. `topic`: its number; None: the whole origin."""
 
     topic: int | None
@@ -256,7 +256,7 @@ class Holds(msgspec.Struct, frozen=True, array_like=True):
     """All targets that a worker holds."""
 
     incarnation: int
-    held: list[Held]
+    held: list[HeldTarget]
 
 
 class Which(msgspec.Struct, frozen=True, array_like=True):
@@ -303,7 +303,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     overdue: int
     overdue_ms: int
     """Time since the oldest overdue message was due."""
-    held: list[Held]
+    held: list[HeldTarget]
 
 
 class ReplayPage(msgspec.Struct, frozen=True, array_like=True):

@@ -23,7 +23,7 @@ LOOPBACK: Final = "127.0.0.0/8, ::1/128"
 MISSING: Final = "delayed messages need more libraries; to mend: pip install 'muster-server[messages]'"
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MessagesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of any of the roles. `options`: those of its own section."""
 
     folder: str
@@ -46,10 +46,10 @@ def _folder(around: Around, given: str) -> str:
     return around.absolute(given) or str(around.folder / "messages")
 
 
-def _settle(options: Any, around: Around) -> Told:
+def _settle(options: Any, around: Around) -> MessagesSettings:
     center = around.section("center").dir
     more: dict[Kind, bool] = {"kafka": bool(around.section("callbacks").kafka), "user": around.runs("presence")}
-    return Told(
+    return MessagesSettings(
         folder=str(around.folder),
         topics=_folder(around, around.section("messages").dir),
         schedule=str(Path(_folder(around, center)) / "schedule"),
@@ -87,14 +87,16 @@ def networks(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _kind(name: str, slot: int, process: Any, about: str, options: Any, build: str, **more: Any) -> RoleKind[Any, Told]:
+def _kind(
+    name: str, slot: int, process: Any, about: str, options: Any, build: str, **more: Any
+) -> RoleKind[Any, MessagesSettings]:
     return RoleKind(
         name=name,
         process=process,
         numbers=numbers(slot),
         about=about,
         options=options,
-        settings=Told,
+        settings=MessagesSettings,
         settle=_settle,
         build=build,
         secrets=frozenset({"token"}),

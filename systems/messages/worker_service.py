@@ -27,8 +27,8 @@ from muster_server.systems.messages.options import WorkerOptions
 from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService
-from muster_server.systems.messages.shapes import Held, Holds, Join, Results
-from muster_server.systems.messages.system import CENTER, Told, networks
+from muster_server.systems.messages.shapes import HeldTarget, Holds, Join, Results
+from muster_server.systems.messages.system import CENTER, MessagesSettings, networks
 from muster_server.systems.messages.targets import Kind
 from muster_server.systems.messages.topics import Topics
 
@@ -46,7 +46,7 @@ HELD_AGAIN_S: Final = 5.0
 class WorkerService(MessagesService):
     """The `plane.service.Service` of a worker."""
 
-    def __init__(self, spec: Spec, settings: Told, context: Context) -> None:
+    def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
         options = msgspec.convert(settings.options, WorkerOptions)
         self._options = options
@@ -130,7 +130,7 @@ class WorkerService(MessagesService):
 
     async def _tell_held(self) -> None:
         """Report the targets that get nothing, when they change, and now and then: the center may be another one."""
-        told, told_at = list[Held](), 0.0
+        told, told_at = list[HeldTarget](), 0.0
         while True:
             await asyncio.sleep(HELD_S)
             held, now = self._firing.held(), time.monotonic()
@@ -231,6 +231,6 @@ class _Load:
         return _engines.worker_weight(min(1.0, held), self._memory, self._cpu)
 
 
-def build(spec: Spec, settings: Told, context: Context) -> WorkerService:
+def build(spec: Spec, settings: MessagesSettings, context: Context) -> WorkerService:
     """Make the worker. Raises `SpecError`."""
     return WorkerService(spec, settings, context)

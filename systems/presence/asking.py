@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from muster_server.plane.calls import CallError, Peer
-from muster_server.systems.presence.questions import Found, Ping, Pong, ShardStats, Stats, Told, Watch, Who
+from muster_server.systems.presence.questions import Found, Ping, Pong, ShardStats, Stats, Update, Watch, Who
 
 ROLE: Final = "online-reader"
 USER_MAX: Final = (1 << 64) - 1
@@ -61,14 +61,14 @@ class Readers:
 
     async def watch(
         self, users: Sequence[int], site: int | None = None, *, state: bool = False, after: str = ""
-    ) -> AsyncGenerator[Told]:
+    ) -> AsyncGenerator[Update]:
         """Changes of these users as they arrive; an empty one, first and once per second, shows that the watch is open.
         `state`, `after`: as in `Watch`."""
         why = CallError("away", AWAY)
         question = Watch(list(users), state, after)
         for address in await self._order(site):
             opened = False
-            stream = self._peer(address).stream(question, Told)
+            stream = self._peer(address).stream(question, Update)
             try:
                 async for told in stream:
                     opened = True

@@ -64,7 +64,7 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     """The id of the last change that was read: the changes since then come first, if they are still stored."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class Update(msgspec.Struct, frozen=True):
     """A change, in JSON; empty: the reader is alive, and nothing changed."""
 
     change: bytes

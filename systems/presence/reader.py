@@ -23,7 +23,7 @@ from muster_server.systems.presence.questions import (
     Pong,
     ShardStats,
     Stats,
-    Told,
+    Update,
     User,
     Watch,
     Who,
@@ -138,7 +138,7 @@ class Reader:
             why = writer.why
         return ShardStats(**where, why=why, age_ms=age, writer=writer, users=users)
 
-    async def _watch(self, asked: Watch) -> AsyncIterator[Told]:
+    async def _watch(self, asked: Watch) -> AsyncIterator[Update]:
         """Answers of one watch. Raises `CallError`: `question`, `busy`, `store`, `stale`, `slow`."""
         if len(asked.users) > USERS_MAX:
             raise CallError("question", f"too many users in one watch: {len(asked.users)} (limit {USERS_MAX})")
@@ -154,35 +154,35 @@ class Reader:
             except StoreError as error:
                 raise CallError("store", str(error)) from None
             first = await self._first(asked, feeds, watching)
-            yield Told(b"")
+            yield Update(b"")
             for told in first:
                 yield told
             while True:
                 change = await watching.next(QUIET_S)
                 if change is not None:
-                    yield Told(change.record, change.id)
+                    yield Update(change.record, change.id)
                 elif watching.failed is not None:
                     raise CallError("store", str(watching.failed))
                 elif watching.slow:
                     raise CallError("slow", "changes come faster than they are read")
                 else:
-                    yield Told(b"")
+                    yield Update(b"")
         finally:
             self._watches -= 1
             for feed in feeds:
                 feed.leave(watching)
 
-    async def _first(self, asked: Watch, feeds: Sequence[Feed], watching: Watching) -> list[Told]:
+    async def _first(self, asked: Watch, feeds: Sequence[Feed], watching: Watching) -> list[Update]:
         """The changes since the last one that was read; if these are not stored any more, or for a new watch, the
         present states."""
         changes = missed(feeds, watching.users, asked.after) if asked.after else None
         if changes is not None:
             watching.clear()  # the states include these changes
-            return [Told(each.record, each.id) for each in changes]
+            return [Update(each.record, each.id) for each in changes]
         if not asked.state:
             return []
         found = msgspec.msgpack.decode(await self._who(Who(asked.users)), type=Found)
-        return [Told(record) for user in found.users for record in standing(user)]
+        return [Update(record) for user in found.users for record in standing(user)]
 
     # ---- For operators
 

@@ -482,8 +482,8 @@ async def test_who_may_not_write_there_and_who_has_other_partitions_is_told_in_o
         return done.stderr.splitlines()[-1]
 
     assert refused_start("--brokers", "4").endswith(
-        f" cannot start: registry {url}: broker/main has 2 partitions, not 4 as up.brokers says; "
-        "start it with 2, and muster cluster grow broker --to 4 while it runs"
+        f" cannot start: registry {url}: broker/main has 2 partitions, but up.brokers asks for 4; "
+        "start it with 2, and run muster cluster grow broker --to 4 while it runs"
     )
     password.write_text("wrong\n")
     said = refused_start("--brokers", "2")

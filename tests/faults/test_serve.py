@@ -635,7 +635,7 @@ async def test_sighup_takes_no_secrets_that_cannot_follow_those_in_force(hosts: 
         ("ab" * 32, {"other_secret_file": "/nowhere/secret"}, "/nowhere/secret: cannot be read"),
         ("ab" * 32, {"key_id": 3}, "cluster.key_id: new links use key 1 now; keep it"),
         ("ab" * 32, {"secret_file": str(other), "other_secret_file": ""}, "key 1 has a different secret now"),
-        ("ab" * 32, {"secret_file": str(other), "key_id": 2, "other_secret_file": ""}, "key 1 now: keep it"),
+        ("ab" * 32, {"secret_file": str(other), "key_id": 2, "other_secret_file": ""}, "key 1 now; keep it"),
     ):
         other.write_text(content)
         hosts.write(cluster=cluster | {"other_secret_file": str(other)} | changes)
@@ -775,7 +775,13 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),
         ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),
         ("broker", [], {"MUSTER_FAULTS__LOSS": "0.1"}, 78, "faults: only muster up injects them"),
-        ("broker", [], {"MUSTER_SERVE__ADMIN": "0.0.0.0:7490"}, 78, "serve.admin: '0.0.0.0:7490' is every address"),
+        (
+            "broker",
+            [],
+            {"MUSTER_SERVE__ADMIN": "0.0.0.0:7490"},
+            78,
+            "serve.admin: '0.0.0.0:7490' stands for all addresses",
+        ),
         (
             "broker",
             [],

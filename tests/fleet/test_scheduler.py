@@ -257,7 +257,7 @@ async def test_a_minute_that_was_missed_is_told_from_one_with_nothing_due(house:
     assert f"no scheduler ran in the minutes {START + 1} to {START + 18}" in missed.reason
     idle = next(minute for minute in (START + 19, START + 20) if minute not in due_at)
     for run, why in (
-        (f"third@{idle}", f"nothing of task third was due in minute {idle}"),
+        (f"third@{idle}", f"no run of task third was due in minute {idle}"),
         (f"third@{START + 99}", "has not been handed out yet"),
         (f"nothing@{idle}", "there is no run nothing"),
         ("a\0b@7", "there is no run"),

@@ -2,7 +2,7 @@
 
 from muster_server.systems.fleet import watching as module
 from muster_server.systems.fleet.questions import Event
-from muster_server.systems.fleet.watching import EVENTS_MAX, Told, Watching
+from muster_server.systems.fleet.watching import EVENTS_MAX, SeenEvents, Watching
 
 RUN, OTHER = ("a", 1), ("b", 1)
 
@@ -51,7 +51,7 @@ def test_so_many_may_watch_and_their_places_come_back() -> None:
 
 
 def test_what_was_told_is_told_once() -> None:
-    told = Told()
+    told = SeenEvents()
     assert told.new(Event("asked", "a@1", ["x", "y"])) == Event("asked", "a@1", ["x", "y"])
     assert told.new(Event("asked", "a@1", ["x", "y"])) is None
     assert told.new(Event("asked", "a@1", ["y", "z"])) == Event("asked", "a@1", ["z"])

@@ -115,7 +115,7 @@ def test_a_broken_file_leaves_the_keys_as_they_are(file: Path) -> None:
     assert not keyring.look()
     assert keyring.find(secret) is not None
     assert keyring.failures == 1
-    with pytest.raises(ConfigError, match="not written by"):
+    with pytest.raises(ConfigError, match="written by another version"):
         keys.read(file)
 
 

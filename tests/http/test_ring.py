@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import muster
 from muster.items import Stream
-from muster_server.systems.rooms.http.feeds import CHUNK_BYTES, Known, Ring, parse_id
+from muster_server.systems.rooms.http.feeds import CHUNK_BYTES, Offsets, Ring, parse_id
 
 ONE, TWO = (2, 1, 1), (2, 2, 1)
 
@@ -138,7 +138,7 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 def test_every_reader_has_each_offset_or_a_gap_over_it(sizes: list[int], count: int, steps: list[int]) -> None:
     """Readers at any pace, over a ring of any size: what they have and their gaps are all, each once and in order."""
     ring = filled(count=count)
-    known: Known = {}
+    known: Offsets = {}
     offset = cursor = covered = 0
     waits = iter(steps * len(sizes))
     wait = next(waits)

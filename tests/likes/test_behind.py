@@ -18,7 +18,7 @@ from muster_server.systems.likes.behind import Behind
 from muster_server.systems.likes.database.store import Fenced, SqlStore
 from muster_server.systems.likes.options import LikesOptions
 from muster_server.systems.likes.partition import Partition, opened
-from muster_server.systems.likes.records import Kept
+from muster_server.systems.likes.records import StoredState
 from tests.databases import Database, Served, plain
 from tests.likes.serve import settings
 from tests.waiting import PATIENT_S
@@ -236,7 +236,7 @@ async def test_node_never_starts_behind_what_the_database_proves(
     if keeps:
         shutil.copytree(older, log)
     missing = (
-        f"ends at offset {end}, and .* has likes up to offset {proven}: {proven - end} records are missing; to mend"
+        f"ends at offset {end}, but .* has likes up to offset {proven}: {proven - end} records are missing; to mend"
     )
     for _ in range(2):
         with pytest.raises(OSError, match=missing):
@@ -282,10 +282,10 @@ def literal(database: Database, raw: bytes) -> str:
 async def test_node_that_began_without_its_database_ends_once_that_proves_more(start: Start, tmp_path: Path) -> None:
     engine = LikesEngine(folder=str(tmp_path), segment_bytes=SEGMENT_MIB << 20)
     store = Fails()
-    store.kept = Kept(offset=50)
+    store.kept = StoredState(offset=50)
     node = Node(Partition(engine, Behind(engine, store, LikesOptions(), LOG, None)))
     await node.like("share:1", 1)
-    with pytest.raises(OSError, match="the log ends at offset 2, and nowhere has likes up to offset 50"):
+    with pytest.raises(OSError, match="the log ends at offset 2, but nowhere has likes up to offset 50"):
         await node.behind.tried()
     assert not await node.behind.tried()
     assert not store.rows
@@ -303,7 +303,7 @@ async def test_dead_database_costs_nothing_but_its_rows(start: Start, served: Se
         said = node.behind.status()
         assert (said["connected"], said["items_behind"]) == (False, 1)
         assert said["error"]
-        assert "cannot write" in node.behind.note()
+        assert "items not written" in node.behind.note()
     served.start()
     async with asyncio.timeout(PATIENT_S):
         while not await node.behind.tried():  # noqa: ASYNC110 - the server takes its time
@@ -337,9 +337,9 @@ class Fails:
         self.rows: dict[bytes, tuple[int, int]] = {}
         self.between: Callable[[], Any] | None = None
         self.fails = False
-        self.kept = Kept()
+        self.kept = StoredState()
 
-    async def load(self) -> Kept:
+    async def load(self) -> StoredState:
         return self.kept
 
     async def claim(self, epoch: int) -> None:
@@ -370,7 +370,7 @@ class Fails:
 async def test_item_that_changes_while_its_row_is_written_keeps_its_mark(tmp_path: Path) -> None:
     engine = LikesEngine(folder=str(tmp_path), segment_bytes=SEGMENT_MIB << 20)
     store = Fails()
-    node = Node(Partition(engine, Behind(engine, store, LikesOptions(), LOG, Kept())))
+    node = Node(Partition(engine, Behind(engine, store, LikesOptions(), LOG, StoredState())))
     await node.like("share:1", 1)
     store.between = lambda: node.like("share:1", 2)
     assert await node.behind.tried()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from muster_server.control.registry.tree import TreeError
-from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, Part, Table, later
+from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, PartitionOwner, Table, later
 from tests.fakes.memory import Memory
 from tests.waiting import PATIENT_S, until
 
@@ -28,7 +28,7 @@ async def join(memory: Memory) -> AsyncIterator[Join]:
         await tree.start()
         trees.append(tree)
         me = Member(number, "127.0.0.1", 7_000 + number, int(LEASE_S * 1000))
-        empty = Table(place, [Part()] * partitions)
+        empty = Table(place, [PartitionOwner()] * partitions)
         board = Board(tree, "muster", f"{number}.9.{life}", me, empty)
         await board.join()
         return board
@@ -38,13 +38,13 @@ async def join(memory: Memory) -> AsyncIterator[Join]:
         await tree.close()
 
 
-def take(name: str, partition: int) -> Callable[[list[Part]], bool]:
+def take(name: str, partition: int) -> Callable[[list[PartitionOwner]], bool]:
     """Claim a free partition."""
 
-    def edit(parts: list[Part]) -> bool:
+    def edit(parts: list[PartitionOwner]) -> bool:
         if parts[partition].owner:
             return False
-        parts[partition] = Part(name, later(parts[partition].epoch))
+        parts[partition] = PartitionOwner(name, later(parts[partition].epoch))
         return True
 
     return edit

@@ -17,7 +17,7 @@ from muster_server.systems.likes.changes import Changes
 from muster_server.systems.likes.mirror import Mirror, Target
 from muster_server.systems.likes.options import LikesOptions
 from muster_server.systems.likes.partition import Partition
-from muster_server.systems.likes.records import Kept
+from muster_server.systems.likes.records import StoredState
 from tests.likes.test_behind import Fails, Node
 from tests.ports import free_ports
 from tests.waiting import PATIENT_S
@@ -67,7 +67,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[LikesEngine]:
 
 
 def node_of(engine: LikesEngine) -> Node:
-    return Node(Partition(engine, Behind(engine, Fails(), LikesOptions(), LOG, Kept())))
+    return Node(Partition(engine, Behind(engine, Fails(), LikesOptions(), LOG, StoredState())))
 
 
 @contextlib.asynccontextmanager

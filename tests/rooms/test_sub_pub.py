@@ -244,7 +244,7 @@ async def test_a_file_is_one_message(tmp_path: Path) -> None:
     file.write_bytes(b"two\nlines\x00\n")
     assert await sent(pub.What(file=file)) == [b"two\nlines\x00\n"]
     file.write_bytes(bytes(65_537))
-    with pytest.raises(UserError, match="picture is longer than 65536 bytes, the most for a message"):
+    with pytest.raises(UserError, match="picture is too long for a message"):
         await sent(pub.What(file=file))
 
 

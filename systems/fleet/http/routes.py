@@ -37,7 +37,7 @@ from muster_server.systems.fleet.questions import (
 )
 from muster_server.systems.fleet.records import ResultRow, unfit
 from muster_server.systems.fleet.selector import SelectorError, parse
-from muster_server.systems.fleet.watching import Told
+from muster_server.systems.fleet.watching import SeenEvents
 from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, none
@@ -375,7 +375,7 @@ class FleetFace:
 
     async def _events(self, run: str) -> AsyncGenerator[Event]:
         """All events of a run, each once; from another scheduler if the leading one dies. Raises `Problem`."""
-        told, tries = Told(), 0
+        told, tries = SeenEvents(), 0
         while not told.over:
             try:
                 async with contextlib.aclosing((await self.asking()).follow(Watch(run), Event)) as events:

@@ -16,7 +16,7 @@ from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.likes.database import schema
 from muster_server.systems.likes.database.schema import items, logs, snapshots, users
-from muster_server.systems.likes.records import Kept, Row, User
+from muster_server.systems.likes.records import Row, StoredState, User
 
 PART_BYTES: Final = 1 << 20
 """Size of a part of a snapshot; below every server's limit of a packet."""
@@ -43,16 +43,16 @@ class SqlStore:
         """As `Connections.close`."""
         await self._database.close()
 
-    async def load(self) -> Kept:
+    async def load(self) -> StoredState:
         """As `Store.load`."""
         await self._database.open()
         async with self._database.transaction(call_s=LOAD_S) as connection:
             found = (await connection.execute(select(logs).where(self._here(logs)))).one_or_none()
             if found is None:
-                return Kept()
+                return StoredState()
             parts = await self._parts(connection, found.snapshot_offset)
         whole = parts and len(parts) == found.snapshot_parts
-        return Kept(
+        return StoredState(
             found.log_offset, found.users, found.snapshot_offset, b"".join(parts) if whole else None, found.epoch
         )
 

@@ -28,7 +28,7 @@ from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.http import send
 from muster_server.systems.presence.named import needs_whole, users_of
-from muster_server.systems.presence.questions import Told, User
+from muster_server.systems.presence.questions import Update, User
 
 USERS_MAX: Final = 1_000
 CODES: Final = {"question": "bad_request", "late": "timeout", "busy": "busy"}
@@ -212,7 +212,7 @@ class PresenceFace:
         """The number of open watches."""
         return {"presence_watches": sum(self._watches)}
 
-    async def watch(self, users: Sequence[int], after: str) -> AsyncGenerator[Told]:
+    async def watch(self, users: Sequence[int], after: str) -> AsyncGenerator[Update]:
         """A reader's watch. Raises `CallError`, and `Problem` if the limit of open watches is reached."""
         most = self.base.options.streams_max
         if sum(self._watches) >= most:
@@ -231,7 +231,7 @@ class PresenceFace:
             self._watches[place] -= 1
             await told.aclose()
 
-    async def events(self, told: AsyncGenerator[Told], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
+    async def events(self, told: AsyncGenerator[Update], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
         """Changes as events; ends when the process drains, or the caller may not see a user any more."""
         try:
             yield COMMENT
@@ -266,7 +266,7 @@ class PresenceFace:
         return Readers(look, self._lookout.key())
 
 
-def _event(told: Told) -> bytes:
+def _event(told: Update) -> bytes:
     """Format one answer of a watch as an event."""
     if not told.change:
         return COMMENT

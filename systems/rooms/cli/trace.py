@@ -43,7 +43,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     ms: float
 
 
-class Asked(Timed, frozen=True, kw_only=True):
+class NodeAnswer(Timed, frozen=True, kw_only=True):
     hops: list[Hop] = []
     """The broker, then its gateways, slowest first. A node's time beyond its slowest hop belongs to itself and its
     link."""
@@ -55,7 +55,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     owner: str | None
     partition: int | None
-    asked: list[Asked]
+    asked: list[NodeAnswer]
     """Per proxy: client, proxy, broker, gateways and back."""
     acknowledged: Timed | None
     """Per proxy: client, proxy, broker and back. None if nothing was published."""
@@ -89,7 +89,7 @@ async def show(where: Target, room: str, cluster: str | None, message: str | Non
     if data is not None and not any(proxies.values()):
         raise UserError("no proxy runs, so nothing can be published", UNAVAILABLE)
     names = {process.node: process.name for process in record.processes}
-    published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[Asked, int | None]]]()
+    published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[NodeAnswer, int | None]]]()
     async with AsyncExitStack() as stack:
         if data is not None:
             listening = Listening(place, record, names, room, wait_s)
@@ -200,7 +200,7 @@ class Listening:
 
 async def _asked(
     place: muster.Address, names: Mapping[int, str], proxy: Endpoint, room: str, wait_s: float
-) -> tuple[Asked, int | None]:
+) -> tuple[NodeAnswer, int | None]:
     """Measure the request through one proxy, in total and per hop, and count the members."""
     name = names[proxy.node]
     try:
@@ -208,9 +208,9 @@ async def _asked(
             began = time.monotonic()
             members = await client.members(room, ids=False, start=0, wait=wait_s)
             took = None if members.partial else _ms(began)
-            return Asked(node=name, ms=took, hops=_hops(name, names, members.hops)), members.count
+            return NodeAnswer(node=name, ms=took, hops=_hops(name, names, members.hops)), members.count
     except (UserError, TimeoutError):
-        return Asked(node=name), None
+        return NodeAnswer(node=name), None
 
 
 def _hops(proxy: str, names: Mapping[int, str], hops: Sequence[muster.Hop]) -> list[Hop]:

@@ -22,14 +22,14 @@ PREFILL_S: Final = 2.0
 TRIM: Final = 256
 ID_CHARS_MAX: Final = 300
 
-Known = Mapping[str, int]
+Offsets = Mapping[str, int]
 """For each stream, the last offset that a reader has."""
 
 
 class Entry(NamedTuple):
     """One item of a room, ready to be sent."""
 
-    known: Known
+    known: Offsets
     """The reader's positions after this item."""
     event: bytes
     message: bytes
@@ -47,7 +47,7 @@ def encoded(data: bytes) -> dict[str, str]:
         return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
 
 
-def event(name: str, document: Any, known: Known | None = None) -> bytes:
+def event(name: str, document: Any, known: Offsets | None = None) -> bytes:
     """One server-sent event; with `known` it has an id, with which a client resumes."""
     lines = [b"id: " + event_id(known).encode()] if known else []
     if name:
@@ -56,7 +56,7 @@ def event(name: str, document: Any, known: Known | None = None) -> bytes:
     return b"\n".join([*lines, b"data: " + body, b"", b""])
 
 
-def event_id(known: Known) -> str:
+def event_id(known: Offsets) -> str:
     """`STREAM:OFFSET`; for several streams, separated by commas."""
     return ",".join([f"{stream}:{offset}" for stream, offset in known.items()])
 
@@ -75,7 +75,7 @@ def parse_id(text: str) -> dict[str, int]:
     return known
 
 
-def gap_event(stream: str, first: int, last: int | None, reason: str, known: Known | None) -> bytes:
+def gap_event(stream: str, first: int, last: int | None, reason: str, known: Offsets | None) -> bytes:
     """The event of a known loss."""
     return event("gap", {"stream": stream, "first": first, "last": last, "reason": reason}, known)
 
@@ -89,12 +89,12 @@ class Ring:
         self._first = 0  # index in `_entries`; entries before it are dropped
         self._base = 0
         """The number of `_entries[0]`, counted from the beginning."""
-        self._known: Known = {}
+        self._known: Offsets = {}
         self._floor: dict[str, int] = {}
         """For each stream, the last offset that is not in the ring."""
         self._born: dict[str, int] = {}
         """For each stream, the last offset before the first item that came."""
-        self._cached: tuple[int, int, bytes, int, Known] | None = None
+        self._cached: tuple[int, int, bytes, int, Offsets] | None = None
         self.bytes = 0
         self.whole = False
         """True: the ring has all messages that the room's owner numbered."""
@@ -110,7 +110,7 @@ class Ring:
         return self._base + len(self._entries)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> Offsets:
         """Positions after the newest item."""
         return self._known
 
@@ -131,7 +131,7 @@ class Ring:
             del self._entries[: self._first]
             self._base, self._first = self._base + self._first, 0
 
-    def take(self, cursor: int, known: Known) -> tuple[bytes, int, Known]:
+    def take(self, cursor: int, known: Offsets) -> tuple[bytes, int, Offsets]:
         """Return the events from a cursor on, the cursor after them, and their reader's new positions. Empty at the
         end.
 
@@ -146,7 +146,7 @@ class Ring:
         _, _, chunk, following, after = self._cached
         return lost + chunk, following, after
 
-    def _slice(self, start: int) -> tuple[bytes, int, Known]:
+    def _slice(self, start: int) -> tuple[bytes, int, Offsets]:
         events, size, at = [], 0, start - self._base
         while at < len(self._entries) and size < CHUNK_BYTES:
             events.append(self._entries[at].event)
@@ -154,7 +154,7 @@ class Ring:
             at += 1
         return b"".join(events), self._base + at, self._entries[at - 1].known
 
-    def after(self, known: Known) -> tuple[bytes, int]:
+    def after(self, known: Offsets) -> tuple[bytes, int]:
         """Return where a reader with these positions resumes: gaps for lost items, and its cursor.
 
         With several streams at once items may come again; their positions tell.
@@ -171,7 +171,7 @@ class Ring:
                 return b"".join(gaps), self._base + at
         return b"".join(gaps), self.end
 
-    def known_at(self, cursor: int) -> Known:
+    def known_at(self, cursor: int) -> Offsets:
         """The positions of a reader that begins at a cursor."""
         return self._entries[cursor - 1 - self._base].known if cursor > self.begin else dict(self._floor)
 
@@ -189,7 +189,7 @@ class Ring:
         """The messages from a cursor on, as JSON."""
         return [msgspec.Raw(entry.message) for entry in self._entries[cursor - self._base :] if entry.message]
 
-    def _lost(self, known: Known, born: Known, reason: str) -> Iterator[bytes]:
+    def _lost(self, known: Offsets, born: Offsets, reason: str) -> Iterator[bytes]:
         """Gaps for lost items that a reader does not have. `born`: its positions for streams that it does not know."""
         for stream, floor in self._floor.items():
             had = known.get(stream, born.get(stream, 0))
@@ -211,7 +211,7 @@ class Ring:
         said = {"number": str(item.number), "sender": str(item.sender), **encoded(item.data)}
         return Entry(self._known, event("command", said), b"", "", 0)
 
-    def _advanced(self, stream: str, last: int, before: int) -> Known:
+    def _advanced(self, stream: str, last: int, before: int) -> Offsets:
         known = dict(self._known)
         if stream not in known:
             self._floor[stream] = self._born[stream] = 0 if self.whole else before

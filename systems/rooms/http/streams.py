@@ -2,7 +2,7 @@
 
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.streams import Stream, Streams
-from muster_server.systems.rooms.http.feeds import Feed, Known
+from muster_server.systems.rooms.http.feeds import Feed, Offsets
 
 
 class RoomStream(Stream):
@@ -15,7 +15,7 @@ class RoomStream(Stream):
         caller: Caller,
         gaps: bytes,
         cursor: int,
-        known: Known,
+        known: Offsets,
         heartbeat_s: float,
         stall_s: float,
     ) -> None:

@@ -80,7 +80,9 @@ def test_a_growth_that_nobody_goes_on_with_is_said_to_stand_and_how_it_goes_on()
         assert all(word in line for word in (*said, "muster cluster grow broker --resume"))
     assert line.endswith("or muster cluster grow broker --abort")
     switched = msgspec.structs.replace(growth, step="switched")
-    assert growing("router", 1, switched, 1_234.0).endswith("nobody continues it: muster cluster grow router --resume")
+    assert growing("router", 1, switched, 1_234.0).endswith(
+        "no command continues it: muster cluster grow router --resume"
+    )
 
 
 def test_a_growth_is_at_its_step_for_as_long_as_the_node_that_has_known_it_for_longest_says() -> None:

@@ -103,7 +103,7 @@ def test_what_is_killed_at_a_step_is_shown_resumed_and_undone_before_the_switch(
     assert ended(muster, how, "to 2 partitions: switched, waits for 60 s of grace", *words) == code
     late = muster("cluster", "grow", "broker", "--abort")
     assert late.returncode == 1
-    assert "(switched): too late to undo it, --resume finishes it" in late.stderr
+    assert "(switched): too late to undo it; --resume finishes it" in late.stderr
     resumed = muster("cluster", "grow", "broker", "--resume", "--grace", "0")
     assert (resumed.returncode, resumed.stdout) == (0, "broker/main has 2 partitions\n")
 

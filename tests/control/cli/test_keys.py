@@ -87,7 +87,7 @@ def test_a_list_is_needed_and_has_to_be_there(spec: Spec) -> None:
     with pytest.raises(SpecError, match=r"nodes\.list: cannot be read"):
         cluster_keys(spec)
     Path(spec.nodes_file).write_bytes(b"\xff\xfe")
-    with pytest.raises(SpecError, match=r"nodes\.list: cannot be read: is no text"):
+    with pytest.raises(SpecError, match=r"nodes\.list: cannot be read: not a text file"):
         cluster_keys(spec)
     with pytest.raises(SpecError, match=r"cluster\.nodes_file: missing; cluster\.identity needs"):
         cluster_keys(msgspec.structs.replace(spec, nodes_file=""))

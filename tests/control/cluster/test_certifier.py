@@ -85,8 +85,8 @@ def test_a_server_that_moves_has_another_certificate_at_once(tmp_path: Path) -> 
     ("content", "cause"),
     [
         (None, "No such file or directory"),
-        (b"", "is no certificate"),
-        (b"{}", "is no certificate"),
+        (b"", "is not a certificate"),
+        (b"{}", "is not a certificate"),
         ("another key", FALSE),
         ("another node", FALSE),
         ("an old one", ENDED),

@@ -69,9 +69,7 @@ async def interrupted(fleet: Fleet, coordinator: Coordinator, step: str) -> None
 async def test_another_one_finishes_what_was_interrupted(fleet: Fleet, make: Make, step: str) -> None:
     await interrupted(fleet, make(), step)
     assert fleet.step() == step
-    with pytest.raises(
-        UserError, match=rf"a growth to 2 partitions is in progress \({step}\): --resume goes on with it"
-    ):
+    with pytest.raises(UserError, match=rf"a growth to 2 partitions is in progress \({step}\): --resume continues it"):
         await make().grow(2)
     fleet.hold(3)
     assert await make().grow(None, resume=True) == 2
@@ -281,7 +279,7 @@ async def test_who_gives_up_ends_no_node_of_what_another_one_has_begun_since(fle
 @pytest.mark.parametrize("step", ["switched", "final"])
 async def test_what_is_switched_can_only_be_finished(fleet: Fleet, make: Make, step: str) -> None:
     await interrupted(fleet, make(), step)
-    with pytest.raises(UserError, match=rf"\({step}\): too late to undo it, --resume finishes it"):
+    with pytest.raises(UserError, match=rf"\({step}\): too late to undo it; --resume finishes it"):
         await make().abort()
     fleet.hold(3)
     assert await make().grow(None, resume=True) == 2

@@ -287,7 +287,7 @@ async def test_a_defect_is_answered_and_the_next_is_served(tmp_path: Path) -> No
 
     async with answered(tmp_path, broken, LOG):
         for _ in range(2):
-            with pytest.raises(UserError, match="its log says more") as error:
+            with pytest.raises(UserError, match="see its log") as error:
                 await asyncio.to_thread(requests.ask, tmp_path, Look())
             assert error.value.exit_code == FAILURE
 

@@ -64,7 +64,7 @@ def test_files_bound_the_clients_of_mosquitto() -> None:
     assert files(None, 5).level == "ok"
     assert files(20_000, 1_000).level == "ok"
     found = files(20_000, 19_000)
-    assert (found.level, found.text) == ("warn", "19,968 clients may connect to mosquitto; 19,000 are there")
+    assert (found.level, found.text) == ("warn", "19,968 clients may connect to mosquitto; 19,000 are connected")
     assert "ulimit -n" in found.mend
 
 

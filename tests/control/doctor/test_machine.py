@@ -96,7 +96,7 @@ def test_one_core_is_too_few_and_a_governor_that_saves_power_too_slow() -> None:
 def test_what_the_host_takes_is_a_share_of_what_was_wanted() -> None:
     assert machine.steal("cpu  100 0 100 99999 50 0 0 2 0 0\ncpu0 1\n").level == "ok"
     taken = machine.steal("cpu  60 10 10 99999 50 5 5 10 0 0\n")
-    assert (taken.level, taken.text[:20]) == ("warn", "the host took 10.0% ")
+    assert (taken.level, taken.text[:20]) == ("warn", "the host gave 10.0% ")
     assert machine.steal("cpu  0 0 0 0 0 0 0 0 0 0\n").level == "ok"
 
 

@@ -89,8 +89,8 @@ def test_nodes_of_a_registry_are_not_for_muster_up_to_mend() -> None:
     )
     silent = {process.node: reading(state=NO_ANSWER) for process in (here, away)}
     gone, apart = nodes([here, away], silent)
-    assert (gone.level, gone.text, gone.mend) == ("fail", f"{here.name} does not answer", "its log on 127.0.0.1")
-    assert (apart.level, apart.mend) == ("warn", "muster doctor there")
+    assert (gone.level, gone.text, gone.mend) == ("fail", f"{here.name} does not answer", "see its log on 127.0.0.1")
+    assert (apart.level, apart.mend) == ("warn", "run muster doctor there")
     assert "answers only on its own host, 192.0.2.1" in apart.text
 
 

@@ -29,7 +29,10 @@ def test_a_url_and_a_list_of_gateways_say_the_same(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    (("sub", "r", "--url", "http://x"), "--url: it is muster://HOST:PORT/KEY?token=TOKEN; muster url prints it"),
+    (
+        ("sub", "r", "--url", "http://x"),
+        "--url: invalid URL (expected muster://HOST:PORT/KEY?token=TOKEN; muster url prints it)",
+    ),
     (("sub", "r", "--url", f"muster://10.0.0.1:7400/{KEY}"), "missing token; give --token-file or --token"),
     (("sub", "r", "--url", "muster://h:1/x?token=t", "--gateway", TEXTS[0]), "--gateway excludes --url"),
     (("pub", "r", "--gateway", "10.0.0.1:7400", "--token", "t"), "'10.0.0.1:7400' is not HOST:PORT:KEY"),

@@ -110,7 +110,8 @@ def test_a_node_gives_the_map_without_any_registry(muster: Command, tmp_path: Pa
 
 
 def test_a_record_survives_its_file() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(kept.Kept(1.0, RECORD)), type=kept.Kept) == kept.Kept(1.0, RECORD)
+    record = kept.KeptRecord(1.0, RECORD)
+    assert msgspec.json.decode(msgspec.json.encode(record), type=kept.KeptRecord) == record
 
 
 async def test_one_line_says_what_a_node_waits_for_at_its_admin_port() -> None:
