@@ -30,10 +30,9 @@ class Mosquitto:
             self.host, self.port = ports.tcp("test", "127.0.0.1")
         self.folder = folder
         self.words = enroll(folder, clients)
-        found = shutil.which(PROGRAM.binary, path="/usr/sbin:/usr/bin") or ""
         berth = Berth(folder, self.host, self.port, lambda name: None)
         self.changes = 0
-        self.running = Running(PROGRAM, found, berth, structlog.get_logger(), self._changed)
+        self.running = Running(PROGRAM, berth, structlog.get_logger(), self._changed)
 
     def configure(self, change: Callable[[str], str], users: Sequence[str] = ("plane",)) -> None:
         """Have another configuration, as a broker that is not ours."""
