@@ -102,7 +102,7 @@ class Running:
         launch: Launch,
         log: structlog.typing.FilteringBoundLogger,
         changed: Callable[[], None],
-        taken: str,
+        taken: str = "",
     ) -> None:
         """`taken`: why its address cannot be had now; empty if it can."""
         self.program, self.address = program, (launch.host, launch.port)

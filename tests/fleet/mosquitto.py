@@ -33,7 +33,7 @@ class Mosquitto:
         found = shutil.which(PROGRAM.binary, path="/usr/sbin:/usr/bin") or ""
         launch = Launch(folder, self.host, self.port, lambda name: None)
         self.changes = 0
-        self.running = Running(PROGRAM, found, launch, structlog.get_logger(), self._changed)
+        self.running = Running(PROGRAM, launch, structlog.get_logger(), self._changed)
 
     def configure(self, change: Callable[[str], str], users: Sequence[str] = ("plane",)) -> None:
         """Have another configuration, as a broker that is not ours."""

@@ -37,8 +37,7 @@ class Server:
             self.host, self.port = ports.tcp("test", "127.0.0.1")
         self.folder = folder
         launch = Launch(folder, self.host, self.port, lambda name: None)
-        found = shutil.which(PROGRAM.binary) or ""
-        self.running = Running(PROGRAM, found, launch, structlog.get_logger(), lambda: None)
+        self.running = Running(PROGRAM, launch, structlog.get_logger(), lambda: None)
 
     def sessions(self, waiting: Waiting, records: list[Update]) -> Sessions:
         word = (self.folder / SECRET).read_text().strip()
