@@ -30,7 +30,6 @@ class Mosquitto:
             self.host, self.port = ports.tcp("test", "127.0.0.1")
         self.folder = folder
         self.words = enroll(folder, clients)
-        found = shutil.which(PROGRAM.binary, path="/usr/sbin:/usr/bin") or ""
         launch = Launch(folder, self.host, self.port, lambda name: None)
         self.changes = 0
         self.running = Running(PROGRAM, launch, structlog.get_logger(), self._changed)

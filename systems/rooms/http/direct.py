@@ -82,9 +82,7 @@ class DirectFeed:
 class DirectStream(Stream):
     """A reader of a user's messages."""
 
-    def __init__(
-        self, streams: Streams, feed: DirectFeed, caller: Caller, heartbeat_s: float, stall_s: float
-    ) -> None:
+    def __init__(self, streams: Streams, feed: DirectFeed, caller: Caller, heartbeat_s: float, stall_s: float) -> None:
         super().__init__(streams, caller, heartbeat_s, stall_s)
         self.feed = feed
         self._waiting: deque[muster.Direct] = deque()
