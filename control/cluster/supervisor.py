@@ -107,7 +107,7 @@ class Supervisor:
         self._admins: dict[Seat, tuple[str, int]] = {}
         self._epochs: dict[Seat, int] = {}
         self._public_keys: dict[Seat, str] = {}
-        self._taken: dict[Seat, list[tuple[str, str, int]]] = {}
+        self._taken: dict[Seat, list[_PortRequest]] = {}
         """Keys and addresses of nodes that others had at the start, or that nodes have which come first."""
         self._children: dict[Seat, Child] = {}
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
@@ -294,7 +294,7 @@ class Supervisor:
                     if _is_base(seat):
                         raise
                     chosen[seat] = host, port  # of others: the node is tried again until it is free
-                    self._taken.setdefault(seat, []).append((key, host, port))
+                    self._taken.setdefault(seat, []).append((chosen, seat, key, host, port))
             for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
         kept.keep()
@@ -374,8 +374,8 @@ class Supervisor:
             raise ConfigError(why)
         try:
             with Ports(marks=False) as ports:
-                for asked in self._taken.get(seat, ()):
-                    self._held(ports, seat)(*asked)
+                for chosen, _, key, host, port in self._taken.get(seat, ()):
+                    self._held(ports, chosen, seat)(key, host, port)
         except UserError as error:
             raise ConfigError(str(error)) from None
         self._taken.pop(seat, None)

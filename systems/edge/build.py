@@ -36,7 +36,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         namespaces=settings.namespaces,
         history_max=options.history_max,
         membership_again_ms=options.membership_again_ms,
-        presence=station(settings),
+        presence=station(settings.presence),
         tls=certificate(settings),
         origins=origins(options),
         connections=options.connections_max,

@@ -15,7 +15,7 @@ from muster_server.plane.spec import Spec, SpecError, secret
 from muster_server.plane.users import Texts
 from muster_server.systems.rooms.broker import BrokerSettings
 from muster_server.systems.rooms.engine import GatewayEngine, ProxyEngine, RoomsDoor, RoomsEngine
-from muster_server.systems.rooms.gateway import GATEWAY, GatewaySettings
+from muster_server.systems.rooms.gateway import GATEWAY, GatewaySettings, PresenceSettings
 from muster_server.systems.rooms.options import DoorSettings
 from muster_server.systems.rooms.proxy import PROXY, ProxySettings
 from muster_server.systems.rooms.router import RouterSettings
@@ -34,7 +34,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         arena_bytes=settings.arena_bytes,
         history_max=settings.history_max,
         membership_again_ms=settings.membership_again_ms,
-        presence=station(settings),
+        presence=station(settings.presence),
     )
     authenticator, texts = embedded(spec, GATEWAY.door, settings.default_rights), Texts()
     return Role(
@@ -48,9 +48,8 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
     )
 
 
-def station(settings: GatewaySettings) -> tuple[int, str, list[tuple[int, int, str]]] | None:
-    """The settings of presence in a gateway; None if presence is off."""
-    told = settings.presence
+def station(told: PresenceSettings | None) -> tuple[int, str, list[tuple[int, int, str]]] | None:
+    """The settings of presence in a gateway or an edge; None if presence is off."""
     return None if told is None else (told.window_ms * 1_000, told.devices, told.users)
 
 

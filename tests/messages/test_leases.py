@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from muster_server.systems.messages.center import now_ms
+from muster.clock import now_ms
 from muster_server.systems.messages.leases import Busy, Leases
 from muster_server.systems.messages.leasing import Leasing
 from muster_server.systems.messages.receiver import NoTopic, Receiver

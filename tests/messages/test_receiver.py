@@ -32,6 +32,9 @@ class Direct:
     async def get(self, ids: Sequence[int]) -> list[Reply]:
         return await self._schedule.get(ids)
 
+    async def answers(self, ids: Sequence[int]) -> dict[int, bytes]:
+        return {}
+
 
 @pytest.fixture
 async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:

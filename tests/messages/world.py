@@ -470,6 +470,9 @@ class SimLink:
         node = self._center()
         return await node.asked(node.schedule.get(ids))
 
+    async def answers(self, ids: Sequence[int]) -> dict[int, bytes]:
+        return {}
+
 
 class User:
     """Sends, and changes its mind; asks again until it is answered."""

@@ -8,7 +8,7 @@ import pytest
 
 import muster
 import muster.testing
-from muster_server._engines import ClientEngine
+from muster._core import ClientEngine
 
 MESSAGES = 200
 ON_ITS_OWN_S = 0.02

@@ -11,6 +11,7 @@ import pytest
 
 from muster_server.control.cli.main import main
 from muster_server.control.registry import server
+from muster_server.control.registry.store import Store
 from muster_server.plane.systems import actions
 from muster_server.systems.http import keys
 
@@ -28,7 +29,7 @@ def database(file: Path) -> None:
 
 def registry(file: Path) -> None:
     """The state of a registry with nothing in it."""
-    file.write_bytes(msgspec.msgpack.encode(server._Saved(server.FORMAT, [], server.Store().dump())))
+    file.write_bytes(msgspec.msgpack.encode(server._Saved(server.FORMAT, [], Store().dump())))
 
 
 def three_keys(file: Path) -> None:

@@ -318,7 +318,8 @@ async def test_a_missing_program_keeps_back_its_system_alone_and_is_tried_again(
         record = supervisor.record()
         told = {process.role: process for process in record.processes}
         assert all(told[role].ready for role in ROLES if role in told and system_of(role) == "rooms")
-        (program,) = record.programs or ()
+        assert record.programs
+        (program,) = record.programs
         assert not program.ready
         assert "is not installed" in str(program.waits)
         waiting = {role for role, process in told.items() if "is not installed" in str(process.waits)}
@@ -326,7 +327,9 @@ async def test_a_missing_program_keeps_back_its_system_alone_and_is_tried_again(
         assert {system_of(role) for role in waiting} == {"presence"}
         monkeypatch.setenv("PATH", path)
         await until(lambda: all(each.ready for each in supervisor.record().processes if each.role in waiting))
-        (program,) = supervisor.record().programs or ()
+        beside = supervisor.record().programs
+        assert beside
+        (program,) = beside
         assert program.ready
         assert program.waits is UNSET
 
