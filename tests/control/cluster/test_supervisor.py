@@ -313,7 +313,7 @@ async def test_a_missing_program_keeps_back_its_system_alone_and_is_tried_again(
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     monkeypatch.setattr(programs, "FOLDERS", ())
-    config = settings(tmp_path, systems__enabled="presence", presence__sites=1)
+    config = settings(tmp_path, systems__enabled="presence", presence__sites=1, registry__url="embedded")
     async with Supervisor(config, LOG) as supervisor:
         record = supervisor.record()
         told = {process.role: process for process in record.processes}
