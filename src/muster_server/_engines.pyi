@@ -8,6 +8,7 @@ __all__ = [
     "BrokerEngine",
     "CallbackClient",
     "ClaimLedger",
+    "EdgeEngine",
     "FiringClock",
     "FiringEngine",
     "GatewayEngine",
@@ -213,7 +214,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         user_timeout_ms: int = 20000,
         ping_ms: int = 25000,
         pong_ms: int = 8000,
-        commands: tuple[int, int] = (100, 512),  # of a connection, a second and at once
+        commands: tuple[int, int] = ...,  # of a connection, a second and at once
         stall_ms: int = 10000,  # a client whose socket takes nothing for this long is slow
         drain_ms: int = 10000,  # a drain sends clients away over this long
         version: str = "",  # of the server, as clients are told
@@ -824,7 +825,7 @@ class PresenceAccess:
     # A linked writer's site, shards and shard; None: its link is down.
     def writer(self, node: int, place: tuple[int, int, int] | None) -> None: ...
     # Older sessions to close, with the reason. OverflowError: too many devices of the user.
-    def barred(self, now: int, user: int, device: str, takes_over: bool) -> int | None: ...  # us to wait
+    def barred(self, now: int, user: int, device_name: str, takes_over: bool) -> int | None: ...  # us to wait
     def online(self, now: int, wall_ms: int, user: int, device_name: str, session: int) -> list[tuple[int, str]]: ...
     def offline(self, now: int, wall_ms: int, user: int, device_name: str, session: int, why: str) -> None: ...
     def drain(self, now: int, wall_ms: int) -> None: ...

@@ -64,6 +64,7 @@ class RoomsGenerator:
     def __init__(self, load: RoomsLoad, share: Share) -> None:
         self._load, self._share = load, share
         self._engine: LoadEngine | None = None
+        self._began = False
 
     async def open(self) -> str:
         """Open all sessions and join."""
@@ -89,7 +90,6 @@ class RoomsGenerator:
         joined = await asyncio.to_thread(engine.connect, CONNECT_S)
         if joined < members:
             raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
-        engine.schedule(load.size, share.rate(load.rate), load.for_s, load.ramp_s)
         publishers = max(publishers, -(-rooms // PUBLICATIONS))
         return (
             f"{members:,} members in {rooms:,} rooms, {publishers:,} publishers, {share.rate(load.rate):,g} messages/s"
@@ -98,6 +98,9 @@ class RoomsGenerator:
     async def advance(self, seconds: float) -> Slice:
         """Publish, and check what arrived."""
         assert self._engine is not None
+        if not self._began:
+            self._began, load = True, self._load
+            self._engine.schedule(load.size, self._share.rate(load.rate), load.for_s, load.ramp_s)
         told = await asyncio.to_thread(self._engine.advance, seconds)
         return Slice(
             counts={name: told[name] for name in COUNTS},
