@@ -19,7 +19,7 @@ def load(instance: Instance, *words: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_each_system_carries_a_load_whole(make: Make, tmp_path: Path) -> None:
-    instance = make(systems={"enabled": ["presence", "likes", "messages"]})
+    instance = make(systems={"enabled": "presence,likes,messages"})
     page = tmp_path / "page.html"
     with instance.running():
         loads: list[tuple[list[str], str, int]] = [
@@ -44,7 +44,7 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
         with instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
             assert running.stderr is not None
             assert b"Ctrl-C" in running.stderr.readline()
-            instance.kill("gateway-2")
+            instance.kill("gateway-1")
             printed, _ = running.communicate(timeout=PATIENT_S)
             code = running.wait()
     report = json.loads(printed)

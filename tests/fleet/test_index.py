@@ -149,7 +149,7 @@ def test_every_change_moves_the_counter_of_changes() -> None:
         (Update("a", 1, 1, {"tag": ["x" * 65]}), "invalid value"),
         (Update("a", 1, 1, {"tag": [""]}), "invalid value"),
         (Update("a", 1, 1, {"tag": ['"']}), "invalid value"),
-        (Update("a", 1, 1, {"tag": [str(n) for n in range(33)]}), "33 values"),
+        (Update("a", 1, 1, {"tag": [str(n) for n in range(33)]}), "values: 33"),
     ],
 )
 def test_a_bad_update_is_refused_and_changes_nothing(update: Update, problem: str) -> None:

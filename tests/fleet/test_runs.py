@@ -91,10 +91,10 @@ def test_what_cannot_be_begun_is_refused_and_changes_nothing(monkeypatch: pytest
     with pytest.raises(RunsError, match="needs no replacements"):
         runs.replaced(0, ONE, ["b"])
     monkeypatch.setattr(module, "CLIENTS_MAX", 2)
-    with pytest.raises(RunsError, match="no room"):
+    with pytest.raises(RunsError, match="too many runs in flight"):
         runs.begin(0, ("x", 1), ["b", "c"], 2)
     monkeypatch.setattr(module, "RUNS_MAX", 1)
-    with pytest.raises(RunsError, match="no room"):
+    with pytest.raises(RunsError, match="too many runs in flight"):
         runs.begin(0, ("x", 1), ["b"], 1)
     only_replace(runs, 200)
     for wrong in (["b", "c"], ["a"]):

@@ -109,11 +109,11 @@ def test_length_depth_and_values_are_bounded() -> None:
     deep = "(" * selector.DEPTH_MAX
     assert parse(f"{deep}carrier=1{')' * selector.DEPTH_MAX}") == In("carrier", ("1",))
     for text in (f"({deep}carrier=1)", "not " * 33 + "carrier=1"):
-        with pytest.raises(SelectorError, match="more than 32 brackets"):
+        with pytest.raises(SelectorError, match="limit 32"):
             parse(text)
     values = ",".join(map(str, range(selector.TERMS_MAX)))
     parse(f"carrier in ({values})")
-    with pytest.raises(SelectorError, match="more than 256 values"):
+    with pytest.raises(SelectorError, match="limit 256"):
         parse(f"carrier in ({values},x)")
     with pytest.raises(SelectorError, match="64 characters"):
         parse("carrier=" + "x" * 65)

@@ -7,7 +7,7 @@ def test_held_targets_and_old_overdue_messages_are_told() -> None:
     held = [{"topic": "orders", "url": "http://shop.example/hook", "why": "failing", "until": 1}]
     found = judged("center-1", {"overdue": {"messages": 7, "oldest_s": 61.0}, "held": held})
     assert [(each.level, each.mend) for each in found] == [
-        ("warn", "muster topic show orders"),
+        ("warn", "run muster topic show orders"),
         ("warn", "run muster topic stats TOPIC and muster topic show TOPIC"),
     ]
     assert "failing" in found[0].text

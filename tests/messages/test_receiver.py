@@ -109,7 +109,7 @@ async def test_a_body_that_its_target_does_not_take_is_refused_at_once(tmp_path:
         assert isinstance(await one(receiver, topic, body=b"x" * most), Sent)
         refused = await one(receiver, topic, body=b"x" * (most + 1))
         assert isinstance(refused, Refused)
-        assert (refused.code, f"at most {most}" in refused.detail) == ("too_long", True)
+        assert (refused.code, f"limit {most}" in refused.detail) == ("too_long", True)
         assert isinstance(await one(receiver, topic, body=b"x" * (most + 1), target="https://shop.example/"), Sent)
     without = await one(Receiver(topics, Direct(schedule), **limits), "alerts")
     assert isinstance(without, Refused), "presence does not run any more"

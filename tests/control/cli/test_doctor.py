@@ -127,7 +127,7 @@ def test_what_does_not_end_is_said_to_and_held_up_by_nothing() -> None:
     found = examined({"one": hangs, "two": breaks, "three": lambda: [ok("three", "fine")]}, 2.0)
     never.set()
     assert [(each.check, each.level) for each in found] == [("one", "warn"), ("two", "warn"), ("three", "ok")]
-    assert [each.text for each in found[:2]] == ["did not end within 2 s", "the check failed: no such thing"]
+    assert [each.text for each in found[:2]] == ["the check did not end within 2 s", "the check failed: no such thing"]
 
 
 def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

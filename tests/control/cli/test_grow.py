@@ -171,7 +171,7 @@ def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_
     refused = muster("up", "--brokers", "8x2")
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].endswith(
-        "cannot start: registry embedded: broker/main has 4 partitions, not 8 as up.brokers says; start it with 4, and "
+        "cannot start: registry embedded: broker/main has 4 partitions, but up.brokers asks for 8; start it with 4, and "
         f"muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to start from scratch"
     )
 

@@ -63,7 +63,7 @@ def test_which_roles_share_a_process(text: str, found: list[tuple[str, ...]]) ->
         ("", "invalid role ''"),
         ("apart,together", "invalid role 'apart'"),
         ("gateway+prober", "invalid role 'prober'"),
-        ("gateway+proxy,proxy", "proxy is named twice"),
+        ("gateway+proxy,proxy", "role proxy is named twice"),
     ],
 )
 def test_a_role_that_has_no_process_to_share_is_named(tmp_path: Path, text: str, wrong: str) -> None:
