@@ -25,7 +25,7 @@ EDGE: Final = RoleKind(
     ends=8,
     row=32,
     pods=Pods(port=7450, memory="512Mi", memory_max="2Gi"),
-    received="muster_commands_total",
+    received="muster_connections_commands_total",
     sent="muster_messages_sent_total",
     carried="muster_messages_sent_total",
     delivered="muster_messages_sent_total",

@@ -332,5 +332,5 @@ def test_what_is_no_setting_is_refused() -> None:
             Cache(**options)
         assert "secret" not in str(error.value)
     cache = Cache()
-    with pytest.raises(Invalid, match="fresh_s 0"):
+    with pytest.raises(Invalid, match="fresh_s must be above 0"):
         cache.cached("a", fresh_s=0)

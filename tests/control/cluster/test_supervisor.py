@@ -454,8 +454,8 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
         peers = [rule[1] for rule in rules[role] if rule[1] is not None]
         assert len(peers) == len(set(peers))
         assert set(peers) == links[role]
-    rooms, presence = [2 + 4 + 2, 2 + 2 + 3, 2 + 4, 4], [2, 2, 2 + 3]
-    assert [len(links[role]) for role in ROLES] == rooms + presence
+    rooms, edges, presence = [2 + 4 + 2, 2 + 2 + 3, 2 + 4, 4], [2 + 4], [2, 2, 2 + 3]
+    assert [len(links[role]) for role in ROLES] == rooms + edges + presence
     clients = [(rule[0], rule[2], rule[-1]) for rule in rules["gateway"] if rule[1] is None]
     assert clients == [("out", 0.5, 1.5), ("in", 0.1, 4)]
     assert [(rule[0], rule[2]) for rule in rules["router"] if rule[1] is None] == []
