@@ -114,7 +114,7 @@ def test_a_node_that_stands_still_is_named_until_the_deadline_and_left_as_it_is(
         done = muster("cluster", "grow", "router", "--to", "2", "--wait", "1")
     assert done.returncode == 75
     assert time.monotonic() - began < PATIENT_S
-    assert "waits after 1 s for" in done.stderr
+    assert "still waiting after 1 s for" in done.stderr
     assert "gateway" in done.stderr.splitlines()[-1]
     assert muster("cluster", "grow", "router", "--resume", "--grace", "0").returncode == 0
 
@@ -172,7 +172,7 @@ def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].endswith(
         "cannot start: registry embedded: broker/main has 4 partitions, but up.brokers asks for 8; start it with 4, and "
-        f"muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to start from scratch"
+        f"run muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to start from scratch"
     )
 
 

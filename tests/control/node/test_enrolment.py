@@ -293,9 +293,9 @@ async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_co
     broker = await begin(2, "broker", 1, (2, 4))
     assert broker.maps[-1].layers == {"broker": (2, 0), "router": (4, 0)}, "those of the start, while nobody said more"
     await until(lambda: broker.enrolment.status()["state"] == "running")
-    with pytest.raises(SpecError, match=r"broker/main has 2 partitions, not 4 as up\.brokers says"):
+    with pytest.raises(SpecError, match=r"broker/main has 2 partitions, but up\.brokers asks for 4"):
         await begin(6, "broker", 3, (4, 4))
-    with pytest.raises(SpecError, match=r"has 2 partitions, not 1 as up\.brokers says; start it with 2$"):
+    with pytest.raises(SpecError, match=r"has 2 partitions, but up\.brokers asks for 1; start it with 2$"):
         await begin(6, "broker", 0, (1, 4))
     router = await begin(1, "router", 0, (4, 4))
     assert router.begun.layers == {"broker": (2, 0), "router": (4, 0)}
@@ -310,12 +310,12 @@ async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_co
     [
         ("prepare", 2, 1, ""),
         ("prepare", 4, 3, ""),
-        ("prepare", 8, 3, "has 2 partitions, not 8"),
-        ("prepare", 4, 4, "has 2 partitions, there is no partition 4"),
+        ("prepare", 8, 3, "has 2 partitions, but up.brokers asks for 8"),
+        ("prepare", 4, 4, "has 2 partitions, so there is no partition 4"),
         ("switched", 4, 3, ""),
-        ("switched", 2, 1, "has 4 partitions, not 2 as up.brokers says"),
+        ("switched", 2, 1, "has 4 partitions, but up.brokers asks for 2"),
         ("final", 4, 3, ""),
-        ("final", 2, 1, "has 4 partitions, not 2 as up.brokers says"),
+        ("final", 2, 1, "has 4 partitions, but up.brokers asks for 2"),
     ],
 )
 async def test_who_begins_while_partitions_double_has_one_of_those_that_own_rooms(
@@ -449,7 +449,7 @@ async def test_an_identity_that_is_somebody_elses_ends_the_start_in_one_line(beg
 @pytest.mark.parametrize(
     ("where", "wrong"),
     [
-        ({"url": "zk://h"}, "registry.url: invalid server 'h' in 'zk://h' (expected HOST:PORT)"),
+        ({"url": "zk://h"}, "registry.url: invalid server 'h' in 'zk://h' .expected HOST:PORT"),
         (
             {"url": "zk://h:1", "auth": "digest", "user": "me", "password_file": "/none"},
             "registry.password_file: /none",

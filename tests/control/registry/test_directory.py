@@ -57,7 +57,7 @@ async def test_a_name_keeps_its_number_and_its_epochs_grow(open_directory: Open)
     assert (await one.identity("third", node=7)).node == 7
     with pytest.raises(IdentityTaken, match=r"node 7 is third; .* delete /pubsub/ids/third"):
         await one.identity("fifth", node=7)
-    with pytest.raises(IdentityTaken, match=f"is node {first.node}, not 2"):
+    with pytest.raises(IdentityTaken, match=f"belongs to node {first.node}, not 2"):
         await one.identity("broker-a", node=2)
 
 

@@ -28,5 +28,5 @@ def test_a_spoilt_file_is_named_and_never_taken_for_nothing(tmp_path: Path) -> N
 
 def test_an_epoch_fits_the_wire(tmp_path: Path) -> None:
     (tmp_path / "node-1").write_text(str(EPOCH_MAX))
-    with pytest.raises(UserError, match="used up"):
+    with pytest.raises(UserError, match="no epochs of node 1 are left"):
         next_epoch(tmp_path, 1)
