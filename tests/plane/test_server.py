@@ -150,5 +150,5 @@ async def test_an_engine_that_raises_while_it_drains_ends_the_server_with_that()
 
 
 def test_an_empty_token_is_refused() -> None:
-    with pytest.raises(ValueError, match="everybody"):
+    with pytest.raises(ValueError, match="admit every client"):
         TokenAuthenticator(b"", "read")

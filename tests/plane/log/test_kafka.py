@@ -130,7 +130,7 @@ async def test_topic_that_loses_records_is_refused(make: Make) -> None:
 
 async def test_topic_with_other_partitions_is_refused(make: Make) -> None:
     make.make_topic(3)
-    with pytest.raises(Failed, match="has 3 partitions, and 1 are configured"):
+    with pytest.raises(Failed, match="has 3 partitions, but 1 are configured"):
         await make.owner(1)
 
 

@@ -61,7 +61,7 @@ async def test_offset_beyond_the_end_is_told(place: Place) -> None:
     log = await place.open(1)
     await log.append(Batch.of([b"a"]))
     assert await read(log, 1) == {}
-    with pytest.raises(Beyond, match="beyond the end of the log, 1"):
+    with pytest.raises(Beyond, match="beyond the end of the log at 1"):
         await read(log, 2)
 
 

@@ -43,7 +43,7 @@ class _Ends:
         above: Any = super()
         stream = getattr(self, "_reader", None)
         if stream is not None and (stream.at_eof() or stream.exception() is not None):
-            raise Unreachable("the connection ended")
+            raise Unreachable("the connection to the Redis ended")
         return bool(await above.can_read())
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
@@ -52,7 +52,7 @@ class _Ends:
         try:
             await above.send_packed_command(command, check_health)
         except RuntimeError as error:
-            raise Unreachable(f"the connection ended: {error}") from error
+            raise Unreachable(f"the connection to the Redis ended: {error}") from error
 
 
 def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> "WeakSet[Any]":
