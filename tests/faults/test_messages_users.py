@@ -73,7 +73,7 @@ async def test_what_no_device_takes_is_refused_at_once(shared: Instance) -> None
     for target, text, why in (
         ("user:me", "x", "invalid user"),
         (f"user:{1 << 64}", "x", "invalid user"),
-        ("", "x" * 961, "at most 960"),
+        ("", "x" * 961, "limit 960"),
     ):
         words = ["delay", "send", "alerts", text, *(["--target", target] if target else [])]
         done = await asyncio.to_thread(shared.ran, *words)

@@ -140,7 +140,7 @@ def test_too_few_files_may_be_open(
     with_few_files: Mapping[tuple[str, ...], tuple[int, str]], words: tuple[str, ...]
 ) -> None:
     code, said = with_few_files[words]
-    check_line(said, f"{words[0]} files", "ulimit -n 64")
+    check_line(said, f"limit of {words[0]} open files", "ulimit -n 64")
     assert code == 1
 
 

@@ -172,7 +172,8 @@ def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].endswith(
         "cannot start: registry embedded: broker/main has 4 partitions, but up.brokers asks for 8; start it with 4, and "
-        f"run muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to start from scratch"
+        "run muster cluster grow broker --to 8 while it runs, or delete "
+        f"{muster.folder}/registry.state to start from scratch"
     )
 
 

@@ -111,7 +111,7 @@ ENTRIES: Final = [
     (broker(client=["127.0.0.1", 0]), ">= 1"),
     (broker(admin=["::", 7_490]), "cannot be the address of a process"),
     (broker(cluster="main"), "broker/main"),
-    (broker(partition=1), "in partition 1"),
+    (broker(partition=1), "has partition 1 of broker/chat"),
     (broker(partition=-1), ">= 0"),
     (broker(node=0), ">= 1"),
     (broker(epoch=1 << 32), "<= 4294967295"),
