@@ -36,7 +36,10 @@ LOSS: Final = re.compile(
 USUAL: Final[dict[str, str]] = {
     "late, doubled, or of nobody that is known": "(link_)?dropped_(header|unknown|duplicate|old|generation)",
     "a hello once more while it waits": "(link_)?dropped_hello_repeated",
-    "a stranger, or a scanner, at no cost": "(link_)?(dropped_hello_(short|malformed)|withheld_unproven)",
+    "a stranger, or a scanner, at no cost": (
+        "(link_)?(dropped_hello_(short|malformed)|withheld_unproven)|tcp_(tls_failed|refused_address)"
+        "|connections_refused_(request|origin)"
+    ),
     "of another secret: who has it says so": "(link_)?dropped_key_unknown|links_key_dropped",
     "clients are no nodes: links alone count it": "dropped_identity",
     "a log of events that was full: the peer begins anew and is told all": "(links|sessions)_log_full",
@@ -56,7 +59,7 @@ USUAL: Final[dict[str, str]] = {
     "what pacing is for": "credit_withheld",
     "told to the user, who is above its own bounds": "refused_sessions|joins_refused_user|dropped_(rate|credit)",
     "told of by MusterClientsRefused, of which it is a part": "joins_refused_rooms",
-    "a client's own mistake, of which it is told": "dropped_frame",
+    "a client's own mistake, of which it is told": "dropped_frame|publications_refused|connections_(errors|ended_refused)",
     "answers that came late, twice or from a life before: the run counts its clients": "fleet_answers_dropped",
     "of a scheduler that was asleep while another one took over": "fleet_questions_refused",
     "results that came late: the message fires again, under a claim of its own": "messages_claims_lost",
@@ -69,6 +72,7 @@ USUAL: Final[dict[str, str]] = {
     "told to the client: its user has too many devices": "presence_sessions_refused",
     "of an earlier life, another map or nobody: the writer's own state stays right": "presence_(refused_stale|lost)",
     "told of by MusterPresenceRefused": "presence_(refused_store|store_failed)",
+    "told to the member, which subscribes or connects again": "gaps_told|connections_ended_expired",
     "a stranger at a port of delayed messages, which gets nothing": "messages_asked_refused",
 }
 """Metrics without an alarm of their own, by the reason."""

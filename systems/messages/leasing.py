@@ -9,12 +9,12 @@ import hashlib
 import hmac
 import random
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.receiver import NoTopic, shown
 from muster_server.systems.messages.refusal import Refusal
@@ -67,9 +67,7 @@ class _Name(NamedTuple):
 class Leasing:
     """The leases of one process."""
 
-    def __init__(
-        self, topics: Topics, center: Center, wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> None:
+    def __init__(self, topics: Topics, center: Center, wall: Callable[[], int] = now_ms) -> None:
         self._topics, self._center, self._wall = topics, center, wall
         self._plans: dict[tuple[tuple[int, ...], int], _engines.RetryPlan] = {}
 

@@ -91,7 +91,9 @@ async def test_the_description_is_openapi_and_has_each_route(make: Make) -> None
     assert document["openapi"].startswith("3.1")
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     rows = cells(PAGE, "method", "path", "scope", "right of a user", "what")
-    assert described == {(row[0], spans(row[1]).pop()) for row in rows if row[2] != "none" and "Accept" not in row[1]}
+    assert described == {
+        (row[0], spans(row[1]).pop()) for row in rows if (row[2], row[3]) != ("none", "none") and "Accept" not in row[1]
+    }
     assert {"key", "token"} == set(document["components"]["securitySchemes"])
 
 
@@ -168,8 +170,8 @@ async def test_the_page_can_be_shut(make: Make) -> None:
 
 
 def test_reasons_of_goodbye_are_named() -> None:
-    source = (ROOT / "systems" / "rooms" / "http" / "streams.py").read_text()
-    said = set(re.findall(r'return "([a-z]+)"', source))
+    files = (ROOT / "systems" / "http" / "streams.py", ROOT / "systems" / "rooms" / "http" / "streams.py")
+    said = {reason for file in files for reason in re.findall(r'return "([a-z]+)"', file.read_text())}
     assert said == {"draining", "revoked", "expired", "unavailable"}
     assert said <= spans(PAGE)
     assert RETRY_MS > 0

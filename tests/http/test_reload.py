@@ -42,7 +42,7 @@ async def test_limits_of_bodies_and_batches_hold_for_the_next_request(make: Make
     assert (await asking.post(MESSAGES, content=bytes(2_000))).status_code == 200
     take(beside, body_bytes_max=1_024, batch_max=1)
     answer = await asking.post(MESSAGES, content=bytes(2_000))
-    assert (answer.status_code, answer.json()["detail"]) == (413, "at most 1024 bytes")
+    assert (answer.status_code, answer.json()["detail"]) == (413, "too long (limit 1024 bytes)")
     assert (await asking.post(MESSAGES, json=["one", "two"])).status_code == 413
     take(beside)
     assert (await asking.post(MESSAGES, json=["one", "two"])).status_code == 200

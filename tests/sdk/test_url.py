@@ -42,7 +42,7 @@ def test_a_server_is_read_with_its_key(known: Endpoint) -> None:
         (f"muster://user@10.0.0.1:7400/{KEY}?token=secret", "invalid URL (expected muster://HOST:PORT/KEY"),
         (f"muster://10.0.0.1:7400/{KEY}?token=secret&token=other", "more than one token"),
         (f"muster://10.0.0.1:7400/{KEY}?token=secret&ca=x", "unknown parameter 'ca'"),
-        (f"muster://10.0.0.1:7400/{KEY}?gateway=10.0.0.2:7400&token=secret", "is not HOST:PORT:KEY"),
+        (f"muster://10.0.0.1:7400/{KEY}?gateway=10.0.0.2:7400&token=secret", "expected HOST:PORT:KEY"),
         (f"muster://10.0.0.1:7400/{KEY}?token", "invalid URL"),
         (f"muster://10.0.0.1:7400/{KEY}", "the URL has no token"),
     ],

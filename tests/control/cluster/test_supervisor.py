@@ -147,7 +147,9 @@ async def test_a_port_that_is_named_is_the_first_of_several(tmp_path: Path) -> N
         record = supervisor.record()
     assert [end.port for end in record.gateways] == [first, first + 1]
     assert [process.link[1] for process in record.processes if process.role == "broker"] == [first + 2, first + 3]
-    with pytest.raises(UserError, match=rf"proxy.bind: 127\.0\.0\.1:{first + 1} is the address of gateway.bind already"):
+    with pytest.raises(
+        UserError, match=rf"proxy.bind: 127\.0\.0\.1:{first + 1} is the address of gateway.bind already"
+    ):
         async with made(settings(tmp_path, up__gateways=2, gateway__bind=bind, proxy__bind=f"127.0.0.1:{first + 1}")):
             pass
 

@@ -176,7 +176,7 @@ async def test_counts_and_growths_of_any_layer_that_cannot_be_are_refused(cluste
     now = COUNTS[of]
     growths = [
         (GROWTH % (now, 1, 8 * now, "prepare", 8 * now), "a growth must double"),
-        (GROWTH % (now, 1, 2 * now, "prepare", 6), "that ends with 6"),
+        (GROWTH % (now, 1, 2 * now, "prepare", 6), "has the goal 6"),
         (GROWTH % (now, 0, 2 * now, "prepare", 2 * now), "has no serial number"),
         (GROWTH % (now, 1, 2 * now, "leap", 2 * now), "Invalid enum value"),
         (GROWTH % (now, 1, 2 * now, "prepare", 512), "<= 256"),
