@@ -286,6 +286,8 @@ main() {
         need_zookeeper
         need_kafka
         need_sdks
+        # The edge's tests run this program.
+        cargo build --locked --quiet --manifest-path core/Cargo.toml -p muster-edge --example hub >&2
     fi
 }
 

@@ -55,9 +55,9 @@ def test_a_query_of_known_words_is_taken(raw: str) -> None:
     ("raw", "why"),
     [
         ("in_s=60", r"unknown query parameter 'in_s'; this path accepts limit, states"),
-        ("=1", "unknown word ''"),
-        ("Limit=1", "unknown word 'Limit'"),
-        ("limit=1&limit=2", "limit twice"),
+        ("=1", "unknown query parameter ''"),
+        ("Limit=1", "unknown query parameter 'Limit'"),
+        ("limit=1&limit=2", "limit is repeated"),
         ("limit=%FF", "UTF-8"),
         ("limit=1%", "two hex digits"),
     ],
