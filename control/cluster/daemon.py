@@ -76,7 +76,7 @@ def prepared(config: Config, role: str, index: int = 0, shares: bool = False) ->
     _check(config, role)
     place = folder(config, node_name(config, role, shares))
     proves = kind(role).linked and config.cluster.identity != "off" and not config.cluster.node_key_file
-    instance.prepare_node(place, [role] if kind(role).door else [], proves)
+    instance.prepare_node(place, [role] if kind(role).door else [], proves, listens=kind(role).listens)
     with instance.lock(place, _taken), Ports() as ports:
         yield spec(config, role, place, ports, index), ports
 

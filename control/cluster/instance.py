@@ -306,15 +306,15 @@ def prepare(place: Folder, servers: Iterable[str] = (), token_file: str = "") ->
         write_atomically(place.probe_token, made)
 
 
-def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
+def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False, *, listens: bool = False) -> None:
     """Make the folder of one node of `muster serve`, without shared secrets. Raises `UserError`.
 
-    `proves`: also make the key of its identity on links.
+    `proves`: also make the key of its identity on links. `listens`: its clients come over TCP, and it has no key for them.
     """
     with _writing(place, "serve.dir"):
         if proves:
             make_key(place.node_key)
-        if servers:
+        if servers or listens:
             _make_own(place, servers)
     _check_secrets(place)
 

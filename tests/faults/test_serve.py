@@ -469,7 +469,7 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "1", *CHAT, *NAMED)
     assert (code, errors) == (1, "muster: broker/chat has no partition 1; its last one is 0\n")
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "0", "--cluster", "chit", *NAMED)
-    assert (code, errors) == (1, "muster: there is no broker/chit, only broker/chat, router\n")
+    assert (code, errors) == (1, "muster: there is no layer broker/chit, only broker/chat, router\n")
     assert adding.returncode is None, "it waits until somebody starts one"
     other = hosts.start("chat-b", "broker", *CHAT)
     said, _ = await adding.communicate()

@@ -178,7 +178,7 @@ async def test_edges_and_cores_on_hosts_restart_in_turn_and_lose_no_message(
 
 async def test_roles_that_share_no_process_are_named(hosts: Hosts) -> None:
     for roles, wrong in {
-        "gateway,nobody": "invalid role 'nobody': one of router, broker, gateway, proxy",
+        "gateway,nobody": "invalid role 'nobody' (expected one of router, broker, gateway, proxy",
         "gateway,gateway": "gateway is named twice; run a second node of a role in a process of its own",
         "gateway,prober": "a prober needs a process of its own; these roles may share one: router, broker, gateway, proxy",
     }.items():

@@ -166,7 +166,7 @@ def test_the_command_and_the_documents_have_what_is_the_toy_s(toy: Toy) -> None:
     ("words", "code", "text"),
     [
         (("up", "--with", "toys"), 78, "no system 'toys'; did you mean toy?"),
-        (("up", "--counters", "3"), 78, "3 partitions"),
+        (("up", "--counters", "3"), 78, "number of partitions 3"),
         (("serve", "clock", "--partition", "1"), 2, "--partition: a clock has no partition"),
     ],
 )

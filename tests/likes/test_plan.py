@@ -51,7 +51,7 @@ def test_a_lost_or_damaged_file_of_partitions_is_made_again_from_the_folders(tmp
         if content is not None:
             (tmp_path / KEPT).write_text(content)
         assert kept(tmp_path) == 8, "not one partition, which would serve an eighth of all items"
-        with pytest.raises(SpecError, match="has 8, not 4; the number stays for good"):
+        with pytest.raises(SpecError, match="has 8, not 4; the number cannot be changed later"):
             _kept(tmp_path, 4)
         assert len(_kept(tmp_path, 8)) == 32
         assert kept(tmp_path) == 8
