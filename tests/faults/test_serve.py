@@ -158,7 +158,9 @@ async def test_partitions_begin_with_the_configuration_and_then_hold(hosts: Host
     hosts.write(serve=hosts.sections["serve"] | {"broker_partitions": 1})
     code, said = await hosts.said("broker", "--name", "c", "--partition", "2")
     assert code == 1
-    assert said.splitlines()[-1] == "muster: registry embedded: broker/main has 2 partitions, so there is no partition 2"
+    assert (
+        said.splitlines()[-1] == "muster: registry embedded: broker/main has 2 partitions, so there is no partition 2"
+    )
     late = hosts.start("late", "broker", "--partition", "0")
     await hosts.serve(late)
 
@@ -427,7 +429,11 @@ async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(host
 @pytest.mark.parametrize("words", [("status",), ("links",), ("rooms", "ls"), ("top", "--once"), ("cluster", "show")])
 async def test_a_registry_that_has_nobody_is_one_line(hosts: Hosts, words: tuple[str, ...]) -> None:
     said = await hosts.asked(*words, *NAMED)
-    assert said == (69, "", "muster: no instance runs here, and the registry embedded has no node; start one: muster up, or muster serve\n")
+    assert said == (
+        69,
+        "",
+        "muster: no instance runs here, and the registry embedded has no node; start one: muster up, or muster serve\n",
+    )
 
 
 async def test_an_embedded_registry_that_nobody_serves_is_an_instance_that_does_not_run(tmp_path: Path) -> None:
@@ -465,7 +471,10 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     last = "muster: chat-a is the last running replica of partition 0 of broker/chat: add another one first\n"
     assert (code, errors) == (75, last)
     code, _, errors = await hosts.asked("cluster", "replica", "remove", "broker", "0", "router", *CHAT, *NAMED)
-    assert (code, "router is not a replica of partition 0 of broker/chat, whose replicas are chat-a" in errors) == (1, True)
+    assert (code, "router is not a replica of partition 0 of broker/chat, whose replicas are chat-a" in errors) == (
+        1,
+        True,
+    )
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "1", *CHAT, *NAMED)
     assert (code, errors) == (1, "muster: broker/chat has no partition 1; its last one is 0\n")
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "0", "--cluster", "chit", *NAMED)

@@ -146,7 +146,7 @@ async def test_a_line_that_does_not_end_is_not_kept() -> None:
     os.write(theirs, b"one\n" + bytes(11))
     lines = pipes.lines(ours, 10)
     assert await anext(lines) == [b"one"]
-    with pytest.raises(UserError, match="line 2 is longer than 10 bytes"):
+    with pytest.raises(UserError, match="line 2 is too long for a message"):
         await asyncio.wait_for(anext(lines), 5)
     os.close(theirs)
     os.close(ours)

@@ -35,7 +35,10 @@ MISTAKES = [
     ),
     (("sub", "r", "--url", f"muster://10.0.0.1:7400/{KEY}"), "missing token; give --token-file or --token"),
     (("sub", "r", "--url", "muster://h:1/x?token=t", "--gateway", TEXTS[0]), "--gateway excludes --url"),
-    (("pub", "r", "--gateway", "10.0.0.1:7400", "--token", "t"), "'10.0.0.1:7400' is not HOST:PORT:KEY"),
+    (
+        ("pub", "r", "--gateway", "10.0.0.1:7400", "--token", "t"),
+        "invalid server '10.0.0.1:7400' (expected HOST:PORT:KEY",
+    ),
     (("members", "r", "--token", "t", "--token-file", "/dev/null"), "--token excludes --token-file"),
     (("command", "r", "x", "--gateway", TEXTS[0], "--token", "t", "--registry", "zk://h"), "--registry excludes --url"),
     (("pub", "r", "x", "--file", "/dev/null"), "--file excludes TEXT"),

@@ -192,7 +192,7 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))
         assert (done.returncode, done.stdout) == (78, "")
         assert done.stderr == (
-            f"muster: the registry {zookeeper.url} refuses this: /pubsub/broker: NoAuthError; "
+            f"muster: the registry {zookeeper.url} refuses this client: /pubsub/broker: NoAuthError; "
             "check registry.auth, registry.user and registry.password_file\n"
         )
         password.write_text("right")
@@ -205,7 +205,11 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (Refused("/pubsub/ids: NoAuthError"), 78, "refuses this: /pubsub/ids: NoAuthError; check registry.auth,"),
+        (
+            Refused("/pubsub/ids: NoAuthError"),
+            78,
+            "refuses this client: /pubsub/ids: NoAuthError; check registry.auth,",
+        ),
         (Unavailable("no answer within 5 s"), 75, "stopped answering: no answer within 5 s; try again"),
         (NoNode("/pubsub"), 75, "stopped answering: /pubsub; try again"),
     ],

@@ -46,7 +46,7 @@ def test_tables_of_operators_fit_into_80_columns(muster: Command) -> None:
         lines = [re.sub(STYLE, "", line) for line in said.splitlines()]
         assert lines, words
         assert [line for line in lines if len(line.rstrip()) > 80 and not line.startswith("muster: ")] == [], words
-    assert "left out of 80 columns: " in shown["status"]
+    assert "terminal of 80 columns, dropped: " in shown["status"]
     assert all(word in shown["status"] for word in ("broker-1", "ready", "restarts"))
     assert all(word in piped for word in ("epoch", "pid", "admin", "http://127.0.0.1:"))
     names = [line.split()[0] for line in re.sub(STYLE, "", shown["status"]).splitlines() if " ready " in line]

@@ -177,7 +177,7 @@ async def test_a_database_that_is_away_is_said_once_and_tried_less_and_less(
         await until(lambda: writer.connected)
     assert [line["event"] for line in lines] == [
         "cannot write to the database; changes wait",
-        "the database is written",
+        "writing to the database again",
     ]
     assert fake.tried < 12
 
@@ -199,7 +199,7 @@ async def test_closing_ends_in_time_and_says_what_was_not_written(fake: Fake, tr
         writer.start()
         writer.put(said(1))
         await asyncio.wait_for(writer.close(0.1), PATIENT_S)
-    assert lines[-1]["event"] == "not written in time"
+    assert lines[-1]["event"] == "some changes were not written in time"
     assert lines[-1]["waiting"] == 1
     assert fake.tried < 20, "it does not spin"
 
