@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -201,7 +202,9 @@ async def test_a_worker_that_drains_finishes_what_runs_and_gives_back_the_rest(s
             (first,) = site.noted("slow")
             found = [await messages.get("slow", f"t-{number}") for number in range(2)]
             states = {each.id: (each.state, each.attempts) for each in found if each is not None}
-            assert states == {f"t-{first}": ("done", 1), f"t-{1 - int(first)}": ("retry", 0)}
+            assert states[f"t-{first}"] == ("done", 1)
+            # Given back; or leased to a request that the signal cut off, so that its lease runs out.
+            assert states[f"t-{1 - int(first)}"] in {("retry", 0), ("firing", 1)}
 
 
 async def test_a_recurring_task_waits_for_its_next_time_whatever_restarts(sites: Callable[[], Any]) -> None:
@@ -240,7 +243,9 @@ async def test_a_worker_that_stood_still_has_lost_its_task_and_another_one_did_i
             assert len(site.noted("slow")["0"]) == 2
             first.send_signal(signal.SIGTERM)
             await asyncio.to_thread(first.wait, PATIENT_S)
-        assert b"1 lost" in (site.folder / "worker-0.log").read_bytes()
+        assert re.search(
+            rb"[12] lost", (site.folder / "worker-0.log").read_bytes()
+        )  # the task, and perhaps one that it had leased ahead
         minutes = said(site.instance, "topic", "stats", "slow")["minutes"]
         assert sum(minute["fired"] for minute in minutes) == 1, "it counts once"
 
