@@ -240,12 +240,10 @@ async def test_a_worker_that_stood_still_has_lost_its_task_and_another_one_did_i
             site.worker("--topics", "slow", "--at-once", "1")
             await site.finished("slow")
             first.send_signal(signal.SIGCONT)
-            assert len(site.noted("slow")["0"]) == 2
+            assert len(site.noted("slow")["0"]) >= 2, "a lease of 2 s can run out on a busy machine too"
             first.send_signal(signal.SIGTERM)
             await asyncio.to_thread(first.wait, PATIENT_S)
-        assert re.search(
-            rb"[12] lost", (site.folder / "worker-0.log").read_bytes()
-        )  # the task, and perhaps one that it had leased ahead
+        assert re.search(rb"[1-9]\d* lost", (site.folder / "worker-0.log").read_bytes())
         minutes = said(site.instance, "topic", "stats", "slow")["minutes"]
         assert sum(minute["fired"] for minute in minutes) == 1, "it counts once"
 
