@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
-from cronsim import CronSim, CronSimError
 from msgspec import Meta
 
 from muster_server.plane.files import write_atomically
@@ -80,12 +79,18 @@ class _Book(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def occurrences(asked: NewEntry, after: int) -> Iterator[int]:
     """Times after this one, in ms since 1970. A time that summer time passes over or repeats is as Debian's cron has it.
     Raises `RecurringError`."""
+    from cronsim import CronSim, CronSimError  # the HTTP face has the shapes alone
+
     try:
         zone = ZoneInfo(asked.zone)
     except (ValueError, OSError, KeyError):
-        raise RecurringError("bad_request", f"zone: {asked.zone!r:.80} is no zone, as Asia/Shanghai is one") from None
+        raise RecurringError(
+            "bad_request", f"zone: invalid time zone {asked.zone!r:.80} (for example Asia/Shanghai)"
+        ) from None
     if re.search(r"\s", asked.cron.strip()) is None:
-        raise RecurringError("bad_request", f"cron: {asked.cron!r:.80} has not five parts, as '0 3 * * *' has")
+        raise RecurringError(
+            "bad_request", f"cron: invalid {asked.cron!r:.80} (expected five parts, for example '0 3 * * *')"
+        )
     begin = datetime.datetime.fromtimestamp(after // SECOND_MS, datetime.UTC).astimezone(zone)
     try:
         for time in CronSim(asked.cron, begin):
