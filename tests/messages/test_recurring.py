@@ -160,10 +160,10 @@ async def test_a_changed_entry_withdraws_what_waited_and_a_removed_one_too(run: 
     [
         ({"cron": "0 3 * *"}, "cron"),
         ({"cron": "61 3 * * *"}, "cron"),
-        ({"cron": "daily"}, "has not five parts"),
+        ({"cron": "daily"}, "expected five parts"),
         ({"cron": "0 0 30 2 *"}, "cron"),
-        ({"zone": "Mars/Base"}, "is no zone"),
-        ({"zone": "../etc/passwd"}, "is no zone"),
+        ({"zone": "Mars/Base"}, "invalid time zone"),
+        ({"zone": "../etc/passwd"}, "invalid time zone"),
     ],
 )
 async def test_a_wrong_entry_is_refused_and_changes_nothing(run: Run, wrong: dict[str, str], why: str) -> None:
