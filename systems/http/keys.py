@@ -188,10 +188,13 @@ class Keyring:
         return True
 
     def find(self, credential: str) -> Key | None:
-        """The key of this credential. Takes the same time whether the id exists or not."""
+        """The key of this credential. Takes the same time whether the id exists or not. An id that is not known yet
+        makes it reload a changed file first, so a new key works at once."""
         match = _KEY.fullmatch(credential)
         if match is None:
             return None
+        if match[1] not in self._by_id and self._stamp() != self._seen:
+            self.look()
         key = self._by_id.get(match[1])
         wanted = _NOBODY if key is None else bytes.fromhex(key.sha256)
         return key if hmac.compare_digest(_hash(match[2]), wanted) else None

@@ -78,6 +78,7 @@ class HttpFace:
         """The current options: a reload replaces them."""
         self.counts = Counts()
         self._keyring = Keyring(settings.keys_file, log)
+        self._keys_seen = 0
         self._access = Access(
             self._keyring,
             settings.trust,
@@ -120,6 +121,7 @@ class HttpFace:
         """Listen and serve. Raises `UserError` if the port is in use."""
         options, (host, port) = self._settings.options, self._settings.bind
         self._keyring.look()
+        self._keys_seen = self._keyring.changes
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -241,7 +243,9 @@ class HttpFace:
             self._look()
 
     def _look(self) -> None:
-        if self._keyring.look():
+        self._keyring.look()
+        if self._keys_seen != self._keyring.changes:
+            self._keys_seen = self._keyring.changes
             self._log.info("the keys changed", keys=len(self._keyring))
             for face in self._faces:
                 face.access_changed()

@@ -88,6 +88,20 @@ def test_a_key_opens_until_it_is_revoked(file: Path) -> None:
     assert keyring.find(other) is not None
 
 
+def test_a_new_key_opens_at_once(file: Path) -> None:
+    keys.create(file, "web", ["read"], ACTIONS)
+    keyring = ring(file)
+    loaded = keyring.changes
+    _, secret = keys.create(file, "app", ["read"], ACTIONS)
+    found = keyring.find(secret)
+    assert found is not None
+    assert found.name == "app"
+    assert keyring.changes == loaded + 1
+    for _ in range(3):
+        assert keyring.find("mk_000000000000" + secret[15:]) is None
+    assert keyring.changes == loaded + 1
+
+
 @pytest.mark.parametrize("change", ["last", "first", "id", "shorter", "longer", "empty"])
 def test_another_secret_opens_nothing(file: Path, change: str) -> None:
     _, secret = keys.create(file, "web", ["read"], ACTIONS)
