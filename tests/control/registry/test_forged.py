@@ -251,5 +251,5 @@ async def test_what_only_a_stranger_to_muster_writes_into_zookeeper_holds_up_nob
         client.stop()
         client.close()
     await until(lambda: len(cluster.watching.refused) == len(odd) + 2, PATIENT_S)
-    assert cluster.watching.refused["broker/chat/partition0/large"] == "message too long: 1000000 bytes (limit 4096)"
+    assert cluster.watching.refused["broker/chat/partition0/large"] == "too long: 1000000 bytes (limit 4096)"
     await cluster.lives()
