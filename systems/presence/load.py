@@ -27,6 +27,10 @@ SEND_S: Final = 5.0
 SENDERS: Final = 8
 CONNECTING_AT_ONCE: Final = 64
 BODY_BYTES: Final = 16
+FIRST: Final = b"first"
+"""The message that shows that a device is known; it is not counted."""
+KNOWN_S: Final = 60.0
+KNOWN_AGAIN_S: Final = 0.05
 DEVICE: Final = "load"
 EXTRA_S: Final = 900.0
 """Time beyond the schedule for which tokens are good."""
@@ -39,7 +43,7 @@ class PresenceLoad(msgspec.Struct, frozen=True, kw_only=True):
     gateways: Sequence[Server]
     proxies: Sequence[Server]
     credential: bytes
-    """Of the senders: one that may send to every user."""
+    """Credential of the senders, who may send to every user."""
     tokens: Sequence[bytes]
     """One for each device."""
     users: Sequence[int]
@@ -84,6 +88,7 @@ class PresenceGenerator:
                 address = muster.Address(tuple(self._load.gateways), tuple(self._load.proxies), self._load.credential)
                 client = await self._stack.enter_async_context(muster.connect(address, gateways=()))
                 self._senders.append(client)
+            await asyncio.gather(*(self._known(number, gate) for number in self._mine))
         took = time.monotonic() - began
         rate = self._share.rate(self._load.rate)
         return f"{len(self._mine):,} devices online after {took:.1f} s, {rate:,g} messages/s to their users"
@@ -111,8 +116,22 @@ class PresenceGenerator:
             client = await self._stack.enter_async_context(muster.connect(address, proxies=()))
         self._reading.append(asyncio.create_task(self._read(client)))
 
+    async def _known(self, number: int, gate: asyncio.Semaphore) -> None:
+        """Wait until a message reaches the device: presence learns of it a moment after it has connected."""
+        until = time.monotonic() + KNOWN_S
+        async with gate:
+            while True:
+                results = await self._senders[number % SENDERS].send(self._load.users[number], FIRST, expires=SEND_S)
+                if {result.outcome for result in results} == {"delivered"}:
+                    return
+                if time.monotonic() > until:
+                    raise UserError(f"user {self._load.users[number]} is not online after {KNOWN_S:g} s", TRY_LATER)
+                await asyncio.sleep(KNOWN_AGAIN_S)
+
     async def _read(self, client: muster.Client) -> None:
         async for message in client.direct():
+            if message.data == FIRST:
+                continue
             self._came[int(message.data[:BODY_BYTES])] += 1
 
     async def _send(self, number: int) -> str | None:
