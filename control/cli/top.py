@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -24,7 +24,17 @@ from muster_server.control.errors import TRY_LATER, UserError
 from muster_server.control.terminal import common, tables
 from muster_server.control.terminal.choices import Column
 from muster_server.control.terminal.found import Target, found
-from muster_server.control.terminal.readings import BEGAN, CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
+from muster_server.control.terminal.readings import (
+    BEGAN,
+    CPU,
+    NO_ANSWER,
+    RSS,
+    Reading,
+    Readings,
+    follow,
+    name_silent,
+    processes_of,
+)
 from muster_server.plane.kinds import kind, kinds, partitioned
 
 MEMBERS: Final = "muster_members"
@@ -145,14 +155,9 @@ def taken(name: str, processes: Sequence[Process], before: Readings, now: Readin
 
 def _one_each(processes: Sequence[Process], rows: Sequence[Row], now: Readings) -> Sequence[Row]:
     """One row for each process of the system: every node of a shared process reports the figures of the whole process."""
-    found: dict[Hashable, Row] = {}
-    for process, row in zip(processes, rows, strict=True):
-        reading = now[process.node]
-        pid = reading.status.get("pid")
-        one: Hashable = process.node if pid is None else (process.admin[0], pid, reading.values.get(BEGAN))
-        if one not in found or found[one].cpu is None:
-            found[one] = row
-    return list(found.values())
+    by_node = {process.node: row for process, row in zip(processes, rows, strict=True)}
+    shared = ([by_node[process.node] for process in group] for group in processes_of(processes, now))
+    return [next((row for row in group if row.cpu is not None), group[-1]) for group in shared]
 
 
 def _sum(rates: Iterable[float | None]) -> float:

@@ -25,7 +25,7 @@ from muster_server.control.load.report import Judged, Report, figures, summary
 from muster_server.control.load.series import PERCENTILES, Names, Point, Second, Series, percentiles, second
 from muster_server.control.terminal import common
 from muster_server.control.terminal.found import Target, found
-from muster_server.control.terminal.readings import CPU, Readings, read_all
+from muster_server.control.terminal.readings import CPU, Readings, processes_of, read_all
 from muster_server.control.terminal.words import say
 
 EVERY_S: Final = 1.0
@@ -58,7 +58,7 @@ class Others(Protocol):
         """Wait until all are connected, then have them begin."""
 
     def take(self) -> Mapping[int, list[Second]]:
-        """What each did since the last call, by its index."""
+        """The seconds of each host since the last call, by its index."""
 
     def stop(self) -> None:
         """Have them end now."""
@@ -173,7 +173,8 @@ class _Loop:
         return self.series.add(self.took, counts, [each for listed in seconds.values() for each in listed], cpu)
 
     async def _read(self) -> dict[str, float]:
-        """Cores that the servers used since the last reading, by role; none where their metrics can't be read."""
+        """Cores that the servers used since the last reading, by role, or by all roles of a shared process. None where their
+        metrics can't be read."""
         if self._run.where.end.gateway() is not None:
             return {}
         try:
@@ -184,18 +185,15 @@ class _Loop:
             return {}
         before, self._before = self._before, now
         cores: dict[str, float] = {}
-        pids = set[object]()
-        for process in record.processes:
-            reading = now[process.node]
-            pid = (process.admin[0], reading.status.get("pid", process.node))
-            rate = reading.rate(before.get(process.node), CPU)
-            if rate is None or pid in pids:
-                continue
-            pids.add(pid)
-            took = reading.at - before[process.node].at
-            role = process.role if sum(each.admin == process.admin for each in record.processes) == 1 else "shared"
-            cores[role] = cores.get(role, 0.0) + rate
-            self.cpu_s[role] = round(self.cpu_s.get(role, 0.0) + rate * took, 3)
+        for group in processes_of(record.processes, now):
+            role = "+".join(sorted({node.role for node in group}))
+            for node in group:
+                earlier, reading = before.get(node.node), now[node.node]
+                rate = reading.rate(earlier, CPU)
+                if earlier is not None and rate is not None:
+                    cores[role] = cores.get(role, 0.0) + rate
+                    self.cpu_s[role] = round(self.cpu_s.get(role, 0.0) + rate * (reading.at - earlier.at), 3)
+                    break
         return cores
 
 

@@ -6,7 +6,7 @@ Only this file reads `/metrics` for commands. Commands interpret the figures.
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -62,6 +62,17 @@ class Reading:
 
 Readings = Mapping[int, Reading]
 """Readings by node number."""
+
+
+def processes_of(nodes: Iterable[Process], now: Readings) -> list[list[Process]]:
+    """Group nodes that share a process of the system: each of them reports the figures of the whole process."""
+    found: dict[Hashable, list[Process]] = {}
+    for node in nodes:
+        reading = now[node.node]
+        pid = reading.status.get("pid")
+        one: Hashable = node.node if pid is None else (node.admin[0], pid, reading.values.get(BEGAN))
+        found.setdefault(one, []).append(node)
+    return list(found.values())
 
 
 async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings]]:
