@@ -147,7 +147,7 @@ def _fresh(file: Path) -> Path:
 
 
 async def _noted(file: Path, count: int) -> Sequence[tuple[int, int]]:
-    """The notes, once there are so many. Raises `TimeoutError`."""
+    """Wait for `count` notes and return them. Raises `TimeoutError`."""
     async with asyncio.timeout(DONE_S):
         while os.stat(file).st_size < count * NOTE.size:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)

@@ -131,6 +131,6 @@ class RegistryStore:
         """As `Store.repair`. Nodes register again by themselves; only numbers of partitions that have grown are lost."""
         moved = put_aside(self._file, aside)
         return [
-            f"{self._file}: the damaged file is {moved}; the registry begins anew. Partitions that were doubled begin as "
-            "the configuration says: set up.brokers and up.routers to the numbers of before"
+            f"{self._file}: the damaged file is {moved}; the registry starts empty. Partitions that were doubled start "
+            "with the numbers of the configuration: set up.brokers and up.routers to their former numbers"
         ]

@@ -1,4 +1,4 @@
-"""What a system gives for `muster load`: a generator of its requests or messages.
+"""The interface of a system for `muster load`: a generator of its requests or messages.
 
 Owns the shape. A generator knows the protocol of its system; it knows nothing of tables, reports and other hosts.
 """
@@ -41,7 +41,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one generator did. Counts are since the start; latencies, in microseconds, since the last slice."""
+    """The work of one generator. Counts are since the start; latencies, in microseconds, since the last slice."""
 
     counts: Mapping[str, int]
     latencies: Micros = NONE

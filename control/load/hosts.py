@@ -100,7 +100,7 @@ class Lead:
         self._began.set()
 
     def take(self) -> Mapping[int, list[Second]]:
-        """What each did since the last call, by its index."""
+        """The seconds of each host since the last call, by its index."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 

@@ -33,7 +33,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: Mapping[str, float | None]
     late_p99_ms: float | None
     cpu_s: Mapping[str, float]
-    """CPU seconds of the servers by role; empty where their metrics were not read."""
+    """CPU seconds of the servers by role, a shared process by all its roles; empty where their metrics were not read."""
     claims: Sequence[Judged]
     points: Sequence[Point]
 

@@ -40,7 +40,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Second(msgspec.Struct, frozen=True, kw_only=True):
-    """What one host did since its last report, in a form that crosses to another host. Counts are since the start."""
+    """The work of one host since its last report, in a form that crosses to another host. Counts are since the start."""
 
     counts: Mapping[str, int]
     latency: bytes = b""

@@ -183,7 +183,7 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tls_cert_file: str
     tls_key_file: str
     default_rights: list[tuple[str, list[str]]]
-    """Of users without `cap`: a pattern of room names and its rights each."""
+    """Rights of users whose token has no `cap`: patterns of room names, each with its rights."""
     paced_namespaces: list[str]
     namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
     presence: PresenceSettings | None = None

@@ -1,4 +1,4 @@
-"""Who a client of an edge is: by a token of Muster, by none, or by a token for one room.
+"""Identifies the clients of an edge: by a token of Muster, without one, or by a token for one room.
 
 Owns the rules beyond those of every door (`plane/auth.py`). A token that has expired is told apart from a wrong one: SDKs
 bring another one after the first, and stay away after the second.
@@ -24,7 +24,7 @@ from muster_server.plane.trust import Trust
 from muster_server.plane.users import EMBEDDED_USER, user_of
 
 ROOM_RIGHTS: Final = ("read", "history", "members")
-"""What a token for one room gives that names no rights."""
+"""Rights of a token for one room that names none."""
 
 
 class EdgeAuthenticator(TokenAuthenticator):

@@ -24,7 +24,7 @@ WAITING_MAX: Final = 4_096
 LOOK_S: Final = 0.05
 """Messages that are due are here within this; a request that waits for nothing is answered after it."""
 MOVED_MAX: Final = 65_536
-"""Leases that were extended of late, so that a repeated extension, or one whose answer was lost, finds its claim."""
+"""Limit of recently extended leases that are remembered, so that a repeated extension finds its claim."""
 
 
 class Busy(Exception):
@@ -32,7 +32,7 @@ class Busy(Exception):
 
 
 class _Bucket:
-    """What the rate of a topic lets through: a second of it at once."""
+    """Messages that the rate of a topic allows; a burst is at most one second of it."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate, self._left, self._at = rate, max(1.0, rate), now
@@ -77,7 +77,7 @@ class Leases:
         self._waiting: dict[int, _Waiting] = {}
         self._buckets: dict[int, _Bucket] = {}
         self._moved: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """By message and claim, the claim after its last extension."""
+        """Claims after their last extension, by message and first claim."""
         self.leased = self.extended = 0
 
     @property

@@ -38,7 +38,7 @@ NOT_LATE: Final = (1 << 32) - 1
 """The lateness of an attempt that is not the first."""
 WHY_BYTES_MAX: Final = 2_048
 DONE: Final = frozenset(b"drbl")
-"""What the schedule says of a result that counts: `schedule.SAID`."""
+"""Bytes of `schedule.SAID` for results that count."""
 
 
 class Center(Protocol):
@@ -55,7 +55,7 @@ class Center(Protocol):
 
 
 class _Name(NamedTuple):
-    """What the text of a lease says."""
+    """The content of a lease's text."""
 
     number: int
     claim: int
@@ -85,7 +85,7 @@ class Leasing:
         return found
 
     async def end(self, topic_name: str, ends: Sequence[LeaseEnd]) -> list[LeaseSaid]:
-        """What programs say of leases, in the order of the request. Raises `NoTopic`, `Refusal`, `Unreachable`."""
+        """End or extend leases; the outcomes are in the order of the request. Raises `NoTopic`, `Refusal`, `Unreachable`."""
         topic = self._topic(topic_name)
         if len(ends) > BATCH_MAX:
             raise Refusal("too_long", f"a request has at most {BATCH_MAX} leases")

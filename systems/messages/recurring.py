@@ -124,7 +124,7 @@ class Recurring:
         self._entries = {entry.key: entry for entry in book.entries}
 
     def all(self, topic: str = "") -> list[Entry]:
-        """Those of a topic, or of all, by name."""
+        """The recurring messages of a topic, or of all topics, by name."""
         return [entry for key, entry in sorted(self._entries.items()) if topic in {"", key[0]}]
 
     async def put(self, asked: NewEntry, now: int) -> Entry:
@@ -134,7 +134,7 @@ class Recurring:
         before = self._entries.get((asked.topic, asked.name))
         if before is None:
             if len(self._entries) >= ENTRIES_MAX:
-                raise RecurringError("busy", f"there are {ENTRIES_MAX} recurring messages, which are the most")
+                raise RecurringError("busy", f"too many recurring messages (limit {ENTRIES_MAX})")
             entry = Entry(asked=asked, last=now)
         elif before.asked == asked:
             return before

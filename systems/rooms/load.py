@@ -40,7 +40,7 @@ class RoomsLoad(msgspec.Struct, frozen=True, kw_only=True):
     for_s: float
     ramp_s: float
     faults: Sequence[Fault] = ()
-    """Of the clients' own links."""
+    """Faults injected into the clients' own links."""
 
     def generator(self, share: Share) -> "RoomsGenerator":
         """The generator of one host."""

@@ -48,7 +48,7 @@ def hub_url() -> Iterator[str]:
 
 @cache
 def outcomes(sdk: str, encoding: str, url: str) -> Mapping[str, str | None]:
-    """What came of all cases of an SDK: they run once."""
+    """The outcomes of all cases of an SDK, which run once."""
     return sdks.run(sdk, url, encoding, "someone", "smallhistory")
 
 

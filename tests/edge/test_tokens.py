@@ -1,4 +1,4 @@
-"""Who a client of an edge is."""
+"""Tokens identify the clients of an edge."""
 
 import time
 from typing import Any, Final

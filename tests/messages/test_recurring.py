@@ -176,7 +176,7 @@ async def test_a_wrong_entry_is_refused_and_changes_nothing(run: Run, wrong: dic
 async def test_entries_are_bounded_and_a_damaged_file_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurring, "ENTRIES_MAX", 1)
     await run.recurring.put(NIGHTLY, 0)
-    with pytest.raises(RecurringError, match="which are the most"):
+    with pytest.raises(RecurringError, match="too many recurring messages"):
         await run.recurring.put(EACH, 0)
     (run.folder / recurring.FILE).write_text("{")
     with pytest.raises(ValueError, match="damaged"):

@@ -42,8 +42,8 @@ pub struct Log<S: Storage> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Opens the log for the owner of `epoch`, which `storage` has already claimed. Nobody else may open it until
-    /// this returns.
+    /// Opens the log for the owner of `epoch`, which `storage` has already claimed. No other process may open it
+    /// until this returns.
     ///
     /// Each opening creates a new segment, so that nothing is ever written behind a torn group.
     pub fn with_storage(storage: S, epoch: u64, segment_bytes: u64) -> Result<Log<S>, OpenError> {

@@ -32,7 +32,7 @@ pub use wheel::WheelTimes;
 /// Rooms that one session may publish to; more rooms need several publishers.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
 /// Time for the network between two checks of the schedule: a publisher's delay would count as the servers' latency.
-/// Each turn checks every socket first, so many sockets make turns slower.
+/// Each turn checks every socket first: more sockets make turns slower.
 const TURN_US: Micros = 250;
 const TURN_MANY_US: Micros = 1_000;
 const MANY_SOCKETS: usize = 256;

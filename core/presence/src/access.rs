@@ -126,8 +126,8 @@ impl AccessPoint {
         }
     }
 
-    /// A device wants to come that another one has replaced of late. Gives the time that it has to wait, which begins again with each try.
-    /// `None`: it may come. `takes_over`: it says that its user wants it here.
+    /// Returns how long a recently replaced device must wait before it may open a session; each try restarts that time.
+    /// `None`: it may open one now. `takes_over`: its token lifts the wait.
     pub fn barred(&mut self, now: Micros, user: u64, device: Device, takes_over: bool) -> Option<Micros> {
         if takes_over {
             self.bars.remove(user, device);

@@ -91,7 +91,7 @@ pub struct Letters {
     reading: Reading,
     /// Messages that wait for the program's confirmation, with the pushes of this session that it answers.
     unconfirmed: BTreeMap<(u64, u64), Vec<MessageId>>,
-    /// What a session with the gateway has to be told.
+    /// Records for the gateway that no session has taken yet.
     taken: VecDeque<Vec<u8>>,
     events: Vec<Told>,
 }

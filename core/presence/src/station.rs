@@ -52,7 +52,7 @@ muster_transport::counters! {
         presence_sessions,
         /// Sessions ended: replaced by a newer one.
         presence_sessions_replaced,
-        /// Sessions refused: another device of the user has replaced this one of late.
+        /// Sessions refused: another device of the user replaced this one a moment ago.
         presence_sessions_barred,
         /// Sessions ended: their user has too many devices here, or the device name is invalid.
         presence_sessions_refused,

@@ -148,7 +148,7 @@ struct Sender {
     heard: Micros,
 }
 
-/// What is due for a message.
+/// The next action for a message, at its time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Order,

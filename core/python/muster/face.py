@@ -114,7 +114,7 @@ class Face:
 
 
 class _Connection:
-    """One connection."""
+    """A connection to the face."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

@@ -135,7 +135,7 @@ impl KnownRooms {
     }
 }
 
-/// Times of a wheel with so many entries, in nanoseconds of the processor; and its bytes for each.
+/// CPU time of each operation on a wheel with `entries` entries, in nanoseconds, and the bytes of an entry.
 #[pyfunction]
 fn wheel_times(py: Python<'_>, entries: usize) -> PyResult<Bound<'_, PyDict>> {
     if entries < 100 {

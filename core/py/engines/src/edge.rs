@@ -25,7 +25,7 @@ use crate::server::{
     RetentionOptions, RoleMachine, RoomsPage, Running,
 };
 
-/// A client that is refused as the edge is full comes again after so many seconds.
+/// Seconds after which a client may retry when the edge is full.
 const RETRY_S: u32 = 5;
 
 /// The streams of an edge, and the descriptor for them and its links.
@@ -55,7 +55,7 @@ impl Beside<Edge> for Streams {
         for stream in silent {
             machine.silence(monotonic_now(), stream, self.tcp.is_unacknowledged(stream));
         }
-        // What clients asked is on its way to brokers in the same turn.
+        // Requests of clients leave for brokers in the same turn.
         if machine.take_stirred() {
             driver.kick();
             more |= driver.turn().more;

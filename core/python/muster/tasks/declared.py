@@ -1,4 +1,4 @@
-"""What a program declares: handlers by topic, and how a call of one becomes a message.
+"""Declarations of a program: handlers by topic, and how a call of one becomes a message.
 
 Owns the arguments of a task as JSON. It must not know how tasks are leased or run.
 """
@@ -34,7 +34,7 @@ class Handler(Generic[P, R]):
     def __init__(self, tasks: "Tasks", topic: str, function: Callable[P, R], lease_s: float) -> None:
         self.tasks, self.topic, self.function, self.lease_s = tasks, topic, function, lease_s
         self.recurring: dict[str, dict[str, Any]] = {}
-        """By name, what `every` declared."""
+        """Recurring tasks that `every` declared, by name."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = inspect.signature(function)
         clash = RESERVED & self.signature.parameters.keys()
@@ -168,7 +168,7 @@ def arguments_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result_of(value: Any) -> Any:
-    """What a function returned, as it is kept. Raises `Hopeless` for what cannot be kept: the task was done."""
+    """Encode the value that a function returned. Raises `Hopeless` if it cannot be kept; the task itself was done."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:

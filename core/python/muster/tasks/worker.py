@@ -45,7 +45,7 @@ log = logging.getLogger("muster.tasks")
 
 @dataclass(slots=True)
 class Figures:
-    """What a worker has done."""
+    """Counts of a worker's tasks, by outcome."""
 
     leased: int = 0
     done: int = 0
@@ -317,7 +317,7 @@ class Worker:
     def _said(
         self, some: list[tuple[_Held, str, dict[str, Any]]], said: Mapping[str, Any]
     ) -> list[tuple[_Held, str, dict[str, Any]]]:
-        """Those that are to be said again."""
+        """Return the ends of leases that must be reported again."""
         answers: dict[str, Iterator[dict[str, Any]]]
         answers = {verb: iter(said.get(verb, ())) for verb in ("done", "again", "dead", "back")}
         left: list[tuple[_Held, str, dict[str, Any]]] = []

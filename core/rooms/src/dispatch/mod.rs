@@ -118,7 +118,7 @@ pub(crate) struct Asker {
     pub room: Result<(RoomKey, Rights), Code>,
 }
 
-/// What a machine's commands need of it.
+/// The machine's parts that its commands use.
 pub(crate) struct Parts<'a> {
     pub commands: &'a mut Commands,
     pub limits: &'a mut Limits,

@@ -70,7 +70,7 @@ pub(super) struct Built {
 
 /// A message with all of its chunks.
 pub(super) struct Whole<'a> {
-    /// Of its last chunk.
+    /// The place of its last chunk.
     pub offset: u64,
     pub stream: u8,
     data: std::borrow::Cow<'a, [u8]>,
@@ -110,7 +110,7 @@ pub(super) fn client_name(incarnation: u64) -> String {
     format!("{:012x}", incarnation >> 16)
 }
 
-/// What stands at one place, for a member whose offsets are of `stream`.
+/// The content of one place, for a member whose offsets belong to `stream`.
 pub(super) enum Stands<'a> {
     Message(Whole<'a>),
     /// A chunk of a message that goes on, or word that a stream of another owner has ended.

@@ -12,7 +12,7 @@ use super::{positions, Edge, Pending, PendingKind};
 /// Bytes of messages that one answer looks at.
 const BYTES_MAX: usize = 4 << 20;
 
-/// What a client asks for.
+/// A request for history.
 pub(super) struct Wanted {
     pub limit: usize,
     pub since: Option<Position>,

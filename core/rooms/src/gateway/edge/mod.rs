@@ -85,7 +85,7 @@ muster_transport::counters! {
     }
 }
 
-/// What a connection has of one room.
+/// The state of a connection in one room.
 struct Sub {
     room: u32,
     subscription: Subscription,
@@ -112,7 +112,7 @@ enum PendingKind {
 /// A client's word that it has something, proven by the pong of a ping behind it.
 enum Receipt {
     Command(CommandId),
-    /// What is said to the guest.
+    /// Events for the guest.
     Letter(Vec<u8>),
 }
 
@@ -126,7 +126,7 @@ struct Ticketed {
 struct Conn {
     stream: StreamId,
     connection: Connection,
-    /// What rooms know of it.
+    /// The state that rooms keep of it.
     client: Client,
     user: u64,
     token: u64,

@@ -1,4 +1,4 @@
-//! What members publish: one publication for each connection and room, and frames on their way to brokers, as from a proxy.
+//! Publishing by members: one publication for each connection and room, and frames on their way to brokers, as from a proxy.
 //!
 //! Owns publications, their timers and the queues to brokers. Must not know: sockets, tokens, rights.
 
@@ -25,7 +25,7 @@ const IDLE: Micros = 60_000_000;
 /// Frames that wait for a broker's window, in bytes per broker, as at a proxy.
 const QUEUE_BYTES_MAX: usize = 2 << 20;
 
-/// One room that a connection publishes to.
+/// A room to which a connection publishes.
 struct Outlet {
     session: u64,
     user: u64,

@@ -48,7 +48,7 @@ impl Answers {
     }
 }
 
-/// What calls are told.
+/// Replies to calls.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Call<'a> {
@@ -58,7 +58,7 @@ struct Call<'a> {
     /// Seconds that a command lives.
     #[serde(default)]
     expires: Option<f64>,
-    /// Of a page of members: from this user on.
+    /// The first user of a page of members.
     #[serde(default)]
     from: u64,
 }
