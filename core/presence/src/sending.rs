@@ -308,11 +308,15 @@ impl Sending {
         let before = pending.best.take().unwrap_or_default();
         pending.best = Some(merge(before.into_iter().chain(outcomes)));
         let best = pending.best.as_deref().unwrap_or_default();
+        let all = |wanted| best.iter().all(|(_, outcome)| *outcome == wanted);
         let delivered = best.iter().any(|(_, outcome)| *outcome == Outcome::Delivered);
-        let nobody = best.iter().all(|(_, outcome)| *outcome == Outcome::NotOnline);
+        let (every_device, nobody) = (all(Outcome::Delivered), all(Outcome::NotOnline));
         let open = pending.asked.iter().any(|one| !one.answered);
         if delivered {
             self.pace.note(now - pending.asked_at.unwrap_or(now));
+        }
+        // The other service may find a device that moved and that this one found nowhere.
+        if delivered && (every_device || !open) {
             self.finish(sequence);
         } else if open {
             let at = *pending.settles_at.get_or_insert(now + SETTLE);

@@ -844,6 +844,37 @@ fn a_device_that_moves_while_another_one_stays_gets_the_message_at_its_new_gatew
     assert_eq!(world.delivered_to_both(), 2);
 }
 
+/// Both services look for a device that moves, one after the other: the first finds it nowhere, the second at its new gateway.
+#[test]
+fn a_device_that_one_service_finds_nowhere_and_the_other_one_at_its_new_gateway_has_the_message() {
+    for back in 20..80 {
+        let mut world = World::new(back, 0);
+        world.live(50);
+        world.begin_gateway(23, 1);
+        world.send(1, 3_000 * MS);
+        world.live(200);
+        world.end_gateway(21);
+        world.begin_gateway(21, 2);
+        world.phones[0].seen = Seen::Still;
+        world.send(2, 3_000 * MS);
+        world.live(2 * back);
+        world.phones[0].at = 23;
+        world.phones[0].seen = Seen::True;
+        world.come(0);
+        world.live(1_000);
+        world.check(2);
+        let phone = &world.phones[0];
+        let outcome = world.outcomes[&2]
+            .iter()
+            .find(|(of, _)| *of == Some(device(phone.name)));
+        let says_not_online = outcome.is_some_and(|(_, outcome)| *outcome == Outcome::NotOnline);
+        assert!(
+            !(says_not_online && phone.read.contains(&2)),
+            "{back}: it has the message"
+        );
+    }
+}
+
 #[test]
 fn a_client_without_the_unknown_outcome_reads_expired() {
     let outcomes = vec![(Some(device("phone")), Outcome::Unknown)];
