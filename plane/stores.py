@@ -1,7 +1,7 @@
 """The interface of embedded stores for `muster check` and `muster repair`: what is damaged, and what is kept.
 
-Owns the protocol that each system's stores implement, SQLite's files, and locks of folders. It must not know any
-system.
+Owns the protocol that each system's stores implement, SQLite's files, and locks and names of folders. It must not
+know any system.
 """
 
 import contextlib
@@ -16,6 +16,8 @@ from typing import Final, Protocol
 
 FAULTS_MAX: Final = 1_000
 """Limit of faults of one store that are listed one by one."""
+STAMP: Final = "name"
+"""File in a log's folder: the log's name and partition, a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,40 @@ def locked(file: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def stamp(folder: Path, name: str) -> None:
+    """Write the name of a log into its folder, which the log then keeps. Raises `OSError` if it is another log's."""
+    if text := misplaced(folder, name):
+        raise OSError(text)
+    file = folder / STAMP
+    if _stamped(folder) == name:
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = file.with_name(f"{STAMP}.new")
+    with beside.open("w", encoding="utf-8") as made:
+        made.write(f"{name}\n")
+        made.flush()
+        os.fsync(made.fileno())
+    beside.replace(file)
+
+
+def misplaced(folder: Path, name: str) -> str:
+    """The error of a folder that another log has stamped; "" if it may be opened under this name."""
+    found = _stamped(folder)
+    if not found or found == name:
+        return ""
+    return f"{folder} has the log {found}, not {name}: move the folders of logs back to their places"
+
+
+def _stamped(folder: Path) -> str:
+    """The name in the folder; "" without one, or with a damaged one, which is written again."""
+    try:
+        text = (folder / STAMP).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return ""
+    name = text.removesuffix("\n")
+    return name if text.endswith("\n") and name.isprintable() and name.rpartition(" ")[2].isdecimal() else ""
 
 
 def put_aside(path: Path, aside: Path) -> Path:

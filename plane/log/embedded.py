@@ -22,6 +22,7 @@ from muster_server.plane.log.words import (
     TooLarge,
     Trimmed,
 )
+from muster_server.plane.stores import stamp
 
 SEGMENT_BYTES: Final = 32 << 20
 """Size of one file: eight of the largest batches. A log takes up to two files more than its records need."""
@@ -51,6 +52,10 @@ class EmbeddedLogs:
 
 
 def _open(folder: Path, segment_bytes: int, epoch: int | None) -> Journal:
+    try:
+        stamp(folder, f"{folder.parent.name} {folder.name}")
+    except OSError as error:
+        raise Damaged(f"log {folder}: {error}") from None
     try:
         return Journal(folder=str(folder), segment_bytes=segment_bytes, epoch=epoch)
     except OSError as error:

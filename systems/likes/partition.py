@@ -15,6 +15,7 @@ import structlog
 from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.log import Beyond, LogError, Logs, Trimmed
+from muster_server.plane.stores import stamp
 from muster_server.systems.likes.behind import Behind, Store
 from muster_server.systems.likes.logged import Logged, replayed
 from muster_server.systems.likes.options import LikesSettings
@@ -48,6 +49,11 @@ def folder_of(settings: LikesSettings, number: int) -> Path:
     return Path(settings.folder) / str(number)
 
 
+def name_of(number: int) -> str:
+    """The name of a partition's log."""
+    return f"likes {number}"
+
+
 async def opened(
     settings: LikesSettings,
     number: int,
@@ -59,10 +65,11 @@ async def opened(
     """Start from the database's snapshot, then the log. Waits for the database, unless the log has all records.
 
     A log without a record starts behind a snapshot that has everything that the database proves. `epoch`: of the owner
-    that a registry appointed, which fences all earlier ones. Raises `OSError` if the log is locked, damaged, lacks
-    records that the database proves, or has a later owner, or its disk is full.
+    that a registry appointed, which fences all earlier ones. Raises `OSError` if the log is locked, damaged, another
+    partition's, lacks records that the database proves, or has a later owner, or its disk is full.
     """
     folder, options = folder_of(settings, number), settings.options
+    await asyncio.to_thread(stamp, folder, name_of(number))
 
     async def engine(kept: StoredState, begin: int) -> LikesEngine:
         return await asyncio.to_thread(

@@ -17,9 +17,9 @@ from muster_server.control.cluster.specs import absolute
 from muster_server.control.config.options import Config
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.kind import Around
-from muster_server.plane.stores import Report, Store, locked, put_aside, sqlite_faults, sqlite_saved
+from muster_server.plane.stores import STAMP, Report, Store, locked, misplaced, put_aside, sqlite_faults, sqlite_saved
 from muster_server.systems.likes.options import LikesSettings, settle
-from muster_server.systems.likes.partition import folder_of
+from muster_server.systems.likes.partition import folder_of, name_of
 from muster_server.systems.likes.records import StoredState
 
 if TYPE_CHECKING:  # imported only when a database is used
@@ -89,6 +89,8 @@ class LikesStore:
 
     def _check_log(self, report: Report) -> int:
         """Check the log; returns the offset after its last record."""
+        if text := misplaced(self._folder, name_of(self._number)):
+            report.fault(self._folder / STAMP, text)
         start, end, _, faults = _engines.check_log(str(self._folder)) if self._folder.exists() else (0, 0, None, [])
         report.holds = f"the log holds records {start} to {end}"
         for file, at, text, first, behind in faults:
@@ -118,11 +120,13 @@ class LikesStore:
 
     def _is_repaired(self) -> bool:
         """Whether the folder is as `repair` leaves it: no log, and the lock that a lost folder has not."""
-        return self._folder.exists() and [each.name for each in self._folder.iterdir()] == ["lock"]
+        return (self._folder / "lock").exists() and {each.name for each in self._folder.iterdir()} <= {"lock", STAMP}
 
     # --- rebuilding ---------------------------------------------------------------------------------------------
 
     async def _repair(self, aside: Path) -> list[str]:
+        if text := misplaced(self._folder, name_of(self._number)):
+            raise OSError(text)
         report = await self._check()
         if not report.faults:
             return []
@@ -155,7 +159,7 @@ class LikesStore:
             while part := engine.snapshot_part(1 << 20):
                 data += part
             await store.keep_snapshot(begin, data, 0)
-        moved = [put_aside(each, aside) for each in sorted(self._folder.iterdir()) if each.name != "lock"]
+        moved = [put_aside(each, aside) for each in sorted(self._folder.iterdir()) if each.name not in {"lock", STAMP}]
         figures = engine.figures()
         done.append(
             f"{self._folder}: moved {len(moved)} files to {aside}; a new log starts at {begin}, behind a snapshot of "

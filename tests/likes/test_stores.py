@@ -124,6 +124,40 @@ async def test_any_damaged_file_of_the_log_is_named_and_every_row_comes_back(tmp
             assert not (await asyncio.to_thread(store.check)).faults
 
 
+async def test_swapped_folders_of_two_partitions_are_named_and_neither_opened_nor_rebuilt(tmp_path: Path) -> None:
+    both = settings(tmp_path, partitions=2)
+
+    def swapped() -> None:
+        beside = tmp_path / "beside"
+        (tmp_path / "0").rename(beside)
+        (tmp_path / "1").rename(tmp_path / "0")
+        beside.rename(tmp_path / "1")
+
+    for number in range(2):
+        store = SqlStore(location(both.database), "muster", number, call_s=3.0)
+        partition = await opened(both, number, [], store, LOG)
+        await Node(partition).like(f"share:{number}", 7)
+        await ended(partition, store)
+    swapped()
+    for number in range(2):
+        said = f"has the log likes {1 - number}, not likes {number}: move the folders of logs back to their places"
+        checked = LikesStore(both, number)
+        report = await asyncio.to_thread(checked.check)
+        assert any(fault.text.endswith(said) for fault in report.faults), report.faults
+        with pytest.raises(OSError, match=said):
+            await asyncio.to_thread(checked.repair, tmp_path / "aside")
+        store = SqlStore(location(both.database), "muster", number, call_s=3.0)
+        with pytest.raises(OSError, match=said):
+            await opened(both, number, [], store, LOG)
+        await store.close()
+    swapped()
+    for number in range(2):
+        store = SqlStore(location(both.database), "muster", number, call_s=3.0)
+        partition = await opened(both, number, [], store, LOG)
+        assert partition.engine.count(f"share:{number}".encode()) == 1
+        await ended(partition, store)
+
+
 async def test_damaged_snapshots_and_rows_are_named_and_left_out(tmp_path: Path) -> None:
     await made(tmp_path)
     with sqlite3.connect(tmp_path / "likes.db") as database:

@@ -527,7 +527,7 @@ async def test_by_tls_only_servers_of_the_authority_are_spoken_to_and_only_clien
     ],
 )
 def test_what_names_no_servers_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="invalid (address|server|path)"):
+    with pytest.raises(ValueError, match=r"invalid (address|server|path)"):
         servers(url)
 
 

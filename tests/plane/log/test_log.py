@@ -3,10 +3,12 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 
 import pytest
 
-from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Beyond, Fenced, Log, TooLarge, Trimmed
+from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Beyond, Damaged, Fenced, Log, TooLarge, Trimmed
+from muster_server.plane.log.embedded import EmbeddedLogs
 from tests import strikes
 from tests.plane.log.conftest import Place
 from tests.plane.log.owner import RECORDS
@@ -55,6 +57,25 @@ async def test_partitions_are_logs_of_their_own(place: Place) -> None:
     await one.append(Batch.of([b"one"]))
     await other.append(Batch.of([b"other"]))
     assert (await read(one), await read(other)) == ({0: b"one"}, {0: b"other"})
+
+
+async def test_swapped_folders_of_two_logs_are_refused_until_they_are_moved_back(tmp_path: Path) -> None:
+    logs = EmbeddedLogs(tmp_path)
+    for partition in range(2):
+        log = await logs.open("feed", partition)
+        await log.append(Batch.of([b"%d" % partition]))
+        await log.close()
+    first, second, beside = (tmp_path / "feed" / name for name in ("0", "1", "beside"))
+    first.rename(beside)
+    second.rename(first)
+    beside.rename(second)
+    with pytest.raises(Damaged, match="has the log feed 1, not feed 0: move the folders of logs back"):
+        await logs.open("feed", 0)
+    first.rename(beside)
+    second.rename(first)
+    log = await logs.open("feed", 0)
+    assert await read(log) == {0: b"0"}
+    await log.close()
 
 
 async def test_offset_beyond_the_end_is_told(place: Place) -> None:
