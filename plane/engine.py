@@ -4,17 +4,14 @@ Owns only the types; the engines are in `muster_server._engines`.
 """
 
 from collections.abc import Mapping, Set
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from muster import turns
 
 if TYPE_CHECKING:  # for type hints only
     from muster_server._engines import Grant, Mailboxes, Recipients
 
-MORE: Final = 1
-"""Bit of `turn`: more work waits, call again soon."""
-EVENTS: Final = 2
-"""Bit of `turn`: `events` has new events."""
-
-Event = tuple[Any, ...]
+Event = turns.Event
 """A tuple that begins with a name: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`,
 `("ready",)`, …"""
 Node = tuple[int, str, str, int, int, str]
@@ -39,12 +36,9 @@ class Placement(NamedTuple):
     """The other clusters, each always at the same index, for a role that serves all of them."""
 
 
-class Engine(Protocol):
+class Engine(turns.Engine, Protocol):
     """One role's engine. No call blocks. The engine keeps its own deadlines: its descriptor becomes readable when one
     passes."""
-
-    def fd(self) -> int:
-        """Return the one descriptor to watch for reading."""
 
     def join(self, mailboxes: "Mailboxes") -> int:
         """Share memory and one descriptor with the other engines of the process, and return this engine's number there.
@@ -53,12 +47,6 @@ class Engine(Protocol):
     def linger(self, us: int) -> None:
         """Set the linger time. A turn that begins within 500 us of the last one then waits at most `us` microseconds
         for the next datagram, if the engine has a descriptor of its own."""
-
-    def turn(self) -> int:
-        """Receive a batch, run timers, send; bounded in datagrams and microseconds. Returns bits."""
-
-    def events(self) -> list[Event]:
-        """Take the events since the last call."""
 
     def take_late(self) -> float:
         """Return the longest delay of a turn since the last call, in seconds."""

@@ -1,7 +1,7 @@
 """Runs one engine on the loop: its descriptor, its events, drain. Knows no role.
 
-The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot block the loop's own poll. One
-Python call per turn; while work waits, the next turn is queued after the loop's other work.
+The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot block the loop's own poll.
+`muster.turns` runs the turns: one Python call each.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from muster_server.plane.engine import EVENTS, MORE, Event
+from muster.turns import Turns
+from muster_server.plane.engine import Event
 from muster_server.plane.role import Handler, Role
 from muster_server.plane.service import Figure
 
@@ -52,7 +53,6 @@ class Server:
         self.draining = False
         self.closed = False
         """The engine must not be called again."""
-        self.turns = 0
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self.name_of: Callable[[int], str] = lambda node: ""
         """The stable name of a node; empty where it is unknown."""
@@ -63,8 +63,7 @@ class Server:
             **role.handlers,
         }
         self._log = log
-        self._queued = False
-        self._watching = False
+        self._turns: Turns | None = None
         self._failed: asyncio.Future[None] | None = None
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
@@ -73,9 +72,9 @@ class Server:
         self._failed = loop.create_future()
         if self.others is not None and not self.others.add(self):
             self.others = None
-        if self.others is None:
-            loop.add_reader(self.engine.fd(), self.turn)
-        self._watching = True
+        self._turns = Turns(self.engine, self._dispatch_all, self._fail, watched=self.others is None)
+        if self.others is not None:
+            self._turns.after = self.others.deliver
         stopped = asyncio.create_task(stop.wait())
         try:
             self.turn()
@@ -88,17 +87,14 @@ class Server:
             stopped.cancel()
             if self.others is not None:
                 self.others.remove(self)
-            elif self._watching:
-                loop.remove_reader(self.engine.fd())
-            self._watching = False
             self.closed = True
-            self.engine.close()
+            self._turns.close()
 
     def status(self) -> dict[str, Any]:
         """The engine's status, and the server's own fields."""
         buffers = [{"asked": asked, "effective": effective} for asked, effective in self.engine.buffers()]
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
-        return {"state": state, "turns": self.turns, "receive_buffers": buffers, **self.engine.status()}
+        return {"state": state, "turns": self._count(), "receive_buffers": buffers, **self.engine.status()}
 
     def addresses(self) -> list[tuple[str, int]]:
         """The bound addresses: the one for clients first, if there is one, then the one for links."""
@@ -106,7 +102,7 @@ class Server:
 
     def counters(self) -> list[Figure]:
         """All counters of the engine and its server since the start."""
-        return [*self.engine.counters(), ("turns", "Turns of the engine", self.turns)]
+        return [*self.engine.counters(), ("turns", "Turns of the engine", self._count())]
 
     def gauges(self) -> list[Figure]:
         """All gauges of the engine and its server."""
@@ -120,31 +116,19 @@ class Server:
             self.others.linger(us)
 
     def turn(self) -> bool:
-        """Run one turn, unless it is queued behind the loop's other work. Returns whether the next one is.
+        """As `Turns.turn`. An exception of the engine ends its node, and the supervisor restarts it."""
+        return self._turns is None or self._turns.turn()
 
-        An exception of the engine is an internal error: its node ends, and the supervisor restarts it.
-        """
-        if self._queued or not self._watching or self._failed is None or self._failed.done():
-            return True
-        try:
-            bits = self.engine.turn()
-            self.turns += 1
-            if bits & EVENTS:
-                for event in self.engine.events():
-                    self._dispatch(event)
-        except BaseException as error:  # a Rust panic is not an Exception
+    def _fail(self, error: BaseException) -> None:
+        if self._failed is not None:
             self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(f"engine: {error!r}"))
-            return True
-        if bits & MORE:
-            self._queued = True
-            asyncio.get_running_loop().call_soon(self._turn_again)
-        if self.others is not None:
-            self.others.deliver()
-        return self._queued
 
-    def _turn_again(self) -> None:
-        self._queued = False
-        self.turn()
+    def _count(self) -> int:
+        return 0 if self._turns is None else self._turns.count
+
+    def _dispatch_all(self, events: list[Event]) -> None:
+        for event in events:
+            self._dispatch(event)
 
     def _dispatch(self, event: Event) -> None:
         name, *fields = event

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Sequence, Set
 from typing import Any
 
+from muster.turns import EVENTS, MORE
 from muster_server._engines import Mailboxes
-from muster_server.plane.engine import EVENTS, MORE, Event, Node, OtherCluster
+from muster_server.plane.engine import Event, Node, OtherCluster
 
 
 class FakeEngine:

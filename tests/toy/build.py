@@ -7,8 +7,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from muster.turns import EVENTS
 from muster_server._engines import Mailboxes
-from muster_server.plane.engine import EVENTS, Event, Placement
+from muster_server.plane.engine import Event, Placement
 from muster_server.plane.role import Role
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec

@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -310,11 +311,14 @@ class Client:
                 client._on_events(events)
 
         def on_panic(error: BaseException) -> None:
+            with suppress(BaseException):  # closing may panic too
+                turns.close()
             client = here()
             if client is not None:
                 client._on_panic(error)
 
-        return Turns(self.engine, on_events, on_panic)
+        turns = Turns(self.engine, on_events, on_panic)
+        return turns
 
     def __del__(self) -> None:
         """Warn that the client was not closed, and free its descriptors."""

@@ -6,7 +6,6 @@ itself or by `soon`, so all calls within one tick of the loop leave in one turn.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
 MORE: Final = 1
@@ -32,25 +31,44 @@ class Engine(Protocol):
 
 
 class Turns:
-    """Owns an engine's turns from now until `close`. An exception of the engine is an internal error: `failed` is
-    called once."""
+    """Owns an engine's turns from now until `close`.
+
+    An exception of the engine, or of `events`, is an internal error: turns end, and `failed` is called once. The engine
+    stays open until `close`.
+    """
 
     def __init__(
-        self, engine: Engine, events: Callable[[list[Event]], None], failed: Callable[[BaseException], None]
+        self,
+        engine: Engine,
+        events: Callable[[list[Event]], None],
+        failed: Callable[[BaseException], None],
+        *,
+        watched: bool = True,
     ) -> None:
+        """`watched`: run a turn whenever the descriptor is readable; otherwise only when `turn` is called."""
         self._engine, self._events, self._failed = engine, events, failed
         self._loop = asyncio.get_running_loop()
-        self._fd = engine.fd()
-        self._queued = self._closed = False
+        self._fd = engine.fd() if watched else None
+        self._queued = self._ended = self._closed = False
+        self.count = 0
+        """Number of turns so far."""
         self.after: Callable[[], None] | None = None
         """Called after each turn, while set."""
-        self._loop.add_reader(self._fd, self._turn)
+        if self._fd is not None:
+            self._loop.add_reader(self._fd, self.turn)
+
+    def stop(self) -> None:
+        """End the turns. A second call does nothing."""
+        self._ended = True
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            self._fd = None
 
     def close(self) -> None:
-        """Stop, and close the engine. A second call does nothing."""
+        """End the turns, and close the engine. A second call does nothing."""
+        self.stop()
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._fd)
             self._engine.close()
 
     def soon(self) -> None:
@@ -65,29 +83,33 @@ class Turns:
         No goodbye is sent on the parent's session. The reader stays: the child shares the loop's selector with its
         parent.
         """
-        self._closed = True
+        self._ended = self._closed = True
+        self._fd = None
         del self._engine
 
-    def _turn(self) -> None:
-        if self._queued or self._closed:
-            return
+    def turn(self) -> bool:
+        """Run one turn, unless one is queued behind the loop's other work. Returns whether the caller has to wait for
+        that one, or turns have ended."""
+        if self._queued or self._ended:
+            return True
         try:
             bits = self._engine.turn()
+            self.count += 1
             if bits & EVENTS:
                 self._events(self._engine.events())
+            if bits & MORE and not self._ended:
+                self._queued = True
+                self._loop.call_soon(self._turn_again)
             if self.after is not None:
                 self.after()
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a Rust panic is not an Exception
-            with suppress(BaseException):  # closing may panic too
-                self.close()
+            self.stop()
             self._failed(error)
-            return
-        if bits & MORE and not self._closed:
-            self._queued = True
-            self._loop.call_soon(self._turn_again)
+            return True
+        return self._queued
 
     def _turn_again(self) -> None:
         self._queued = False
-        self._turn()
+        self.turn()
