@@ -4,7 +4,6 @@ An engine has one descriptor, which is readable whenever a turn is due. A call i
 itself or by `soon`, so all calls within one tick of the loop leave in one turn. No thread, no timer, no task.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -47,6 +46,8 @@ class Turns:
     ) -> None:
         """`watched`: run a turn whenever the descriptor is readable; otherwise only when `turn` is called."""
         self._engine, self._events, self._failed = engine, events, failed
+        import asyncio  # commands import this file for its types, and need no loop
+
         self._loop = asyncio.get_running_loop()
         self._fd = engine.fd() if watched else None
         self._queued = self._ended = self._closed = False
