@@ -301,6 +301,8 @@ class System:
     """The module of its load for `muster load`: its `SETTINGS`, see `control/load/generator.py`."""
     load_word: str = ""
     """`module:function` that adds the word of that load to `muster load`."""
+    size: str = ""
+    """The module of its part of `muster size`: its `Demand`, its `Costs`, and `plan`, see `control/size/plan.py`."""
     doctor: str = ""
     """`module:function` of its checks for `muster doctor`, `(config, record) -> list[Finding]`; the record is None if
     no instance runs."""

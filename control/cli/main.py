@@ -72,6 +72,13 @@ TokenRights = Annotated[
 TokenTime = Annotated[str, typer.Option("--expires", metavar="TIME", help="Lifetime of the token: 90s, 15m, 1h, 7d.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Fault on every link, in ms.")]
 Role = Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")]
+
+
+def amount(text: str) -> Any:
+    """An option that is a number of anything, as 2000000 or 2e6. `text`: its help."""
+    return typer.Option(min=0.0, max=1e12, metavar="NUMBER", help=text)
+
+
 Roles = Annotated[
     str,
     typer.Argument(
@@ -596,6 +603,84 @@ def top(
     single = once or (json and for_ is None)
     work = show(Target(config, registry, node=node), sort, single=single, seconds=for_, as_json=json)
     return common.run(work, endless=not single, streams=not single)
+
+
+@app.command(
+    epilog="Example: muster size --members 2e6 --rooms 5e5 --rate 2e4 --payload 300 --online 1e7", rich_help_panel=RUN
+)
+def size(
+    members: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Clients connected as members.")
+    ] = 0.0,
+    rooms: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Rooms. Default: one for 100 memberships.")
+    ] = 0.0,
+    each: Annotated[float, typer.Option(min=0.001, help="Rooms that a client is a member of.")] = 1.0,
+    rate: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Messages published a second, in all rooms.")
+    ] = 0.0,
+    payload: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of a message.")] = 200,
+    online: Annotated[float, amount("Users online at a time.")] = 0.0,
+    stay: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Time for which a user stays.")] = 1_800.0,
+    asked: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Users whose presence is looked up a second.")
+    ] = 0.0,
+    likes: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Likes and their ends a second.")
+    ] = 0.0,
+    liked: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Likes that are kept. Default: those of 30 days.")
+    ] = 0.0,
+    delayed: Annotated[
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Delayed messages a second.")
+    ] = 0.0,
+    pending: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1e12, metavar="NUMBER", help="Delayed messages that wait. Default: those of an hour."
+        ),
+    ] = 0.0,
+    memory: Annotated[float, typer.Option(min=0.25, metavar="GIB", help="Memory of a node.")] = 8.0,
+    network: Annotated[float, typer.Option(min=0.01, metavar="GBIT", help="Network of a node.")] = 10.0,
+    cpu: Annotated[
+        Path | None, typer.Option("--cpu", metavar="FILE", help="Costs by --measure; default: a shipped set.")
+    ] = None,
+    measure: Annotated[
+        Path | None,
+        typer.Option("--measure", metavar="FILE", help="Measure the costs of this machine into FILE, in 2 minutes."),
+    ] = None,
+    toml: Annotated[bool, typer.Option("--toml", help="Print the configuration for it.")] = False,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Say how many nodes of each role a demand needs, what limits them, and what one more adds.
+
+    --measure loads the instance that runs here, which needs a process for each role: muster up --apart --with
+    likes,messages. Numbers may be written as 2e6.
+    """
+    from muster_server.control.cli.size import measure as measured
+    from muster_server.control.cli.size import size as sized
+    from muster_server.control.size.plan import Machine
+
+    if measure is not None:
+        return measured(measure, config)
+    if toml and json:
+        raise UserError("--toml and --json exclude each other", USAGE)
+    demand = {
+        "members": members,
+        "rooms": rooms,
+        "each": each,
+        "rate": rate,
+        "payload": payload,
+        "online": online,
+        "stay_s": stay,
+        "asked": asked,
+        "likes": likes,
+        "liked": liked,
+        "delayed": delayed,
+        "pending": pending,
+    }
+    return sized(demand, Machine(memory_bytes=memory * 2**30, network_bps=network * 1e9), cpu, json, toml)
 
 
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")

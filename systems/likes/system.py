@@ -72,6 +72,7 @@ SYSTEM: Final = System(
     commands="muster_server.systems.likes.cli.words:add",
     load="muster_server.systems.likes.load",
     load_word="muster_server.systems.likes.cli.load:add",
+    size="muster_server.systems.likes.size",
     check="muster_server.systems.likes.check:wrong",
     doctor="muster_server.systems.likes.doctor:examined",
     stores="muster_server.systems.likes.stores:stores",

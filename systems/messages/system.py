@@ -173,6 +173,7 @@ SYSTEM: Final = System(
     stores="muster_server.systems.messages.stores:stores",
     load="muster_server.systems.messages.load",
     load_word="muster_server.systems.messages.cli.load:add",
+    size="muster_server.systems.messages.size",
     check="muster_server.systems.messages.check:wrong",
     doctor="muster_server.systems.messages.doctor:examined",
     actions=(

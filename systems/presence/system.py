@@ -33,6 +33,7 @@ SYSTEM: Final = System(
     commands="muster_server.systems.presence.cli.words:add",
     load="muster_server.systems.presence.load",
     load_word="muster_server.systems.presence.cli.load:add",
+    size="muster_server.systems.presence.size",
     check="muster_server.systems.presence.check:wrong",
     actions=(
         Action("presence", "see where these users are online"),

@@ -53,6 +53,7 @@ SYSTEM: Final = System(
     stores="muster_server.systems.rooms.stores:stores",
     load="muster_server.systems.rooms.load",
     load_word="muster_server.systems.rooms.cli.load:add",
+    size="muster_server.systems.rooms.size",
     check="muster_server.systems.rooms.check:wrong",
     actions=(
         Action("publish", "publish messages to these rooms", "publish"),

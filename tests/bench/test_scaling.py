@@ -1,23 +1,24 @@
-"""docs/scaling.md: its table is what its program prints."""
+"""docs/scaling.md: its plans are what `muster size` prints, and its limits those of the core."""
 
-import contextlib
-import io
-from typing import Any
+import re
 
-from tests.documents import ROOT, cells, fenced
+import pytest
+
+from muster_server.control.cli import size
+from muster_server.control.size.plan import Machine
+from muster_server.systems.rooms.size import MEMBERSHIPS_MAX, SESSIONS_MAX
+from tests.documents import ROOT, fenced
 
 PAGE = (ROOT / "docs" / "scaling.md").read_text()
 
 
-def test_the_table_of_what_millions_of_clients_need_is_what_the_program_prints() -> None:
-    (program,) = fenced(PAGE, "python")
-    printed = io.StringIO()
-    names: dict[str, Any] = {}
-    with contextlib.redirect_stdout(printed):
-        exec(compile(program, "docs/scaling.md", "exec"), names)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.getvalue().splitlines()]
-    assert rows == list(cells(PAGE, "what", "10 M", "100 M"))
-    assert len(rows) == len(names["plan"](1))
+@pytest.mark.parametrize(("number", "members"), [(1, 1e7), (2, 1e8)])
+def test_plans_on_the_page_are_those_that_the_command_prints(
+    number: int, members: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size.size({"members": members, "each": 2, "rate": members / 100}, Machine(), None, False, False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert " ".join(fenced(PAGE, "")[number].split()) == printed
 
 
 def test_the_limits_of_the_plan_are_those_of_the_core() -> None:
@@ -25,5 +26,18 @@ def test_the_limits_of_the_plan_are_those_of_the_core() -> None:
     sessions = (ROOT / "core" / "transport" / "src" / "sessions.rs").read_text()
     assert "ROOMS_MAX: usize = 4 << 20;" in limits
     assert "SESSIONS_MAX: usize = 1 << 20;" in sessions
-    (program,) = fenced(PAGE, "python")
-    assert f"MEMBERSHIPS_MAX, SESSIONS_MAX = {4 << 20:_}, {1 << 20:_}" in program
+    assert (MEMBERSHIPS_MAX, SESSIONS_MAX) == (4 << 20, 1 << 20)
+
+
+def test_the_costs_on_the_page_are_the_shipped_ones() -> None:
+    from muster_server.systems.rooms.size import Costs
+
+    costs = Costs()
+    rows = re.findall(r"^\| [^|]* \| ([^|]*µs[^|]*) \|", PAGE, re.MULTILINE)[:5]
+    assert rows == [
+        f"{costs.datagram_us:g} µs",
+        f"{costs.copy_us:g} µs",
+        f"{costs.publish_alone_us:g} µs; {costs.publish_us:g} µs",
+        f"{costs.keepalive_us:g} µs",
+        f"{costs.review_us:g} µs; {costs.gain_us:g} µs",
+    ]
