@@ -55,6 +55,10 @@ class Positions(ABC):
     def is_refused_write(self, error: DBAPIError) -> bool:
         """Return whether the server refused a write in a transaction that only reads."""
 
+    def begin(self, connection: Connection, *, writes: bool) -> None:
+        """Begin the transaction before its first statement, where the server's driver would begin it with a later one."""
+        return
+
     @abstractmethod
     def only_read(self, connection: Connection) -> None:
         """Have the server refuse writes in the transaction that begins, whose reads all see one state."""
@@ -166,6 +170,10 @@ class Sqlite(Positions):
 
     def is_refused_write(self, error: DBAPIError) -> bool:
         return "readonly database" in str(error.orig)
+
+    def begin(self, connection: Connection, *, writes: bool) -> None:
+        if not getattr(connection.connection.driver_connection, "in_transaction", True):
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     def only_read(self, connection: Connection) -> None:
         connection.exec_driver_sql("PRAGMA query_only = ON")
