@@ -198,8 +198,10 @@ class MariaDb(_Process):
     packages = "mariadb-server"
     programs = ("mariadbd", "mariadb-install-db")
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
+        """`more`: further options of the server."""
         super().__init__()
+        self._more = more
         self._user = pwd.getpwuid(os.getuid()).pw_name
         install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         install += ["--innodb-log-file-size=8M", f"--datadir={self.folder / 'data'}", f"--user={self._user}"]
@@ -210,7 +212,7 @@ class MariaDb(_Process):
         options += ["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--key-buffer-size=1M"]
         options += [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}", f"--socket={self.folder / 's'}"]
         options += [f"--pid-file={self.folder / 'pid'}", f"--port={self.port}", f"--user={self._user}"]
-        self.serve([found("mariadbd"), "--no-defaults", *options])
+        self.serve([found("mariadbd"), "--no-defaults", *options, *self._more])
 
     def url(self, name: str) -> str:
         return f"mysql://{name}:{QUOTED}@127.0.0.1:{self.port}/{name}"
@@ -232,19 +234,27 @@ class PostgreSql(_Process):
     packages = "postgresql"
     programs = ("initdb", "postgres")
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str, of: "PostgreSql | None" = None) -> None:
+        """`more`: further settings of the server. `of`: it is a replica of this one, which serves."""
         super().__init__()
+        self._more = more
         if os.getuid() == 0:
             shutil.chown(self.folder, "postgres")
             self.user = ["--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        data = str(self.folder / "data")
+        if of is not None:
+            options = ["-h", "127.0.0.1", "-p", str(of.port), "-U", "owner", "--write-recovery-conf", "--no-sync"]
+            self.run([found("pg_basebackup"), "-D", data, "--checkpoint=fast", *options])
+            return
         options = ["-U", "owner", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
-        self.run([found("initdb"), "-D", str(self.folder / "data"), *options])
+        self.run([found("initdb"), "-D", data, *options])
         rules = "host all owner 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        rules += "host replication owner 127.0.0.1/32 trust\n"
         (self.folder / "data" / "pg_hba.conf").write_text(rules)
 
     def start(self) -> None:
         settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "shared_buffers=32MB"]
-        settings += ["max_connections=50", "max_wal_size=64MB", "log_min_messages=warning", "jit=off"]
+        settings += ["max_connections=50", "max_wal_size=64MB", "log_min_messages=warning", "jit=off", *self._more]
         options = [part for setting in settings for part in ("-c", setting)]
         self.serve([found("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *options])
 

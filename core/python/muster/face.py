@@ -145,7 +145,7 @@ class _Connection:
         if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
             body = await self._chunks()
         else:
-            body = await self._reader.readexactly(_length(headers[b"content-length"]))
+            body = await self._reader.readexactly(_length(headers.get(b"content-length", b"")))
         self.used = time.monotonic()
         return int(status), body
 
@@ -162,6 +162,8 @@ class _Connection:
 
 
 def _length(text: bytes) -> int:
+    if not text:
+        raise ValueError("the answer names no length")
     length = int(text)
     if not 0 <= length <= BODY_BYTES_MAX:
         raise ValueError("the answer is too long")
@@ -169,7 +171,9 @@ def _length(text: bytes) -> int:
 
 
 def problem(said: Any) -> MusterError:
-    """The error that a problem in JSON is (RFC 9457)."""
+    """The error that a problem in JSON is (RFC 9457). Other JSON comes from another server, as a proxy."""
+    if not isinstance(said, dict):
+        return Unavailable("the server that answers is not a Muster HTTP face")
     code, detail = str(said.get("code", "unavailable")), str(said.get("detail", ""))
     if code == "timeout":
         return TimedOut(detail)

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
-from .errors import Invalid, Refused, TimedOut, Unavailable
+from .errors import Invalid, TimedOut, Unavailable
+from .face import problem
 from .items import DeviceResult
 
 TIMEOUT_S: Final = 30.0
@@ -133,7 +134,7 @@ class Presence:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             if answer.status >= 400:
-                raise _problem(_read(answer))
+                raise problem(_read(answer))
             while line := answer.readline():
                 if line.startswith(b"data: "):
                     yield _change(json.loads(line.removeprefix(b"data: ")))
@@ -190,7 +191,7 @@ class Presence:
                 raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
             self._used = time.monotonic()
         if answer.status >= 400:
-            raise _problem(said)
+            raise problem(said)
         return said
 
 
@@ -225,12 +226,3 @@ def _change(said: Any) -> Change:
         at=said["at_ms"] / 1_000,
         id=said["id"],
     )
-
-
-def _problem(said: Any) -> Exception:
-    code, detail = str(said.get("code", "unavailable")), str(said.get("detail", ""))
-    if code == "timeout":
-        return TimedOut(detail)
-    if code in {"unavailable", "draining"}:
-        return Unavailable(detail)
-    return Refused(detail, code, said.get("retry_after"))
