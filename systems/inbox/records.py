@@ -32,6 +32,10 @@ class StoreError(Exception):
     """The store cannot answer now. The text is one line."""
 
 
+class Unfit(StoreError):
+    """The store cannot take a value."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits and defaults of the configuration that a store keeps."""
 
@@ -72,6 +76,9 @@ class Full(Exception):
 
 class Store(Protocol):
     """Inboxes of one instance. Every call is one transaction and raises `StoreError`; an answered change is durable."""
+
+    dropped: int
+    """Entries beyond the limit of their inboxes, and old ones."""
 
     async def notify(self, asked: Sequence[tuple[int, New]], now: int, told: list[Told] | None = None) -> list[Noted]:
         """Put entries into inboxes, in this order. `told` gets those that are new or have grown."""

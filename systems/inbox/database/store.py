@@ -13,14 +13,14 @@ from sqlalchemy import and_, bindparam, delete, func, insert, select, tuple_, up
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import Connections
-from muster_server.plane.database.errors import DatabaseError
+from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.inbox.database import schema
 from muster_server.systems.inbox.database.reading import Person, Reading
 from muster_server.systems.inbox.database.schema import loaded, stored
 from muster_server.systems.inbox.preferences import written
-from muster_server.systems.inbox.records import Due, Full, Limits, StoreError, Told
+from muster_server.systems.inbox.records import Due, Full, Limits, StoreError, Told, Unfit
 from muster_server.systems.inbox.shapes import (
     ALL,
     AUDIENCES_MAX,
@@ -239,7 +239,7 @@ class SqlStore:
         table = schema.users
         if asked.kinds is None:
             async with self._read() as connection:
-                return Chosen((await self._reading.user(connection, user)).kinds)
+                return Chosen(dict((await self._reading.user(connection, user)).kinds))
         changed = asked.kinds
         chosen: dict[str, Choice] = {}
         full = ""
@@ -373,6 +373,8 @@ class SqlStore:
         try:
             await self._database.open()
             await self._database.again(work, writes=True)
+        except BadValue as error:
+            raise Unfit(str(error)) from None
         except DatabaseError as error:
             raise StoreError(str(error)) from None
         if why := full():
@@ -494,12 +496,12 @@ class _Batch:
             one = and_(users.c.instance == self._instance, users.c.user_id == bindparam("of"))
             await self._connection.execute(update(users).where(one).values(last_seq=bindparam("to")), moved)
         most = self._store._limits.entries_max
-        for user, row in self._users.items():
-            if row.last_seq > most and row.last_seq // TRIM_EVERY != before[user] // TRIM_EVERY:
+        for user, person in self._users.items():
+            if person.last_seq > most and person.last_seq // TRIM_EVERY != before[user] // TRIM_EVERY:
                 old = and_(
                     entries.c.instance == self._instance,
                     entries.c.user_id == user,
-                    entries.c.seq <= row.last_seq - most,
+                    entries.c.seq <= person.last_seq - most,
                 )
                 self.dropped += (await self._connection.execute(delete(entries).where(old))).rowcount
 

@@ -12,7 +12,7 @@ from muster_server.plane.auth import Admitted, TokenAuthenticator
 from muster_server.plane.kind import Right
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import HASHED
-from muster_server.systems.presence.cli.reach import user_of
+from muster_server.control.terminal.users import user_of
 
 SECRET, FORMER = "n" * 32, "f" * 40
 
