@@ -363,6 +363,8 @@ def check(new: New) -> None:
             raise CallError(
                 "question", f"invalid {name} {text!a:.80} (expected at most {TEXT_CHARS_MAX} printable characters)"
             )
+    if b"\n" in new.data or b"\r" in new.data:
+        raise CallError("question", "data of an entry has several lines (expected JSON in one line)")
     if len(new.data) > DATA_BYTES_MAX:
         raise CallError("question", f"data of an entry too long: {len(new.data)} bytes (limit {DATA_BYTES_MAX})")
 

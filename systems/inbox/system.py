@@ -41,7 +41,7 @@ INBOX: Final = RoleKind(
     scheme="tcp",
     ends=43,
     row=66,
-    pods=Pods(port=7460, replicas=1),
+    pods=Pods(port=7460, replicas=1, memory_max="2Gi", disk="16Gi"),
     received="muster_inbox_entries_total",
     sent="muster_inbox_reads_total",
     carried="muster_inbox_entries_total",
@@ -72,7 +72,7 @@ SYSTEM: Final = System(
     actions=(
         Action("notify", "put entries into the inboxes of these users"),
         Action("broadcast", "send to these audiences, and change who is in them"),
-        Action("inbox", "read the inboxes of these users, mark entries, and change settings"),
+        Action("inbox", "read the inboxes of these users, mark entries, and change settings; a user's own", "read"),
     ),
     http="muster_server.systems.inbox.http.routes",
     http_settings="muster_server.systems.inbox.system:told",

@@ -75,9 +75,10 @@ def entry(id: str, body: bytes, kind: str) -> New:
             raise NotTaken(
                 f'the message is no entry, as {{"kind": "like", "data": …}} is one: {error}', lasting=True
             ) from None
-    if len(said.data) > DATA_BYTES_MAX:
-        raise NotTaken(f"data of an entry too long: {len(said.data)} bytes (limit {DATA_BYTES_MAX})", lasting=True)
-    return New(said.kind, bytes(said.data), said.group, said.actor, said.id or short(id))
+    data = msgspec.json.format(bytes(said.data), indent=-1)
+    if len(data) > DATA_BYTES_MAX:
+        raise NotTaken(f"data of an entry too long: {len(data)} bytes (limit {DATA_BYTES_MAX})", lasting=True)
+    return New(said.kind, data, said.group, said.actor, said.id or short(id))
 
 
 def short(id: str) -> str:

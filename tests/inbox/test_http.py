@@ -217,3 +217,14 @@ async def test_without_a_node_the_routes_say_so(beside: Beside, rig: Rig, monkey
     said = await beside.client(*BOTH).post("/api/v1/inbox", json={"users": ["7"], "kind": "like"})
     assert said.status_code == 503
     assert "--with inbox" in said.json()["detail"]
+
+
+async def test_data_over_several_lines_is_one_event(beside: Beside) -> None:
+    program, key = beside.client(*BOTH), beside.key("inbox:7")
+    body = b'{"users": ["7"], "kind": "like", "data": {"a":\n\n1,\r\n "b": 1.50, "c": 123456789012345678901234567890}}'
+    async with stream(beside.server.address, "/api/v1/inbox?user=7&after=0", key) as reader:
+        said = await program.post("/api/v1/inbox", content=body, headers={"content-type": "application/json"})
+        assert said.status_code == 200
+        async with asyncio.timeout(PATIENT_S):
+            event = await reader.message()
+        assert event.data["data"] == {"a": 1, "b": 1.5, "c": 123456789012345678901234567890}

@@ -396,10 +396,11 @@ def _cursor(text: str | None) -> Cursor | None:
 
 
 def _data(raw: msgspec.Raw) -> bytes:
-    """Data of an entry, without spaces around. Raises `Problem`."""
-    if len(raw) > DATA_BYTES_MAX:
-        raise Problem("too_long", f"data of an entry too long: {len(raw)} bytes (limit {DATA_BYTES_MAX})")
-    return bytes(raw)
+    """Data of an entry, in one line. Raises `Problem`."""
+    made = msgspec.json.format(bytes(raw), indent=-1)
+    if len(made) > DATA_BYTES_MAX:
+        raise Problem("too_long", f"data of an entry too long: {len(made)} bytes (limit {DATA_BYTES_MAX})")
+    return made
 
 
 async def _join(
