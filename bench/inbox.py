@@ -42,7 +42,7 @@ CONNECTED, CONNECTED_QUICK = 10_000, 500
 OPENING: Final = 100
 """Streams that are opened at once."""
 TOLD: Final = 3
-DONE_S: Final = 120.0
+DONE_S: Final = 60.0
 RATE: Final = "1000000"
 SETTINGS: Final = {
     "MUSTER_HTTP__MESSAGES_RATE": RATE,

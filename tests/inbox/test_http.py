@@ -228,3 +228,12 @@ async def test_data_over_several_lines_is_one_event(beside: Beside) -> None:
         async with asyncio.timeout(PATIENT_S):
             event = await reader.message()
         assert event.data["data"] == {"a": 1, "b": 1.5, "c": 123456789012345678901234567890}
+
+
+async def test_a_stream_without_a_cursor_begins_where_it_was_opened(beside: Beside) -> None:
+    program, key = beside.client(*BOTH), beside.key("inbox:7")
+    await program.post("/api/v1/inbox", json={"users": ["7"], "kind": "like"})
+    for number in range(2, 5):
+        async with stream(beside.server.address, "/api/v1/inbox?user=7", key) as reader:
+            await program.post("/api/v1/inbox", json={"users": ["7"], "kind": "like"})
+            assert await read(reader) == (f"{number}-0", str(number))

@@ -202,6 +202,8 @@ async def read(
                 "bad_request", "a stream begins after a cursor and has all kinds: give neither before nor kind"
             )
         at = _cursor(last_event_id or after)
+        if at is None:  # before the head of the answer, so that what comes after it is part of the stream
+            at = (await inbox.ask(Read(whose, limit=1), Page)).now
         await inbox.lookout()
         return EventStream(InboxStream(inbox.streams, whose, user, at, caller, inbox.base.options))
     if after is not None and before is not None:

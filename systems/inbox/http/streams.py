@@ -169,7 +169,7 @@ class InboxStreams:
             stream = self._behind.popleft()
             if stream.closed:
                 continue
-            asked = Read(stream.user, after=stream.cursor, limit=1 if stream.cursor is None else PAGE)
+            asked = Read(stream.user, after=stream.cursor, limit=PAGE)
             stream.begin_read()
             try:
                 page = await self._inboxes.ask(asked, Page)
@@ -190,11 +190,11 @@ class InboxStream(Stream):
         streams: InboxStreams,
         user: int,
         name: str | None,
-        cursor: Cursor | None,
+        cursor: Cursor,
         caller: Caller,
         options: HttpOptions,
     ) -> None:
-        """`name`: by which an API key named the user. `cursor`: None: from now on."""
+        """`name`: by which an API key named the user."""
         super().__init__(streams, caller, options.heartbeat_s, options.stall_s)
         self.user, self.cursor, self.closed = user, cursor, False
         self._all, self._name = streams, name
@@ -223,18 +223,15 @@ class InboxStream(Stream):
             self.fall_behind()
             return
         self._audiences, self._hidden, self._known = page.audiences, page.hidden, True
-        if self.cursor is None:
-            self.cursor = page.now
-        else:
-            seq, number = self.cursor.seq, self.cursor.number
-            for place, entry in enumerate(page.entries, 1):
-                if entry.audience:
-                    number = int(entry.id[1:])
-                else:
-                    seq = int(entry.id)
-                at = page.end if place == len(page.entries) else Cursor(seq, number)
-                self._events.append(_event(at, data(entry)))
-            self.cursor = page.end
+        seq, number = self.cursor.seq, self.cursor.number
+        for place, entry in enumerate(page.entries, 1):
+            if entry.audience:
+                number = int(entry.id[1:])
+            else:
+                seq = int(entry.id)
+            at = page.end if place == len(page.entries) else Cursor(seq, number)
+            self._events.append(_event(at, data(entry)))
+        self.cursor = page.end
         if page.more or self._is_behind:
             self.fall_behind()
         self.wake()
@@ -243,8 +240,8 @@ class InboxStream(Stream):
         """A broadcast has come, perhaps for this user."""
         at = self.cursor
         busy = self._reads or self._is_behind or not self._known or len(self._events) >= WAITING_MAX
-        if at is None or busy or number != at.number + 1:
-            if at is None or number > at.number:
+        if busy or number != at.number + 1:
+            if number > at.number:
                 self.fall_behind()
             return
         self.cursor = Cursor(at.seq, number)
