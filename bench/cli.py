@@ -619,6 +619,29 @@ def _tasks(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     return tasks_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command(epilog="Example: muster bench inbox --quick")
+def inbox(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Entries a second, from POST to an event stream, a page of 50, and a broadcast to 10,000 streams.
+
+    TMPDIR must be on a disk, where a sync takes time.
+    """
+    _run("inbox", _inbox, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _inbox(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import inbox as inbox_bench
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench,http,database]") from None
+    return inbox_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench cache --quick")
 def cache(
     json: Json = False,

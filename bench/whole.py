@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +22,12 @@ LOOK_S: Final = 0.2
 
 
 @contextlib.contextmanager
-def running(place: Path, systems: str) -> Iterator[Folder]:
-    """`muster up --with` these until the end of the context. Raises `ChildFailedError`."""
+def running(place: Path, systems: str, settings: Mapping[str, str] = {}) -> Iterator[Folder]:
+    """`muster up --with` these, and these variables, until the end of the context. Raises `ChildFailedError`."""
     folder = Folder(place / "i")
     environment = {name: value for name, value in python_environment().items() if not name.startswith("MUSTER_")}
     environment |= {"MUSTER_INSTANCE__DIR": str(folder.path), "MUSTER_LOG__LEVEL": "warning"}
-    environment |= {"MUSTER_PROBES__EVERY_MS": "0", "MUSTER_DATABASE__URL": "none"}
+    environment |= {"MUSTER_PROBES__EVERY_MS": "0", "MUSTER_DATABASE__URL": "none", **settings}
     command = [sys.executable, "-m", "muster_server", "up", "--with", systems]
     with (place / "log").open("wb") as log:
         up = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

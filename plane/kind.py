@@ -256,6 +256,21 @@ class Program:
     """`module:function`, `(launch) -> arguments`: writes its configuration and data into the folder before each start."""
 
 
+class Into(NamedTuple):
+    """A kind of targets of delayed messages that leads into a system: `KIND:NAME`."""
+
+    way: str
+    """`module:function` of the way there, `(spec, context, folder) -> plane.ways.Way`."""
+    name: str
+    """Pattern of the name."""
+    expected: str
+    """What the name is, for errors."""
+    action: str
+    """The action whose scope allows to put something there."""
+    bytes_max: int
+    """Limit of a message's body."""
+
+
 class Action(NamedTuple):
     """An action over HTTP that a scope can allow, and the right by which a user may do the same; None: no user may."""
 
@@ -315,3 +330,7 @@ class System:
     """What scopes of API keys can allow over HTTP."""
     http: str = ""
     """The module with its routes for the HTTP face: `face`, see `systems/http/face.py`."""
+    targets: Mapping[str, Into] = field(default_factory=dict[str, Into])
+    """Kinds of targets of delayed messages that lead into it."""
+    outlet: str = ""
+    """`module:function` of the way into its topics, for other systems that have messages to send, as `Into.way`."""

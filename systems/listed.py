@@ -12,13 +12,14 @@ from muster_server.plane.kind import System
 from muster_server.systems.edge.system import SYSTEM as EDGE
 from muster_server.systems.fleet.system import SYSTEM as FLEET
 from muster_server.systems.http.system import SYSTEM as HTTP
+from muster_server.systems.inbox.system import SYSTEM as INBOX
 from muster_server.systems.likes.system import SYSTEM as LIKES
 from muster_server.systems.messages.system import SYSTEM as MESSAGES
 from muster_server.systems.presence.system import SYSTEM as PRESENCE
 from muster_server.systems.probes.system import SYSTEM as PROBES
 from muster_server.systems.rooms.system import SYSTEM as ROOMS
 
-LISTED: Final = (ROOMS, PROBES, HTTP, EDGE, FLEET, MESSAGES, LIKES, PRESENCE)
+LISTED: Final = (ROOMS, PROBES, HTTP, EDGE, FLEET, MESSAGES, LIKES, PRESENCE, INBOX)
 
 
 def further() -> list[System]:

@@ -74,6 +74,7 @@ USUAL: Final[dict[str, str]] = {
     "told of by MusterPresenceRefused": "presence_(refused_store|store_failed)",
     "told to the member, which subscribes or connects again": "gaps_told|connections_ended_expired",
     "a stranger at a port of delayed messages, which gets nothing": "messages_asked_refused",
+    "the oldest entries, as the operator's limits say": "inbox_dropped",
 }
 """Metrics without an alarm of their own, by the reason."""
 
@@ -183,7 +184,7 @@ def test_names_are_told_from_functions_words_and_labels() -> None:
 
 
 def test_each_system_has_its_dashboard() -> None:
-    assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet"}
+    assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet", "inbox"}
     rows = [panel["title"] for panel in DASHBOARDS["muster"]["panels"] if panel["type"] == "row"]
     assert rows == ["Overview", "Per role", "Repair and loss", "Overload", "Links", "Commands", "Process"]
     assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)

@@ -34,6 +34,8 @@ class Caller:
     key: Key | None
     rights: frozenset[Right]
     access: "Access"
+    user: int | None = None
+    """The number of the token's user; None for an API key."""
 
     def may(self, action: str, room: str, *, whole: bool = False) -> bool:
         """Whether this is allowed now: the key may have been revoked since. `whole`: as in `keys.covers`."""
@@ -160,4 +162,4 @@ class Access:
             raise Problem("not_allowed" if "not_allowed" in said.values() else "bad_credential")
         rights = frozenset(right for right, each in said.items() if isinstance(each, Admitted))
         until = None if admitted[0].until is None else admitted[0].until - LEEWAY_S
-        return Caller(f"user {admitted[0].user}", token, until, None, rights, self)
+        return Caller(f"user {admitted[0].user}", token, until, None, rights, self, admitted[0].user)

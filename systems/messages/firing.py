@@ -18,7 +18,7 @@ from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.engines import Engines
 from muster_server.systems.messages.shapes import Envelope, Fire, HeldTarget, Result
-from muster_server.systems.messages.targets import LACKS, Kind, Target, TargetError, parse
+from muster_server.systems.messages.targets import Kind, Target, TargetError, lacks, parse
 from muster_server.systems.messages.topics import Topic, Topics
 
 PLACE_S: Final = 5.0
@@ -35,8 +35,8 @@ RESULTS_MAX: Final = 500
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
 _FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
 
-Publish = Callable[[str, Envelope], Awaitable[None]]
-"""Hands a message to the named target, which acknowledges it. Raises `PublishError`."""
+Publish = Callable[[str, Envelope, str], Awaitable[None]]
+"""Hands a message of the topic, which comes last, to the named target, which acknowledges it. Raises `PublishError`."""
 
 
 class PublishError(Exception):
@@ -191,14 +191,14 @@ class Firing:
     def _hand(self, fire: Fire, topic: Topic, target: Target, envelope: Envelope, late: int) -> None:
         publisher = self._publishers.get(target.kind)
         if publisher is None:
-            self._fail(fire, None, "failed", None, LACKS[target.kind].encode())
+            self._fail(fire, None, "failed", None, lacks(target.kind).encode())
             return
 
         async def publish() -> None:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(topic.timeout_s):
-                    await publisher(target.name, envelope)
+                    await publisher(target.name, envelope, topic.name)
             except (PublishError, TimeoutError) as error:
                 self._made["failed"] += 1
                 cause = str(error) or "timeout"

@@ -26,8 +26,8 @@ class KafkaTargets:
         self._servers = servers
         self._producer: KafkaProducer | None = None
 
-    async def publish(self, topic: str, envelope: Envelope) -> None:
-        """Write a message. Raises `PublishError`."""
+    async def publish(self, topic: str, envelope: Envelope, of: str = "") -> None:
+        """Write a message, whichever topic of messages it is of, to a topic of Kafka. Raises `PublishError`."""
         if self._producer is None:
             self._producer = KafkaProducer(self._servers, bytes_max=MESSAGE_BYTES_MAX, delivery_s=DELIVERY_S)
         headers = (

@@ -25,7 +25,7 @@ from muster_server.systems.messages.shapes import (
     Sent,
     Shown,
 )
-from muster_server.systems.messages.targets import ALWAYS, BODY_BYTES_MAX, PULL, Kind, TargetError, accepted
+from muster_server.systems.messages.targets import ALWAYS, PULL, Kind, TargetError, accepted, most_bytes
 from muster_server.systems.messages.topics import Topic, Topics
 
 DAY_MS: Final = 86_400_000
@@ -150,8 +150,8 @@ class Receiver:
             kind = accepted(text, self._kinds).kind
         except TargetError as error:
             return Refused(code="bad_request", detail=str(error))
-        if len(send.body) > BODY_BYTES_MAX.get(kind, self._body_max):
-            detail = f"body too long for a {kind}: {len(send.body)} bytes (limit {BODY_BYTES_MAX[kind]})"
+        if len(send.body) > (most := most_bytes(kind, self._body_max)):
+            detail = f"body too long for target {kind}: {len(send.body)} bytes (limit {most})"
             return Refused(code="too_long", detail=detail)
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)
         if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
@@ -182,8 +182,8 @@ class Receiver:
         except TargetError as error:
             return Refused(code="bad_request", detail=f"topic {topic.name}: {error}")
         _, _, body = send.body.partition(b"\n")  # after the head of a check-back
-        if len(body) > (most := BODY_BYTES_MAX.get(kind, self._body_max)):
-            detail = f"body too long for a {kind}: {len(body)} bytes (limit {most})"
+        if len(body) > (most := most_bytes(kind, self._body_max)):
+            detail = f"body too long for target {kind}: {len(body)} bytes (limit {most})"
             return Refused(code="too_long", detail=detail)
         return None
 

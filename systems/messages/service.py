@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from muster_server.control.cluster.places import Places, token
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec
 from muster_server.systems.messages.link import Link
 from muster_server.systems.messages.listener import Listener, Question
-from muster_server.systems.messages.places import Places, token
 from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.system import ADMIN

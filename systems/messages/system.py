@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster_server.plane import ways
 from muster_server.plane.kind import Action, Around, Pods, RoleKind, System, numbers
 from muster_server.systems.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
 from muster_server.systems.messages.targets import ALWAYS, Kind
@@ -49,6 +50,7 @@ def _folder(around: Around, given: str) -> str:
 def _settle(options: Any, around: Around) -> MessagesSettings:
     center = around.section("center").dir
     more: dict[Kind, bool] = {"kafka": bool(around.section("callbacks").kafka), "user": around.runs("presence")}
+    more |= {each: around.runs(ways.owner(each)) for each in ways.targets()}
     return MessagesSettings(
         folder=str(around.folder),
         topics=_folder(around, around.section("messages").dir),
@@ -185,4 +187,5 @@ SYSTEM: Final = System(
         Action("manage", "change the settings of these topics, and rotate their secrets"),
     ),
     http="muster_server.systems.messages.http.routes",
+    outlet="muster_server.systems.messages.outlet:made",
 )

@@ -2,10 +2,11 @@
 
 import functools
 import re
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from muster.sizes import MESSAGE_BYTES_MAX, SEND_BYTES_MAX
+from muster_server.plane import ways
 
 TARGET_CHARS_MAX: Final = 2_048
 PARSED_MAX: Final = 4_096
@@ -15,7 +16,8 @@ USER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 USER_MAX: Final = (1 << 64) - 1
 PULL: Final = "pull:"
 """The target of a topic whose messages programs lease."""
-Kind = Literal["callback", "room", "user", "kafka", "pull"]
+Kind = str
+"""`callback`, `room`, `user`, `kafka`, `pull`, or a kind of another system (`plane.ways.targets`)."""
 ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room", "pull"})
 """Kinds that are reached everywhere."""
 LACKS: Final[dict[Kind, str]] = {
@@ -39,7 +41,8 @@ class Target(NamedTuple):
 
 @functools.lru_cache(PARSED_MAX)
 def parse(text: str) -> Target:
-    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID`, `kafka:TOPIC` or `pull:`. Raises `TargetError`."""
+    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID`, `kafka:TOPIC`, `pull:`, or `KIND:NAME` of another system.
+    Raises `TargetError`."""
     if len(text) > TARGET_CHARS_MAX or not text.isprintable():
         raise TargetError(f"target {text!r:.80} is longer than {TARGET_CHARS_MAX} characters, or not printable")
     if text.startswith(("https://", "http://")):
@@ -67,12 +70,30 @@ def parse(text: str) -> Target:
             if not USER.fullmatch(name) or int(name) > USER_MAX:
                 raise TargetError(f"target {text!r:.80} has an invalid user (expected a number from 0 to 2^64-1)")
             return Target("user", name)
-    raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID, kafka:TOPIC or pull:")
+        if into := ways.targets().get(kind):
+            if not re.fullmatch(into.name, name, re.ASCII):
+                raise TargetError(f"target {text!r:.80} has an invalid name (expected {into.expected})")
+            return Target(kind, name)
+    others = "".join(f"{each}:NAME, " for each in ways.targets())
+    raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID, kafka:TOPIC, {others}or pull:")
 
 
 def accepted(text: str, kinds: frozenset[Kind]) -> Target:
     """The same for a kind that can be reached here. Raises `TargetError`."""
     target = parse(text)
     if target.kind not in kinds:
-        raise TargetError(LACKS[target.kind])
+        raise TargetError(lacks(target.kind))
     return target
+
+
+def lacks(kind: Kind) -> str:
+    """Why a kind cannot be reached here."""
+    if kind in LACKS:
+        return LACKS[kind]
+    return f"targets {kind}:NAME need the system {ways.owner(kind)}, which does not run here (systems.enabled)"
+
+
+def most_bytes(kind: Kind, most: int) -> int:
+    """Limit of a body for this kind of target; `most`: that of the schedule."""
+    into = ways.targets().get(kind)
+    return min(most, into.bytes_max) if into else BODY_BYTES_MAX.get(kind, most)

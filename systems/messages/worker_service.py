@@ -16,18 +16,19 @@ import msgspec
 
 from muster_server import _engines
 from muster_server.control.errors import BAD_CONFIG, UserError
+from muster_server.plane import ways
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.messages.certificates import CertificateError, certificates
 from muster_server.systems.messages.certificates import key as private_key
-from muster_server.systems.messages.firing import RESULTS_MAX, Firing, Publish
+from muster_server.systems.messages.firing import RESULTS_MAX, Firing, Publish, PublishError
 from muster_server.systems.messages.instance_client import InstanceClient
 from muster_server.systems.messages.link import Link
 from muster_server.systems.messages.options import WorkerOptions
 from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService
-from muster_server.systems.messages.shapes import HeldTarget, Holds, Join, Results
+from muster_server.systems.messages.shapes import Envelope, HeldTarget, Holds, Join, Results
 from muster_server.systems.messages.system import CENTER, MessagesSettings, networks
 from muster_server.systems.messages.targets import Kind
 from muster_server.systems.messages.topics import Topics
@@ -57,6 +58,11 @@ class WorkerService(MessagesService):
         self._superseded = ""
         self._client = InstanceClient(settings.folder, spec, context, self.places)
         self._kafka = _kafka(options.kafka)
+        self._ways = {
+            each: ways.made(into.way, spec, context, settings.folder)
+            for each, into in ways.targets().items()
+            if each in settings.targets
+        }
         self._load = _Load()
         self._firing = Firing(
             self.topics,
@@ -77,7 +83,7 @@ class WorkerService(MessagesService):
             publishers["user"] = self._client.to_user
         if self._kafka is not None:
             publishers["kafka"] = self._kafka.publish
-        return publishers
+        return publishers | {each: by_way(way) for each, way in self._ways.items()}
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -161,6 +167,8 @@ class WorkerService(MessagesService):
         """Close the clients."""
         self._firing.close()
         await self._client.close()
+        for way in self._ways.values():
+            await way.close()
         if self._kafka is not None:
             await self._kafka.close()
         await self._link.close()
@@ -201,6 +209,18 @@ def _certificates(ca: str, certificate: str, key: str) -> dict[str, Any]:
         }
     except CertificateError as error:
         raise SpecError(str(error)) from None
+
+
+def by_way(way: ways.Way) -> Publish:
+    """Hands messages over to another system, each with an id that no other topic's message has."""
+
+    async def publish(name: str, envelope: Envelope, topic: str) -> None:
+        try:
+            await way.put(name, f"{topic}:{envelope.id}", envelope.body, envelope.kind)
+        except ways.NotTaken as error:
+            raise PublishError(str(error), lasting=error.lasting) from None
+
+    return publish
 
 
 def _kafka(url: str) -> "KafkaTargets | None":

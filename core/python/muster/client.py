@@ -16,7 +16,7 @@ from json import dumps
 from socket import SOCK_DGRAM
 from threading import get_ident
 from types import FrameType, TracebackType
-from typing import Any, Final, TypeAlias, TypedDict, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, final
 from warnings import warn
 from weakref import WeakSet, ref
 
@@ -54,11 +54,19 @@ from .turns import Event, Turns
 from .url import is_url, parse
 from .why import differing, explained
 
+if TYPE_CHECKING:
+    from .inbox import Entry
+
 COMMAND_S_MAX: Final = 60.0
 SEND_S_MAX: Final = 600.0
 SEND_GRACE_S: Final = 3.0
 """A proxy reports a message's outcome at most 0.25 s after its end, but not if the proxy died."""
 READ_AT_ONCE: Final = 256
+INBOX_HINT: Final = b'{"inbox":'
+"""The begin of a message that tells of a new entry of the user's inbox."""
+INBOX_PAGE: Final = 100
+INBOX_POLL_S: Final = 30.0
+INBOX_AGAIN_S: Final = 1.0
 COMMAND_GRACE_S: Final = 5.0
 """The engine reports a command's outcome at most 1 s after its end."""
 TIMEOUT_S: Final = 10.0
@@ -210,6 +218,9 @@ class Client:
         self._counts: dict[int, asyncio.Future[Members]] = {}
         self._sends: dict[int, asyncio.Future[list[DeviceResult]]] = {}
         self._direct: deque[Direct] = deque()
+        self._inbox_readers = 0
+        self._hinted = False
+        """A message told of a new entry of the inbox."""
         self._received = asyncio.Event()
         self._direct_readers = 0
         self._flushed: asyncio.Future[None] | None = None
@@ -620,9 +631,81 @@ class Client:
             raise Invalid("this client confirms nothing: open it with muster.connect(…, confirms=True)")
         self.engine.confirm(message.sender, message.number)
 
+    async def inbox(
+        self, url: str, *, after: str = "0", audiences: Sequence[str] = (), poll: float = INBOX_POLL_S
+    ) -> AsyncGenerator["Entry", None]:
+        """Iterate over the entries of this client's user after a cursor, then over those that come.
+
+        `url`: of the HTTP face, which has the inbox; the client's token must be a user's. `after`: the `cursor` of the last
+        entry that was handled; it is the only thing to store. Hints come over the client's session; `audiences`: hints of
+        broadcasts too, from their rooms, which the token must allow to read. A hint may be lost, so the inbox is also read
+        each `poll` seconds. Raises `Refused`, and `Invalid` for a client that confirms; an HTTP face that does not answer
+        is asked again.
+        """
+        from .inbox import AsyncInbox
+
+        self._check_open()
+        self._check_side(0)
+        if self._confirms:
+            raise Invalid("a client with confirms hands messages on; read the inbox with another client")
+        self._inbox_readers += 1
+        told = asyncio.Event()
+        hearing = [self.loop.create_task(self._hear_audience(name, told)) for name in audiences]
+        try:
+            while not self.closed:
+                self._hinted = False
+                told.clear()
+                try:
+                    async with AsyncInbox(url, token=self._known.token.decode(), connections=1) as faced:
+                        more = True
+                        while more:
+                            page = await faced.page(after=after, limit=INBOX_PAGE)
+                            for each in page.entries:
+                                yield each
+                            after, more = page.after, page.next is not None
+                except (Unavailable, TimedOut):
+                    await asyncio.sleep(INBOX_AGAIN_S)
+                    continue
+                for task in hearing:
+                    if task.done():
+                        task.result()
+                await self._hint(told, poll)
+        finally:
+            self._inbox_readers -= 1
+            for task in hearing:
+                task.cancel()
+            await asyncio.gather(*hearing, return_exceptions=True)
+
+    async def _hint(self, told: asyncio.Event, seconds: float) -> None:
+        """Wait for a hint of the inbox, for at most this long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not (self.closed or self._hinted or told.is_set()):
+                    if len(self._direct) < READ_AT_ONCE:
+                        self._take_direct()
+                    if self._hinted:
+                        return
+                    self._received.clear()
+                    waits = [self.loop.create_task(self._received.wait()), self.loop.create_task(told.wait())]
+                    try:
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        for task in waits:
+                            task.cancel()
+
+    async def _hear_audience(self, name: str, told: asyncio.Event) -> None:
+        async with self.join(f"audience:{name}") as room:
+            async for _ in room:
+                told.set()
+
     def _take_direct(self) -> None:
         limit = 1 if self._confirms else READ_AT_ONCE  # what nobody has begun to read is told so
-        self._direct.extend(Direct(*each) for each in self.engine.received(limit))
+        for each in self.engine.received(limit):
+            message = Direct(*each)
+            if self._inbox_readers and message.data.startswith(INBOX_HINT):
+                self._hinted = True
+            else:
+                self._direct.append(message)
 
     async def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Ask all gateways for the number of a room's members and, with `ids`, for at most 100 users from `start` on.

@@ -24,19 +24,23 @@ BODY_BYTES_MAX: Final = 256 << 20
 class Face:
     """Asks one HTTP face from one loop. `close` once."""
 
-    def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S, connections: int = CONNECTIONS) -> None:
-        """`url`: `http://host:port` or `https://…`, of the face or the proxy before it. Raises `Invalid`."""
+    def __init__(
+        self, url: str, *, key: str = "", token: str = "", timeout: float = TIMEOUT_S, connections: int = CONNECTIONS
+    ) -> None:
+        """`url`: `http://host:port` or `https://…`, of the face or the proxy before it. `key`: an API key, or `token`: that
+        of a user. Raises `Invalid`."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
             raise Invalid(f"{url!r:.80} is no address of an HTTP face, as http://127.0.0.1:8080 is one")
-        if not key or not key.isascii() or not key.isprintable():
-            raise Invalid("the key is none: make one with muster key create")
+        if bool(key) == bool(token) or not (key or token).isascii() or not (key or token).isprintable():
+            raise Invalid("missing or invalid credential: give an API key (muster key create), or a user's token")
         if connections < 1:
             raise Invalid(f"connections: {connections}; one is the least")
         self._host, self._tls = parts.hostname, parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         self._timeout = timeout
-        self._head = f"host: {parts.netloc.rpartition('@')[2]}\r\nx-api-key: {key}\r\n"
+        credential = f"x-api-key: {key}" if key else f"authorization: Bearer {token}"
+        self._head = f"host: {parts.netloc.rpartition('@')[2]}\r\n{credential}\r\n"
         self._places = asyncio.Semaphore(connections)
         self._most = connections
         self._idle: list[_Connection] = []

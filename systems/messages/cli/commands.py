@@ -3,7 +3,6 @@
 import asyncio
 import datetime
 import functools
-import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -24,6 +23,7 @@ from muster_server.control.errors import (
 )
 from muster_server.control.host.shown import one_line
 from muster_server.control.terminal import common
+from muster_server.control.terminal.durations import UNITS, length
 from muster_server.control.terminal.found import Target, client_of, once
 from muster_server.control.terminal.words import say
 from muster_server.systems.messages.link import SCRUB_S, Link
@@ -54,8 +54,6 @@ from muster_server.systems.messages.system import ADMIN, RECEIVE
 from muster_server.systems.messages.topics import POLICIES, NewTopic, Topic, TopicChange
 
 T = TypeVar("T")
-UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-LENGTH: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
 STATES: Final = ("scheduled", "firing", "done", "dead", "withdrawn")
 WHY: Final = {
     "unreachable": "it cannot be reached",
@@ -571,14 +569,6 @@ def replay(where: Target, topic: str | None, ids: list[str], everything: bool, a
 
 
 # --- texts and times --------------------------------------------------------------------------------------------------
-
-
-def length(flag: str, text: str) -> int:
-    """Milliseconds of `500ms`, `2s`, `30m`, `1h30m`, `7d`. Raises `UserError`."""
-    parts = LENGTH.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UserError(f"{flag}: invalid duration {text!r:.40} (expected for example 500ms, 2s, 30m, 1h or 7d)", USAGE)
-    return sum(int(number) * UNITS[unit] for number, unit in parts)
 
 
 def instant(flag: str, text: str) -> int:

@@ -21,6 +21,7 @@ from muster.clock import now_ms
 from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
+from muster_server.plane import ways
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, no_words, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
@@ -266,6 +267,8 @@ def need_ways(caller: Caller, target: str, for_topic: str = "") -> None:
         caller.need("publish", found.name)
     elif found.kind == "user":
         caller.need("unicast", found.name)
+    elif into := ways.targets().get(found.kind):
+        caller.need(into.action, found.name)
     else:
         caller.need("target", target)
 

@@ -15,9 +15,10 @@ from muster_server.control.host.shown import one_line
 from muster_server.control.terminal import common
 from muster_server.control.terminal.found import Target
 from muster_server.control.terminal.texts import Texts
+from muster_server.control.terminal.users import user_of
 from muster_server.control.terminal.words import say
 from muster_server.systems.presence.asking import Readers
-from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among, user_of
+from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among
 from muster_server.systems.presence.options import shards as shards_of
 from muster_server.systems.presence.questions import ShardStats, User
 

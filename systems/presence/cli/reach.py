@@ -10,7 +10,6 @@ from muster_server.control.cluster.instance import Process
 from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.terminal.found import LocalNodes, Target, found
 from muster_server.control.terminal.texts import Texts
-from muster_server.plane import users
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.spec import SpecError, secret
 from muster_server.plane.users import HASHED
@@ -60,20 +59,6 @@ def in_one_line() -> Iterator[None]:
         yield
     except CallError as error:
         raise UserError(str(error), CODES.get(error.code, TRY_LATER if error.code in LATER else FAILURE)) from None
-
-
-def user_of(where: Target, text: str) -> int:
-    """The number of a user that is named by number or text. Raises `UserError`: it is neither, or the key that hashes
-    text is missing."""
-    if text in {"0", "1"}:
-        return int(text)
-    try:
-        users.check_user(text)
-        if text.isascii() and text.isdigit():
-            return int(text)
-        return users.user_of(text, secret(specs.names_file(where.config()), 16))
-    except (ValueError, SpecError) as error:
-        raise UserError(f"invalid user {text!r}: {error}", USAGE) from None
 
 
 def texts_among(users: Iterable[tuple[int, str]]) -> dict[int, str]:

@@ -13,8 +13,9 @@ from muster.sizes import SEND_BYTES_MAX
 from muster_server.control.errors import FAILURE, TRY_LATER, USAGE, UserError
 from muster_server.control.terminal.common import print_json, verdict_after
 from muster_server.control.terminal.found import Target, connected
+from muster_server.control.terminal.users import user_of
 from muster_server.control.terminal.words import tell
-from muster_server.systems.presence.cli.reach import named_json, texts_among, user_of
+from muster_server.systems.presence.cli.reach import named_json, texts_among
 from muster_server.systems.presence.devices import DEVICE, DEVICE_RULE
 
 ORDER: Final = ("delivered", "expired", "unknown", "not_online")

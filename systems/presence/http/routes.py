@@ -23,11 +23,11 @@ from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.lookout import Lookout
+from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.http import send
-from muster_server.systems.presence.named import needs_whole, users_of
 from muster_server.systems.presence.questions import Update, User
 
 USERS_MAX: Final = 1_000

@@ -17,9 +17,9 @@ from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.presence.devices import DEVICE
-from muster_server.systems.presence.named import needs_whole, users_of
 
 USERS_MAX: Final = 1_000
 """Limit of users in one request."""

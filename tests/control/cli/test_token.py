@@ -8,11 +8,11 @@ import pytest
 from muster_server.control.cli.token import Wanted, show
 from muster_server.control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
 from muster_server.control.terminal.found import Target
+from muster_server.control.terminal.users import user_of
 from muster_server.plane.auth import Admitted, TokenAuthenticator
 from muster_server.plane.kind import Right
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import HASHED
-from muster_server.systems.presence.cli.reach import user_of
 
 SECRET, FORMER = "n" * 32, "f" * 40
 

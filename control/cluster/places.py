@@ -1,4 +1,4 @@
-"""The addresses of the system's nodes: from the registry's map, or from the record of an instance without a registry."""
+"""The addresses of nodes by role: from the registry's map, or from the record of an instance without a registry."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,0 +1,53 @@
+"""The ways from one system to another, which descriptors name: systems import each other not.
+
+`System.targets` has ways into a system, for messages that fire; `System.outlet` is the way into topics of messages.
+Knows no system.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from muster_server.plane import systems
+from muster_server.plane.kind import Into, named
+from muster_server.plane.service import Context
+from muster_server.plane.spec import Spec
+
+
+class NotTaken(Exception):
+    """What was handed over was not taken. The text is one line. `lasting`: no retry can succeed."""
+
+    def __init__(self, text: str, *, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.lasting = lasting
+
+
+class Way(Protocol):
+    """Hands things over to another system, until `close`."""
+
+    async def put(self, place: str, id: str, body: bytes, kind: str) -> None:
+        """Hand over a body of this media type; returns once it is durable. The same id is taken once. Raises
+        `NotTaken`."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def targets() -> Mapping[str, Into]:
+    """The kinds of targets that lead into systems."""
+    return {kind: into for system in systems.named().values() for kind, into in system.targets.items()}
+
+
+def owner(kind: str) -> str:
+    """The system into which a kind of targets leads."""
+    return next(system.name for system in systems.named().values() if kind in system.targets)
+
+
+def made(path: str, spec: Spec, context: Context, folder: str) -> Way:
+    """A way, by its function. Raises `SpecError`."""
+    way: Way = named(path)(spec, context, folder)
+    return way
+
+
+def outlet() -> str:
+    """The function that makes a way into topics; empty: no system has one."""
+    return next((system.outlet for system in systems.named().values() if system.outlet), "")

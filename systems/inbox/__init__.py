@@ -1,0 +1,1 @@
+"""Inboxes: a numbered list of entries per user, and broadcasts to audiences."""

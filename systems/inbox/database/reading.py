@@ -1,0 +1,231 @@
+"""What is read of inboxes in SQL: pages, counts, and mails that are due. Changes nothing."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Select, and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from muster_server.systems.inbox.database import schema
+from muster_server.systems.inbox.database.schema import loaded, stored
+from muster_server.systems.inbox.merging import FIRST, Row, newer, older
+from muster_server.systems.inbox.preferences import Preferences, parsed
+from muster_server.systems.inbox.records import Due, Limits
+from muster_server.systems.inbox.shapes import ALL, COUNT_MAX, Count, Counts, Cursor, Entry, Page, Read, Totals
+
+_MARKS: Final = ("read_seq", "read_number", "seen_seq", "seen_number")
+
+
+class Marks:
+    """The marks of a user, by kind."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._kinds = {row["kind"]: row for row in rows}
+
+    def of(self, kind: str, name: str) -> int:
+        """The greater of the mark of a kind, and the one of all kinds."""
+        return max((self._kinds[each][name] for each in (kind, "") if each in self._kinds), default=0)
+
+
+class Person(Preferences):
+    """The row of a user."""
+
+    def __init__(self, last_seq: int, since: int, settings: str | None, limits: Limits) -> None:
+        super().__init__(parsed(settings), limits)
+        self.last_seq, self.since = last_seq, since
+
+
+class Reading:
+    """Reads on a connection in a transaction."""
+
+    def __init__(self, instance: str, limits: Limits) -> None:
+        self._instance, self._limits = instance, limits
+
+    async def user(self, connection: AsyncConnection, user: int) -> Person:
+        """The row of a user, or what it would be."""
+        table = schema.users
+        wanted = select(table.c.last_seq, table.c.since, table.c.settings).where(*self._of(table, user))
+        row = (await connection.execute(wanted)).first()
+        return Person(0, 0, None, self._limits) if row is None else Person(*row, self._limits)
+
+    async def last(self, connection: AsyncConnection) -> int:
+        """The number of the last broadcast."""
+        table = schema.last
+        found = await connection.execute(select(table.c.number).where(table.c.instance == self._instance))
+        return found.scalar_one_or_none() or 0
+
+    def visible(self, user: int, since: int, hidden: Sequence[str], last: int, now: int) -> Select[Any]:
+        """The live broadcasts of a user's audiences, up to a number."""
+        table, joined = schema.broadcasts, schema.audiences
+        mine = and_(
+            joined.c.instance == self._instance, joined.c.user_id == user, joined.c.audience == table.c.audience
+        )
+        return (
+            select(table)
+            .select_from(table.outerjoin(joined, mine))
+            .where(
+                table.c.instance == self._instance,
+                table.c.until_ms > now,
+                table.c.number <= last,
+                or_(
+                    and_(table.c.audience == ALL, table.c.number > since),
+                    and_(joined.c.user_id.is_not(None), table.c.number > joined.c.since),
+                ),
+                *([table.c.kind.not_in(hidden)] if hidden else []),
+            )
+        )
+
+    async def page(self, connection: AsyncConnection, asked: Read, now: int) -> Page:
+        """As `Store.read`."""
+        user, kind, most = stored(asked.user), asked.kind, asked.limit + 1
+        row = await self.user(connection, user)
+        there = Cursor(row.last_seq, await self.last(connection))
+        marks = await self._marks(connection, user)
+        audiences = await self._audiences(connection, user, row.since)
+        own, told = schema.entries, schema.broadcasts
+        mine = select(own).where(*self._of(own, user), own.c.seq <= there.seq)
+        theirs = self.visible(user, row.since, row.hidden, there.number, now)
+        if kind:
+            mine, theirs = mine.where(own.c.kind == kind), theirs.where(told.c.kind == kind)
+        before = asked.before or Cursor(there.seq + 1, there.number + 1)
+        after = asked.after or FIRST
+        if asked.after is not None:
+            # A cursor ahead of the inbox is that of a store before its backup: nothing is left out.
+            after = Cursor(
+                after.seq if after.seq <= there.seq else FIRST.seq,
+                after.number if after.number <= there.number else FIRST.number,
+            )
+            mine = mine.where(own.c.seq > after.seq).order_by(own.c.seq)
+            theirs = theirs.where(told.c.number > after.number).order_by(told.c.number)
+        else:
+            mine = mine.where(own.c.seq < before.seq).order_by(own.c.seq.desc())
+            theirs = theirs.where(told.c.number < before.number).order_by(told.c.number.desc())
+        entries = [_entry(each, marks) for each in (await connection.execute(mine.limit(most))).mappings()]
+        rows = (await connection.execute(theirs.limit(most))).mappings().all() if there.number else []
+        read = await self._read_ones(connection, user, [each["number"] for each in rows])
+        broadcasts = [_broadcast(each, marks, read) for each in rows]
+        if asked.after is not None:
+            found, end, more = newer(entries, broadcasts, after, there, asked.limit)
+        else:
+            found, end, more = older(entries, broadcasts, before, asked.limit)
+        return Page(found, end, there, more, audiences, row.hidden)
+
+    async def counts(self, connection: AsyncConnection, asked: Count, now: int) -> Counts:
+        """As `Store.count`."""
+        user = stored(asked.user)
+        row = await self.user(connection, user)
+        last = await self.last(connection)
+        said: list[dict[str, int]] = []
+        for verb in ("read", "seen"):
+            found: dict[str, int] = {}
+            for each in (
+                self._own_count(user, verb),
+                *([self._told_count(user, verb, row, last, now)] if last else []),
+            ):
+                for kind, count in await connection.execute(each):
+                    found[kind] = min(found.get(kind, 0) + count, COUNT_MAX)
+            said.append(found)
+        return Counts(*said)
+
+    def _own_count(self, user: int, verb: str) -> Select[Any]:
+        table = schema.entries
+        above = self._above(table, user, verb, table.c.seq, "seq")
+        return (
+            select(table.c.kind, func.count())
+            .where(*self._of(table, user), ~table.c.is_read, *above)
+            .group_by(table.c.kind)
+        )
+
+    def _told_count(self, user: int, verb: str, row: Person, last: int, now: int) -> Select[Any]:
+        table, read = schema.broadcasts, schema.read
+        one = select(read.c.number).where(*self._of(read, user), read.c.number == table.c.number)
+        visible = self.visible(user, row.since, row.hidden, last, now)
+        above = self._above(table, user, verb, table.c.number, "number")
+        return visible.with_only_columns(table.c.kind, func.count()).where(~one.exists(), *above).group_by(table.c.kind)
+
+    def _above(self, table: Any, user: int, verb: str, number: Any, name: str) -> list[Any]:
+        """Above the marks of its kind, and of all kinds."""
+        marks = schema.marks
+        column = marks.c[f"{verb}_{name}"]
+        return [
+            number
+            > func.coalesce(select(column).where(*self._of(marks, user), marks.c.kind == "").scalar_subquery(), 0),
+            number
+            > func.coalesce(
+                select(column).where(*self._of(marks, user), marks.c.kind == table.c.kind).scalar_subquery(), 0
+            ),
+        ]
+
+    async def due(self, connection: AsyncConnection, now: int, limit: int) -> tuple[list[Due], list[Due]]:
+        """Entries whose mail is due: those that are not read, and those that are."""
+        table = schema.entries
+        wanted = (
+            select(table)
+            .where(table.c.instance == self._instance, table.c.mail_due <= now)
+            .order_by(table.c.mail_due, table.c.user_id, table.c.seq)
+            .limit(limit)
+        )
+        rows = (await connection.execute(wanted)).mappings().all()
+        marks = {user: await self._marks(connection, user) for user in {row["user_id"] for row in rows}}
+        unread: list[Due] = []
+        read: list[Due] = []
+        for row in rows:
+            _, entry = _entry(row, marks[row["user_id"]])
+            found = Due(loaded(row["user_id"]), row["mail"], row["mail_due"], entry)
+            (read if entry.read else unread).append(found)
+        return unread, read
+
+    async def totals(self, connection: AsyncConnection, now: int) -> Totals:
+        """As `Store.totals`."""
+        users, entries, told = schema.users, schema.entries, schema.broadcasts
+
+        async def counted(table: Any, *where: Any) -> int:
+            found = select(func.count()).select_from(table).where(table.c.instance == self._instance, *where)
+            number: int = (await connection.execute(found)).scalar_one()
+            return number
+
+        first = select(func.min(entries.c.mail_due)).where(entries.c.instance == self._instance)
+        oldest = (await connection.execute(first)).scalar_one_or_none()
+        return Totals(
+            await counted(users),
+            await counted(entries),
+            await counted(told, told.c.until_ms > now),
+            await counted(entries, entries.c.mail_due.is_not(None)),
+            0.0 if oldest is None else max(0.0, (now - oldest) / 1_000),
+        )
+
+    async def _marks(self, connection: AsyncConnection, user: int) -> Marks:
+        table = schema.marks
+        wanted = select(table.c.kind, *(table.c[name] for name in _MARKS)).where(*self._of(table, user))
+        return Marks((await connection.execute(wanted)).mappings().all())
+
+    async def _audiences(self, connection: AsyncConnection, user: int, since: int) -> dict[str, int]:
+        table = schema.audiences
+        wanted = select(table.c.audience, table.c.since).where(*self._of(table, user))
+        return {ALL: since} | {row.audience: row.since for row in await connection.execute(wanted)}
+
+    async def _read_ones(self, connection: AsyncConnection, user: int, numbers: Sequence[int]) -> set[int]:
+        if not numbers:
+            return set()
+        table = schema.read
+        wanted = select(table.c.number).where(*self._of(table, user), table.c.number.in_(numbers))
+        return set(await connection.scalars(wanted))
+
+    def _of(self, table: Any, user: int) -> tuple[Any, Any]:
+        return table.c.instance == self._instance, table.c.user_id == user
+
+
+def _entry(row: Any, marks: Marks) -> Row:
+    seq: int = row["seq"]
+    is_read = bool(row["is_read"]) or seq <= marks.of(row["kind"], "read_seq")
+    entry = Entry(
+        str(seq), row["kind"], row["grp"] or "", row["actor"], row["count"], row["at_ms"], row["data"], is_read
+    )
+    return seq, entry
+
+
+def _broadcast(row: Any, marks: Marks, read: set[int]) -> Row:
+    number: int = row["number"]
+    is_read = number in read or number <= marks.of(row["kind"], "read_number")
+    entry = Entry(f"b{number}", row["kind"], "", row["actor"], 1, row["at_ms"], row["data"], is_read, row["audience"])
+    return number, entry
