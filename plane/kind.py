@@ -290,6 +290,9 @@ class System:
     """`module:function` with checks that concern more than one key's type."""
     demo: str = ""
     """`module:function` of its demo on `muster up --demo`, `async (config, folder, seconds, as_json) -> exit code`."""
+    page: str = ""
+    """`module:function` of its page for people on `muster up --demo`: an async context manager, `(config, folder)`, that
+    serves it and gives its URL."""
     tries: tuple[str, ...] = ()
     """Commands that `muster up` suggests; `{muster}` stands for the program."""
     tour: tuple[str, ...] = ()

@@ -40,4 +40,5 @@ SYSTEM: Final = System(
     kinds=(EDGE,),
     presets={"edge.arena_mib": 64},
     check="muster_server.systems.edge.check:wrong",
+    page="muster_server.systems.edge.chat.server:served",
 )

@@ -1,4 +1,4 @@
-"""One instance of `muster up --with edge,http` serves all tests of this folder that ask for it."""
+"""One instance of `muster up --demo --with edge,http` serves all tests of this folder that ask for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +16,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     sections: dict[str, dict[str, Any]] = {
         "database": {"url": "none"},
         "probes": {"every_ms": 0},
+        "demo": {"members": 1, "rate": 1},
         "proxy": {"command_rate": 1_000, "command_burst": 1_000},
         "edge": {"origins": ["*"], "ping_ms": 1_000, "pong_ms": 500},
         "namespaces__small": {"history_messages": 256},
     }
     path: Path = tmp_path_factory.mktemp("edge")
     instance = Instance(path, configuration(**sections))
-    with instance.running("--with", "edge,http"):
+    with instance.running("--demo", "--with", "edge,http"):
         yield Served(instance)

@@ -15,6 +15,8 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import PATIENT_S
+
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = Path(__file__).parent / "programs"
 SDKS: Final = ROOT / ".tools" / "sdks"
@@ -76,7 +78,9 @@ def run(sdk: str, url: str, encoding: str, token: str, small: str) -> Mapping[st
 
 def told(words: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str | None]:
     """What a program tells of its cases: each one's error. `environment`: further variables."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=PATIENT_S
+    )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
     assert lines, done.stderr

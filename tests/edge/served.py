@@ -1,9 +1,13 @@
 """A running instance with an edge: its addresses, tokens of users, and API keys."""
 
+import re
+import time
 from typing import Final
 
 from tests.faults.instance import Instance
+from tests.waiting import PATIENT_S
 
+CHAT: Final = re.compile(r"^open (http://\S+/) in a browser$", re.MULTILINE)
 RIGHTS: Final = "*=read,publish,command,members,history"
 
 
@@ -29,6 +33,15 @@ class Served:
         """The base URL of the HTTP face."""
         host, port = self._bind("http")
         return f"http://{host}:{port}"
+
+    @property
+    def chat(self) -> str:
+        """The URL of the chat, as `muster up --demo` prints it."""
+        deadline = time.monotonic() + PATIENT_S
+        while (found := CHAT.search(self.instance.log.read_text())) is None:
+            assert time.monotonic() < deadline, self.instance.tail()
+            time.sleep(0.02)
+        return found[1]
 
     def _bind(self, name: str) -> tuple[str, int]:
         bind = self.instance.process(name).bind
