@@ -129,7 +129,7 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
         say(f"{names[endpoint.node]:{width}} {address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
         if process.bind:
-            say(f"{process.name:{width}} {kind(process.role).url(*process.bind)}")
+            say(f"{process.name:{width}} {kind(process.role).url(*process.bind, process.secure)}")
     for program in record.programs or ():
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:

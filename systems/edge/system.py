@@ -17,6 +17,7 @@ EDGE: Final = RoleKind(
     pages="muster_server.systems.rooms.pages:answer",
     scheme="ws",
     path="/connection/websocket",
+    tls="tls_cert_file",
     listens=True,
     dials=("broker", "router"),
     secrets=frozenset({"cluster", "names", "token", "users"}),
