@@ -120,7 +120,10 @@ class Chat:
         address = self._edge()
         if address is None:
             return await _answer(writer, 503, b"the edge does not run yet\n")
-        there, to = await asyncio.open_connection(*address, ssl=self._tls())
+        try:
+            there, to = await asyncio.open_connection(*address, ssl=self._tls())
+        except OSError as error:
+            return await _answer(writer, 503, f"the edge does not answer: {error}\n".encode())
         try:
             to.write(head.raw)
             pumps = [asyncio.create_task(_pump(reader, to)), asyncio.create_task(_pump(there, writer))]
@@ -147,6 +150,7 @@ class Chat:
             return None
         context = ssl.create_default_context(cafile=options.tls_cert_file)
         context.check_hostname = False
+        context.verify_flags = ssl.VERIFY_X509_PARTIAL_CHAIN  # the file may have no certificate of an authority
         return context
 
 
