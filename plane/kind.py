@@ -123,6 +123,8 @@ class RoleKind(Generic[O, S]):
     """Scheme of the URL of a role that clients reach over TCP."""
     path: str = ""
     """Path of that URL."""
+    tls: str = ""
+    """The key of its section that, unless empty, makes clients connect by TLS: the scheme then ends with `s`."""
     shape: Shape = "replicated"
     clustered: bool = False
     """True: a node belongs to one cluster of the partitioned layer. False: it serves all clusters."""
@@ -198,9 +200,13 @@ class RoleKind(Generic[O, S]):
         """Whether clients connect to it over TCP."""
         return self.process == "face" or self.listens
 
-    def url(self, host: str, port: int) -> str:
-        """The URL by which clients reach a node over TCP at this address."""
-        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}{self.path}"
+    def secure(self, section: Callable[[str], Any]) -> bool:
+        """Whether clients connect to its nodes by TLS, by this configuration."""
+        return bool(self.tls and getattr(section(self.section or self.name), self.tls))
+
+    def url(self, host: str, port: int, secure: bool = False) -> str:
+        """The URL by which clients reach a node over TCP at this address. `secure`: by TLS."""
+        return f"{self.scheme}{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}{self.path}"
 
     @property
     def binds(self) -> tuple[str, ...]:
@@ -305,6 +311,9 @@ class System:
     """`module:function` with checks that concern more than one key's type."""
     demo: str = ""
     """`module:function` of its demo on `muster up --demo`, `async (config, folder, seconds, as_json) -> exit code`."""
+    page: str = ""
+    """`module:function` of its page for people on `muster up --demo`: an async context manager, `(config, folder)`, that
+    serves it and gives its URL."""
     tries: tuple[str, ...] = ()
     """Commands that `muster up` suggests; `{muster}` stands for the program."""
     tour: tuple[str, ...] = ()

@@ -75,6 +75,7 @@ missing_for_tests() {
     have systemd-analyze || missing="$missing systemd"
     have java || missing="$missing default-jre-headless"
     { zookeeper_there && kafka_there; } || have mvn || missing="$missing maven"
+    for name in chromium nginx haproxy; do have "$name" || missing="$missing $name"; done
     have node || missing="$missing nodejs"
     have npm || missing="$missing npm"
     echo $missing

@@ -102,7 +102,8 @@ def test_what_the_build_copies_is_there_and_enough() -> None:
         assert not any(fnmatch.fnmatch(path, pattern.removeprefix("**/")) for pattern in ignored), path
     (source,) = PROJECT["tool"]["setuptools"]["packages"]["find"]["where"]
     packages = {source, *(link.name for link in (ROOT / source / "muster_server").iterdir() if link.is_symlink())}
-    named = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"], "MANIFEST.in", "setup.py"}
+    licences = {name for name in PROJECT["project"]["license-files"] if name.partition("/")[0] not in packages}
+    named = {PROJECT["project"]["readme"], *licences, "MANIFEST.in", "setup.py"}
     assert copied == {"core", "pyproject.toml", "requirements.lock", *packages, *named}
 
 

@@ -49,7 +49,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-CODE: Final = (".py", ".pyi", "py.typed")
+CODE: Final = (".py", ".pyi", "py.typed", ".html", ".js", ".LICENSE")
 """The ends of the names of what a wheel has beside compiled modules."""
 
 

@@ -135,6 +135,6 @@ def systems(record: Record) -> dict[str, dict[str, Any]]:
     for process in record.processes:
         if process.bind:
             host, port = process.bind
-            said = {"url": kind(process.role).url(host, port), "host": host, "port": port}
+            said = {"url": kind(process.role).url(host, port, process.secure), "host": host, "port": port}
             found.setdefault(system_of(process.role), said)
     return found

@@ -38,7 +38,8 @@ async def up(
     seconds: float | None,
     as_json: bool,
 ) -> int:
-    """Run the instance; with `demo` also the systems' demo, whose exit code is returned, and with `tour` their tours."""
+    """Run the instance; with `demo` also the systems' demo, whose exit code is returned, and their pages; with
+    `tour` their tours."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     loaded = read()
     settings, watched = loaded.config, sys.stderr.isatty()
@@ -56,7 +57,10 @@ async def up(
         if not shown:
             await asyncio.sleep(float("inf") if seconds is None else seconds)
             return 0
-        async with beside(tours.shown(running(settings), supervisor.folder.path), unless=as_json or not tour):
+        async with (
+            pages(settings, supervisor.folder),
+            beside(tours.shown(running(settings), supervisor.folder.path), unless=as_json or not tour),
+        ):
             code: int = await named(shown)(settings, supervisor.folder, seconds, as_json)
             return code
 
@@ -64,6 +68,17 @@ async def up(
 def running(settings: Config) -> list[str]:
     """The systems that this instance runs."""
     return [name for name in systems.named() if settings.runs(name)]
+
+
+@contextlib.asynccontextmanager
+async def pages(settings: Config, folder: Folder) -> AsyncIterator[None]:
+    """Serve the systems' pages for people during the block, and print their URLs."""
+    async with contextlib.AsyncExitStack() as stack:
+        for system in systems.named().values():
+            if system.page and settings.runs(system.name):
+                url: str = await stack.enter_async_context(named(system.page)(settings, folder))
+                say(f"open {url} in a browser")
+        yield
 
 
 @contextlib.asynccontextmanager
@@ -114,7 +129,7 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
         say(f"{names[endpoint.node]:{width}} {address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
         if process.bind:
-            say(f"{process.name:{width}} {kind(process.role).url(*process.bind)}")
+            say(f"{process.name:{width}} {kind(process.role).url(*process.bind, process.secure)}")
     for program in record.programs or ():
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:

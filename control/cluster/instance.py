@@ -64,6 +64,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Access to its admin port."""
     bind: tuple[str, int] | UnsetType = UNSET
     """The address of a face's protocol."""
+    secure: bool = False
+    """Clients connect to that address by TLS."""
 
     @property
     def admin_url(self) -> str:

@@ -542,6 +542,7 @@ class Supervisor:
             admin=self._admins[seat],
             access=specs.admin_access(self.config),
             bind=self._reached(seat) if kind(seat.role).serves else UNSET,
+            secure=kind(seat.role).secure(self.config.section),
             waits=self._why(child) or UNSET,
         )
 

@@ -17,6 +17,7 @@ EDGE: Final = RoleKind(
     pages="muster_server.systems.rooms.pages:answer",
     scheme="ws",
     path="/connection/websocket",
+    tls="tls_cert_file",
     listens=True,
     dials=("broker", "router"),
     secrets=frozenset({"cluster", "names", "token", "users"}),
@@ -40,4 +41,5 @@ SYSTEM: Final = System(
     kinds=(EDGE,),
     presets={"edge.arena_mib": 64},
     check="muster_server.systems.edge.check:wrong",
+    page="muster_server.systems.edge.chat.server:served",
 )

@@ -103,8 +103,10 @@ class Access:
     def caller(self, authorization: str | None, api_key: str | None) -> Caller:
         """Identify the caller; counts the request against the rate. Raises `Problem`."""
         scheme, _, bearer = (authorization or "").strip().partition(" ")
-        if authorization and scheme.lower() != "bearer":
-            raise Problem("bad_credential", "Authorization must use the Bearer scheme")
+        if scheme.lower() == "apikey":  # as clients of Centrifugo's server API say it
+            api_key = api_key or bearer.strip()
+        elif authorization and scheme.lower() != "bearer":
+            raise Problem("bad_credential", "Authorization must use the scheme Bearer, or apikey for an API key")
         credential = api_key or bearer.strip()
         if not credential:
             raise Problem("no_credential", "send X-API-Key, or Authorization: Bearer with a key or a token")

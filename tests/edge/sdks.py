@@ -9,11 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.waiting import PATIENT_S
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = Path(__file__).parent / "programs"
@@ -71,12 +73,13 @@ def command(sdk: str) -> tuple[list[str], dict[str, str]]:
 def run(sdk: str, url: str, encoding: str, token: str, small: str) -> Mapping[str, str | None]:
     """Runs all cases. Returns each one's error."""
     words, environment = command(sdk)
+    return told([*words, url, encoding, token, small], environment)
+
+
+def told(words: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str | None]:
+    """What a program tells of its cases: each one's error. `environment`: further variables."""
     done = subprocess.run(
-        [*words, url, encoding, token, small],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
+        words, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=PATIENT_S
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr

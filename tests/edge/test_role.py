@@ -25,6 +25,7 @@ def test_its_clients_come_over_tcp_and_it_has_links() -> None:
     assert (edge.linked, edge.serves, edge.door) == (True, True, None)
     assert edge.binds == ("bind", "link_bind")
     assert edge.url("::1", 7450) == "ws://[::1]:7450/connection/websocket"
+    assert edge.url("::1", 7450, secure=True) == "wss://[::1]:7450/connection/websocket"
     assert {"broker", "router"} <= peers("edge")
 
 

@@ -1,4 +1,4 @@
-"""All rooms of an instance by name, from its gateways' admin ports. One request at a time."""
+"""All rooms of an instance by name, from the admin ports of its gateways and edges. One request at a time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from muster_server.control.errors import UserError
 from muster_server.control.terminal import common
 from muster_server.systems.http.face import Nodes
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.rooms.cli.ls import merged
+from muster_server.systems.rooms.cli.ls import DOORS, merged
 
 PAGE: Final = 1_000
 SEEN_MAX: Final = 20_000
@@ -54,7 +54,7 @@ class Listing:
         except UserError as error:
             raise Problem("unavailable", str(error)) from None
         names = {node.node: node.name for node in nodes}
-        gateways = [node for node in nodes if node.role == "gateway"]
+        gateways = [node for node in nodes if node.role in DOORS]
         told = await asyncio.gather(*(self._told(gateway, names) for gateway in gateways))
         rooms: dict[str, list[dict[str, Any]]] = {}
         for entries, _, _ in told:

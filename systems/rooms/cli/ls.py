@@ -19,6 +19,8 @@ from muster_server.plane.trust import PROBES
 
 PAGE: Final = 1_000
 """Limit of rooms in one answer of a gateway."""
+DOORS: Final = frozenset({"gateway", "edge"})
+"""Roles whose nodes have members."""
 
 WORDS: Final[Mapping[str, str]] = {
     "name": "room",
@@ -37,12 +39,12 @@ Entry = dict[str, Any]
 
 
 def ls(where: Target, offset: int, limit: int, as_json: bool, verbose: bool = False) -> int:
-    """Print a page of the rooms of all gateways, by name. `verbose`: also the servers' own figures, and rooms of
+    """Print a page of the rooms of all gateways and edges, by name. `verbose`: also the servers' own figures, and rooms of
     probes."""
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
     first: dict[str, list[Entry]] = {}
-    gateways = [process for process in record.processes if process.role == "gateway"]
+    gateways = [process for process in record.processes if process.role in DOORS]
     # All at once, with small answers: the time-out of silent nodes passes here, and only once.
     answering = asking.all(gateways, "/api/v1/rooms?limit=1")
     for gateway in (gateway for gateway, answer in zip(gateways, answering, strict=True) if answer is not None):

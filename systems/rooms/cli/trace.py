@@ -26,6 +26,7 @@ from muster_server.control.terminal.found import Target, client_of, everybody
 from muster_server.control.terminal.lines import Line, seen, table
 from muster_server.control.terminal.readings import name_silent, read_all
 from muster_server.plane.kinds import clustered
+from muster_server.systems.rooms.cli.ls import DOORS
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,12 +227,12 @@ def _ms(began: float, at: float | None = None) -> float:
 
 
 def _known(record: Record, room: str, clusters: Sequence[str]) -> tuple[list[str], list[Process | None]]:
-    """Find, from the nodes' answers, the gateways with members, and each cluster's broker that numbers the room."""
+    """Find, from the nodes' answers, the gateways and edges with members, and each cluster's broker of the room."""
     asking = common.Asking()
     path = f"/api/v1/rooms/{quote(room, safe='')}"
-    knowing = [each for each in record.processes if each.role in {"broker", "gateway"}]
+    knowing = [each for each in record.processes if each.role in {"broker"} | DOORS]
     answers = dict(zip((each.node for each in knowing), asking.all(knowing, path), strict=True))
-    gateways = [each.name for each in record.processes if each.role == "gateway" and answers[each.node]]
+    gateways = [each.name for each in record.processes if each.role in DOORS and answers[each.node]]
     streams = [answer["stream"] for answer in answers.values() if answer and answer.get("stream")]
     brokers = [each for each in record.processes if each.role == "broker" and answers[each.node]]
     return gateways, [_owner([each for each in brokers if each.cluster == name], streams) for name in clusters]

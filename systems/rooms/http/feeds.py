@@ -238,7 +238,13 @@ class Feed:
         self.ended: muster.MusterError | None = None
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completed once the room is joined and its history has arrived."""
+        self._room: muster.Room | None = None
         self._task = asyncio.create_task(self._run())
+
+    @property
+    def positions(self) -> bytes:
+        """The room's positions after the newest item, as `Room.positions`."""
+        return b"" if self._room is None else self._room.positions
 
     @property
     def over(self) -> bool:
@@ -277,7 +283,7 @@ class Feed:
         count = self._history_max
         while True:
             try:
-                room = await client.join(self.room, history=count)
+                room = self._room = await client.join(self.room, history=count)
                 break
             except muster.Refused as error:
                 if error.code == "not_allowed" and count:

@@ -25,6 +25,7 @@ from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 from muster_server.systems.rooms.http.answers import Batch, Counted, Last, Outcome, Positioned, Rooms, batch_answer
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
+from muster_server.systems.rooms.http.centrifugo.routes import router as centrifugo
 from muster_server.systems.rooms.http.feeds import parse_id
 from muster_server.systems.rooms.http.service import Service
 from muster_server.systems.rooms.http.streams import RoomStream
@@ -263,7 +264,8 @@ class RoomsFace(Service):
 
         handlers = [publish, messages, direct, members, command, rooms]
         provided = {"service": Provide(service, sync_to_thread=False)}
-        return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["rooms"])]
+        own = Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["rooms"])
+        return [own, centrifugo(self)]
 
 
 def face(base: Base) -> RoomsFace:
