@@ -75,7 +75,7 @@ class Said(msgspec.Struct, frozen=True):
 @post(
     "/presence",
     status_code=200,
-    opt={"body": Body((Asked,))},
+    opt={"body": Body((Asked,)), "reads": True},
     responses={
         200: success(Said, "The users, in the order of the request"),
         **problems(400, 401, 403, 413, 429, 503, 504),
