@@ -99,7 +99,7 @@ class Audit:
                 address=entry.address,
                 action=entry.action or entry.what,
                 detail=end.detail or entry.detail or entry.means,
-                status=end.status,
+                status=end.status if entry.what == "begins" else 200,
             )
 
     def _entries(self) -> Iterator[Entry]:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -97,6 +97,7 @@ class ConsoleEntry:
         self.cookie = f"muster_console_{port}" if port else "muster_console"
         """Browsers do not tell ports of one host apart: each console has a cookie of its own."""
         self.draining = False
+        self.clock: Callable[[], float] = time.monotonic
         self._access = access
         self._users = users(self.options.users)
         self._attempts = Attempts()
@@ -264,7 +265,7 @@ class ConsoleEntry:
         return session
 
     def _may_try(self, whos: Sequence[str]) -> None:
-        wait = max(self._attempts.wait(who, time.monotonic()) for who in whos)
+        wait = max(self._attempts.wait(who, self.clock()) for who in whos)
         if wait:
             self._login("refused", 1)
             raise Problem("rate_limited", f"too many failed logins; try again in {wait:.0f} s", retry_after=wait)
@@ -273,7 +274,7 @@ class ConsoleEntry:
         self, whos: Sequence[str], why: str = "wrong name or password, or the key has no scope console"
     ) -> NoReturn:
         for who in whos:
-            self._attempts.failed(who, time.monotonic())
+            self._attempts.failed(who, self.clock())
         self._login("refused", 1)
         raise Problem("bad_credential", why)
 
