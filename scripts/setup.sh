@@ -77,6 +77,7 @@ missing_for_tests() {
     { zookeeper_there && kafka_there; } || have mvn || missing="$missing maven"
     have node || missing="$missing nodejs"
     have npm || missing="$missing npm"
+    have chromium || missing="$missing chromium"
     echo $missing
 }
 

@@ -84,5 +84,5 @@ function Clients() {
     { key: "picked", title: t("picked"), number: true, show: (row) => count(row.picked) },
     { key: "in_flight", title: t("in progress"), number: true }];
   return html`<section><h2>${t("Clients")}</h2><${Ask} label=${t("Select")} fields=${[{ name: "where", label: t("Selector, as province=520000 and not carrier in (1, 2)") }]} submit=${(asked) => set(asked.where)} />
-    <${Table} name=${t("Clients")} columns=${columns} load=${load} keys=${[where]} empty=${t("No client matches. Start some: muster fleet agents 10")} /><${Command} words=${`muster fleet clients '${where}'`} /></section>`;
+    <${Table} name=${t("Clients")} columns=${columns} load=${load} keys=${[where]} empty=${t("No client matches. Start some: muster fleet agents --count 10")} /><${Command} words=${`muster fleet clients '${where}'`} /></section>`;
 }
