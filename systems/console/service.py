@@ -7,6 +7,7 @@ import msgspec
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.console.http.entry import ConsoleEntry
+from muster_server.systems.console.http.routes import handlers
 from muster_server.systems.console.options import ConsoleOptions
 from muster_server.systems.console.system import ConsoleSettings
 from muster_server.systems.http.access import Access
@@ -33,7 +34,7 @@ class ConsoleService(HttpService):
     def _enter(
         self, settings: ConsoleSettings, port: int, base: Base, access: Access, keyring: Keyring
     ) -> ConsoleEntry:
-        self._entry = ConsoleEntry(settings, base, access, keyring, port)
+        self._entry = ConsoleEntry(settings, base, access, keyring, port, handlers)
         return self._entry
 
     def take(self, settings: ConsoleSettings) -> None:  # type: ignore[override]

@@ -14,6 +14,7 @@ from muster_server.control.config.options import Links
 from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
 from muster_server.systems.console.http.entry import ConsoleEntry
+from muster_server.systems.console.http.routes import handlers
 from muster_server.systems.console.options import ConsoleOptions
 from muster_server.systems.console.system import ConsoleSettings
 from muster_server.systems.console.users import line_of
@@ -61,7 +62,7 @@ class Served:
         self._browsers: list[Browser] = []
 
     def _enter(self, base: Base, access: Access, keyring: Keyring) -> ConsoleEntry:
-        self.entry = ConsoleEntry(self.settings, base, access, keyring, 0)
+        self.entry = ConsoleEntry(self.settings, base, access, keyring, 0, handlers)
         return self.entry
 
     def key(self, *scopes: str, name: str = "key") -> str:

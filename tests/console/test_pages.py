@@ -3,6 +3,7 @@
 Each action's effect is seen by a second means: another face, or a command.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -130,7 +131,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One instance with all systems for all tests of this file."""
     sections: dict[str, dict[str, Any]] = {
         "database": {"url": "none"},
-        "console": {"users": USERS, "sample_s": 0.5},
+        "console": {"users": USERS, "sample_s": 1.0},
         "presence": {"sites": 1},
         "probes": {"every_ms": 500},
     }
@@ -230,28 +231,27 @@ def test_the_overview_shows_all_systems_and_a_node_that_dies_while_it_is_open(
     expect(page.get_by_role("region", name="Nodes").get_by_role("link")).to_have_count(1)
     page.get_by_role("link", name="gateway").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("gateway")
-    expect(
-        page.get_by_role("cell", name="muster_members", exact=True)
-        .or_(page.get_by_text("muster_members", exact=True))
-        .first
-    ).to_be_visible()
+    expect(page.get_by_text("muster_members", exact=True)).to_be_visible()
 
 
-@pytest.mark.parametrize("look", ["light", "dark"])
-def test_no_page_keeps_people_out_or_overflows_a_phone(site: Site, enter: Callable[..., Visitor], look: Any) -> None:
-    visitor = enter(color_scheme=look)
-    axe = Axe()
+def test_no_page_keeps_people_out_or_overflows_a_phone(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
     for place in (*PAGES, "rooms/demo", "nodes/gateway"):
         page = visitor.go(place)
-        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-        page.wait_for_load_state("networkidle") if place == "doctor" else None
-        found = axe.run(page).response["violations"]
-        serious = [
-            (each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in {"serious", "critical"}
-        ]
-        assert serious == [], place
+        assert violations(page) == [], place
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.get_by_label("Look", exact=True).select_option("dark")
+    for place in ("overview", "keys"):
+        assert violations(visitor.go(place), "color-contrast") == [], place
+
+
+def violations(page: Page, *rules: str) -> list[tuple[str, str]]:
+    """What axe finds serious or worse, with the first place of each."""
+    only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else None
+    found = Axe().run(page, options=only).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in {"serious", "critical"}]
 
 
 def test_chinese(site: Site, enter: Callable[..., Visitor]) -> None:
@@ -292,14 +292,14 @@ def test_rooms(site: Site, enter: Callable[..., Visitor]) -> None:
 
 def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     site.instance.ran("topic", "create", "orders", "--callback", "room:due:orders")
-    site.instance.ran(
-        "topic", "create", "lost", "--callback", "http://127.0.0.1:1/", "--retries", "none", "--allow", "127.0.0.1/32"
-    )
+    refused = ("--callback", "http://127.0.0.1:1/", "--allow", "127.0.0.1/32")
+    site.instance.ran("topic", "create", "lost", *refused, "--retries", "none")
     visitor = enter()
     visitor.go("messages").get_by_role("link", name="orders").click()
     assert "Accepted as order-7" in visitor.act("Send a message", data=HOSTILE, in_s="3600", id="order-7")
     before = site.api("GET", "topics/orders/messages/order-7")
-    assert (before["state"], before["data"]) == ("scheduled", HOSTILE)
+    assert (before["state"], base64.b64decode(before["base64"]).decode()) == ("scheduled", HOSTILE)
+    expect(visitor.page.get_by_role("region", name="Messages")).to_contain_text("<script>")
     visitor.act("Postpone order-7", by_s="60")
     after = site.api("GET", "topics/orders/messages/order-7")
     assert after["due_at"] == before["due_at"] + 60_000
@@ -390,7 +390,7 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         assert site.api("GET", "fleet/tasks")[0]["paused"]
         picture(visitor, "fleet")
         visitor.act("Remove hourly")
-        assert site.http.get("/api/v1/fleet/tasks").json() in ([], None) or True
+        assert site.api("GET", "fleet/tasks") == []
         page.get_by_role("button", name="Ask clients now").click()
         dialog = page.get_by_role("dialog", name="Ask clients now")
         dialog.locator("[name=pick]").fill("5")

@@ -51,6 +51,10 @@ WAITING_MAX: Final = 32
 STATE: Final = "session"
 
 
+MakeRoutes = Callable[["ConsoleEntry"], Sequence[ControllerRouterHandler]]
+"""Makes the console's own routes."""
+
+
 class Standing(Access):
     """The rights of one session: what the entry has let pass is allowed while the session lasts. The rates are those of
     the face, per user."""
@@ -85,7 +89,10 @@ class ConsoleEntry:
 
     ready: Final = True
 
-    def __init__(self, settings: ConsoleSettings, base: Base, access: Access, keyring: Keyring, port: int) -> None:
+    def __init__(
+        self, settings: ConsoleSettings, base: Base, access: Access, keyring: Keyring, port: int, routes: MakeRoutes
+    ) -> None:
+        self._routes = routes
         self.settings, self.base, self.keyring = settings, base, keyring
         self.options: ConsoleOptions = settings.options
         self.folder = Path(settings.http.folder)
@@ -117,9 +124,7 @@ class ConsoleEntry:
 
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
-        from muster_server.systems.console.http.routes import handlers
-
-        return handlers(self)
+        return self._routes(self)
 
     async def start(self) -> None:
         """As `Face.start`."""

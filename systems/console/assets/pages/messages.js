@@ -73,6 +73,13 @@ function Stats({ path, name, round }) {
       <${Command} words=${`muster topic stats ${name}`} /></section></div>`;
 }
 
+// The content of a message as text: JSON as it is, bytes as UTF-8 if they are, else in hex.
+function content(message) {
+  if (message.data !== undefined) return JSON.stringify(message.data);
+  const raw = Uint8Array.from(atob(message.base64 || ""), (each) => each.charCodeAt(0));
+  try { return new TextDecoder("utf-8", { fatal: true }).decode(raw); } catch { return Array.from(raw, (each) => each.toString(16).padStart(2, "0")).join(" "); }
+}
+
 function changes(path, message, changed) {
   const base = `${path}/messages/${encodeURIComponent(message.id)}`;
   const told = (found) => t("Outcome: {outcome}", found);
@@ -88,7 +95,8 @@ function One({ path, changed }) {
   return html`<section><h2>${t("One message")}</h2><${Ask} label=${t("Find")} fields=${[{ name: "id", label: t("Id of a message"), required: true }]} submit=${(asked) => set(asked.id)} />
     ${id ? html`<${Failed} error=${error} />` : null}
     ${value ? html`<p><${Badge} level=${level(value.state)} text=${plain(value.state)} /> ${t("due {due}, accepted {accepted}, {attempts} attempts", { due: time(value.due_at), accepted: time(value.accepted_at), attempts: value.attempts })}</p>
-      <pre tabindex="0">${plain(JSON.stringify(value, null, 2))}</pre>${changes(path, value, changed)}` : null}</section>`;
+      <pre tabindex="0" aria-label=${t("content")}>${plain(content(value))}</pre>
+      ${value.result ? html`<p>${t("result")}: <span class="mono"><${Own} text=${JSON.stringify(value.result)} /></span></p>` : null}${changes(path, value, changed)}` : null}</section>`;
 }
 
 function Waiting({ path, name, round, changed }) {
@@ -102,7 +110,7 @@ function Waiting({ path, name, round, changed }) {
     { key: "state", title: t("state"), show: (row) => html`<${Badge} level=${level(row.state)} text=${plain(row.state)} />` },
     { key: "due_at", title: t("due"), show: (row) => time(row.next_at || row.due_at) },
     { key: "attempts", title: t("attempts"), number: true },
-    { key: "data", title: t("content"), show: (row) => html`<span class="mono"><${Own} text=${(typeof row.data === "string" ? row.data : JSON.stringify(row.data ?? null)).slice(0, 200)} /></span>` },
+    { key: "data", title: t("content"), show: (row) => html`<span class="mono"><${Own} text=${content(row).slice(0, 200)} /></span>` },
     { key: "act", title: t("actions"), show: (row, again) => changes(path, row, () => { again(); changed(); }) }];
   const filters = html`<select aria-label=${t("State")} onChange=${(event) => set(event.target.value)}>
     ${["", "scheduled", "retry", "firing", "done", "dead", "cancelled", "expired"].map((each) => html`<option value=${each}>${each || t("waiting")}</option>`)}</select>`;
