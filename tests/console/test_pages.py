@@ -356,7 +356,7 @@ def background(site: Site, *words: str) -> Iterator[None]:
 
 
 def test_presence(site: Site, enter: Callable[..., Visitor]) -> None:
-    token = site.instance.ran("token", "7", "--rights", "read", "--device", "phone").stdout.strip()
+    token = site.instance.ran("token", "7", "--rights", "read", "--device", "phone").stdout.decode().strip()
     visitor = enter()
     page = visitor.go("presence/7")
     expect(page.get_by_text("offline")).to_be_visible()

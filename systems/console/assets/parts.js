@@ -88,7 +88,10 @@ export function Action({ title, about, fields = [], run, danger, label, done, st
   const dialog = useRef(null);
   const [state, set] = useState({ busy: false, error: null, told: null });
   const open = () => { set({ busy: false, error: null, told: null }); dialog.current.showModal(); };
-  const close = () => { dialog.current.close(); if (state.told !== null && done) done(); };
+  const closed = () => {  // what it told is gone: a new key is shown once
+    if (state.told !== null && done) done();
+    set({ busy: false, error: null, told: null });
+  };
   const send = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -104,7 +107,7 @@ export function Action({ title, about, fields = [], run, danger, label, done, st
   const named = label || title;
   if (!isOperator()) return html`<button type="button" disabled title=${t("Only an operator may do this.")}>${named}</button>`;
   return html`<span><button type="button" class=${danger ? "danger" : strong ? "strong" : ""} aria-label=${title} onClick=${open}>${named}</button>
-    <dialog ref=${dialog} aria-label=${title} onClose=${() => state.told !== null && done && done()}>
+    <dialog ref=${dialog} aria-label=${title} onClose=${closed}>
       <form method="dialog" onSubmit=${send}>
         <h2>${title}</h2>
         ${about ? html`<p>${about}</p>` : null}
@@ -113,7 +116,7 @@ export function Action({ title, about, fields = [], run, danger, label, done, st
         <div role="status">${state.told !== null ? html`<div class="notice ok">${typeof state.told === "string" ? plain(state.told) : state.told}</div>` : null}</div>
         <div class="row">
           <button type="submit" class=${danger ? "danger" : "strong"} disabled=${state.busy}>${named}</button>
-          <button type="button" onClick=${close}>${t("Close")}</button>
+          <button type="button" onClick=${() => dialog.current.close()}>${t("Close")}</button>
         </div>
       </form>
     </dialog></span>`;

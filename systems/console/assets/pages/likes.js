@@ -10,6 +10,7 @@ const link = (item) => `#/likes/${encodeURIComponent(item)}`;
 export function Likes({ rest }) {
   const [window, setWindow] = useState("");
   const [field, setField] = useState("");
+  const [round, again] = useState(0);
   const load = async ({ offset, limit }) => {
     const found = await ask("GET", `${field ? at`api/v1/ranks/${field}` : "api/v1/ranks"}${query({ start: offset, limit, window })}`);
     return { rows: found.items, next: found.items.length === limit ? "more" : "" };
@@ -21,14 +22,13 @@ export function Likes({ rest }) {
   const filters = html`<select aria-label=${t("Window")} onChange=${(event) => setWindow(event.target.value)}>${["", "1h", "24h", "7d"].map((each) => html`<option value=${each}>${each || t("all time")}</option>`)}</select>`;
   return html`<h1>${t("Likes")}</h1>
     <section><${Ask} label=${t("Open")} fields=${[{ name: "item", label: t("Item, as KIND:ID"), value: rest[0] || "", required: true }]} submit=${({ item }) => { location.hash = link(item); }} />
-      ${rest.length ? html`<${Item} item=${rest[0]} />` : null}</section>
+      ${rest.length ? html`<${Item} item=${rest[0]} round=${round} changed=${() => again((was) => was + 1)} />` : null}</section>
     <section><h2>${t("Ranking")}</h2><${Ask} label=${t("Show")} fields=${[{ name: "field", label: t("Kind or field; empty: all items") }]} submit=${(asked) => setField(asked.field)} />
-      <${Table} name=${t("Ranking")} columns=${columns} load=${load} filters=${filters} keys=${[window, field]} empty=${t("Nothing is liked yet. Try: muster like 7 post:1")} />
+      <${Table} name=${t("Ranking")} columns=${columns} load=${load} filters=${filters} keys=${[window, field, round]} empty=${t("Nothing is liked yet. Try: muster like 7 post:1")} />
       <${Command} words="muster rank" /></section>`;
 }
 
-function Item({ item }) {
-  const [round, again] = useState(0);
+function Item({ item, round, changed }) {
   const [kind, ...rest] = item.split(":");
   const path = at`api/v1/likes/${kind}/${rest.join(":")}`;
   const { value, error } = useAsked(() => ask("GET", path), [path, round]);
@@ -42,7 +42,7 @@ function Item({ item }) {
       ${value.ranks.map((each) => html`<div class="tile"><span>${t("rank in {field}", { field: plain(each.field || t("all items")) })}</span><b>${count(each.rank + 1)} / ${count(each.of)}</b></div>`)}
       ${Object.entries(value.windows).map(([name, score]) => html`<div class="tile"><span>${plain(name)}</span><b>${count(score, 1)}</b></div>`)}</div>
       <p>${t("Newest likers:")} <span class="mono">${value.newest.map((each) => html`<${Own} text=${each} /> `)}</span></p>` : null}
-    <div class="row"><${Action} title=${t("Like for a user")} fields=${fields} run=${toggle("PUT")} done=${() => again((was) => was + 1)} />
-      <${Action} title=${t("Take a like back")} danger fields=${fields} run=${toggle("DELETE")} done=${() => again((was) => was + 1)} /></div>
+    <div class="row"><${Action} title=${t("Like for a user")} fields=${fields} run=${toggle("PUT")} done=${changed} />
+      <${Action} title=${t("Take a like back")} danger fields=${fields} run=${toggle("DELETE")} done=${changed} /></div>
     <${Command} words=${`muster likes show ${item}`} />`;
 }
