@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from tests.console.served import Served
+from tests.control.command import Command
 
 Make = Callable[..., Awaitable[Served]]
+
+
+@pytest.fixture
+def muster(tmp_path: Path) -> Command:
+    """The command, in an instance folder of its own."""
+    return Command(tmp_path / "instance")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ export function Topology() {
   return html`<h1>${t("Topology")}</h1>
     <section>${value.addable.length ? html`<div class="row">
         <${Action} title=${t("Add a node")} strong run=${add} done=${again} about=${t("One more replica starts on this machine and takes its share. Clients notice nothing.")} fields=${[{ name: "role", label: t("role"), options: roles }, { name: "partition", label: t("Partition, of a layer with partitions"), type: "number", value: "0" }]} />
-        <${Action} title=${t("Drain a node")} danger run=${drain} done=${again} about=${t("The node hands over its work, ends, and does not come back. The last replica of a partition is refused.")} fields=${[{ name: "name", label: t("node"), options: drained.map((each) => each.name) }]} /></div>` : html`<p class="empty">${t("Nodes of muster serve are started and stopped on their hosts: muster cluster add-replica tells the command.")}</p>`}
+        <${Action} title=${t("Drain a node")} danger run=${drain} done=${again} about=${t("The node hands over its work, ends, and does not come back. The last replica of a partition is refused.")} fields=${[{ name: "name", label: t("node"), options: drained.map((each) => each.name) }]} /></div>` : html`<p class="empty">${t("Nodes of muster serve are started and stopped on their hosts. This tells the commands: muster cluster replica add")}</p>`}
       <${Picture} nodes=${value.nodes} links=${value.links} />
       ${value.all_nodes > value.nodes.length || value.nodes.length > SHOWN ? html`<p class="dim">${t("Some nodes are not drawn; the table of nodes has all.")}</p>` : null}
       <${Command} words="muster cluster show" /></section>
