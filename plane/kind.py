@@ -125,6 +125,8 @@ class RoleKind(Generic[O, S]):
     """Path of that URL."""
     tls: str = ""
     """The key of its section that, unless empty, makes clients connect by TLS: the scheme then ends with `s`."""
+    welcome: str = ""
+    """`module:function`, `(folder, url) -> url`: the URL that `muster up` prints, if it is more than the plain one."""
     shape: Shape = "replicated"
     clustered: bool = False
     """True: a node belongs to one cluster of the partitioned layer. False: it serves all clusters."""
@@ -305,6 +307,8 @@ class System:
     """Programs that `muster up` runs beside its nodes."""
     always: bool = False
     """True: `muster up` always runs it; other systems need `--with` or `systems.enabled`."""
+    shown: bool = False
+    """True: `muster up --demo` runs it too, unless its libraries are missing."""
     commands: str = ""
     """`module:function` that adds its subcommands to the command `muster`."""
     check: str = ""

@@ -78,6 +78,7 @@ missing_for_tests() {
     for name in chromium nginx haproxy; do have "$name" || missing="$missing $name"; done
     have node || missing="$missing nodejs"
     have npm || missing="$missing npm"
+    have chromium || missing="$missing chromium"
     echo $missing
 }
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from muster_server.plane import systems
 from muster_server.plane.kind import System
+from muster_server.systems.console.system import SYSTEM as CONSOLE
 from muster_server.systems.edge.system import SYSTEM as EDGE
 from muster_server.systems.fleet.system import SYSTEM as FLEET
 from muster_server.systems.http.system import SYSTEM as HTTP
@@ -19,7 +20,7 @@ from muster_server.systems.presence.system import SYSTEM as PRESENCE
 from muster_server.systems.probes.system import SYSTEM as PROBES
 from muster_server.systems.rooms.system import SYSTEM as ROOMS
 
-LISTED: Final = (ROOMS, PROBES, HTTP, EDGE, FLEET, MESSAGES, LIKES, PRESENCE, INBOX)
+LISTED: Final = (ROOMS, PROBES, HTTP, CONSOLE, EDGE, FLEET, MESSAGES, LIKES, PRESENCE, INBOX)
 
 
 def further() -> list[System]:

@@ -40,6 +40,8 @@ async def up(
 ) -> int:
     """Run the instance; with `demo` also the systems' demo, whose exit code is returned, and their pages; with
     `tour` their tours."""
+    if demo:
+        flags = with_shown(config.load(config_file, flags=flags, profile=UP).config, flags)
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     loaded = read()
     settings, watched = loaded.config, sys.stderr.isatty()
@@ -63,6 +65,16 @@ async def up(
         ):
             code: int = await named(shown)(settings, supervisor.folder, seconds, as_json)
             return code
+
+
+def with_shown(settings: Config, flags: Mapping[str, tuple[Any, str]]) -> Mapping[str, tuple[Any, str]]:
+    """The flags with the further systems that a demo shows, unless their libraries are missing."""
+    shown = [each for each in systems.named().values() if each.shown and not settings.runs(each.name)]
+    names = [each.name for each in shown if all(of.check(settings.section) is None for of in each.kinds)]
+    if not names:
+        return flags
+    enabled = ",".join(filter(None, [settings.systems.enabled, *names]))
+    return {**flags, "systems.enabled": (enabled, "--demo")}
 
 
 def running(settings: Config) -> list[str]:
@@ -129,7 +141,11 @@ def greet(supervisor: Supervisor, to_files: bool) -> None:
         say(f"{names[endpoint.node]:{width}} {address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
         if process.bind:
-            say(f"{process.name:{width}} {kind(process.role).url(*process.bind, process.secure)}")
+            of = kind(process.role)
+            url = of.url(*process.bind, process.secure)
+            if of.welcome:
+                url = named(of.welcome)(supervisor.folder.path, url)
+            say(f"{process.name:{width}} {url}")
     for program in record.programs or ():
         say(f"{program.name:{width}} {address_text(*program.bind)}")
     for process in record.processes:

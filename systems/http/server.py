@@ -33,8 +33,9 @@ from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.descriptors import connections_possible
+from muster_server.systems.http.entry import MakeEntry
 from muster_server.systems.http.face import AnyRequest, Base, Face, Nodes, Where, modules
-from muster_server.systems.http.front import Front, ongoing
+from muster_server.systems.http.front import Application, Front, ongoing
 from muster_server.systems.http.idempotency import Idempotency
 from muster_server.systems.http.keys import Keyring
 from muster_server.systems.http.options import RELOADS, HttpOptions
@@ -71,7 +72,10 @@ class Serving:
 class HttpFace:
     """Call `start`, then `drain` and `stop`. `ready` tells whether requests can be served."""
 
-    def __init__(self, settings: Serving, log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(
+        self, settings: Serving, log: structlog.typing.FilteringBoundLogger, entry: MakeEntry | None = None
+    ) -> None:
+        """`entry`: makes what a server with another kind of caller has before the routes."""
         options = settings.options
         self._settings, self._log = settings, log
         self._options = options
@@ -100,12 +104,16 @@ class HttpFace:
         )
         self._base = base
         self._faces: list[Face] = [module.face(base) for module in modules()]
-        application = self._routes = self._application()
+        self._entry = None if entry is None else entry(base, self._access, self._keyring)
+        if self._entry is not None:
+            self._faces.append(self._entry)
+        application = self._application()
+        self._routes = self._entered(application)
         for route in application.routes:
             if isinstance(route, HTTPRoute):
                 for method in sorted(route.methods - {"OPTIONS"}):
                     self.counts.expect(route.path_format, method)
-        self._front = Front(application, self.counts, log, hosts=self._hosts(), request_s_max=options.request_s_max)
+        self._front = Front(self._routes, self.counts, log, hosts=self._hosts(), request_s_max=options.request_s_max)
         self._address = settings.bind
         self._server: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -194,7 +202,7 @@ class HttpFace:
         self._options = self._base.options = now
         self._access.set_rates(now.requests_rate, now.messages_rate)
         if (before.cors_origins, before.body_bytes_max) != (now.cors_origins, now.body_bytes_max):
-            self._routes = self._application()
+            self._routes = self._entered(self._application())
         self._front.take(self._routes, self._hosts(), now.request_s_max)
 
     def redirect(self, address: muster.Address) -> None:
@@ -250,11 +258,17 @@ class HttpFace:
             for face in self._faces:
                 face.access_changed()
 
+    def _entered(self, routes: Litestar) -> Application:
+        return routes if self._entry is None else self._entry.around(routes)
+
     def _application(self) -> Litestar:
-        options = self._options
+        options, entry = self._options, self._entry
 
         async def caller(request: AnyRequest) -> Caller:
-            found = self._access.caller(request.headers.get("authorization"), request.headers.get("x-api-key"))
+            if entry is not None:
+                found = entry.caller(request)
+            else:
+                found = self._access.caller(request.headers.get("authorization"), request.headers.get("x-api-key"))
             ongoing(request.scope).caller = found.name
             return found
 

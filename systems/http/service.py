@@ -15,6 +15,7 @@ from muster_server.control.registry.places import Snapshot
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.plane.trust import Trust, trust_of
+from muster_server.systems.http.entry import MakeEntry
 from muster_server.systems.http.server import HttpFace, Serving
 from muster_server.systems.http.system import HttpSettings
 
@@ -25,8 +26,8 @@ LOOK_S: Final = 0.1
 class HttpService:
     """The `plane.service.Service` of the HTTP face."""
 
-    def __init__(self, spec: Spec, settings: HttpSettings, context: Context) -> None:
-        """Raises `SpecError`."""
+    def __init__(self, spec: Spec, settings: HttpSettings, context: Context, entry: MakeEntry | None = None) -> None:
+        """Raises `SpecError`. `entry`: as for `HttpFace`."""
         self.ready = self.draining = self.closed = False
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._context, self._told = context, settings
@@ -46,6 +47,7 @@ class HttpService:
                 told=settings.systems,
             ),
             context.log,
+            entry,
         )
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:

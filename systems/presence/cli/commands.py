@@ -19,6 +19,7 @@ from muster_server.control.terminal.users import user_of
 from muster_server.control.terminal.words import say
 from muster_server.systems.presence.asking import Readers
 from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among
+from muster_server.systems.presence.described import described
 from muster_server.systems.presence.options import shards as shards_of
 from muster_server.systems.presence.questions import ShardStats, User
 
@@ -146,7 +147,7 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
             shards = whole(await readers.stats(), counts)
             with common.verdict_after():
                 if as_json:
-                    common.print_json([_told(each) for each in shards], line=again)
+                    common.print_json([described(each) for each in shards], line=again)
                 else:
                     common.out().print(_table(shards))
                     for line in _gateways(shards):
@@ -168,42 +169,6 @@ def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[Shard
         if site not in told
     ]
     return sorted([*shards, *silent], key=lambda each: (each.site, each.shards, each.shard))
-
-
-def _told(shard: ShardStats) -> dict[str, Any]:
-    writer = shard.writer
-    told: dict[str, Any] = {
-        "site": shard.site,
-        "shard": shard.shard,
-        "shards": shard.shards,
-        "serving": not shard.why,
-        "why": shard.why,
-        "age_ms": shard.age_ms,
-        "users": shard.users,
-    }
-    if writer is not None:
-        told |= {
-            "writer": writer.node,
-            "epoch": writer.epoch,
-            "devices": writer.online,
-            "gateways": [
-                {
-                    "gateway": each.gateway,
-                    "epoch": each.epoch,
-                    "followed": each.followed,
-                    "applied": each.complete,
-                    "lag": each.highest - each.complete,
-                    "missing": each.missing,
-                }
-                for each in writer.gateways
-            ],
-            "asks": writer.asks,
-            "fulls": writer.fulls,
-            "asked": writer.asked,
-            "fulls_asked": writer.fulls_asked,
-            "unpublished": writer.unpublished,
-        }
-    return told
 
 
 def _table(shards: Sequence[ShardStats]) -> Table:

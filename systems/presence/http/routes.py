@@ -27,6 +27,7 @@ from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
+from muster_server.systems.presence.described import described
 from muster_server.systems.presence.http import send
 from muster_server.systems.presence.questions import Update, User
 
@@ -72,10 +73,16 @@ class Said(msgspec.Struct, frozen=True):
     users: list[OnlineUser]
 
 
+class Shards(msgspec.Struct, frozen=True):
+    """The shards of all sites, by site and shard."""
+
+    shards: list[dict[str, Any]]
+
+
 @post(
     "/presence",
     status_code=200,
-    opt={"body": Body((Asked,))},
+    opt={"body": Body((Asked,)), "reads": True},
     responses={
         200: success(Said, "The users, in the order of the request"),
         **problems(400, 401, 403, 413, 429, 503, 504),
@@ -96,6 +103,20 @@ async def who(
         raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
     said = Said(found.site, [shown(user, name) for user, name in zip(found.users, asked.users, strict=True)])
     return Response(msgspec.json.encode(said) + b"\n", media_type=MediaType.JSON)
+
+
+@get(
+    "/presence/stats",
+    responses={200: success(Shards, "The shards of all sites"), **problems(401, 403, 429, 503, 504)},
+)
+async def stats(caller: NamedDependency[Caller], presence: NamedDependency["PresenceFace"]) -> Response[bytes]:
+    """The state of each shard of each site, as `muster presence stats` shows it. Needs the scope `presence:*`."""
+    caller.need("presence", "*", whole=True)
+    try:
+        found = await (await presence.readers()).stats()
+    except CallError as error:
+        raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
+    return Response(msgspec.json.encode(Shards([described(each) for each in found])) + b"\n", media_type=MediaType.JSON)
 
 
 @get(
@@ -184,7 +205,7 @@ class PresenceFace:
             "presence": Provide(presence, sync_to_thread=False),
             "sender": Provide(sender, sync_to_thread=False),
         }
-        handlers = [who, changes, send.route]
+        handlers = [who, stats, changes, send.route]
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["presence"])]
 
     async def start(self) -> None:

@@ -74,9 +74,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Rooms(msgspec.Struct, frozen=True):
-    """Rooms by name. `truncated`: some rooms were not read; `partial`: a gateway did not answer."""
+    """Rooms by name. `matching`: all such rooms that were read; `truncated`: some rooms were not read; `partial`: a
+    gateway did not answer."""
 
     rooms: list[dict[str, Any]]
+    matching: int
     truncated: bool
     partial: bool
 

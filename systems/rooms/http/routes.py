@@ -244,13 +244,14 @@ async def rooms(
     service: NamedDependency[Service],
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of rooms to list")] = 100,
     offset: Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Number of rooms to skip")] = 0,
+    search: Annotated[str, QueryParameter(max_length=255, description="Text that the names contain")] = "",
 ) -> Response[bytes]:
     """List the rooms that have members or recent messages, by name, as far as the key may list them."""
     if caller.key is None or not any(scope.startswith("rooms:") for scope in caller.key.scopes):
         raise Problem("not_allowed", f"{caller.name} may not list rooms")
     found, truncated, partial = await service.listing.rooms()
-    mine = [room for room in found if caller.may("rooms", room["name"])]
-    return _json(msgspec.json.encode(Rooms(mine[offset : offset + limit], truncated, partial)))
+    mine = [room for room in found if search in room["name"] and caller.may("rooms", room["name"])]
+    return _json(msgspec.json.encode(Rooms(mine[offset : offset + limit], len(mine), truncated, partial)))
 
 
 class RoomsFace(Service):

@@ -14,8 +14,9 @@ from typing import Final, Self
 
 import pytest
 
-from muster_server.control.cli.top import BYTES_OUT, KEYS, LAG, METRICS, TRAFFIC, Row, ordered, short, taken
+from muster_server.control.cli.top import KEYS, ordered, short
 from muster_server.control.errors import UserError
+from muster_server.control.terminal.activity import BYTES_OUT, LAG, METRICS, TRAFFIC, Row, taken
 from muster_server.control.terminal.choices import Column
 from muster_server.control.terminal.readings import CPU, NO_ANSWER, RSS, Reading
 from tests.control.command import COMMAND, Command

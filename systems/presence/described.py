@@ -1,0 +1,42 @@
+"""The state of a shard as JSON. Knows no request and no terminal."""
+
+from typing import Any
+
+from muster_server.systems.presence.questions import ShardStats
+
+
+def described(shard: ShardStats) -> dict[str, Any]:
+    """The document of one shard, for the command and for HTTP."""
+    writer = shard.writer
+    told: dict[str, Any] = {
+        "site": shard.site,
+        "shard": shard.shard,
+        "shards": shard.shards,
+        "serving": not shard.why,
+        "why": shard.why,
+        "age_ms": shard.age_ms,
+        "users": shard.users,
+    }
+    if writer is not None:
+        told |= {
+            "writer": writer.node,
+            "epoch": writer.epoch,
+            "devices": writer.online,
+            "gateways": [
+                {
+                    "gateway": each.gateway,
+                    "epoch": each.epoch,
+                    "followed": each.followed,
+                    "applied": each.complete,
+                    "lag": each.highest - each.complete,
+                    "missing": each.missing,
+                }
+                for each in writer.gateways
+            ],
+            "asks": writer.asks,
+            "fulls": writer.fulls,
+            "asked": writer.asked,
+            "fulls_asked": writer.fulls_asked,
+            "unpublished": writer.unpublished,
+        }
+    return told

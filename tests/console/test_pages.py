@@ -1,0 +1,413 @@
+"""The pages of the console in Debian's Chromium, over a real instance with all systems.
+
+Each action's effect is seen by a second means: another face, or a command.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from muster_server.plane.systems import actions
+from muster_server.systems.http import keys
+from muster_server.systems.http.system import KEYS
+from tests.console.served import PASSWORDS, USERS
+from tests.faults.instance import Instance, configuration
+from tests.waiting import PATIENT_S
+
+PAGES: Final = ("overview", "rooms", "topology", "presence", "likes", "messages", "fleet", "keys", "doctor")
+HOSTILE: Final = "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>\u202egnp.exe"
+PICTURES: Final = os.environ.get("MUSTERTEST_PICTURES", "")
+"""A folder for pictures of the pages, for docs."""
+WIDTH, HEIGHT = 1_280, 860
+
+expect.set_options(timeout=PATIENT_S * 1_000)
+
+
+class Site:
+    """The instance, and what a test needs beside the pages."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        known = {action.name: action.text for action in actions().values()}
+        scopes = [f"{action}:*" for action in known if action != "console"]
+        _, secret = keys.create(instance.folder.path / KEYS, "second-means", scopes, known)
+        faces = self.said("status", "--json")["systems"]
+        self.url: str = faces["console"]["url"]
+        self.http = httpx2.Client(
+            base_url=faces["http"]["url"],
+            headers={"x-api-key": secret},
+            timeout=PATIENT_S,
+            trust_env=False,
+            verify=False,
+        )
+
+    def said(self, *words: str) -> Any:
+        """What a command prints as JSON."""
+        done = self.instance.ran(*words)
+        return json.loads(done.stdout)
+
+    def api(self, method: str, path: str, **more: Any) -> Any:
+        """An answer of the HTTP face."""
+        answer = self.http.request(method, f"/api/v1/{path}", **more)
+        assert answer.status_code < 400, answer.text
+        return answer.json()
+
+
+class Visitor:
+    """One person in a browser of its own. `close` fails if the page reported an error or asked another host."""
+
+    def __init__(self, site: Site, browser: Browser, name: str, **options: Any) -> None:
+        self.site = site
+        self.context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB", **options)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENT_S * 1_000)
+        self.troubles: list[str] = []
+        self.forgives = re.compile(r"Failed to load resource.* 40[13]")
+        """A page asks first whether there is a session."""
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.troubles.append(f"a dialog: {dialog.message}"))
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.goto(site.url)
+        self.page.get_by_label("Name").fill(name)
+        self.page.get_by_label("Password").fill(PASSWORDS[name])
+        self.page.get_by_role("button", name="Log in").click()
+        expect(self.page.get_by_role("navigation")).to_be_visible()
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not self.forgives.search(message.text):
+            self.troubles.append(message.text)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.site.url, "data:")):
+            self.troubles.append(f"asked {url}")
+
+    def go(self, place: str) -> Page:
+        """Open a page of the console."""
+        self.page.goto(f"{self.site.url}/#/{place}")
+        expect(self.page.get_by_role("heading", level=1)).to_be_visible()
+        return self.page
+
+    def act(self, title: str, *, label: str = "", **fields: str) -> str:
+        """Open the form of an action, fill it, send it, and return what the page tells."""
+        self.page.get_by_role("button", name=title, exact=True).first.click()
+        dialog = self.page.get_by_role("dialog", name=title, exact=True)
+        for name, value in fields.items():
+            field = dialog.locator(f"[name='{name}']")
+            if field.evaluate("each => each.tagName") == "SELECT":
+                field.select_option(value)
+            else:
+                field.fill(value)
+        dialog.locator("button[type=submit]").click()
+        told = dialog.locator(".notice")
+        expect(told).to_be_visible()
+        text = told.inner_text()
+        assert "fail" not in (told.get_attribute("class") or ""), text
+        dialog.get_by_role("button", name="Close").click()
+        return text
+
+    def close(self) -> None:
+        """Leave."""
+        self.context.close()
+        assert self.troubles == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One instance with all systems for all tests of this file."""
+    sections: dict[str, dict[str, Any]] = {
+        "database": {"url": "none"},
+        "console": {"users": USERS, "sample_s": 1.0},
+        "presence": {"sites": 1},
+        "probes": {"every_ms": 500},
+    }
+    instance = Instance(tmp_path_factory.mktemp("console"), configuration(**sections))
+    with instance.running("--with", "all"):
+        made = Site(instance)
+        with made.http:
+            yield made
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests of this file."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def enter(site: Site, chromium: Browser) -> Iterator[Callable[..., Visitor]]:
+    """Log in as a user."""
+    came: list[Visitor] = []
+
+    def made(name: str = "ann", **options: Any) -> Visitor:
+        came.append(Visitor(site, chromium, name, **options))
+        return came[-1]
+
+    yield made
+    for each in came:
+        each.close()
+
+
+def picture(visitor: Visitor, name: str) -> None:
+    """Keep a picture of the page for docs, if that is wanted."""
+    if PICTURES:
+        visitor.page.screenshot(path=Path(PICTURES) / f"console-{name}.png")
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    """Ask the second means again until it shows the effect."""
+    deadline = time.monotonic() + PATIENT_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+# --- login --------------------------------------------------------------------------------------------------------------
+
+
+def test_muster_up_and_a_command_print_links_that_log_in_once(site: Site, chromium: Browser) -> None:
+    log = until(lambda: re.findall(r"console +(http\S+#login=\S+)", site.instance.log.read_text()))
+    for link in (log[0], site.said("console", "login", "--json")["url"]):
+        context = chromium.new_context(locale="en-GB")
+        first, second = context.new_page(), chromium.new_context().new_page()
+        first.goto(link)
+        expect(first.get_by_role("heading", level=1)).to_contain_text("Overview")
+        assert "login=" not in first.url
+        second.goto(link)
+        expect(second.get_by_role("alert")).to_contain_text("used or too old")
+        context.close()
+        second.context.close()
+
+
+def test_a_viewer_and_an_operator_at_once(site: Site, enter: Callable[..., Visitor]) -> None:
+    viewer, operator = enter("bob"), enter("ann")
+    for place, button in (("keys", "Create a key"), ("topology", "Drain a node"), ("rooms/a", "Publish")):
+        expect(viewer.go(place).get_by_role("button", name=button)).to_be_disabled()
+        expect(operator.go(place).get_by_role("button", name=button)).to_be_enabled()
+
+
+# --- what pages see -------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_shows_all_systems_and_a_node_that_dies_while_it_is_open(
+    site: Site, enter: Callable[..., Visitor]
+) -> None:
+    visitor = enter()
+    page = visitor.go("overview")
+    rows = page.locator("section", has=page.get_by_role("heading", name="Systems")).get_by_role("row")
+    expect(rows).to_have_count(9)
+    expect(rows.filter(has_text="serves")).to_have_count(9)
+    expect(page.locator("canvas")).to_have_count(4)
+    picture(visitor, "overview")
+    pid = site.instance.process("likes").pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        row = rows.filter(has_text="Likes")
+        expect(row).to_contain_text("does not serve")
+        alarms = page.locator("section", has=page.get_by_role("heading", name="Alarms"))
+        expect(alarms).to_contain_text(f"kill {pid} restarts it")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    expect(row).to_contain_text("1 of 1 nodes are ready")
+    page.get_by_role("searchbox").fill("gateway")
+    expect(page.get_by_role("region", name="Nodes").get_by_role("link")).to_have_count(1)
+    page.get_by_role("link", name="gateway").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("gateway")
+    expect(page.get_by_text("muster_members", exact=True)).to_be_visible()
+
+
+def test_no_page_keeps_people_out_or_overflows_a_phone(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    for place in (*PAGES, "rooms/demo", "nodes/gateway"):
+        page = visitor.go(place)
+        assert violations(page) == [], place
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.get_by_label("Look", exact=True).select_option("dark")
+    for place in ("overview", "keys"):
+        assert violations(visitor.go(place), "color-contrast") == [], place
+
+
+def violations(page: Page, *rules: str) -> list[tuple[str, str]]:
+    """What axe finds serious or worse, with the first place of each."""
+    only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else None
+    found = Axe().run(page, options=only).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in {"serious", "critical"}]
+
+
+def test_chinese(site: Site, enter: Callable[..., Visitor]) -> None:
+    page = enter().go("overview")
+    page.get_by_label("Language").select_option("zh")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("概览")
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("概览")
+    assert page.evaluate("document.documentElement.lang") == "zh-Hans"
+
+
+# --- what pages do --------------------------------------------------------------------------------------------------------
+
+
+def test_rooms(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    page = visitor.go("rooms/sports%3Afinal")
+    tail = page.get_by_role("log")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    site.api("POST", "rooms/sports:final/messages", json={"data": HOSTILE})
+    expect(tail).to_contain_text("\\u{202e}gnp.exe")
+    expect(tail).to_contain_text("<script>")
+    assert "Published at" in visitor.act("Publish", data="kick-off")
+    expect(tail).to_contain_text("kick-off")
+    picture(visitor, "rooms")
+    last = site.api("GET", "rooms/sports:final/messages")["messages"]
+    assert [each["data"] for each in last] == [HOSTILE, "kick-off"]
+    page.get_by_role("button", name="Pause").click()
+    site.api("POST", "rooms/sports:final/messages", json={"data": "unseen"})
+    expect(page.get_by_text("1 events were not shown")).to_be_visible()
+    expect(tail).not_to_contain_text("unseen")
+    assert "delivered" in visitor.act("Send a command", data="half-time")
+    page = visitor.go("rooms")
+    page.get_by_role("searchbox").fill("final")
+    expect(page.get_by_role("link", name="sports:final")).to_be_visible()
+    assert page.title() == "Rooms · Muster"
+
+
+def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
+    site.instance.ran("topic", "create", "orders", "--callback", "room:due:orders")
+    refused = ("--callback", "http://127.0.0.1:1/", "--allow", "127.0.0.1/32")
+    site.instance.ran("topic", "create", "lost", *refused, "--retries", "none")
+    visitor = enter()
+    visitor.go("messages").get_by_role("link", name="orders").click()
+    assert "Accepted as order-7" in visitor.act("Send a message", data=HOSTILE, in_s="3600", id="order-7")
+    before = site.api("GET", "topics/orders/messages/order-7")
+    assert (before["state"], base64.b64decode(before["base64"]).decode()) == ("scheduled", HOSTILE)
+    expect(visitor.page.get_by_role("region", name="Messages")).to_contain_text("<script>")
+    visitor.act("Postpone order-7", by_s="60")
+    after = site.api("GET", "topics/orders/messages/order-7")
+    assert after["due_at"] == before["due_at"] + 60_000
+    picture(visitor, "messages")
+    visitor.act("Cancel order-7")
+    assert site.api("GET", "topics/orders/messages/order-7")["state"] == "cancelled"
+    visitor.act("Change the topic", timeout_s="7")
+    assert site.api("GET", "topics/orders")["timeout_s"] == 7
+    visitor.go("messages/lost")
+    visitor.act("Send a message", data="nobody", in_s="0", id="letter-1")
+    until(lambda: site.api("GET", "topics/lost/messages/letter-1")["state"] == "dead")
+    visitor.page.get_by_role("button", name="Reload").click()
+    died = site.api("GET", "topics/lost/dead")[0]["died_at"]
+    assert "done" in visitor.act("Replay letter-1")
+    until(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")))
+
+
+def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    page = visitor.go("keys")
+    told = visitor.act("Create a key", name="web", scopes="rooms:* read:sports:*")
+    secret = told.split()[-1]
+    assert secret.startswith("mk_")
+    with_key = {"x-api-key": secret}
+    assert site.http.get("/api/v1/rooms", headers=with_key).status_code == 200
+    expect(page.get_by_role("region", name="API keys").get_by_text("web", exact=True)).to_be_visible()
+    assert secret not in page.content()
+    visitor.act("Revoke web")
+    until(lambda: site.http.get("/api/v1/rooms", headers=with_key).status_code == 401)
+    page = visitor.go("keys")
+    expect(page.get_by_role("region", name="Audit log")).to_contain_text("DELETE /api/v1/console/keys/web")
+    logged = site.said("console", "audit", "--json")
+    assert {"ann"} == {each["user"] for each in logged if "console/keys" in each["action"]}
+    assert all(secret not in str(each) for each in logged)
+
+
+def test_doctor(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    page = visitor.go("doctor")
+    expect(page.get_by_role("region", name="Findings")).to_contain_text("instance folder")
+    assert "Examined at" in visitor.act("Run again")
+    picture(visitor, "doctor")
+
+
+@contextlib.contextmanager
+def background(site: Site, *words: str) -> Iterator[None]:
+    """A command beside the test."""
+    process = site.instance.command(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENT_S)
+
+
+def test_presence(site: Site, enter: Callable[..., Visitor]) -> None:
+    token = site.instance.ran("token", "7", "--rights", "read", "--device", "phone").stdout.decode().strip()
+    visitor = enter()
+    page = visitor.go("presence/7")
+    expect(page.get_by_text("offline")).to_be_visible()
+    with background(site, "sub", "lobby", "--token", token):
+        expect(page.get_by_text("phone", exact=True)).to_be_visible()
+        assert "phone: " in visitor.act("Send to 7", data="hello")
+        assert site.api("POST", "presence", json={"users": ["7"]})["users"][0]["online"]
+    expect(page.get_by_text("offline")).to_be_visible()
+    expect(page.get_by_role("region", name="Sites and shards")).to_contain_text("serves")
+
+
+def test_likes(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    visitor.go("likes/post%3A1")
+    assert visitor.act("Like for a user", user="7") == "1 likes now."
+    assert site.api("GET", "likes/post/1")["newest"] == ["7"]
+    expect(visitor.page.get_by_role("region", name="Ranking")).to_contain_text("post:1")
+    assert visitor.act("Take a like back", user="7") == "0 likes now."
+    assert site.api("GET", "likes/post/1/7")["likes"] is False
+
+
+def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    with background(site, "fleet", "agents", "--count", "20"):
+        until(lambda: site.api("GET", "fleet/clients")["total"] == 20)
+        page = visitor.go("fleet")
+        expect(page.get_by_role("region", name="Clients").get_by_role("row")).to_have_count(21)
+        visitor.act("Add a task", name="hourly", per_hour="30")
+        assert [each["name"] for each in site.api("GET", "fleet/tasks")] == ["hourly"]
+        visitor.act("Pause hourly")
+        assert site.api("GET", "fleet/tasks")[0]["paused"]
+        picture(visitor, "fleet")
+        visitor.act("Remove hourly")
+        assert site.api("GET", "fleet/tasks") == []
+        page.get_by_role("button", name="Ask clients now").click()
+        dialog = page.get_by_role("dialog", name="Ask clients now")
+        dialog.locator("[name=pick]").fill("5")
+        dialog.locator("button[type=submit]").click()
+        page.wait_for_url(re.compile("#/fleet/runs/"))
+        expect(page.get_by_text("5 results of")).to_be_visible()
+        run = page.url.rpartition("/")[2]
+        assert len(site.api("GET", f"fleet/runs/{run}")["done"]) == 5
+
+
+def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    page = visitor.go("topology")
+    expect(page.locator("svg.topology")).to_contain_text("gateway")
+    assert "gateway-1" in visitor.act("Add a node", role="gateway")
+    until(lambda: site.instance.is_ready() and "gateway-1" in site.instance.names("gateway"))
+    expect(page.locator("svg.topology")).to_contain_text("gateway-1")
+    picture(visitor, "topology")
+    visitor.act("Drain a node", name="gateway-1")
+    until(lambda: "gateway-1" not in site.instance.names("gateway"))
