@@ -102,6 +102,8 @@ def test_buckets_are_even_for_ids_of_each_kind(numbers: Any) -> None:
         ("range", [(0, ["a", "a"])], "needs one shard"),
         ("range", [(0, "")], "invalid name"),
         ("range", [(0, "a\n")], "invalid name"),
+        ("range", [(0, "a;b")], "invalid name"),
+        ("range", [(0, "a~b")], "invalid name"),
         ("range", [(n, NAMES[n % 2]) for n in range(PARTS_MAX + 1)], "too large"),
     ],
 )

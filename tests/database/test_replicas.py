@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import muster
+from muster.database.positions import Sqlite
 from muster.database.replicas import Replicas, SyncReplicas
 from tests.database.replication import Replicated, databases, driven, driven_sync
 from tests.databases import Served
@@ -267,6 +268,27 @@ async def test_sqlite_has_the_same_sessions_and_no_replica(tmp_path: Path) -> No
                 await session.execute(text("DELETE FROM pairs"))
         async with db.writing() as session:
             await session.execute(text("DELETE FROM pairs"))
+    await engine.dispose()
+
+
+async def test_a_commit_whose_position_is_not_answered_stands_and_is_read_on_the_primary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'one.db'}")
+
+    def lost(*_: object) -> str:
+        raise OperationalError("SELECT", None, Exception("the connection was lost"))
+
+    async with Replicas(engine) as db:
+        async with db.writing() as session:
+            await session.execute(text("CREATE TABLE pairs (id BIGINT PRIMARY KEY, value BIGINT)"))
+        monkeypatch.setattr(Sqlite, "committed", lost)
+        async with db.writing() as session:
+            await session.execute(WRITE, {"id": 1, "value": 1})
+        assert session.info["position"] == db.newest("0-1-1", "primary") == "primary"
+        async with db.reading(session.info["position"]) as session:
+            assert (await session.execute(READ, {"id": 1})).scalar_one() == 1
+        assert db.figures().unknown == 1
     await engine.dispose()
 
 
