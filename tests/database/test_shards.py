@@ -387,6 +387,10 @@ async def test_a_shard_that_is_away_fails_its_ids_alone(tmp_path: Path) -> None:
             await put(shards, 300)
         with pytest.raises(SQLAlchemyError):
             await shards.sums(COUNTS, ITEMS.c.id)
+        with pytest.raises(SQLAlchemyError):
+            await shards.change(ShardMap("range", [(0, "c")]), nothing)
+        assert shards.map.parts == MAPS["range"].parts, "no part stays held"
+        await put(shards, 2)
     for engine in [*engines, away]:
         await engine.dispose()
 

@@ -286,15 +286,15 @@ class Shards:
         raise Moved("the map changed with each try; try again")
 
     async def _asked(self, shard: str, map: ShardMap, statement: Statement, seen: str) -> Sequence[MergedRow]:
-        async with contextlib.AsyncExitStack() as stack:
-            session = await stack.enter_async_context(self._shards[shard].reading(seen))
+        async with self._shards[shard].reading(seen) as session:
             try:
-                await self._fenced(session, shard, map, is_replica=True)
+                await self._fenced(session, shard, map, is_replica=seen != UNKNOWN)
             except _Behind:
-                session = await stack.enter_async_context(self._shards[shard].reading(UNKNOWN))
-                await self._fenced(session, shard, map)
-            rows: Sequence[MergedRow] = (await session.execute(statement)).all()
-            return rows
+                pass  # this session ends first: a change of the map may wait for it, and the next session for the change
+            else:
+                rows: Sequence[MergedRow] = (await session.execute(statement)).all()
+                return rows
+        return await self._asked(shard, map, statement, UNKNOWN)
 
     async def sums(self, statement: Statement, id: Any, *, seen: str = "") -> tuple[Any, ...]:
         """Return the sums of a statement with one row of counts and sums, as `select(func.count(), func.sum(…))`."""
@@ -350,13 +350,14 @@ class Shards:
             raise Moved("another change of the map is under way; if its program died, call release")
         held = old.held(to)
         await self._publish(held)
-        await self._raise_fences(held.version)
         move = Move(self._shards, old, to)
         try:
+            await self._raise_fences(held.version)
             await copy(move)
         except BaseException:
             await self._publish(ShardMap(old.kind, old.parts, held.version + 1))
-            await self._raise_fences(held.version + 1)
+            with contextlib.suppress(SQLAlchemyError, OSError):  # the old map gives each id the shard that it had
+                await self._raise_fences(held.version + 1)
             raise
         await self._publish(ShardMap(to.kind, to.parts, held.version + 1))
         await self._raise_fences(held.version + 1)
