@@ -246,7 +246,7 @@ async def test_a_writer_that_has_written_nothing_yet_holds_the_fence(four: Four)
 
 
 async def test_without_the_fence_an_old_map_would_lose_its_rows(four: Four, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_to_all(*_: Any) -> None:
+    async def open_to_all(*_: Any, **more: Any) -> None:
         return
 
     await four.shards().create(MAPS["range"])
