@@ -607,7 +607,7 @@ def tasks(
     rounds: Rounds = None,
     no_progress: NoProgress = False,
 ) -> None:
-    """No-op tasks a second, and from `send` to the handler; beside dramatiq."""
+    """No-op tasks a second, and from `send` to the handler; beside dramatiq and streaq."""
     _run("tasks", _tasks, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
 
 

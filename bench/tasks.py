@@ -1,6 +1,7 @@
-"""Tasks: no-op tasks a second by one worker and by two, and from `send` to the handler; beside dramatiq in the same rounds.
+"""Tasks: no-op tasks a second by one worker and by two, and from `send` to the handler; beside dramatiq and streaq in the
+same rounds.
 
-The servers of both sync their log before they answer. Workers and the driver share the other core.
+The servers of all three sync their log before they answer. Workers and the driver share the other core.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from bench import pin, tasks_dramatiq
+from bench import pin, tasks_dramatiq, tasks_streaq
 from bench.child import Child, private_directory, python_environment
 from bench.delay_dramatiq import broker
 from bench.delay_faces import DurableRedis, Muster
@@ -75,6 +76,8 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
             Entry("two workers", partial(_throughput, site, 2, count, numbers)),
             Entry("idle", partial(_idle, site, probes, numbers)),
             Entry("dramatiq", partial(_dramatiq, redis, directory, count // 4)),
+            Entry("streaq", partial(_streaq, redis, directory, count // 4)),
+            Entry("streaq, idle", partial(_streaq_idle, redis, directory, probes)),
         ]
         results = interleave(entries, rounds, progress)
     return tuple(_cases(results, quick=quick))
@@ -89,9 +92,7 @@ def _throughput(site: Site, workers: int, count: int, numbers: Iterator[int]) ->
             at = time.time() + LEAD_S + count / 20_000
             for _ in range(0, count, BATCH):
                 await messages.send_many("noop", [message({"sent_ns": 0}, at=at) for _ in range(min(BATCH, count))])
-            begun = await _noted(notes, count)
-        times = sorted(began for _, began in begun)
-        return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
+            return _rate(await _noted(notes, count))
 
     children = [site.worker(next(numbers)) for _ in range(workers)]
     try:
@@ -112,9 +113,7 @@ def _idle(site: Site, probes: int, numbers: Iterator[int]) -> Sample:
             for _ in range(probes):
                 await messages.send("noop", {"sent_ns": time.monotonic_ns()})
                 await asyncio.sleep(PROBE_S)
-            begun = await _noted(notes, 1 + probes)
-        late = [(began - sent) / 1e6 for sent, began in begun if sent]
-        return {"send to handler, p50 ms": float(np.percentile(late, 50)), "p99 ms": float(np.percentile(late, 99))}
+            return _late(await _noted(notes, 1 + probes))
 
     child = site.worker(next(numbers))
     try:
@@ -131,14 +130,70 @@ def _dramatiq(redis: DurableRedis, directory: Path, count: int) -> Sample:
     for _ in range(count):
         tasks_dramatiq.send(queue, 0)
     queue.close()
-    child = Child("dramatiq", [sys.executable, "-m", "bench.tasks_dramatiq", str(redis.port)], core=pin.DRIVER_CORE,
-                  directory=directory, environment={**python_environment(), NOTES: str(notes)})  # fmt: skip
+    child = _peer("dramatiq", str(redis.port), notes)
     try:
         begun = asyncio.run(_noted(notes, count))
     finally:
         child.stop()
+    return Sample({"tasks a second": _rate(begun)})
+
+
+def _streaq(redis: DurableRedis, directory: Path, count: int) -> Sample:
+    """The same for streaq."""
+    redis.flush()
+    notes = _fresh(directory / "notes-streaq")
+
+    async def sent() -> None:
+        for first in range(0, count, BATCH):
+            await tasks_streaq.send_many(redis.url, [0] * min(BATCH, count - first))
+
+    asyncio.run(sent())
+    child = _peer("streaq", redis.url, notes)
+    try:
+        begun = asyncio.run(_noted(notes, count))
+    finally:
+        child.stop()
+    return Sample({"tasks a second": _rate(begun)})
+
+
+def _streaq_idle(redis: DurableRedis, directory: Path, probes: int) -> Sample:
+    """One task of streaq after another."""
+    redis.flush()
+    notes = _fresh(directory / "notes-streaq")
+
+    async def measured() -> dict[str, float]:
+        worker, noop = tasks_streaq.queue(redis.url)
+        async with worker:
+            await noop.enqueue(0)
+            await _noted(notes, 1)
+            for _ in range(probes):
+                await noop.enqueue(time.monotonic_ns())
+                await asyncio.sleep(PROBE_S)
+            return _late(await _noted(notes, 1 + probes))
+
+    child = _peer("streaq", redis.url, notes)
+    try:
+        return Sample(asyncio.run(measured()))
+    finally:
+        child.stop()
+
+
+def _peer(name: str, where: str, notes: Path) -> Child:
+    """A worker process of another library, on the driver's core."""
+    argv = [sys.executable, "-m", f"bench.tasks_{name}", where]
+    environment = {**python_environment(), NOTES: str(notes)}
+    return Child(name, argv, core=pin.DRIVER_CORE, directory=notes.parent, environment=environment)
+
+
+def _rate(begun: Sequence[tuple[int, int]]) -> float:
     times = sorted(began for _, began in begun)
-    return Sample({"tasks a second": (len(times) - 1) / ((times[-1] - times[0]) / 1e9)})
+    return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
+
+
+def _late(begun: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """From the call of `send` to the begin of the handler."""
+    late = [(began - sent) / 1e6 for sent, began in begun if sent]
+    return {"send to handler, p50 ms": float(np.percentile(late, 50)), "p99 ms": float(np.percentile(late, 99))}
 
 
 def _fresh(file: Path) -> Path:
@@ -157,11 +212,16 @@ async def _noted(file: Path, count: int) -> Sequence[tuple[int, int]]:
 def _cases(results: Results, *, quick: bool) -> Iterator[Case]:
     goals = {
         "one worker": {"tasks a second": Goal(GOAL, ">=", 3_000)},
-        "two workers": {},
+        "two workers": {"tasks a second": Goal(GOAL, ">=", 10_000)},
         "idle": {"send to handler, p50 ms": Goal(GOAL, "<=", 3), "p99 ms": Goal(GOAL, "<=", 20)},
         "dramatiq": {},
+        "streaq": {},
+        "streaq, idle": {},
     }
     for entry, of in goals.items():
         yield from Case.judged(results, entry, entry, of, quick=quick)
-    one, other = (results.series(entry, "tasks a second") for entry in ("one worker", "dramatiq"))
-    yield Case.compared("one worker, beside dramatiq", one, other)
+    one = results.series("one worker", "tasks a second")
+    for peer in ("dramatiq", "streaq"):
+        yield Case.compared(f"one worker, beside {peer}", one, results.series(peer, "tasks a second"))
+    late = "send to handler, p50 ms"
+    yield Case.compared("idle, beside streaq", results.series("idle", late), results.series("streaq, idle", late))

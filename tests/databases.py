@@ -198,11 +198,14 @@ class MariaDb(_Process):
     packages = "mariadb-server"
     programs = ("mariadbd", "mariadb-install-db")
 
-    def __init__(self, *more: str) -> None:
-        """`more`: further options of the server."""
+    def __init__(self, *more: str, like: "MariaDb | None" = None) -> None:
+        """`more`: further options of the server. `like`: begin with the files of this one, which was never started."""
         super().__init__()
         self._more = more
         self._user = pwd.getpwuid(os.getuid()).pw_name
+        if like is not None:
+            shutil.copytree(like.folder / "data", self.folder / "data")
+            return
         install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         install += ["--innodb-log-file-size=8M", f"--datadir={self.folder / 'data'}", f"--user={self._user}"]
         self.run([found("mariadb-install-db"), "--no-defaults", *install])

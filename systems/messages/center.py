@@ -409,7 +409,12 @@ class Center:
 
     async def end_leases(self, results: Sequence[Result]) -> bytes:
         """What the schedule said of each: a byte as `schedule.SAID`. Results of tasks are kept once they count."""
-        now = [msgspec.structs.replace(each, claim=self.leases.claim(each.number, each.claim)) for each in results]
+        now = [
+            each
+            if (claim := self.leases.claim(each.number, each.claim)) == each.claim
+            else msgspec.structs.replace(each, claim=claim)
+            for each in results
+        ]
         said = bytearray(await self._settled(None, msgspec.msgpack.encode(now)))
         # An extension may have taken place meanwhile, and named another claim.
         moved = [

@@ -4,11 +4,13 @@ Owns the text of a lease, which nobody can make up, and when a message is due ag
 how the schedule is reached.
 """
 
-import base64
+import contextlib
+import functools
 import hashlib
 import hmac
 import random
 import struct
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -34,6 +36,9 @@ from muster_server.systems.messages.topics import Topic, Topics
 NAME: Final = struct.Struct("<QIHIQ")
 """Number, claim, attempt, lateness in ms, begin of the lease in ms since 1970."""
 MAC_BYTES: Final = 12
+PADDING: Final = "=" * (-(NAME.size + MAC_BYTES) % 3)
+"""A lease in Base64 leaves it out."""
+TEXT_CHARS: Final = 4 * (NAME.size + MAC_BYTES + len(PADDING)) // 3 - len(PADDING)
 NOT_LATE: Final = (1 << 32) - 1
 """The lateness of an attempt that is not the first."""
 WHY_BYTES_MAX: Final = 2_048
@@ -153,19 +158,26 @@ class Leasing:
 
     def _text(self, topic: Topic, name: _Name) -> str:
         packed = NAME.pack(*name)
-        return base64.urlsafe_b64encode(packed + self._mac(topic, packed)).decode().rstrip("=")
+        text = b2a_base64(packed + self._mac(topic, packed), newline=False).decode()
+        return text.replace("+", "-").replace("/", "_")[:TEXT_CHARS]
 
     def _name(self, topic: Topic, text: str) -> _Name:
         """Raises `Refusal` for a text that is no lease of this topic."""
-        try:
-            packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        except ValueError:
-            packed = b""
+        packed = b""
+        if len(text) == TEXT_CHARS:
+            with contextlib.suppress(ValueError):
+                packed = a2b_base64(text.replace("-", "+").replace("_", "/") + PADDING, strict_mode=True)
         packed, mac = packed[: NAME.size], packed[NAME.size :]
         if len(packed) != NAME.size or not hmac.compare_digest(mac, self._mac(topic, packed)):
             raise Refusal("bad_body", f"{text!r:.60} is no lease of topic {topic.name}")
         return _Name._make(NAME.unpack(packed))
 
     def _mac(self, topic: Topic, packed: bytes) -> bytes:
-        key = hashlib.blake2b(self._topics.key, person=b"muster lease").digest()
+        key = _key(self._topics.key)
         return hashlib.blake2b(topic.number.to_bytes(4, "big") + packed, key=key, digest_size=MAC_BYTES).digest()
+
+
+@functools.lru_cache(maxsize=4)
+def _key(secret: bytes) -> bytes:
+    """The key of leases; a changed secret of topics has another one."""
+    return hashlib.blake2b(secret, person=b"muster lease").digest()

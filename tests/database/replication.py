@@ -87,7 +87,13 @@ class MariaDbs:
     def __init__(self) -> None:
         self.primary = MariaDb("--log-bin=log", "--server-id=1", "--binlog-format=ROW", "--gtid-strict-mode=ON")
         self.replicas = [
-            MariaDb(f"--server-id={number}", "--read-only=ON", "--gtid-strict-mode=ON", "--slave-net-timeout=60")
+            MariaDb(
+                f"--server-id={number}",
+                "--read-only=ON",
+                "--gtid-strict-mode=ON",
+                "--slave-net-timeout=60",
+                like=self.primary,
+            )
             for number in (2, 3)
         ]
         self._relay: Relay | None = None

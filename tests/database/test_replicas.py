@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import muster
+from muster.database.positions import Sqlite
 from muster.database.replicas import Replicas, SyncReplicas
 from tests.database.replication import Replicated, databases, driven, driven_sync
 from tests.databases import Served
 from tests.waiting import PATIENT_S, until
 
-PAIRS = int(os.environ.get("MUSTERTEST_PAIRS", "400"))
+PAIRS = int(os.environ.get("MUSTERTEST_PAIRS", "200"))
 LANES = 20
 WRITE = text("INSERT INTO pairs (id, value) VALUES (:id, :value)")
 READ = text("SELECT value FROM pairs WHERE id = :id")
@@ -239,24 +240,6 @@ async def test_replicas_that_die_or_hang_are_left_out_and_come_back(servers: Ser
         await served(db, 2)
 
 
-async def test_replicas_serve_reads_while_the_primary_is_away(servers: Servers) -> None:
-    async with servers.replicas(servers.prompt) as db:
-        async with db.writing() as session:
-            await session.execute(WRITE, {"id": 1, "value": 1})
-        token = session.info["position"]
-        await served(db, 1)
-        servers.served[0].kill()
-        try:
-            async with db.reading(token) as session:
-                assert (await session.execute(READ, {"id": 1})).scalar_one() == 1
-            with pytest.raises((SQLAlchemyError, OSError)):
-                async with db.writing() as session:
-                    await session.execute(WRITE, {"id": 2, "value": 2})
-        finally:
-            servers.served[0].start()
-            await servers.replicated.started()
-
-
 async def test_a_primary_is_no_replica(servers: Servers) -> None:
     async with servers.replicas(servers.primary) as db:
         assert "no replica" in db.states()[0].why
@@ -288,6 +271,27 @@ async def test_sqlite_has_the_same_sessions_and_no_replica(tmp_path: Path) -> No
     await engine.dispose()
 
 
+async def test_a_commit_whose_position_is_not_answered_stands_and_is_read_on_the_primary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'one.db'}")
+
+    def lost(*_: object) -> str:
+        raise OperationalError("SELECT", None, Exception("the connection was lost"))
+
+    async with Replicas(engine) as db:
+        async with db.writing() as session:
+            await session.execute(text("CREATE TABLE pairs (id BIGINT PRIMARY KEY, value BIGINT)"))
+        monkeypatch.setattr(Sqlite, "committed", lost)
+        async with db.writing() as session:
+            await session.execute(WRITE, {"id": 1, "value": 1})
+        assert session.info["position"] == db.newest("0-1-1", "primary") == "primary"
+        async with db.reading(session.info["position"]) as session:
+            assert (await session.execute(READ, {"id": 1})).scalar_one() == 1
+        assert db.figures().unknown == 1
+    await engine.dispose()
+
+
 async def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'one.db'}")
     wrong: list[dict[str, Any]] = [{"wait_s": -1}, {"wait_s": 61}, {"lag_s_max": 0}, {"look_s": 0}, {"answer_s": 0}]
@@ -299,3 +303,21 @@ async def test_wrong_settings_are_refused(tmp_path: Path) -> None:
         Replicas(other, [engine])
     with contextlib.suppress(SQLAlchemyError):
         await engine.dispose()
+
+
+async def test_replicas_serve_reads_while_the_primary_is_away(servers: Servers) -> None:
+    async with servers.replicas(servers.prompt) as db:
+        async with db.writing() as session:
+            await session.execute(WRITE, {"id": 1, "value": 1})
+        token = session.info["position"]
+        await served(db, 1)
+        servers.served[0].kill()
+        try:
+            async with db.reading(token) as session:
+                assert (await session.execute(READ, {"id": 1})).scalar_one() == 1
+            with pytest.raises((SQLAlchemyError, OSError)):
+                async with db.writing() as session:
+                    await session.execute(WRITE, {"id": 2, "value": 2})
+        finally:
+            servers.served[0].start()
+            await servers.replicated.started()

@@ -246,7 +246,7 @@ async def test_a_writer_that_has_written_nothing_yet_holds_the_fence(four: Four)
 
 
 async def test_without_the_fence_an_old_map_would_lose_its_rows(four: Four, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_to_all(*_: Any) -> None:
+    async def open_to_all(*_: Any, **more: Any) -> None:
         return
 
     await four.shards().create(MAPS["range"])
@@ -326,6 +326,52 @@ async def test_a_map_or_fence_that_is_missing_is_named(four: Four) -> None:
         _ = four.shards().map
 
 
+async def test_a_position_of_a_newer_map_is_read_where_that_map_says(four: Four) -> None:
+    await four.shards().create(MAPS["range"])
+    async with four.shards() as mover, four.shards() as old:
+        await mover.change(ShardMap("range", [(0, "b")]), copied)
+        async with mover.writing(1) as session:
+            await session.execute(insert(ITEMS).values(id=1, field=0))
+        token = session.info["position"] or "b~3~x"  # SQLite has none
+        assert token.startswith("b~3~")
+        await old._seen_map(token)
+        assert old.map.version == 3
+        await old._seen_map(f"b~{'9' * 400}~x")
+
+
+async def test_a_replica_with_an_older_fence_than_the_map_is_not_read(replicated: Replicated) -> None:
+    """It may lack the rows that have just moved to it."""
+    found = await databases(replicated)
+    primary, prompt = (create_async_engine(driven(each.url)) for each in (found[0], found[2]))
+    async with primary.begin() as connection:
+        await connection.run_sync(ITEMS.metadata.create_all)
+    count = select(func.count()).select_from(ITEMS)
+    async with Replicas(primary, [prompt], look_s=0.05, answer_s=PATIENT_S, lag_s_max=600, wait_s=60.0) as db:
+        await Shards(db, {"a": db, "b": db}).create(ShardMap("range", [(0, "a"), (300, "b")]))
+        async with Shards(db, {"a": db, "b": db}, look_s=600) as shards:
+            await until(lambda: not any(state.why for state in db.states()))
+            async with db.writing() as session:
+                await session.execute(insert(ITEMS).values(id=1, field=0))
+            async with db.reading(session.info["position"]) as session:
+                assert (await session.execute(count)).scalar_one() == 1, "the replica has all of it"
+            await replicated.stop_applying(found[2].server)
+            try:
+                await shards.change(ShardMap("range", [(0, "b")]), nothing)
+                async with db.writing() as session:
+                    await session.execute(insert(ITEMS).values(id=2, field=0))
+                async with shards.reading(2) as session:
+                    assert (await session.execute(select(ITEMS.c.id).where(ITEMS.c.id == 2))).scalar_one() == 2
+                assert await shards.sums(count, ITEMS.c.id) == (2,)
+            finally:
+                await replicated.go_on_applying(found[2].server)
+    for engine in (primary, prompt):
+        await engine.dispose()
+
+
+async def nothing(move: Move) -> None:
+    """Both names are one database."""
+
+
 async def test_a_shard_that_is_away_fails_its_ids_alone(tmp_path: Path) -> None:
     engines = [create_async_engine(f"sqlite+aiosqlite:///{tmp_path / name}.db") for name in NAMES]
     replicas = {name: Replicas(engine) for name, engine in zip(NAMES, engines, strict=True)}
@@ -341,6 +387,10 @@ async def test_a_shard_that_is_away_fails_its_ids_alone(tmp_path: Path) -> None:
             await put(shards, 300)
         with pytest.raises(SQLAlchemyError):
             await shards.sums(COUNTS, ITEMS.c.id)
+        with pytest.raises(SQLAlchemyError):
+            await shards.change(ShardMap("range", [(0, "c")]), nothing)
+        assert shards.map.parts == MAPS["range"].parts, "no part stays held"
+        await put(shards, 2)
     for engine in [*engines, away]:
         await engine.dispose()
 
@@ -359,12 +409,15 @@ async def test_a_position_of_one_shard_is_read_there(replicated: Replicated) -> 
                 async with shards.writing(id) as session:
                     await session.execute(insert(ITEMS).values(id=id, field=0))
                 token = session.info["position"]
-                assert token.startswith("a~")
+                assert token.startswith("a~1~")
                 async with shards.reading(id, token) as session:
                     assert (await session.execute(select(func.count()).select_from(ITEMS))).scalar_one() == id + 1
                 assert await shards.sums(COUNTS, ITEMS.c.id, seen=token) == (id + 1, None, 0)
             assert db.figures().replica_reads >= 16
-            async with shards.reading(0, "other~0-1-1") as session:
+            async with shards.reading(0, "a cookie that was changed") as session:
+                await session.execute(select(ITEMS.c.id))
+            assert db.figures().unknown == 1
+            async with shards.reading(0, "other~1~0-1-1") as session:
                 await session.execute(select(ITEMS.c.id))
     for engine in (primary, late, prompt):
         await engine.dispose()

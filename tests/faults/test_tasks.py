@@ -229,6 +229,35 @@ async def test_a_recurring_task_waits_for_its_next_time_whatever_restarts(sites:
         assert (wrong.returncode, b"cron" in wrong.stderr) == (2, True)
 
 
+async def test_the_words_of_recurring_messages_set_list_and_remove(sites: Callable[[], Any]) -> None:
+    with sites() as site:
+        site.topic("report")
+        site.topic("mail")
+        words = ("topic", "recurring")
+        made = ("set", "report", "nightly", "0 3 * * *", "--zone", "Asia/Shanghai", "--data", '{"number": 1}')
+        (first,) = said(site.instance, *words, *made)
+        assert (first["cron"], first["zone"], first["missed"]) == ("0 3 * * *", "Asia/Shanghai", "once")
+        assert said(site.instance, *words, *made) == [first], "set again, nothing changes"
+        said(site.instance, *words, "set", "mail", "digest", "*/5 * * * *", "--missed", "all")
+        assert [each["name"] for each in said(site.instance, *words, "ls", "report")] == ["nightly"]
+        assert sorted(each["name"] for each in said(site.instance, *words, "ls")) == ["digest", "nightly"]
+        table = site.instance.ran(*words, "ls").stdout.decode()
+        assert all(text in table for text in ("nightly", "digest", "Asia/Shanghai", "*/5 * * * *"))
+        for wrong, code, why in (
+            (("set", "report", "x", "0 3 * * *", "--missed", "sometimes"), 2, "sometimes"),
+            (("set", "report", "x", "0 3 * * *", "--data", "{"), 2, "invalid --data"),
+            (("set", "report", "x", "0 3 * * *", "--zone", "Moon/Base"), 2, "zone"),
+            (("set", "nowhere", "x", "0 3 * * *"), 1, "nowhere"),
+            (("rm", "report", "absent"), 1, "absent"),
+            (("rm", "report"), 2, "NAME"),
+        ):
+            done = site.instance.ran(*words, *wrong)
+            assert (done.returncode, why in done.stderr.decode()) == (code, True), (wrong, done)
+        assert site.instance.ran(*words, "rm", "report", "nightly").returncode == 0
+        assert site.instance.ran(*words, "rm", "report", "nightly").returncode == 1
+        assert [each["name"] for each in said(site.instance, *words, "ls")] == ["digest"]
+
+
 async def test_a_worker_that_stood_still_has_lost_its_task_and_another_one_did_it(sites: Callable[[], Any]) -> None:
     with sites() as site:
         site.topic("slow")

@@ -39,6 +39,10 @@ def recurring_set(
 
     try:
         msgspec.json.decode(data)
+    except msgspec.MsgspecError as error:
+        why = f'invalid --data: {error} (expected one JSON value, as \'{{"kind": "sales"}}\')'
+        raise UserError(f"recurring message {name!r:.80}: {why}", USAGE) from None
+    try:
         given = {"topic": topic, "name": name, "cron": cron, "zone": zone, "missed": missed, "body": data.encode()}
         asked = msgspec.convert(given, NewEntry)
     except msgspec.MsgspecError as error:

@@ -398,11 +398,7 @@ def moved(changed: Changed) -> Moved:
 
 def message(shown: Shown) -> Message:
     """A message in JSON form."""
-    data: msgspec.Raw | None = None
-    if shown.kind == JSON:
-        with contextlib.suppress(Problem):
-            decoded(shown.body, object)
-            data = msgspec.Raw(shown.body)
+    data = _data(shown)
     return Message(
         id=shown.id,
         topic=shown.topic,
@@ -418,6 +414,15 @@ def message(shown: Shown) -> Message:
         target=shown.target or None,
         result=msgspec.Raw(shown.result) if shown.result else None,
     )
+
+
+def _data(shown: Shown) -> msgspec.Raw | None:
+    """The body where it is JSON."""
+    if shown.kind == JSON:
+        with contextlib.suppress(Problem):
+            decoded(shown.body, object)
+            return msgspec.Raw(shown.body)
+    return None
 
 
 def recurring(entry: Entry) -> RecurringMessage:
@@ -436,17 +441,18 @@ def recurring(entry: Entry) -> RecurringMessage:
 
 def leased(found: Leased) -> LeasedMessage:
     """A leased message for JSON."""
-    plain = message(found.message)
+    shown = found.message
+    data = _data(shown)
     return LeasedMessage(
-        id=plain.id,
+        id=shown.id,
         lease=found.lease,
-        attempt=plain.attempts,
+        attempt=shown.attempts,
         until=found.until,
-        due_at=plain.due_at,
-        accepted_at=plain.accepted_at,
-        type=plain.type,
-        data=plain.data,
-        base64=plain.base64,
+        due_at=shown.due_at,
+        accepted_at=shown.accepted_at,
+        type=shown.kind,
+        data=data,
+        base64=shown.body if data is None else None,
     )
 
 

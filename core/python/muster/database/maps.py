@@ -6,6 +6,7 @@ moves to other shards: nothing is written there. A map is immutable. It must not
 """
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ NAME_CHARS_MAX: Final = 64
 MAP_BYTES_MAX: Final = 60_000
 """A MariaDB `TEXT` has 65,535."""
 ID_MAX: Final = (1 << 63) - 1
+_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}")
 _PRIME: Final = (1 << 31) - 1
 _FACTOR: Final = 1_103_515_245
 # The product of both is below 2^62, so each database computes it in 64 bits.
@@ -124,8 +126,10 @@ def _part(given: Part | tuple[int, Sequence[str] | str]) -> Part:
     if not part.shards or len(set(part.shards)) != len(part.shards):
         raise Invalid(f"the part from {part.begin} on needs one shard or more, each once")
     for name in part.shards:
-        if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
-            raise Invalid(f"invalid name {name!r:.80} of a shard (expected 1 to {NAME_CHARS_MAX} printable characters)")
+        if not _NAME.fullmatch(name):
+            raise Invalid(
+                f"invalid name {name!r:.80} of a shard (expected 1 to {NAME_CHARS_MAX} letters, digits, '.', '-' or '_')"
+            )
     return part
 
 

@@ -78,6 +78,10 @@ class Moved(MusterError):
     retry = True
 
 
+class _Behind(Exception):
+    """A replica has an older fence than the map: the rows that it lacks are on the primary."""
+
+
 class Shards:
     """Databases that share the rows of one map, by name. `async with`, or `open` and `close`. The caller closes the
     `Replicas`."""
@@ -162,10 +166,15 @@ class Shards:
         Raises `Moved` where the part is on its way to another shard for longer than `hold_s`.
         """
         async with contextlib.AsyncExitStack() as stack:
-            shard, session = await self._entered(stack, id, lambda shard: self._shards[shard].writing(**options), True)
+
+            def opened(shard: str, _: str) -> Any:
+                return self._shards[shard].writing(**options)
+
+            place, session = await self._entered(stack, id, opened, writes=True)
             yield session
             await session.commit()
-        _name_position(session, shard)
+        if session.info[POSITION]:
+            session.info[POSITION] = place + session.info[POSITION]
 
     @contextlib.asynccontextmanager
     async def reading(self, id: int, seen: str = "", **options: Any) -> AsyncIterator[AsyncSession]:
@@ -173,17 +182,25 @@ class Shards:
         shard; one of another shard says nothing here."""
         async with contextlib.AsyncExitStack() as stack:
 
-            def opened(shard: str) -> Any:
-                return self._shards[shard].reading(_seen(seen, shard), **options)
+            def opened(shard: str, seen: str) -> Any:
+                return self._shards[shard].reading(seen, **options)
 
-            _, session = await self._entered(stack, id, opened, False)
+            _, session = await self._entered(stack, id, opened, writes=False, seen=seen)
             yield session
 
     async def _entered(
-        self, stack: contextlib.AsyncExitStack, id: int, opened: Callable[[str], Any], writes: bool
+        self,
+        stack: contextlib.AsyncExitStack,
+        id: int,
+        opened: Callable[[str, str], Any],
+        *,
+        writes: bool,
+        seen: str = "",
     ) -> tuple[str, AsyncSession]:
+        """Return how positions of the id's shard begin, and a session there."""
         loop = asyncio.get_running_loop()
-        deadline, tries = loop.time() + self._hold_s, 0
+        deadline, tries, primary = loop.time() + self._hold_s, 0, False
+        await self._seen_map(seen)
         while True:
             map = self.map
             if map.part(id).held:
@@ -195,9 +212,12 @@ class Shards:
                     continue
             shard = map.shard(id)
             async with contextlib.AsyncExitStack() as own:
-                session = await own.enter_async_context(opened(shard))
+                session = await own.enter_async_context(opened(shard, UNKNOWN if primary else _seen(seen, shard)))
                 try:
-                    await self._fenced(session, shard, map, writes)
+                    await self._fenced(session, shard, map, writes=writes, is_replica=not (writes or primary))
+                except _Behind:
+                    primary = True
+                    continue
                 except Moved:
                     tries += 1
                     if tries >= TRIES and loop.time() >= deadline:
@@ -205,12 +225,21 @@ class Shards:
                     await session.rollback()
                 else:
                     await stack.enter_async_context(own.pop_all())
-                    return shard, session
+                    return f"{shard}~{map.version}~", session
             if (await self.look()).version <= map.version:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _fenced(self, session: AsyncSession, shard: str, map: ShardMap, writes: bool) -> None:
-        """Compare the fence in each transaction of the session. Raises `Moved` in the first one, which is begun here."""
+    async def _seen_map(self, seen: str) -> None:
+        """Read the map where a position was made by a newer one."""
+        version = seen.partition("~")[2].partition("~")[0]
+        if version.isdecimal() and len(version) < 20 and int(version) > self.map.version:
+            await self.look()
+
+    async def _fenced(
+        self, session: AsyncSession, shard: str, map: ShardMap, *, writes: bool = False, is_replica: bool = False
+    ) -> None:
+        """Compare the fence in each transaction of the session. Raises `Moved` in the first one, which is begun here, and
+        `_Behind` where a replica may lack rows that the map gives it."""
         asked = _of(FENCES, self._name, FENCES.c.version)
         asked = asked.with_for_update(read=True) if writes else asked
 
@@ -223,6 +252,8 @@ class Shards:
                 raise Invalid(f"shard {shard!r} has no fence of the map {self._name!r}; make it with create")
             if version > map.version:
                 raise Moved(f"shard {shard!r} has a newer map than this session; begin it again")
+            if version < map.version and is_replica:
+                raise _Behind
 
         event.listen(session.sync_session, "after_begin", begun)
         await session.connection()
@@ -235,6 +266,7 @@ class Shards:
         `id`: the column with the row's id. All shards are asked side by side, by one version of the map. Raises `Moved`.
         """
         for _ in range(TRIES):
+            await self._seen_map(seen)
             map = self.map
             asked = [
                 asyncio.ensure_future(
@@ -255,9 +287,14 @@ class Shards:
 
     async def _asked(self, shard: str, map: ShardMap, statement: Statement, seen: str) -> Sequence[MergedRow]:
         async with self._shards[shard].reading(seen) as session:
-            await self._fenced(session, shard, map, False)
-            rows: Sequence[MergedRow] = (await session.execute(statement)).all()
-            return rows
+            try:
+                await self._fenced(session, shard, map, is_replica=seen != UNKNOWN)
+            except _Behind:
+                pass  # this session ends first: a change of the map may wait for it, and the next session for the change
+            else:
+                rows: Sequence[MergedRow] = (await session.execute(statement)).all()
+                return rows
+        return await self._asked(shard, map, statement, UNKNOWN)
 
     async def sums(self, statement: Statement, id: Any, *, seen: str = "") -> tuple[Any, ...]:
         """Return the sums of a statement with one row of counts and sums, as `select(func.count(), func.sum(…))`."""
@@ -313,13 +350,14 @@ class Shards:
             raise Moved("another change of the map is under way; if its program died, call release")
         held = old.held(to)
         await self._publish(held)
-        await self._raise_fences(held.version)
         move = Move(self._shards, old, to)
         try:
+            await self._raise_fences(held.version)
             await copy(move)
         except BaseException:
             await self._publish(ShardMap(old.kind, old.parts, held.version + 1))
-            await self._raise_fences(held.version + 1)
+            with contextlib.suppress(SQLAlchemyError, OSError):  # the old map gives each id the shard that it had
+                await self._raise_fences(held.version + 1)
             raise
         await self._publish(ShardMap(to.kind, to.parts, held.version + 1))
         await self._raise_fences(held.version + 1)
@@ -388,15 +426,15 @@ def _of(table: Table, name: str, *columns: Any) -> Statement:
     return select(*columns).where(table.c.name == name)
 
 
-def _name_position(session: AsyncSession, shard: str) -> None:
-    position = session.info[POSITION]
-    session.info[POSITION] = f"{shard}~{position}" if position else ""
-
-
 def _seen(seen: str, shard: str) -> str:
-    """The position at this shard; empty: none."""
-    name, _, position = seen.rpartition("~")
-    return position if name == shard else UNKNOWN if seen and not name else ""
+    """The position at this shard, in `SHARD~VERSION~POSITION`; empty: none. A text of another form is for the primary."""
+    if not seen:
+        return ""
+    name, _, rest = seen.partition("~")
+    version, _, position = rest.partition("~")
+    if not version or not position:
+        return UNKNOWN
+    return position if name == shard else ""
 
 
 def _sum(values: Sequence[Any]) -> Any:
