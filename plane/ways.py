@@ -5,12 +5,14 @@ Knows no system.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from muster_server.plane import systems
 from muster_server.plane.kind import Into, named
-from muster_server.plane.service import Context
-from muster_server.plane.spec import Spec
+
+if TYPE_CHECKING:  # descriptors of systems load this module, and need none of these
+    from muster_server.plane.service import Context
+    from muster_server.plane.spec import Spec
 
 
 class NotTaken(Exception):
@@ -42,7 +44,7 @@ def owner(kind: str) -> str:
     return next(system.name for system in systems.named().values() if kind in system.targets)
 
 
-def made(path: str, spec: Spec, context: Context, folder: str) -> Way:
+def made(path: str, spec: "Spec", context: "Context", folder: str) -> Way:
     """A way, by its function. Raises `SpecError`."""
     way: Way = named(path)(spec, context, folder)
     return way

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from muster_server.plane import ways
-from muster_server.plane.kind import Action, Around, Pods, RoleKind, System, numbers
+from muster_server.plane.kind import Action, Around, Pods, RoleKind, Secret, System, numbers
 from muster_server.systems.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
 from muster_server.systems.messages.targets import ALWAYS, Kind
 
@@ -90,7 +90,14 @@ def networks(text: str) -> list[str]:
 
 
 def _kind(
-    name: str, slot: int, process: Any, about: str, options: Any, build: str, **more: Any
+    name: str,
+    slot: int,
+    process: Any,
+    about: str,
+    options: Any,
+    build: str,
+    secrets: frozenset[Secret] = frozenset({"token"}),
+    **more: Any,
 ) -> RoleKind[Any, MessagesSettings]:
     return RoleKind(
         name=name,
@@ -101,7 +108,7 @@ def _kind(
         settings=MessagesSettings,
         settle=_settle,
         build=build,
-        secrets=frozenset({"token"}),
+        secrets=secrets,
         registers="serving",
         row=70,
         check=lacks,
@@ -157,6 +164,7 @@ SYSTEM: Final = System(
             "makes the callbacks of delayed messages",
             WorkerOptions,
             "muster_server.systems.messages.worker_service:build",
+            secrets=frozenset({"token", "cluster"}),  # nodes of other systems, to which targets lead, demand it
             section="callbacks",
             plural="callback_workers",
             count_why="each makes thousands of callbacks per second",

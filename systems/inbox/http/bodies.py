@@ -27,12 +27,16 @@ CursorText = Annotated[str, Meta(pattern=rf"^{CURSOR}\Z")]
 EntryId = Annotated[str, Meta(pattern=rf"^{ENTRY}\Z")]
 
 
+def _null() -> msgspec.Raw:
+    return msgspec.Raw(b"null")
+
+
 class NewEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry for users, each a number of 64 bits as text, or the text that names the user."""
 
     users: Annotated[list[str], Meta(min_length=1, max_length=USERS_MAX)]
     kind: Kind
-    data: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw = msgspec.field(default_factory=_null)
     """Any JSON."""
     group: Text = ""
     """Entries of a kind with the same group are one entry, which grows."""
@@ -46,7 +50,7 @@ class NewBroadcast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     audience: Audience
     kind: Kind
-    data: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw = msgspec.field(default_factory=_null)
     actor: Text = ""
     id: Id = ""
     until: Annotated[int, Meta(ge=0, le=MS_MAX)] | None = None
