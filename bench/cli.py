@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from bench import commands as commands_bench
+from bench import edge as edge_bench
 from bench import failover as failover_bench
 from bench import fanout as fanout_bench
 from bench import hops as hops_bench
@@ -335,6 +336,26 @@ def commands(
 
 def _commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return commands_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench edge --quick")
+def edge(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """Browsers over WebSocket beside Centrifugo: CPU and time of a delivery in both encodings, memory of a session."""
+    _run("edge", _edge, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _edge(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return edge_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from bench import (
     cli,
     commands,
+    edge,
+    edge_servers,
     failover,
     fanout,
     hops,
@@ -332,6 +334,13 @@ def _small_nodes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(targets, "LATE_US_MAX", float("inf"))  # nothing is timed here
 
 
+def _small_edge(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FANOUTS", (5,)), ("DELIVERIES_PER_S", 500), ("SECONDS_QUICK", 0.2), ("IDLE_QUICK", 40)):
+        patch.setattr(edge, name, value)
+    patch.setattr(edge, "LATE", 0.0)  # nothing is timed here
+    patch.setattr(edge_servers, "CENTRIFUGO", "no-such-program")
+
+
 def _small_rejoin(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(rejoin.SETTINGS, "gateway.keepalive_ms", 1_000)
     patch.setattr(rejoin, "MEMBERS_QUICK", 40)
@@ -364,6 +373,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (isolation, _small_isolation, {"isolation"}),
         (hops, _small_hops, {"PF-11"}),
         (commands, _small_commands, {"commands"}),
+        (edge, _small_edge, {"PF-34"}),
         (failover, _small_failover, {"failover"}),
         (loss, _small_loss, {"PF-10"}),
         (nodes, _small_nodes, {"PF-1", "PF-5", "PF-6", "PF-9", "PF-11", "nodes"}),

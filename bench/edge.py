@@ -1,0 +1,193 @@
+"""An edge beside Centrifugo: one publisher to 100 and 1,000 sessions over WebSocket, saturated and paced, in both encodings.
+
+Both servers get the same bytes of the same driver, each on the servers' core. What counts is CPU of all server processes
+for a delivery, the time of the median delivery, and the memory of idle sessions; every delivery is counted.
+"""
+
+import asyncio
+import itertools
+import statistics
+import time
+from array import array
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import uvloop
+
+from bench import edge_servers, pin
+from bench.child import ChildFailedError
+from bench.edge_servers import Server
+from bench.edge_sessions import ENCODINGS, Encoding, Session, opened, payload, publish
+from bench.null.sockets import allow_files
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, interleave
+
+FANOUTS: Final = (100, 1_000)
+DELIVERIES_PER_S: Final = 50_000
+SECONDS, SECONDS_QUICK = 3.0, 1.0
+WINDOW: Final = 256
+"""Messages of a saturated run that are published and not yet delivered to the first session."""
+IDLE, IDLE_QUICK = 4_000, 1_000
+LATE: Final = 0.9
+"""A paced run that published less than this share means nothing."""
+DRAIN_S: Final = 10.0
+NS, P50, BYTES = "server CPU ns a delivery", "p50 us", "bytes an idle session"
+GOALS: Final[Mapping[tuple[str, str], Goal]] = {
+    ("saturated", NS): Goal("PF-32", "<=", 0.20),
+    ("paced", NS): Goal("PF-33", "<=", 0.65),
+    ("paced", P50): Goal("PF-33", "<=", 0.7),
+}
+"""Bounds of a figure over that of Centrifugo."""
+MEMORY: Final = Goal("PF-34", "<=", 1024)
+_channels = itertools.count()
+
+
+@dataclass(frozen=True)
+class Load:
+    """One run: how many sessions, how they are encoded, and how fast it goes."""
+
+    kind: str
+    fanout: int
+    encoding: Encoding
+
+    def __str__(self) -> str:
+        return f"{self.kind} x{self.fanout:,} {self.encoding}"
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """Both servers once, all loads in turn."""
+    seconds = SECONDS_QUICK if quick else SECONDS
+    fanouts = FANOUTS[:1] if quick else FANOUTS
+    loads = [Load(kind, fanout, each) for kind in ("saturated", "paced") for fanout in fanouts for each in ENCODINGS]
+    allow_files(IDLE + 1_000)
+    with ExitStack() as stack:
+        servers = [edge_servers.muster(stack)]
+        if (peer := edge_servers.centrifugo(stack)) is not None:
+            servers.append(peer)
+        entries = [
+            _entry(f"{load}, {server.name}", partial(_sample, server, load, payload_bytes, seconds))
+            for load in loads
+            for server in servers
+        ]
+        idle = IDLE_QUICK if quick else IDLE
+        entries += [_entry(f"idle, {server.name}", partial(_idle, server, idle)) for server in servers]
+        return tuple(_cases(interleave(entries, rounds, progress), quick))
+
+
+def _entry(name: str, measure: Callable[[], Coroutine[Any, Any, Sample]]) -> Entry:
+    def once() -> Sample:
+        with pin.on(pin.DRIVER_CORE):
+            return uvloop.run(measure())
+
+    return Entry(name, once)
+
+
+async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float) -> Sample:
+    channel, times = f"bench{next(_channels)}", array("Q")
+    sessions = await opened(server.port, load.encoding, channel, load.fanout, times)
+    (publisher,) = await opened(server.port, load.encoding, "", 1)
+    try:
+        send = _Publisher(publisher, load.encoding, channel, payload_bytes)
+        send.one()  # what is made at the first message is made
+        await _delivered(server, sessions, send.count)
+        del times[:]
+        before, began = server.cpu_ns(), time.monotonic()
+        if load.kind == "saturated":
+            while time.monotonic() < began + seconds:
+                await _window(sessions[0], send)
+        else:
+            await _paced(send, began, seconds, DELIVERIES_PER_S / load.fanout)
+        published = send.count - 1
+        await _delivered(server, sessions, send.count)
+        used = server.cpu_ns() - before
+    finally:
+        for session in (*sessions, publisher):
+            session.transport.abort()
+    wanted = DELIVERIES_PER_S / load.fanout * seconds
+    late = load.kind == "paced" and published < LATE * wanted
+    figures = {NS: used / (published * load.fanout), P50: statistics.median(times) / 1e3 if times else 0.0}
+    return Sample(figures, f"only {published} of {wanted:.0f} messages were published in time" if late else "")
+
+
+class _Publisher:
+    """Publishes on one session, without waiting for answers."""
+
+    def __init__(self, session: Session, encoding: Encoding, channel: str, size: int) -> None:
+        self._session, self._encoding, self._channel, self._size = session, encoding, channel, size
+        self.count = 0
+
+    def one(self) -> None:
+        """One more message."""
+        self.count += 1
+        data = payload(self._size)
+        self._session.transport.write(publish(self._encoding, 10 + self.count, self._channel, data))
+
+
+async def _window(reader: Session, send: _Publisher) -> None:
+    """Fill the window, and wait for more room in it."""
+    while send.count - reader.deliveries < WINDOW:
+        send.one()
+    reader.heard.clear()
+    async with asyncio.timeout(DRAIN_S):
+        await reader.heard.wait()
+
+
+async def _paced(send: _Publisher, began: float, seconds: float, rate: float) -> None:
+    """Publish at this rate, each message at its time."""
+    first = send.count
+    while (at := began + (send.count - first) / rate) < began + seconds:
+        if (left := at - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        if time.monotonic() > began + 2 * seconds:
+            return
+        send.one()
+
+
+async def _delivered(server: Server, sessions: list[Session], count: int) -> None:
+    """Return once every session has all of them. Raises `ChildFailedError` if some are missing."""
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            for session in sessions:
+                while session.deliveries < count and not session.closed:
+                    session.heard.clear()
+                    await session.heard.wait()
+    except TimeoutError:
+        pass
+    missing = sum(count - session.deliveries for session in sessions)
+    if missing:
+        raise ChildFailedError(f"{server.name}: {missing} deliveries are missing, or came twice")
+
+
+async def _idle(server: Server, count: int) -> Sample:
+    """Memory that sessions in one room add to the first quarter of them, whose tables have grown already."""
+    channel, base = f"bench{next(_channels)}", count // 4
+    sessions = await opened(server.port, "json", channel, base)
+    before = server.rss_bytes()
+    try:
+        sessions += await opened(server.port, "json", channel, count - base)
+        return Sample({BYTES: max(0, server.rss_bytes() - before) / (count - base)})
+    finally:
+        for session in sessions:
+            session.transport.abort()
+
+
+def _cases(results: Results, quick: bool) -> Iterator[Case]:
+    """Each load of the edge beside that of Centrifugo, if it was there."""
+    for entry in results.samples:
+        load, _, name = entry.rpartition(", ")
+        if name != "muster":
+            continue
+        peer = f"{load}, {edge_servers.CENTRIFUGO}"
+        for figure in results.figures(entry):
+            series, goal = results.series(entry, figure), GOALS.get((load.partition(" ")[0], figure))
+            if figure == BYTES:
+                yield Case.limit(f"{load}: {figure}", series, MEMORY, quick=quick)
+            if peer in results.samples:
+                title = f"{load}: {figure}, over {edge_servers.CENTRIFUGO}"
+                yield Case.compared(title, series, results.series(peer, figure), goal, quick=quick)
+            elif figure != BYTES:
+                yield Case.plain(f"{load}: {figure}", series)
