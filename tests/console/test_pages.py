@@ -308,6 +308,11 @@ def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     assert site.api("GET", "topics/orders/messages/order-7")["state"] == "cancelled"
     visitor.act("Change the topic", timeout_s="7")
     assert site.api("GET", "topics/orders")["timeout_s"] == 7
+    visitor.act("Pause orders")
+    assert site.api("GET", "topics/orders")["paused"]
+    expect(visitor.page.get_by_text("This topic is paused")).to_be_visible()
+    visitor.act("Resume orders")
+    assert not site.api("GET", "topics/orders")["paused"]
     visitor.go("messages/lost")
     visitor.act("Send a message", data="nobody", in_s="0", id="letter-1")
     until(lambda: site.api("GET", "topics/lost/messages/letter-1")["state"] == "dead")
