@@ -168,6 +168,7 @@ def enter(site: Site, chromium: Browser) -> Iterator[Callable[..., Visitor]]:
 def picture(visitor: Visitor, name: str) -> None:
     """Keep a picture of the page for docs, if that is wanted."""
     if PICTURES:
+        visitor.page.evaluate("scrollTo(0, 0)")
         visitor.page.screenshot(path=Path(PICTURES) / f"console-{name}.png")
 
 
