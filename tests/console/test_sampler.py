@@ -42,15 +42,13 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
         self.processes = [process(number) for number in range(1, nodes + 1)]
         self.turn = 0
-        monkeypatch.setattr(sampler, "read_all", self._read)
+        monkeypatch.setattr(sampler, "read_all", self.read)
 
-    def _read(self, processes: Any) -> dict[int, Reading]:
+    def read(self, processes: Any) -> dict[int, Reading]:
         self.turn += 1
-        links = [
-            {"node": other, "role": "gateway", "rtt_us": 900, "loss": 0.0, "availability": 1.0, "failures": 0}
-            | {"lasts_s": 5.0, "observed_s": 5.0, "ejected": None}
-            for other in (1, 2, 3)
-        ]
+        link: dict[str, Any] = {"role": "gateway", "rtt_us": 900, "loss": 0.0, "availability": 1.0, "failures": 0}
+        link |= {"lasts_s": 5.0, "observed_s": 5.0, "ejected": None}
+        links = [{"node": other, **link} for other in (1, 2, 3)]
         status = {"state": "ready", "version": "0.2.0", "links": links, "links_lost": []}
         values = {CPU: float(self.turn), BEGAN: 1.0, **{f"muster_figure_{number}": 1.0 for number in range(300)}}
         return {each.node: Reading(float(self.turn), "ready", values, status=status) for each in processes}
@@ -62,12 +60,12 @@ class Cluster:
         )
 
 
-async def read(of: Sampler, times: int = 2) -> None:
+async def read(of: Sampler, cluster: Cluster, times: int = 2) -> None:
     """Read a few times."""
-    record = await of._look()
+    record = await cluster.look()
     before: Any = {}
     for _ in range(times):
-        now = sampler.read_all(record.processes)
+        now = cluster.read(record.processes)
         of._take(record, before, now)
         before = now
 
@@ -75,7 +73,7 @@ async def read(of: Sampler, times: int = 2) -> None:
 async def test_no_answer_about_a_large_cluster_is_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, NODES)
     served.entry.sampler._look = cluster.look
-    await read(served.entry.sampler)
+    await read(served.entry.sampler, cluster)
     mine = await served.logged_in()
     name = cluster.processes[7].name
     for path in ("overview", "history", "nodes?limit=200", "topology", f"nodes/{name}"):
@@ -94,7 +92,7 @@ async def test_a_registry_that_is_away_leaves_what_was_known(served: Served, mon
     cluster = Cluster(monkeypatch, 3)
     of = served.entry.sampler
     of._look = cluster.look
-    await read(of)
+    await read(of, cluster)
     of._failed("the registry does not answer")
     overview = of.overview()
     assert overview is not None
@@ -106,7 +104,7 @@ async def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch, served: S
     of = Sampler(cluster.look, 0.5, Links(), served.entry.base.log)
     now = time.time()
     monkeypatch.setattr("muster_server.control.terminal.activity.time.time", lambda: now + 3.0 * cluster.turn)
-    await read(of, POINTS_MAX + 10)
+    await read(of, cluster, POINTS_MAX + 10)
     assert len(of.history) == POINTS_MAX
     assert len(json.dumps([point.at for point in of.history])) < ANSWER_MAX
 
