@@ -27,11 +27,12 @@ from muster_server.plane import systems
 from muster_server.plane.kinds import kinds, system_of
 
 HISTORY_S: Final = 3_600
-POINTS_MAX: Final = 7_200
+POINTS_MAX: Final = 1_440
+"""Limit of stored points, about 90 bytes each in an answer: one in 2.5 s."""
 SHARE: Final = 10
 """Readings take at most one tenth of the time: a large cluster is read more rarely."""
 ALARMS_MAX: Final = 100
-LINKS_MAX: Final = 500
+LINKS_MAX: Final = 300
 """The worst links that a page gets, of all."""
 NAMED_MAX: Final = 3
 
@@ -168,7 +169,8 @@ class Sampler:
             probe_p50_ms=p50_ms,
             probe_p99_ms=p99_ms,
         )
-        if before:  # rates need two readings
+        last = self.history[-1].at if self.history else 0.0
+        if before and point.at - last >= HISTORY_S / POINTS_MAX:  # rates need two readings
             self.history.append(point)
         alarms = [each for each in running.judged(record, __version__, now) if each.level != "ok"]
         overview = Overview(

@@ -221,8 +221,10 @@ class Center:
         """Choose the workers of each topic again; those that stay keep it."""
         there = frozenset(self._sessions)
         for topic in self._topics.all():
-            if topic.is_leased:
+            if topic.is_leased or topic.paused:
                 self._unassign(topic.number)
+                if topic.paused:
+                    self.leases.pause(topic.number)
                 continue
             kept = self._assigned.get(topic.number, frozenset()) & there
             wanted = len(there) if not topic.workers else min(topic.workers, len(there))
@@ -241,7 +243,7 @@ class Center:
         self._soon()
 
     def _unassign(self, topic: int) -> None:
-        """No worker fires its messages: programs lease them."""
+        """No worker fires its messages: programs lease them, or the topic is paused."""
         for each in self._assigned.pop(topic, ()):
             session = self._sessions.get(each)
             if session is not None:  # its credits of other topics are given anew

@@ -57,7 +57,8 @@ class _Bucket:
 class _Waiting:
     """A request that waits for messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: int) -> None:
+        self.topic = topic
         self.fires: list[Fire] = []
         self.there = asyncio.Event()
 
@@ -89,6 +90,9 @@ class Leases:
         """Up to `most` due messages, claimed for `lease_s`; none where none is due within `wait_s`. Raises `Busy`."""
         if len(self._waiting) >= WAITING_MAX:
             raise Busy
+        if topic.paused:
+            await asyncio.sleep(max(wait_s, LOOK_S))
+            return []
         until = self._monotonic() + max(wait_s, LOOK_S)
         bucket = self._bucket(topic)
         while bucket is not None and not (allowed := bucket.take(most, self._monotonic())):
@@ -108,8 +112,14 @@ class Leases:
         self.leased += len(fires)
         return fires
 
+    def pause(self, topic: int) -> None:
+        """End the requests that wait for a topic: it gives no message."""
+        for waiting in self._waiting.values():
+            if waiting.topic == topic:
+                waiting.there.set()
+
     async def _fires(self, topic: Topic, most: int, wait_s: float, lease_s: float) -> list[Fire]:
-        worker, waiting = next(self._numbers), _Waiting()
+        worker, waiting = next(self._numbers), _Waiting(topic.number)
         self._waiting[worker] = waiting
         try:
             self._serve(topic.number, worker, int(lease_s * 1_000), topic.attempts_max, most)

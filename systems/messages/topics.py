@@ -91,6 +91,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Longest pause that its targets may request by `Retry-After`, in seconds."""
     rate: Rate = 0.0
     """Messages that may be leased in a second; 0: as many as programs take."""
+    paused: bool = False
+    """True: its messages wait, also when they are due, until it is resumed."""
 
     @property
     def is_leased(self) -> bool:
@@ -149,6 +151,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     allowed: Allowed | None = None
     retry_after_max_s: PauseS | None = None
     rate: Rate | None = None
+    paused: bool | None = None
 
 
 class Topics:
@@ -324,7 +327,17 @@ class TopicsFile(Topics):
         if topic is None:
             raise TopicError("not_found", f"no topic {name!r:.80}")
         self._check(topic.callback if change.callback is None else change.callback, change.secret or "")
-        plain = ("callback", "workers", "policy", "retries_ms", "jitter", "timeout_s", "retry_after_max_s", "rate")
+        plain = (
+            "callback",
+            "workers",
+            "policy",
+            "retries_ms",
+            "jitter",
+            "timeout_s",
+            "retry_after_max_s",
+            "rate",
+            "paused",
+        )
         given = {name: value for name in plain if (value := getattr(change, name)) is not None}
         if change.allowed is not None:
             given["allowed"] = _networks(change.allowed)

@@ -46,7 +46,8 @@ class Served:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         self.keys_file = folder / "http-keys.json"
-        made = ConsoleOptions(**{"users": USERS, "sample_s": 0.5} | options)
+        given: dict[str, Any] = {"users": USERS, "sample_s": 0.5} | options
+        made = ConsoleOptions(**given)
         http = HttpSettings(options=HttpOptions(docs=False), keys_file=str(self.keys_file), folder=str(folder))
         self.settings = ConsoleSettings(options=made, http=http, links=to_builtins(Links()))
         serving = Serving(

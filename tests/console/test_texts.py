@@ -14,7 +14,7 @@ VALUES = re.compile(r"\{\w+\}")
 
 def texts() -> set[str]:
     """The English texts of all pages, which are the keys of the catalogues."""
-    found = set(ROLES)
+    found: set[str] = set(ROLES)
     for file in sources():
         code = file.read_text()
         found |= {each.replace('\\"', '"') for each in re.findall(r'\bt\("((?:[^"\\]|\\.)*)"', code)}

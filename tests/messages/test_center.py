@@ -17,7 +17,7 @@ from muster_server.systems.messages.answers import Answers
 from muster_server.systems.messages.center import Center, Session
 from muster_server.systems.messages.schedule import EmbeddedSchedule, NewMessage, Reply
 from muster_server.systems.messages.shapes import Fire, Result
-from muster_server.systems.messages.topics import NewTopic, TopicsFile
+from muster_server.systems.messages.topics import NewTopic, TopicChange, TopicsFile
 from tests.waiting import PATIENT_S, until
 
 HELD_MAX = 10
@@ -297,3 +297,20 @@ async def test_a_store_that_fails_tells_all_that_wait(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="closed"):
         await asking
     assert schedule.failed.is_set()
+
+
+async def test_a_paused_topic_fires_nothing_until_it_is_resumed(world: World) -> None:
+    topic = world.topic()
+    session = world.worker(1)
+    world.topics.change("orders", TopicChange(paused=True), now_ms())
+    world.center.topics_changed()
+    await world.send(topic, 3)
+    other = world.topics.create(NewTopic(name="other", callback="https://shop.example/hook")).number
+    world.center.topics_changed()
+    await world.send(other, 2)
+    await until(lambda: len(sent(session)) == 2)
+    assert {fire.topic for fire in taken(session)} == {other}
+    world.topics.change("orders", TopicChange(paused=False), now_ms())
+    world.center.topics_changed()
+    await until(lambda: len(sent(session)) == 3)
+    assert {fire.topic for fire in taken(session)} == {topic}

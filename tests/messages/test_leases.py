@@ -272,3 +272,17 @@ async def test_requests_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, w
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert leases.waiting == 0
+
+
+async def test_a_paused_topic_leases_nothing_and_ends_the_wait_of_programs(world: Pulled) -> None:
+    topic = world.pull()
+    waiting = asyncio.create_task(world.lease(topic.number, 5, PATIENT_S, 60))
+    await until(lambda: world.center.leases.waiting)
+    world.topics.change("mail", TopicChange(paused=True), now_ms())
+    world.center.topics_changed()
+    assert await waiting == []
+    await world.tasks(topic, 3)
+    assert await world.lease(topic.number, 5, 0.1, 60) == []
+    world.topics.change("mail", TopicChange(paused=False), now_ms())
+    world.center.topics_changed()
+    assert len(await world.lease(topic.number, 5, PATIENT_S, 60)) == 3

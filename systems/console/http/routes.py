@@ -31,6 +31,8 @@ from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 
 LIMIT: Final = 50
+NODES_DRAWN: Final = 300
+"""Limit of nodes in the picture; its answer stays below 256 KiB."""
 Entry = NamedDependency[ConsoleEntry]
 Search = Annotated[str, QueryParameter(max_length=200, description="Text that a row contains")]
 Offset = Annotated[int, QueryParameter(ge=0, le=1 << 32)]
@@ -161,7 +163,9 @@ async def node(entry: Entry, caller: NamedDependency[Caller], name: FromPath[str
 async def topology(entry: Entry, caller: NamedDependency[Caller]) -> Response[bytes]:
     """The nodes by role, and the worst links between them."""
     seen = _seen(entry)
-    rows = sorted(seen.rows, key=lambda row: (kinds()[row.role].row if row.role in kinds() else 99, row.name))[:500]
+    rows = sorted(seen.rows, key=lambda row: (kinds()[row.role].row if row.role in kinds() else 99, row.name))[
+        :NODES_DRAWN
+    ]
     names = {row.name for row in rows}
     links = [line for line in seen.links if line.sender in names and line.receiver in names][:LINKS_MAX]
     made = seen.record.pid != 0

@@ -190,6 +190,17 @@ def change_topic(
     return 0
 
 
+def pause(where: Target, name: str, paused: bool, as_json: bool) -> int:
+    """Pause a topic, or resume it. Raises `UserError`."""
+    topic = ask(where, lambda _, admin: admin.ask("topic-change", (name, TopicChange(paused=paused)), Topic))
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"name": topic.name, "paused": topic.paused})
+        else:
+            say(f"muster: topic {topic.name} {'is paused' if topic.paused else 'fires its messages'}")
+    return 0
+
+
 def _settings(
     callback: str | None,
     workers: int | None,
@@ -260,6 +271,7 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
     lines = [
         ("topic", topic.name),
         ("callback", topic.callback),
+        ("state", "paused" if topic.paused else "fires its messages"),
         ("secrets", f"{len(topic.secrets)}{overlap}"),
         ("workers", str(topic.workers or "all")),
         ("policy", topic.policy),

@@ -168,6 +168,24 @@ def topic_change(
     )
 
 
+@topic_app.command("pause", epilog="Example: muster topic pause orders")
+def topic_pause(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Let a topic's messages wait, also when they are due. Callbacks that run end as they would."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import pause
+
+    return pause(Target(config, registry), name, True, json)
+
+
+@topic_app.command("resume", epilog="Example: muster topic resume orders")
+def topic_resume(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Fire a paused topic's messages again, first those that are overdue."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import pause
+
+    return pause(Target(config, registry), name, False, json)
+
+
 @topic_app.command("show", epilog="Example: muster topic show orders")
 def topic_show(name: TopicName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Show a topic's settings, its backlog, and the targets that get nothing now, with the reason."""

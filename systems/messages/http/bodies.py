@@ -275,6 +275,7 @@ class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry_after_max_s: float
     rate: float
+    paused: bool
     allowed: tuple[str, ...]
     pending: int
     dead: int
@@ -297,6 +298,7 @@ class TopicChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retries_ms: tuple[int, ...]
     timeout_s: float
     retry_after_max_s: float
+    paused: bool = False
 
 
 class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,6 +310,7 @@ class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     retries_ms: tuple[int, ...]
     timeout_s: float
+    paused: bool
 
 
 _POST: Final = msgspec.json.Decoder(Post)
@@ -510,6 +513,7 @@ def changed(found: Topic, asked: TopicChange) -> TopicChanged:
         retries_ms=found.retries_ms,
         timeout_s=found.timeout_s,
         retry_after_max_s=found.retry_after_max_s,
+        paused=found.paused,
     )
 
 
@@ -527,6 +531,7 @@ def topic_whole(state: TopicState) -> TopicWhole:
         timeout_s=found.timeout_s,
         retry_after_max_s=found.retry_after_max_s,
         rate=found.rate,
+        paused=found.paused,
         allowed=found.allowed,
         pending=state.pending,
         dead=state.dead,
@@ -545,4 +550,5 @@ def topic(found: Topic) -> TopicShown:
         policy=found.policy,
         retries_ms=found.retries_ms,
         timeout_s=found.timeout_s,
+        paused=found.paused,
     )

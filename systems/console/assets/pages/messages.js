@@ -18,7 +18,7 @@ function Topics() {
     return { rows: all.slice(offset, offset + limit), total: all.length };
   };
   const columns = [
-    { key: "name", title: t("topic"), show: (row) => html`<a href=${link(row.name)}><${Own} text=${row.name} /></a>` },
+    { key: "name", title: t("topic"), show: (row) => html`<a href=${link(row.name)}><${Own} text=${row.name} /></a> ${row.paused ? html`<${Badge} level="warn" text=${t("paused")} />` : null}` },
     { key: "callback", title: t("target"), show: (row) => html`<${Own} text=${row.callback} />` },
     { key: "workers", title: t("workers"), number: true },
     { key: "policy", title: t("policy") },
@@ -44,14 +44,18 @@ function Topic({ name }) {
   const change = async ({ callback, workers, policy, timeout_s }) => {
     await ask("PATCH", path, { ...(callback === value.callback ? {} : { callback }), workers: Number(workers), policy, timeout_s: Number(timeout_s) });
   };
+  const pause = async () => { await ask("PATCH", path, { paused: !value.paused }); };
   const tiles = value ? [[t("waiting"), count(value.pending)], [t("overdue"), count(value.overdue)], [t("dead letters"), count(value.dead)], [t("workers"), count(value.workers)], [t("policy"), value.policy], [t("timeout"), `${value.timeout_s} s`]] : [];
   return html`<h1><a href="#/messages">${t("Messages")}</a>: <${Own} text=${name} /></h1><${Failed} error=${error} />
     ${value ? html`<div class="tiles">${tiles.map(([title, text]) => html`<div class="tile"><span>${title}</span><b>${text}</b></div>`)}</div>
       <section><p>${t("Target")}: <span class="mono"><${Own} text=${value.callback} /></span></p>
+        ${value.paused ? html`<div class="notice warn">${t("This topic is paused: its messages wait.")}</div>` : null}
         ${value.held.length ? html`<div class="notice warn">${value.held.map((each) => html`<p><${Own} text=${`${each.url}: ${each.why}`} />, ${time(each.until)}</p>`)}</div>` : null}
         <div class="row">
         <${Action} title=${t("Send a message")} strong run=${send} done=${changed} fields=${[{ name: "data", label: t("Content"), type: "textarea", required: true }, { name: "in_s", label: t("Due in, in seconds"), value: "60", type: "number" }, { name: "id", label: t("Id; empty: a new one"), autocomplete: "off" }]} />
         <${Action} title=${t("Change the topic")} run=${change} done=${changed} fields=${[{ name: "callback", label: t("Target"), value: value.callback }, { name: "workers", label: t("Workers"), value: value.workers, type: "number" }, { name: "policy", label: t("Policy"), value: value.policy }, { name: "timeout_s", label: t("Timeout, in seconds"), value: value.timeout_s, type: "number" }]} />
+        <${Action} title=${value.paused ? t("Resume {name}", { name }) : t("Pause {name}", { name })} label=${value.paused ? t("Resume") : t("Pause")} run=${pause} done=${changed}
+          about=${value.paused ? t("Its messages are fired again, first those that are overdue.") : t("Its messages wait, also when they are due. Callbacks that run end as they would.")} />
         <button type="button" onClick=${changed}>${t("Reload")}</button></div><${Command} words=${`muster topic show ${name}`} /></section>` : null}
     <${Stats} path=${path} name=${name} round=${round} />
     <${One} path=${path} changed=${changed} />
