@@ -206,6 +206,7 @@ impl Edge {
         counters.recovered += u64::from(recovering && recovered);
         counters.unrecovered += u64::from(recovering && !recovered);
         let head = room.ring.next();
+        let lost = (recovering && !recovered).then_some(place);
         let place = if recovered || !recovering { place } else { head };
         let told = position(room, &self.arena, place);
         let (stream, position) = told.unwrap_or_default();
@@ -253,6 +254,12 @@ impl Edge {
             false => session.joined(now, ticket, &result),
         };
         drop(publications);
+        if let Some(from) = lost {
+            self.note_missed(slot, at, from, gaps);
+        }
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
         if joined {
             conn.subs.retain(|sub| sub.room != at);
             conn.subs.push(Sub {

@@ -284,6 +284,8 @@ impl Streams for Edge {
             pending: Vec::new(),
             ticketed: Vec::new(),
             receipts: Default::default(),
+            sendings: Vec::new(),
+            missed: Default::default(),
             open: false,
             over: false,
             queued: false,
