@@ -51,7 +51,9 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         version=f"muster {__version__}",
     )
     anonymous = [word for word in options.anonymous_rights.split(",") if word]
-    authenticator = EdgeAuthenticator(shared_token(spec.token_file), trust_of(spec), settings.default_rights, anonymous)
+    authenticator = EdgeAuthenticator(
+        shared_token(spec.token_file), trust_of(spec), settings.default_rights, anonymous, settings.sends
+    )
     texts = Texts()
 
     def authenticate_room(question: int, credential: bytes, room: str) -> None:

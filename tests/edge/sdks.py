@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -68,17 +69,42 @@ def command(sdk: str) -> tuple[list[str], dict[str, str]]:
             return [str(SDKS / "go" / "cases")], {}
 
 
-def run(sdk: str, url: str, encoding: str, token: str, small: str) -> Mapping[str, str | None]:
-    """Runs all cases. Returns each one's error."""
+@dataclass(frozen=True)
+class Given:
+    """What cases are told of a server."""
+
+    token: str = "someone"
+    other: str = "another"
+    """A token of another user."""
+    reader: str = "reader"
+    """A token of a third user, with the right to read alone."""
+    wrong: str = "wrong"
+    expired: str = "expired"
+    small: str = "smallhistory"
+    """A namespace that keeps fewer than 300 messages."""
+
+
+def names(sdk: str) -> set[str]:
+    """All cases of a program."""
+    return set(json.loads(_output(sdk, ["names", "json", json.dumps(asdict(Given()))])))
+
+
+def run(sdk: str, url: str, encoding: str, given: Given, cases: Sequence[str]) -> dict[str, str | None]:
+    """Runs these cases. Returns each one's error."""
+    said = _output(sdk, [url, encoding, json.dumps(asdict(given)), *cases])
+    lines = [json.loads(line) for line in said.splitlines()]
+    return {line["case"]: line.get("error") for line in lines}
+
+
+def _output(sdk: str, arguments: Sequence[str]) -> str:
     words, environment = command(sdk)
     done = subprocess.run(
-        [*words, url, encoding, token, small],
+        [*words, *arguments],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, **environment},
     )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
-    assert lines, done.stderr
-    return {line["case"]: line.get("error") for line in lines}
+    assert done.stdout, done.stderr
+    return done.stdout
