@@ -45,7 +45,7 @@ OF_ROLE: Final = {
         "is_told_of_each_right_that_it_lacks",
         "tells_members_a_command_and_hears_how_many_have_it",
     ),
-    "python": ("sends_to_all_tabs_of_a_user_and_hears_of_each",),
+    "python": ("sends_to_a_user_that_is_not_there",),
     "go": ("sends_to_all_tabs_of_a_user_and_hears_of_each",),
 }
 """Cases of what the hub in memory has not: rights, devices, commands and calls."""
