@@ -48,6 +48,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         commands=(options.command_rate, options.command_burst),
         stall_ms=options.stall_ms,
         drain_ms=int(options.drain_s * 1_000),
+        write_interval_ms=options.write_interval_ms,
         version=f"muster {__version__}",
     )
     anonymous = [word for word in options.anonymous_rights.split(",") if word]

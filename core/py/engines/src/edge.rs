@@ -210,7 +210,7 @@ impl EdgeEngine {
         membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
         origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
         user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
-        drain_ms = 10_000, version = ""))]
+        drain_ms = 10_000, write_interval_ms = 0, version = ""))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -245,6 +245,7 @@ impl EdgeEngine {
         commands: (u32, u32),
         stall_ms: u64,
         drain_ms: u64,
+        write_interval_ms: u64,
         version: &str,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
@@ -289,6 +290,7 @@ impl EdgeEngine {
         tcp.listen(listener(&bind)?)?;
         let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
         let mut machine = Edge::edge(config, seed, Box::new(KernelEntropy));
+        machine.set_write_interval(write_interval_ms * 1_000);
         if let Some(options) = presence {
             machine.take_in(online::two_doors(me, options)?);
         }

@@ -483,3 +483,46 @@ fn positions_and_missed_ranges_are_told_to_a_client_that_asks() {
         "nothing carries letters here"
     );
 }
+
+#[test]
+fn a_client_that_takes_deltas_gets_the_first_message_whole_and_then_what_differs() {
+    let mut world = World::new(42);
+    let (web, plain) = (world.connected("all"), world.connected("all"));
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final","delta":"fossil""#);
+    assert_eq!(reply["subscribe"]["delta"], true, "{reply}");
+    world.subscribe(plain, 2, r#""channel":"sports:final""#);
+    let text = |goals: u32| {
+        let names = (0..20).map(|n| format!("\"player {n}\""));
+        format!(
+            "{{\"goals\":{goals},\"players\":[{}]}}",
+            names.collect::<Vec<_>>().join(",")
+        )
+    };
+    for goals in 1..4 {
+        world.publish("sports:final", text(goals).as_bytes());
+        assert_eq!(world.publication(plain)["data"]["goals"], goals);
+        let told = world.publication(web);
+        let data = told["data"].as_str().expect("a string").to_owned();
+        match goals {
+            1 => assert_eq!((told["delta"].is_null(), data), (true, text(1))),
+            _ => assert!(told["delta"] == true && data.len() < 60, "{told}"),
+        }
+    }
+}
+
+#[test]
+fn with_a_write_interval_messages_of_the_meantime_leave_together() {
+    let mut world = World::new(43);
+    world.edge.set_write_interval(200 * MS);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    for number in 0..10 {
+        world.publish("sports:final", number.to_string().as_bytes());
+        world.pass(5 * MS);
+    }
+    world.pass(400 * MS);
+    let offsets: Vec<_> = (0..10).map(|_| world.publication(web)["offset"].clone()).collect();
+    assert_eq!(offsets, (1..11).map(|n| json!(n)).collect::<Vec<_>>());
+    let built = world.edge.edge_counters().1.frames_built;
+    assert!(built <= 3, "{built} frames for ten messages");
+}

@@ -233,6 +233,27 @@ const cases = {
     assert.ok(gaps[0].last >= 2 && gaps[0].last <= 301)
     assert.deepEqual((await call(client, 'muster.gaps', { room })).gaps, [])
   },
+  async takes_a_message_as_the_difference_to_the_one_before(room) {
+    const [client, plain] = [connect(), connect()]
+    const [subscription, seen] = await joined(client, room, { delta: 'fossil', recoverable: true, positioned: true })
+    const [, whole] = await joined(plain, room)
+    const text = n => ({ n, rows: Array.from({ length: 40 }, (_, at) => ({ at, name: `é${at}` })) })
+    for (let n = 1; n <= 5; n++) await plain.publish(room, pack(text(n)))
+    await seen.until(() => seen.data().length === 5)
+    client.disconnect()
+    await plain.publish(room, pack(text(6)))
+    client.connect()
+    await seen.until(() => seen.data().length === 6)
+    await plain.publish(room, pack(text(7)))
+    await plain.publish(room, pack(text(8)))
+    await seen.until(() => seen.data().length === 8)
+    assert.deepEqual(seen.data(), Array.from({ length: 8 }, (_, at) => text(at + 1)))
+    await whole.until(() => whole.data().length === 8)
+    assert.deepEqual(whole.data(), seen.data())
+    const { numDeltaPayloads, numFullPayloads, bytesReceived, bytesDecoded } = subscription.deltaStats()
+    assert.deepEqual([numDeltaPayloads, numFullPayloads], [5, 3])
+    assert.ok(bytesReceived < bytesDecoded / 2)
+  },
   async is_told_of_each_right_that_it_lacks(room) {
     const client = connect({ token: reader })
     await joined(client, room)

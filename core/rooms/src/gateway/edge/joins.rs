@@ -9,7 +9,7 @@ use muster_transport::Micros;
 
 use super::frames::{stands, Stands, Whole};
 use super::publishing::failure;
-use super::{positions, Edge, Pending, PendingKind, Sub};
+use super::{positions, Deltas, Edge, Pending, PendingKind, Sub};
 use crate::gateway::members::Members;
 use crate::gateway::room::Room;
 use crate::planted::{self, Bug};
@@ -216,7 +216,16 @@ impl Edge {
             (0, 0)
         };
         let (found, next) = messages(room, &self.arena, place, stream, bounds);
-        let publications: Vec<_> = found.iter().map(|message| message.publication(stream)).collect();
+        let encoding = self.sessions.conn(slot).and_then(|conn| conn.connection.encoding());
+        let texts: Vec<_> = found
+            .iter()
+            .map(|message| message.held(encoding.filter(|_| join.delta)))
+            .collect();
+        let publications: Vec<_> = found
+            .iter()
+            .zip(&texts)
+            .map(|(message, text)| message.publication_as(stream, text.as_deref()))
+            .collect();
         let refused = recovering && !recovered && join.reject_unrecovered;
         let ticketed = self.sessions.live(slot).and_then(|conn| {
             let of_room =
@@ -234,6 +243,7 @@ impl Edge {
             publications: &publications,
             recovered,
             was_recovering: recovering,
+            delta: join.delta,
             id: if join.compaction { i64::from(at) + 1 } else { 0 },
             ..SubscribeResult::default()
         };
@@ -268,6 +278,7 @@ impl Edge {
                 stream,
                 compact: join.compaction,
                 bare: !join.channel.contains(':'),
+                deltas: if join.delta { Deltas::First } else { Deltas::No },
             });
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.cursor = next.max(place);

@@ -127,6 +127,25 @@ struct Sub {
     stream: u8,
     compact: bool,
     bare: bool,
+    deltas: Deltas,
+}
+
+/// Whether a client takes a message as the difference to the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Deltas {
+    No,
+    /// Its next message comes whole.
+    First,
+    Next,
+}
+
+impl Deltas {
+    fn behind_a_message(self) -> Deltas {
+        match self {
+            Deltas::No => Deltas::No,
+            Deltas::First | Deltas::Next => Deltas::Next,
+        }
+    }
 }
 
 /// A question of a client that waits for its room.
@@ -252,6 +271,9 @@ pub struct EdgeSessions {
     /// When full sockets are looked at.
     stalls_at: Option<Micros>,
     stall: Micros,
+    /// Messages of rooms leave this long after each other, those of the meantime together; and when they leave next.
+    write_interval: Micros,
+    write_at: Micros,
     answers: VecDeque<(u32, Answer)>,
     gone: Vec<Gone<Client>>,
     questions: HashMap<u64, (u64, Asked), KeyedState>,
@@ -562,5 +584,6 @@ fn form(conn: &Conn, sub: &Sub) -> Option<frames::Form> {
         stream: sub.stream,
         compact: sub.compact,
         bare: sub.bare,
+        deltas: sub.deltas,
     })
 }
