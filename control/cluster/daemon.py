@@ -43,7 +43,10 @@ from muster_server.plane.spec import Registration, Spec, SpecError, secret
 from muster_server.plane.trust import shared_token, trust_of
 
 END_S: Final = 15.0
-"""Seconds after which a draining node is killed; longer than everything that a drain waits for."""
+"""Seconds after which a draining node is killed, beyond the drain that its configuration asks for if that is longer than
+`DRAIN_S`."""
+DRAIN_S: Final = 11.0
+"""Seconds of a drain that fit into `END_S`: the defaults of all roles."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """The running role, which reports its state to its owner."""
 OTHERS: Final = ("up.", "admin.host", "links.", "systems.")
@@ -227,7 +230,8 @@ def _hosted(
     companion = node.companion_of(made)
     live = Live(log, config.log.level, made)
     again = reread(config, made.role, read, made)
-    return Hosted(live, again, lambda owner: node.serve_enrolled(made, log, owner, companion, ports, others))
+    drain_s = made.drain_ms / 1_000
+    return Hosted(live, again, lambda owner: node.serve_enrolled(made, log, owner, companion, ports, others), drain_s)
 
 
 def _begin(config: Config) -> structlog.typing.FilteringBoundLogger:
@@ -252,8 +256,8 @@ def _taken(place: Folder) -> UserError:
 class Hosted:
     """One node of the process; as its owner, it decides the node's end."""
 
-    def __init__(self, live: Live, again: Again, work: Work) -> None:
-        self.live, self.state = live, "starting"
+    def __init__(self, live: Live, again: Again, work: Work, drain_s: float = 0.0) -> None:
+        self.live, self.state, self.drain_s = live, "starting", drain_s
         self.error = ""
         """The reason why the node waits."""
         self.told: Callable[[Hosted], None] = lambda hosted: None
@@ -347,13 +351,14 @@ class Daemon:
         if self._ending:
             return
         self._ending = True
-        asyncio.get_running_loop().call_later(END_S, self._give_up)
+        longest = max(hosted.drain_s for hosted in self._nodes)
+        asyncio.get_running_loop().call_later(END_S + max(0.0, longest - DRAIN_S), self._give_up)
         self._notify.status("draining", "STOPPING=1")
         for hosted in self._nodes:
             hosted.end()
 
     def _give_up(self) -> None:
-        self._nodes[0].live.log.error("did not end in time", seconds=END_S)
+        self._nodes[0].live.log.error("did not end in time")
         os._exit(FAILURE)
 
     def _reload(self) -> None:

@@ -20,11 +20,12 @@ from muster_server.control.host import files
 from muster_server.control.registry.places import MAIN, Snapshot
 from muster_server.plane.kind import Around
 from muster_server.plane.kinds import kind
-from muster_server.plane.options import MachineOptions
+from muster_server.plane.options import MachineOptions, Section
 from muster_server.plane.spec import AdminAccess, Fault, Registration, Spec, SpecError, secret
 from muster_server.plane.trust import URLS, revoked, shared_token, signing_secrets
 
 DRAIN_MS: Final = 1_000
+"""Limit of a drain beyond the time that a role's own `drain_s` gives it."""
 SECRETS: Final = ("password_file", "users_file", "tls_key_file", "token_file")
 """Suffixes of keys of any section that name files with secrets."""
 FORM: Final = b"-"
@@ -84,10 +85,16 @@ def spec(
         payload_bytes=sockets.payload_bytes if sockets else 0,
         faults=faults,
         seed=config.faults.seed + own.node if config.faults.seed else secrets.randbits(63),
-        drain_ms=DRAIN_MS,
+        drain_ms=drain_ms(section),
         **live(config, place, own.role, own.partition, programs),
         log_format=config.log.format,
     )
+
+
+def drain_ms(options: Section) -> int:
+    """Limit of a drain: the options' `drain_s`, if they have the key, and time for the last answers."""
+    own_s: float = getattr(options, "drain_s", 0.0)
+    return DRAIN_MS + int(own_s * 1_000)
 
 
 def live(

@@ -217,6 +217,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         commands: tuple[int, int] = ...,  # of a connection, a second and at once
         stall_ms: int = 10000,  # a client whose socket takes nothing for this long is slow
         drain_ms: int = 10000,  # a drain sends clients away over this long
+        write_interval_ms: int = 0,  # messages of rooms leave together this long after each other
         version: str = "",  # of the server, as clients are told
     ) -> EdgeEngine: ...
     # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty

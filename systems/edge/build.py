@@ -48,10 +48,13 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         commands=(options.command_rate, options.command_burst),
         stall_ms=options.stall_ms,
         drain_ms=int(options.drain_s * 1_000),
+        write_interval_ms=options.write_interval_ms,
         version=f"muster {__version__}",
     )
     anonymous = [word for word in options.anonymous_rights.split(",") if word]
-    authenticator = EdgeAuthenticator(shared_token(spec.token_file), trust_of(spec), settings.default_rights, anonymous)
+    authenticator = EdgeAuthenticator(
+        shared_token(spec.token_file), trust_of(spec), settings.default_rights, anonymous, settings.sends
+    )
     texts = Texts()
 
     def authenticate_room(question: int, credential: bytes, room: str) -> None:

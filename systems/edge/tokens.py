@@ -16,6 +16,7 @@ from muster_server.plane.auth import (
     Admitted,
     Denied,
     Patterns,
+    Sends,
     TokenAuthenticator,
     token_number,
 )
@@ -34,10 +35,15 @@ class EdgeAuthenticator(TokenAuthenticator):
     expired: Denied = "expired"
 
     def __init__(
-        self, token: bytes, trust: Trust = NOTHING, defaults: Patterns = (), anonymous: Sequence[str] = ()
+        self,
+        token: bytes,
+        trust: Trust = NOTHING,
+        defaults: Patterns = (),
+        anonymous: Sequence[str] = (),
+        sends: Sends | None = None,
     ) -> None:
         """Raises `SpecError`."""
-        super().__init__(token, "read", trust, defaults)
+        super().__init__(token, "read", trust, defaults, sends)
         self._opens = list(_engines.RIGHTS)
         self._anonymous = _engines.Grant([("*", list(anonymous))]) if anonymous else None
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -70,18 +71,43 @@ def command(sdk: str) -> tuple[list[str], dict[str, str]]:
             return [str(SDKS / "go" / "cases")], {}
 
 
-def run(sdk: str, url: str, encoding: str, token: str, small: str) -> Mapping[str, str | None]:
-    """Runs all cases. Returns each one's error."""
+@dataclass(frozen=True)
+class Given:
+    """What cases are told of a server."""
+
+    token: str = "someone"
+    other: str = "another"
+    """A token of another user."""
+    reader: str = "reader"
+    """A token of a third user, with the right to read alone."""
+    wrong: str = "wrong"
+    expired: str = "expired"
+    small: str = "smallhistory"
+    """A namespace that keeps fewer than 300 messages."""
+
+
+def names(sdk: str) -> set[str]:
+    """All cases of a program."""
     words, environment = command(sdk)
-    return told([*words, url, encoding, token, small], environment)
+    return set(json.loads(_output([*words, "names", "json", json.dumps(asdict(Given()))], environment)))
 
 
-def told(words: Sequence[str], environment: Mapping[str, str]) -> Mapping[str, str | None]:
+def run(sdk: str, url: str, encoding: str, given: Given, cases: Sequence[str]) -> dict[str, str | None]:
+    """Runs these cases. Returns each one's error."""
+    words, environment = command(sdk)
+    return told([*words, url, encoding, json.dumps(asdict(given)), *cases], environment)
+
+
+def told(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
     """What a program tells of its cases: each one's error. `environment`: further variables."""
+    lines = [json.loads(line) for line in _output(words, environment).splitlines()]
+    return {line["case"]: line.get("error") for line in lines}
+
+
+def _output(words: Sequence[str], environment: Mapping[str, str]) -> str:
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=PATIENT_S
     )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
-    assert lines, done.stderr
-    return {line["case"]: line.get("error") for line in lines}
+    assert done.stdout, done.stderr
+    return done.stdout

@@ -1,58 +1,97 @@
-"""An unchanged client of one room in a process of its own (`programs/python/watch.py`), and what it has seen."""
+"""An unchanged SDK in a process of its own that watches rooms, and the judge of what it was told.
+
+Seen = acknowledged or announced, nothing twice, and few resubscriptions.
+"""
 
 import asyncio
 import contextlib
+import itertools
 import json
-import os
-import sys
-from collections.abc import AsyncIterator, Callable
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from tests.edge import sdks
-from tests.waiting import PATIENT_S
 
-PROGRAM: Final = sdks.PROGRAMS / "python" / "watch.py"
+LINE_MAX: Final = 1 << 20
 
 
 class Watcher:
-    """Its events in order."""
+    """What an SDK tells of its rooms."""
 
-    def __init__(self, output: asyncio.StreamReader) -> None:
-        self._output = output
-        self.events: list[dict[str, Any]] = []
+    def __init__(self) -> None:
+        self.events = defaultdict[str, list[dict[str, Any]]](list)
+        """By room; those of the connection have the room ""."""
+        self._changed = asyncio.Event()
 
-    def all(self, event: str) -> list[dict[str, Any]]:
-        """The events of a name."""
-        return [each for each in self.events if each["event"] == event]
+    def take(self, event: dict[str, Any]) -> None:
+        """One more event."""
+        self.events[event.get("room", "")].append(event)
+        self._changed.set()
 
-    @property
-    def data(self) -> list[Any]:
-        """The data of all publications."""
-        return [each["data"] for each in self.all("publication")]
+    def seen(self, room: str) -> list[int]:
+        """The data of a room's publications, in order."""
+        return [event["data"] for event in self.events[room] if event["event"] == "publication"]
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Read events until this holds."""
-        async with asyncio.timeout(PATIENT_S):
-            while not condition():
-                line = await self._output.readline()
-                assert line, f"the client ended after {self.events}"
-                self.events.append(json.loads(line))
+    def count(self, event: str) -> Counter[str]:
+        """How often each room had such an event."""
+        return Counter(each["room"] for events in self.events.values() for each in events if each["event"] == event)
+
+    async def until(self, condition: Any) -> None:
+        """Wait for events until this holds."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def faults(self, acknowledged: Mapping[str, Sequence[int]]) -> list[str]:
+        """What the SDK told wrong about messages that were acknowledged while it watched."""
+        found: list[str] = []
+        for room, numbers in acknowledged.items():
+            seen = self.seen(room)
+            found += [f"{room}: {n} came {count} times" for n, count in Counter(seen).items() if count > 1]
+            found += [f"{room}: {b} came behind {a}" for a, b in itertools.pairwise(seen) if b < a]
+            silent = self._silent(room)
+            missing = sorted(set(numbers) - set(seen))
+            found += [f"{room}: nothing said that {n} is missing" for n in missing if silent(n)]
+        return found
+
+    def _silent(self, room: str) -> Any:
+        """Whether no loss was announced between the numbers around one that is missing."""
+        announced: list[tuple[int, int]] = []
+        last, lost = -1, False
+        for event in self.events[room]:
+            if event["event"] == "publication":
+                if lost:
+                    announced.append((last, event["data"]))
+                last, lost = event["data"], False
+            elif event["event"] == "subscribed" and event["wasRecovering"] and not event["recovered"]:
+                lost = True
+        return lambda number: not any(first < number < behind for first, behind in announced)
 
 
 @contextlib.asynccontextmanager
-async def watching(url: str, token: str, room: str, authority: str = "") -> AsyncIterator[Watcher]:
-    """A client that is subscribed. `authority`: the file of certificates that it trusts."""
-    sdks.need("python")
-    environment = {**os.environ, "PYTHONPATH": str(sdks.SDKS / "python")}
-    if authority:
-        environment["SSL_CERT_FILE"] = authority
-    words = (sys.executable, str(PROGRAM), url, token, room)
-    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE, env=environment)
+async def watching(url: str, token: str, rooms: Sequence[str]) -> AsyncIterator[Watcher]:
+    """A watcher whose rooms are subscribed."""
+    program = sdks.SDKS / "js" / "watch.mjs"  # it finds its packages beside itself
+    shutil.copyfile(sdks.PROGRAMS / "js" / "watch.mjs", program)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        "node", str(program), url, token, *rooms, stdin=pipe, stdout=pipe, limit=LINE_MAX
+    )
     assert process.stdout is not None
+    assert process.stdin is not None
+    watcher, output = Watcher(), process.stdout
+
+    async def read() -> None:
+        async for line in output:
+            watcher.take(json.loads(line))
+
+    reading = asyncio.create_task(read())
     try:
-        watcher = Watcher(process.stdout)
-        await watcher.until(lambda: watcher.all("subscribed"))
+        await watcher.until(lambda: set(watcher.count("subscribed")) == set(rooms))
         yield watcher
     finally:
-        process.kill()
+        process.stdin.close()
         await process.wait()
+        await reading

@@ -2,9 +2,26 @@
 //!
 //! Owns: [`Frame`]. Must not know: receivers, WebSocket heads (each receiver's own).
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
-use crate::protocol::{Encoding, Publication, Push, Replies};
+use crate::fossil;
+use crate::protocol::{as_json, Encoding, Publication, Push, Replies};
+
+/// The tag of data that is no JSON, for a JSON client.
+const BASE64: [(&str, &str); 1] = [("encoding", "base64")];
+
+/// Data as a client that takes deltas holds it: bytes, or a text of JSON; and whether it is the message's own.
+pub fn held(encoding: Encoding, data: &[u8]) -> (Cow<'_, [u8]>, bool) {
+    match encoding {
+        Encoding::Protobuf => (data.into(), true),
+        Encoding::Json => {
+            let (text, is_json) = as_json(data);
+            (text.into(), is_json)
+        }
+    }
+}
 
 /// Joined messages of one encoding. A clone shares the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +49,33 @@ impl Frame {
             }
         }
         (count > 0).then(|| (Frame::from(replies), count))
+    }
+
+    /// The same for clients that take deltas. `base`: the data of the message before, if the clients have it.
+    pub fn deltas<'a>(
+        encoding: Encoding,
+        channel: &str,
+        id: i64,
+        base: Option<&[u8]>,
+        publications: impl IntoIterator<Item = Publication<'a>>,
+    ) -> Option<Frame> {
+        let mut replies = Replies::new(encoding);
+        let mut before = base.map(|base| held(encoding, base).0.into_owned());
+        for publication in publications {
+            let (whole, is_own) = held(encoding, publication.data);
+            let delta = before.map(|before| fossil::delta(&before, &whole, encoding == Encoding::Json));
+            let delta = delta.filter(|delta| delta.len() < whole.len());
+            let told = Publication {
+                data: delta.as_deref().unwrap_or(&whole),
+                delta: delta.is_some(),
+                quoted: true,
+                tags: if is_own { &[] } else { &BASE64 },
+                ..publication
+            };
+            replies.push(channel, id, &Push::Publication(&told));
+            before = Some(whole.into_owned());
+        }
+        (!replies.bytes().is_empty()).then(|| Frame::from(replies))
     }
 
     /// A frame of one push.

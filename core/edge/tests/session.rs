@@ -27,6 +27,19 @@ fn frame(data: &[u8], offset: u64) -> Frame {
 }
 
 #[test]
+fn a_number_in_place_of_the_channel_is_for_json_alone() {
+    // A subscribe command for "a:b" with the flag of compaction.
+    let mut browser = Browser::upgraded(Encoding::Protobuf);
+    browser.say_bytes(&[4, 8, 1, 0x22, 0]);
+    browser.admit("7", None);
+    browser.say_bytes(&[11, 8, 2, 0x2a, 7, 0x0a, 3, b'a', b':', b'b', 0x70, 1]);
+    let Some(Ask::Join { join, .. }) = browser.ask() else {
+        panic!("a room is asked for")
+    };
+    assert_eq!((join.channel.as_str(), join.compaction), ("a:b", false));
+}
+
+#[test]
 fn connect_is_answered_with_client_ping_and_time_to_live() {
     let mut browser = Browser::upgraded(Encoding::Json);
     browser.say(r#"{"id":1,"connect":{"token":"t","data":{"x":1},"name":"js","version":"5","subs":{"a:b":{"recover":true,"epoch":"e","offset":7}},"headers":{"h":"v"},"flag":1}}"#);

@@ -6,7 +6,7 @@
 
 use muster_presence::{
     kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, Here, Letters, Message, Recipients,
-    Sending, Station, StationSettings, Task, Told, Wall, Whereabouts, FRAME_BYTES_MAX,
+    Sending, Station, StationSettings, Task, Told, Unnamed, Wall, Whereabouts, FRAME_BYTES_MAX,
 };
 use muster_transport::{Code, Frame, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         access: AccessSettings::default(),
         deliveries: DeliverySettings::default(),
         nobody: 1,
-        unnamed: phone,
+        unnamed: Unnamed::One(phone),
     };
     let mut proxy = Sending::new(PROXY);
     let mut service = Courier::new(1);

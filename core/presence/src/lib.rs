@@ -50,6 +50,7 @@ mod split;
 mod splitting;
 mod station;
 mod tracker;
+mod two_doors;
 mod unicast;
 mod version;
 mod wire;
@@ -78,8 +79,9 @@ pub use records::{Letter, Outcomes, Receipt, Record as GuestRecord};
 pub use sending::Sending;
 pub use split::{Framed, Splitter};
 pub use splitting::{Splitting, SplittingCounters};
-pub use station::{Station, StationSettings, Wall};
+pub use station::{Station, StationSettings, Unnamed, Wall};
 pub use tracker::{Gap, Gaps, Took};
+pub use two_doors::TwoDoors;
 pub use unicast::{Deliveries, DeliveryCounters, DeliverySettings, Push};
 pub use version::after;
 pub use wire::{

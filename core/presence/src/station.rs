@@ -8,7 +8,7 @@ use crate::access::{AccessPoint, AccessSettings, Closing, To};
 use crate::device::Device;
 use crate::event::Reason;
 use crate::kinds;
-use crate::limits::BARRED_FOR;
+use crate::limits::{BARRED_FOR, DEVICE_BYTES_MAX};
 use crate::peers::Peers;
 use crate::quick::QuickMap;
 use crate::recipients::Claims;
@@ -35,7 +35,39 @@ pub struct StationSettings {
     /// The user of the shared token, who has no presence.
     pub nobody: u64,
     /// The device of a credential that names none.
-    pub unnamed: Device,
+    pub unnamed: Unnamed,
+}
+
+/// The device of a session whose credential names none.
+#[derive(Clone, Copy, Debug)]
+pub enum Unnamed {
+    /// The same for all: a newer session of the user ends an older one.
+    One(Device),
+    /// One of its own, of this kind: the pages of a browser in several tabs share a token.
+    Each(Device),
+}
+
+impl Unnamed {
+    fn of(self, origin: Origin, session: u64) -> Device {
+        let kind = match self {
+            Unnamed::One(device) => return device,
+            Unnamed::Each(kind) => kind,
+        };
+        let mut name = kind.kind().to_vec();
+        name.truncate(DEVICE_BYTES_MAX - 13);
+        let life = u64::from(origin.ap) << 32 | u64::from(origin.epoch);
+        let number = scrambled(scrambled(life) ^ session) & 0xffff_ffff_ffff;
+        name.extend_from_slice(format!(":{number:012x}").as_bytes());
+        Device::new(&name).unwrap_or(kind)
+    }
+}
+
+/// A number for a number, without an order (splitmix64).
+fn scrambled(number: u64) -> u64 {
+    let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// A user's session.
@@ -66,7 +98,7 @@ pub struct Station {
     access: AccessPoint,
     deliveries: Deliveries,
     nobody: u64,
-    unnamed: Device,
+    unnamed: Unnamed,
     wall: Box<dyn Wall>,
     /// By the gateway's id of the session.
     sessions: QuickMap<u64, UserSession>,
@@ -157,7 +189,7 @@ impl Guest for Station {
         let claims = Claims::read(said);
         let takes_over = claims.as_ref().is_some_and(|claims| claims.takes_over);
         let device = claims.and_then(|claims| match claims.device.as_slice() {
-            [] => Some(self.unnamed),
+            [] => Some(self.unnamed.of(self.access.origin(), session)),
             name => Device::new(name),
         });
         if let Some(wait) = device.and_then(|device| self.access.barred(now, user, device, takes_over)) {

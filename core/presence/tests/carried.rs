@@ -4,7 +4,7 @@
 use muster_presence::{
     kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here, Letters,
     Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings, Task, Told,
-    Unicast, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
+    Unicast, Unnamed, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
 };
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ fn station(me: Identity) -> Station {
         access: AccessSettings::default(),
         deliveries: DeliverySettings::default(),
         nobody: 1,
-        unnamed: device("device"),
+        unnamed: Unnamed::One(device("device")),
     };
     Station::new(me, settings, 0, Box::new(Still))
 }
@@ -785,6 +785,26 @@ fn a_user_with_too_many_devices_is_told_and_others_are_not() {
             [(session, Code::BadDevice)],
             "{name:?} is no name of a device"
         );
+    }
+}
+
+#[test]
+fn pages_that_share_a_token_each_have_a_device_of_their_own_where_the_station_says_so() {
+    let now = 1_000 * MS;
+    let settings = |unnamed| StationSettings {
+        access: AccessSettings::default(),
+        deliveries: DeliverySettings::default(),
+        nobody: 1,
+        unnamed,
+    };
+    for (unnamed, ended) in [(Unnamed::One(device("web")), 2), (Unnamed::Each(device("web")), 0)] {
+        let mut station = Station::new(life(21, GATEWAY, 1), settings(unnamed), 0, Box::new(Still));
+        for session in 1..=3 {
+            station.opened(now, session, USER, &claims("", &[]));
+        }
+        let mut said = Collected::default();
+        station.act(now, &mut said);
+        assert_eq!(said.ended.len(), ended, "{unnamed:?}: {:?}", said.ended);
     }
 }
 

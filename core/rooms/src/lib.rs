@@ -53,7 +53,9 @@ pub use client::member::{Item, Policy};
 pub use client::publication::PublishError;
 pub use client::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Side, SILENCE_MAX, SPREAD};
 #[cfg(feature = "edge")]
-pub use gateway::edge::{Edge, EdgeConfig, EdgeCounters, EdgeEvent, EdgeRefusal, EdgeSessions, Letters};
+pub use gateway::edge::{
+    DeviceOutcome, Edge, EdgeConfig, EdgeCounters, EdgeEvent, EdgeRefusal, EdgeSessions, Letters, Recipient, Sent,
+};
 pub use gateway::room::{Room as GatewayRoom, BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 pub use gateway::{Gateway, GatewayConfig, GatewayCounters, GatewayEvent, ANSWER_WAIT, SESSION_ROOMS};
 pub use interest::{Change, Interest};

@@ -45,7 +45,10 @@ pub struct Publication<'a> {
     pub info: Option<ClientInfo<'a>>,
     pub offset: u64,
     pub tags: &'a [(&'a str, &'a str)],
+    /// The data is what makes the message out of the one before it.
     pub delta: bool,
+    /// The client takes deltas: in JSON the data is a string, of JSON or of a delta.
+    pub quoted: bool,
     /// Milliseconds since 1970; 0: unknown.
     pub time_ms: i64,
     pub epoch: &'a str,
@@ -56,10 +59,12 @@ const BASE64: (&str, &str) = ("encoding", "base64");
 
 impl Publication<'_> {
     pub(crate) fn write(&self, fields: &mut Fields<'_>) {
-        let is_json = fields.encoding() == Encoding::Protobuf || is_json(self.data);
+        let quoted = self.quoted && fields.encoding() == Encoding::Json;
+        let is_json = quoted || fields.encoding() == Encoding::Protobuf || is_json(self.data);
         match self.data.is_empty() && fields.encoding() == Encoding::Json {
             // A publication of a JSON client always has data.
             true => fields.checked_bytes(4, "data", b"null", true),
+            false if quoted => fields.string(4, "data", &String::from_utf8_lossy(self.data)),
             false => fields.checked_bytes(4, "data", self.data, is_json),
         }
         if let Some(info) = &self.info {

@@ -205,7 +205,8 @@ impl Session {
             recoverable: subscribe.recoverable,
             join_leave: subscribe.join_leave,
             delta: subscribe.delta == "fossil",
-            compaction: subscribe.flag & COMPACTION != 0,
+            // In Protobuf the SDK for JavaScript (5.8.0) asks for it, but finds no subscription by a number.
+            compaction: subscribe.flag & COMPACTION != 0 && self.encoding() == Encoding::Json,
             reject_unrecovered: subscribe.flag & REJECT_UNRECOVERED != 0,
         };
         turn.asks.push(Ask::Join {

@@ -18,6 +18,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{self, array, Allow, FaultRule};
 use crate::grant::Grant;
+use crate::letters::UserLetters;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
 use crate::server::{
@@ -173,23 +174,6 @@ impl RoleMachine for Edge {
     }
 }
 
-/// Messages to users, as clients by WebSocket get them.
-struct UserMessages;
-
-impl Letters for UserMessages {
-    fn letter(&self, record: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-        let (told, taken) = muster_presence::told_to_device(record)?;
-        let (value, is_json) = muster_edge::protocol::as_json(told.data);
-        let encoded = if is_json { "" } else { ",\"encoding\":\"base64\"" };
-        let head = format!(
-            "{{\"muster\":\"direct\",\"user\":\"{}\"{encoded},\"data\":",
-            told.sender
-        );
-        let text = [head.as_bytes(), &value, b"}"].concat();
-        Some((text, taken))
-    }
-}
-
 engine!(
     /// Holds clients by WebSocket and gives each member of a room its messages.
     EdgeEngine, Edge, apart
@@ -226,7 +210,7 @@ impl EdgeEngine {
         membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
         origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
         user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
-        drain_ms = 10_000, version = ""))]
+        drain_ms = 10_000, write_interval_ms = 0, version = ""))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -261,6 +245,7 @@ impl EdgeEngine {
         commands: (u32, u32),
         stall_ms: u64,
         drain_ms: u64,
+        write_interval_ms: u64,
         version: &str,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
@@ -296,7 +281,7 @@ impl EdgeEngine {
             settings,
             stall: stall_ms * 1_000,
             drain: drain_ms * 1_000,
-            letters: presence.is_some().then(|| Box::new(UserMessages) as Box<dyn Letters>),
+            letters: presence.is_some().then(|| Box::new(UserLetters) as Box<dyn Letters>),
         };
         let mut tcp = Tcp::new(limits(connections, address_connections, half_open, user_timeout_ms))?;
         if let Some((certificates, key)) = tls {
@@ -305,8 +290,9 @@ impl EdgeEngine {
         tcp.listen(listener(&bind)?)?;
         let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
         let mut machine = Edge::edge(config, seed, Box::new(KernelEntropy));
+        machine.set_write_interval(write_interval_ms * 1_000);
         if let Some(options) = presence {
-            machine.take_in(online::station(me, options)?);
+            machine.take_in(online::two_doors(me, options)?);
         }
         let faults = convert::faults(seed, faults, None)?;
         let running = Running::with(machine, sockets, faults, Streams::new(tcp)?)?;

@@ -5,6 +5,7 @@ mod edge;
 mod grant;
 mod journal;
 mod keeping;
+mod letters;
 mod keys;
 mod likes;
 mod load;

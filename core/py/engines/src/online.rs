@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Splitting, Station, StationSettings,
-    Task, Wall, Whereabouts,
+    AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Sending, Splitting, Station,
+    StationSettings, Task, TwoDoors, Unnamed, Wall, Whereabouts,
 };
 use muster_transport::{Identity, ResetSecret, Role};
 use muster_udp::{monotonic_now, KernelEntropy};
@@ -55,7 +55,18 @@ pub fn policies((otherwise, ranges): PolicyOptions) -> PyResult<Policies> {
 }
 
 /// The guest of a gateway.
-pub fn station(me: Identity, (window, otherwise, ranges): StationOptions) -> PyResult<Box<Station>> {
+pub fn station(me: Identity, options: StationOptions) -> PyResult<Box<Station>> {
+    let unnamed = Unnamed::One(convert::device("device")?);
+    Ok(Box::new(stationed(me, options, unnamed)?))
+}
+
+/// The guest of an edge: pages that share a token each have a device of their own.
+pub fn two_doors(me: Identity, options: StationOptions) -> PyResult<Box<TwoDoors>> {
+    let station = stationed(me, options, Unnamed::Each(convert::device("web")?))?;
+    Ok(Box::new(TwoDoors::new(station, Sending::new(me))))
+}
+
+fn stationed(me: Identity, (window, otherwise, ranges): StationOptions, unnamed: Unnamed) -> PyResult<Station> {
     let settings = StationSettings {
         access: AccessSettings {
             window,
@@ -64,9 +75,9 @@ pub fn station(me: Identity, (window, otherwise, ranges): StationOptions) -> PyR
         },
         deliveries: DeliverySettings::default(),
         nobody: muster_rooms::command::SHARED_USER,
-        unnamed: convert::device("device")?,
+        unnamed,
     };
-    Ok(Box::new(Station::new(me, settings, monotonic_now(), Box::new(Clock))))
+    Ok(Station::new(me, settings, monotonic_now(), Box::new(Clock)))
 }
 
 impl Told for Splitting {

@@ -436,3 +436,93 @@ fn members_that_name_a_room_in_two_ways_or_by_a_number_each_get_their_own_frames
     assert_eq!(push(&mut world, full)["channel"], "default:chat");
     assert_eq!(push(&mut world, number)["id"], id);
 }
+
+#[test]
+fn positions_and_missed_ranges_are_told_to_a_client_that_asks() {
+    let mut world = World::new(41);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    world.publish("sports:final", b"1");
+    assert_eq!(world.publication(web)["offset"], 1);
+    world.say(
+        web,
+        r#"{"id":3,"rpc":{"method":"muster.positions","data":{"room":"sports:final"}}}"#,
+    );
+    let told = world.reply(web, 3)["rpc"]["data"].clone();
+    assert_eq!((&told["epoch"], &told["offset"]), (&json!(epoch), &json!(1)), "{told}");
+    assert_eq!(told["streams"][0]["offset"], 1);
+    world.cut(web);
+    world.publish("sports:final", b"2");
+    world.pass(100 * MS);
+    world.restart_broker(0);
+    world.restart_edge(Default::default());
+    world.pass(2 * SECOND);
+    let web = world.connected("all");
+    let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":1"#);
+    let reply = world.subscribe(web, 2, &rest);
+    assert_ne!(reply["subscribe"]["recovered"], true, "{reply}");
+    let ask =
+        |id: u64, room: &str| format!(r#"{{"id":{id},"rpc":{{"method":"muster.gaps","data":{{"room":"{room}"}}}}}}"#);
+    world.say(web, &ask(3, "sports:other"));
+    assert_eq!(world.reply(web, 3)["rpc"]["data"]["gaps"], json!([]));
+    world.say(web, &ask(4, "sports:final"));
+    let gaps = world.reply(web, 4)["rpc"]["data"]["gaps"].clone();
+    assert!(!gaps[0]["reason"].is_null(), "{gaps}");
+    world.say(web, &ask(5, "sports:final"));
+    assert_eq!(world.reply(web, 5)["rpc"]["data"]["gaps"], json!([]), "told once");
+    world.say(web, &ask(6, "no good name:::"));
+    assert_eq!(world.reply(web, 6)["error"]["code"], 107);
+    world.say(
+        web,
+        r#"{"id":7,"rpc":{"method":"muster.send","data":{"user":"8","data":1}}}"#,
+    );
+    assert_eq!(
+        world.reply(web, 7)["error"]["code"],
+        108,
+        "nothing carries letters here"
+    );
+}
+
+#[test]
+fn a_client_that_takes_deltas_gets_the_first_message_whole_and_then_what_differs() {
+    let mut world = World::new(42);
+    let (web, plain) = (world.connected("all"), world.connected("all"));
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final","delta":"fossil""#);
+    assert_eq!(reply["subscribe"]["delta"], true, "{reply}");
+    world.subscribe(plain, 2, r#""channel":"sports:final""#);
+    let text = |goals: u32| {
+        let names = (0..20).map(|n| format!("\"player {n}\""));
+        format!(
+            "{{\"goals\":{goals},\"players\":[{}]}}",
+            names.collect::<Vec<_>>().join(",")
+        )
+    };
+    for goals in 1..4 {
+        world.publish("sports:final", text(goals).as_bytes());
+        assert_eq!(world.publication(plain)["data"]["goals"], goals);
+        let told = world.publication(web);
+        let data = told["data"].as_str().expect("a string").to_owned();
+        match goals {
+            1 => assert_eq!((told["delta"].is_null(), data), (true, text(1))),
+            _ => assert!(told["delta"] == true && data.len() < 60, "{told}"),
+        }
+    }
+}
+
+#[test]
+fn with_a_write_interval_messages_of_the_meantime_leave_together() {
+    let mut world = World::new(43);
+    world.edge.set_write_interval(200 * MS);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"sports:final""#);
+    for number in 0..10 {
+        world.publish("sports:final", number.to_string().as_bytes());
+        world.pass(5 * MS);
+    }
+    world.pass(400 * MS);
+    let offsets: Vec<_> = (0..10).map(|_| world.publication(web)["offset"].clone()).collect();
+    assert_eq!(offsets, (1..11).map(|n| json!(n)).collect::<Vec<_>>());
+    let built = world.edge.edge_counters().1.frames_built;
+    assert!(built <= 3, "{built} frames for ten messages");
+}

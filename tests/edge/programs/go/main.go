@@ -1,5 +1,5 @@
-// Cases of an unchanged centrifuge-go against one server: `cases URL json|protobuf TOKEN SMALL`.
-// Prints one line of JSON for each case: its name, and the error if it failed. SMALL: a namespace that keeps two messages.
+// Cases of an unchanged centrifuge-go against one server: `cases URL json|protobuf GIVEN CASE...`, or `names`.
+// Prints one line of JSON for each case: its name, and the error if it failed. GIVEN: `Given` of `sdks.py`, as JSON.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,9 @@ import (
 
 const patient = 60 * time.Second
 
-var url, encoding, token, small string
+var url, encoding string
+
+var given struct{ Token, Other, Wrong, Expired, Small string }
 
 type event struct {
 	name    string
@@ -38,7 +41,7 @@ func connected(config centrifuge.Config) (*centrifuge.Client, chan event) {
 	return client, seen
 }
 
-func user() centrifuge.Config { return centrifuge.Config{Token: token} }
+func user() centrifuge.Config { return centrifuge.Config{Token: given.Token} }
 
 // await returns the next event of this name, and drops those before it.
 func await(seen chan event, name string) (any, error) {
@@ -192,7 +195,7 @@ func recovers(room string, kept bool) error {
 func recoversWhatItMissed(room string) error { return recovers(room, true) }
 
 func saysWhenItCannotRecover(room string) error {
-	return recovers(small+":"+strings.SplitN(room, ":", 2)[1], false)
+	return recovers(given.Small+":"+strings.SplitN(room, ":", 2)[1], false)
 }
 
 func unsubscribesAndHearsNoMore(room string) error {
@@ -225,8 +228,42 @@ func getsAnErrorForAnUnknownMethod(string) error {
 	return fmt.Errorf("the answer is %v", err)
 }
 
+func sendsToAllTabsOfAUserAndHearsOfEach(string) error {
+	client, _ := connected(user())
+	defer client.Close()
+	heard := [2]chan string{make(chan string, 4096), make(chan string, 4096)}
+	for at := range heard {
+		tab, seen := connected(centrifuge.Config{Token: given.Other})
+		defer tab.Close()
+		tab.OnMessage(func(e centrifuge.MessageEvent) { heard[at] <- string(e.Data) })
+		if _, err := await(seen, "connected"); err != nil {
+			return err
+		}
+	}
+	for n := 1; ; n++ {
+		said, err := client.RPC(context.Background(), "muster.send", []byte(fmt.Sprintf(`{"user":"8","data":%d}`, n)))
+		if err != nil {
+			return err
+		}
+		if strings.Count(string(said.Data), `"delivered"`) < 2 {
+			continue
+		}
+		wanted := fmt.Sprintf(`{"muster":"direct","user":"7","data":%d}`, n)
+		for _, tab := range heard {
+			last := ""
+			for len(tab) > 0 {
+				last = <-tab
+			}
+			if last != wanted {
+				return fmt.Errorf("%s came in place of %s", last, wanted)
+			}
+		}
+		return nil
+	}
+}
+
 func isRefusedWithAWrongToken(string) error {
-	client, seen := connected(centrifuge.Config{Token: "wrong"})
+	client, seen := connected(centrifuge.Config{Token: given.Wrong})
 	defer client.Close()
 	context, err := await(seen, "disconnected")
 	if err == nil && context.(centrifuge.DisconnectedEvent).Code != 3500 {
@@ -237,8 +274,8 @@ func isRefusedWithAWrongToken(string) error {
 
 func bringsAnotherTokenForOneThatHasExpired(string) error {
 	tokens := make(chan string, 2)
-	tokens <- "expired"
-	tokens <- token
+	tokens <- given.Expired
+	tokens <- given.Token
 	client, seen := connected(centrifuge.Config{GetToken: func(centrifuge.ConnectionTokenEvent) (string, error) { return <-tokens, nil }})
 	defer client.Close()
 	_, err := await(seen, "connected")
@@ -246,7 +283,11 @@ func bringsAnotherTokenForOneThatHasExpired(string) error {
 }
 
 func main() {
-	url, encoding, token, small = os.Args[1], os.Args[2], os.Args[3], os.Args[4]
+	url, encoding = os.Args[1], os.Args[2]
+	if err := json.Unmarshal([]byte(os.Args[3]), &given); err != nil {
+		panic(err)
+	}
+	wanted := os.Args[4:]
 	cases := []struct {
 		name string
 		run  func(string) error
@@ -258,15 +299,29 @@ func main() {
 		{"says_when_it_cannot_recover", saysWhenItCannotRecover},
 		{"unsubscribes_and_hears_no_more", unsubscribesAndHearsNoMore},
 		{"gets_an_error_for_an_unknown_method", getsAnErrorForAnUnknownMethod},
+		{"sends_to_all_tabs_of_a_user_and_hears_of_each", sendsToAllTabsOfAUserAndHearsOfEach},
 		{"is_refused_with_a_wrong_token", isRefusedWithAWrongToken},
 		{"brings_another_token_for_one_that_has_expired", bringsAnotherTokenForOneThatHasExpired},
 	}
+	names, hangs := []string{}, false
 	for _, each := range cases {
+		names = append(names, each.name)
+		if !slices.Contains(wanted, each.name) {
+			continue
+		}
 		said := map[string]string{"case": each.name}
 		if err := each.run(fmt.Sprintf("edge:%s-%d", each.name, time.Now().UnixNano())); err != nil {
 			said["error"] = err.Error()
+			hangs = strings.Contains(err.Error(), "in time")
 		}
 		line, _ := json.Marshal(said)
+		fmt.Println(string(line))
+		if hangs { // the others may hang as well
+			return
+		}
+	}
+	if url == "names" {
+		line, _ := json.Marshal(names)
 		fmt.Println(string(line))
 	}
 }

@@ -1,11 +1,12 @@
-// Cases of an unchanged `centrifuge` from npm against one server: `node cases.mjs URL json|protobuf TOKEN SMALL`.
-// Prints one line of JSON for each case: its name, and the error if it failed. SMALL: a namespace that keeps two messages.
+// Cases of an unchanged `centrifuge` from npm against one server: `node cases.mjs URL json|protobuf GIVEN CASE...`, or `names`.
+// Prints one line of JSON for each case: its name, and the error if it failed. GIVEN: `Given` of `sdks.py`, as JSON.
 import assert from 'node:assert/strict'
 import { Centrifuge as Json } from 'centrifuge'
 import { Centrifuge as Protobuf } from 'centrifuge/build/protobuf'
 import WebSocket from 'ws'
 
-const [url, encoding, token, small = 'smallhistory'] = process.argv.slice(2)
+const [url, encoding, given = '{}', ...wanted] = process.argv.slice(2)
+const { token, other: otherToken, reader, wrong, expired, small } = JSON.parse(given)
 const PATIENT_MS = 60_000
 const binary = encoding === 'protobuf'
 const pack = value => (binary ? new TextEncoder().encode(JSON.stringify(value)) : value)
@@ -37,6 +38,7 @@ function watch(subscription) {
 
 function once(emitter, event) { return new Promise(resolve => emitter.once(event, resolve)) }
 async function failure(promise) { try { await promise } catch (error) { return error.code } return 'no error' }
+async function call(client, method, data) { return unpack((await client.rpc(method, pack(data))).data) }
 // Subscribed: the SDK's `ready` says so.
 async function joined(client, room, options = {}) {
   const subscription = client.newSubscription(room, options)
@@ -95,7 +97,7 @@ const cases = {
     assert.deepEqual(before.publications.map(one => unpack(one.data)), [2, 1])
   },
   async counts_who_is_present(room) {
-    const [one, two] = [connect(), connect()]
+    const [one, two] = [connect(), connect({ token: otherToken })]
     const [first] = await joined(one, room)
     const [second] = await joined(two, room)
     const clients = async () => Object.keys((await one.presence(room)).clients).length
@@ -189,13 +191,93 @@ const cases = {
     const client = connect()
     assert.ok([104, 108].includes(await failure(client.rpc('no.such.method', pack({})))))
   },
+  async sends_to_all_tabs_of_a_user_and_hears_of_each(room) {
+    const [one, tab, other] = [connect(), connect({ token: otherToken }), connect({ token: otherToken })]
+    const heard = new Map([tab, other].map(client => [client, []]))
+    for (const [client, messages] of heard) client.on('message', context => messages.push(unpack(context.data)))
+    await Promise.all([one, tab, other].map(client => client.ready()))
+    const outcomes = async (n) => (await call(one, 'muster.send', { user: '8', data: { n } })).devices.map(device => device.outcome)
+    let n = 0
+    while (String(await outcomes(++n)) !== 'delivered,delivered') await new Promise(next => setTimeout(next, 50))
+    for (const messages of heard.values()) {
+      assert.deepEqual(messages.at(-1), { muster: 'direct', user: '7', data: { n } })
+      assert.equal(new Set(messages.map(message => message.data.n)).size, messages.length)
+    }
+    const gone = await call(one, 'muster.send', { user: 4711, data: 1, expires: 0.5 })
+    assert.notEqual(gone.devices[0].outcome, 'delivered')
+    assert.equal(await failure(call(one, 'muster.send', { user: 'no number', data: 1 })), 107)
+    assert.equal(await failure(call(one, 'muster.send', { user: 8, data: 'x'.repeat(1_000) })), 107)
+    assert.equal(await failure(call(connect({ token: reader }), 'muster.send', { user: '8', data: 1 })), 103)
+  },
+  async tells_positions_of_a_room(room) {
+    const client = connect()
+    await client.publish(room, pack(1))
+    const history = await client.history(room, { limit: 0 })
+    const told = await call(client, 'muster.positions', { room })
+    assert.deepEqual([told.epoch, told.offset], [history.epoch, history.offset])
+    assert.deepEqual([told.streams.length, told.streams[0].offset], [1, 1])
+    assert.equal(await failure(call(connect({ token: reader }), 'muster.positions', { room })), 103)
+  },
+  async tells_the_gaps_of_a_room_once(room) {
+    room = `${small}:${room.split(':')[1]}`
+    const [client, other] = [connect(), connect()]
+    const [, seen] = await joined(client, room, { recoverable: true, positioned: true })
+    await other.publish(room, pack(0))
+    await seen.until(() => seen.data().length === 1)
+    client.disconnect()
+    for (let n = 1; n <= 300; n++) await other.publish(room, pack(n))
+    client.connect()
+    await seen.until(() => seen.filter(([event]) => event === 'subscribed').length === 2)
+    const { gaps } = await call(client, 'muster.gaps', { room })
+    assert.deepEqual([gaps.length, gaps[0].first, gaps[0].reason], [1, 2, 'expired'])
+    assert.ok(gaps[0].last >= 2 && gaps[0].last <= 301)
+    assert.deepEqual((await call(client, 'muster.gaps', { room })).gaps, [])
+  },
+  async takes_a_message_as_the_difference_to_the_one_before(room) {
+    const [client, plain] = [connect(), connect()]
+    const [subscription, seen] = await joined(client, room, { delta: 'fossil', recoverable: true, positioned: true })
+    const [, whole] = await joined(plain, room)
+    const text = n => ({ n, rows: Array.from({ length: 40 }, (_, at) => ({ at, name: `é${at}` })) })
+    for (let n = 1; n <= 5; n++) await plain.publish(room, pack(text(n)))
+    await seen.until(() => seen.data().length === 5)
+    client.disconnect()
+    await plain.publish(room, pack(text(6)))
+    client.connect()
+    await seen.until(() => seen.data().length === 6)
+    await plain.publish(room, pack(text(7)))
+    await plain.publish(room, pack(text(8)))
+    await seen.until(() => seen.data().length === 8)
+    assert.deepEqual(seen.data(), Array.from({ length: 8 }, (_, at) => text(at + 1)))
+    await whole.until(() => whole.data().length === 8)
+    assert.deepEqual(whole.data(), seen.data())
+    const { numDeltaPayloads, numFullPayloads, bytesReceived, bytesDecoded } = subscription.deltaStats()
+    assert.deepEqual([numDeltaPayloads, numFullPayloads], [5, 3])
+    assert.ok(bytesReceived < bytesDecoded / 2)
+  },
+  async is_told_of_each_right_that_it_lacks(room) {
+    const client = connect({ token: reader })
+    await joined(client, room)
+    assert.equal(await failure(client.publish(room, pack(1))), 103)
+    assert.equal(await failure(client.history(room, { limit: 1 })), 103)
+    assert.equal(await failure(client.presence(room)), 103)
+    assert.equal(await failure(call(client, 'muster.command', { room, data: 1 })), 103)
+  },
+  async tells_members_a_command_and_hears_how_many_have_it(room) {
+    const [one, two] = [connect(), connect({ token: otherToken })]
+    await joined(two, room)
+    const heard = once(two, 'message')
+    let told
+    do { told = await call(one, 'muster.command', { room, data: { go: 1 } }) } while (told.outcome === 'no_member')
+    assert.deepEqual(told, { outcome: 'delivered', members: 1 })
+    assert.deepEqual(unpack((await heard).data), { muster: 'command', room, user: '7', data: { go: 1 } })
+  },
   async is_refused_with_a_wrong_token() {
-    const client = connect({ token: 'wrong' })
+    const client = connect({ token: wrong })
     const context = await once(client, 'disconnected')
     assert.equal(context.code, 3500)
   },
   async brings_another_token_for_one_that_has_expired() {
-    const tokens = ['expired', token]
+    const tokens = [expired, token]
     const client = connect({ token: '', getToken: async () => tokens.shift() ?? token })
     await once(client, 'connected')
     assert.ok(tokens.length <= 1)
@@ -217,17 +299,19 @@ const cases = {
   },
 }
 
-for (const [name, run] of Object.entries(cases)) {
+if (url === 'names') { console.log(JSON.stringify(Object.keys(cases))); process.exit(0) }
+for (const name of wanted) {
   const room = `edge:${name.slice(0, 40)}-${Math.random().toString(36).slice(2)}`
-  let timer
-  const late = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error('nothing came in time')), PATIENT_MS) })
+  let timer, hangs = false
+  const late = new Promise((_, reject) => { timer = setTimeout(() => { hangs = true; reject(new Error('nothing came in time')) }, PATIENT_MS) })
   try {
-    await Promise.race([run(room), late])
+    await Promise.race([cases[name](room), late])
     console.log(JSON.stringify({ case: name }))
   } catch (error) {
     console.log(JSON.stringify({ case: name, error: String(error.stack ?? error.message ?? JSON.stringify(error)) }))
   }
   clearTimeout(timer)
+  if (hangs) break // the others may hang as well
   for (const client of open) { client.disconnect(); open.delete(client) }
 }
 process.exit(0)

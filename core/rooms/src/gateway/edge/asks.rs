@@ -87,7 +87,12 @@ impl Edge {
                 reverse,
             } => {
                 let limit = limit.map_or(usize::MAX, |limit| limit as usize);
-                let wanted = history::Wanted { limit, since, reverse };
+                let wanted = history::Wanted {
+                    limit,
+                    since,
+                    reverse,
+                    positions: false,
+                };
                 self.history(now, slot, ticket, &channel, wanted);
             }
             Ask::Presence { ticket, channel } => {
@@ -169,7 +174,7 @@ impl Edge {
                     self.subscription_refused(now, slot, request, super::publishing::failure(code));
                 }
                 Answer::Command { handle, command, data } => self.tell_member(now, slot, handle, command, &data),
-                Answer::Letter(record) => self.tell_letter(now, slot, &record),
+                Answer::Letter(record) => self.take_record(now, slot, record),
             }
         }
         self.settle_questions(now);
@@ -225,25 +230,6 @@ impl Edge {
             session.message(&text);
             let pings = session.receipt();
             conn.receipts.push_back((pings, Receipt::Command(command)));
-        }
-        self.sessions.settle(now, slot);
-    }
-
-    /// Tells a user's device a letter, and asks for its receipt.
-    fn tell_letter(&mut self, now: Micros, slot: u32, record: &[u8]) {
-        let letter = self
-            .sessions
-            .letters
-            .as_ref()
-            .and_then(|letters| letters.letter(record));
-        let (Some((text, taken)), Some(conn)) = (letter, self.sessions.live_mut(slot)) else {
-            return;
-        };
-        if let Some(session) = conn.connection.session() {
-            session.message(&text);
-            let pings = session.receipt();
-            conn.receipts.push_back((pings, Receipt::Letter(taken)));
-            self.sessions.counters.letters_sent += 1;
         }
         self.sessions.settle(now, slot);
     }

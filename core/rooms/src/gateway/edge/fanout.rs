@@ -18,6 +18,8 @@ pub(super) struct Step {
     frames: usize,
     sub: usize,
     next: u64,
+    /// It has messages.
+    told: bool,
 }
 
 /// A subscription that ends behind the messages before its place.
@@ -55,7 +57,8 @@ impl Edge {
         if self.active.len() > 1 {
             self.active.rotate_left(1);
         }
-        while outbox.room() > 0 {
+        let (due, mut served) = (now >= self.sessions.write_at, false);
+        while due && outbox.room() > 0 {
             let Some(at) = self.active.front().copied() else { break };
             let Some(room) = self.rooms[at as usize]
                 .as_deref_mut()
@@ -67,6 +70,7 @@ impl Edge {
                 self.active.pop_front();
                 continue;
             };
+            served = true;
             room.serve_left -= 1;
             room.serve_at = if room.serve_at + 1 >= room.members.len() {
                 0
@@ -76,7 +80,11 @@ impl Edge {
             let slot = room.members[room.serve_at];
             self.serve_stream(now, slot, outbox);
         }
-        !self.active.is_empty() || !self.sessions.ready.is_empty()
+        if served && self.active.is_empty() {
+            // What comes from now on leaves together.
+            self.sessions.write_at = now + self.sessions.write_interval;
+        }
+        due && !self.active.is_empty() || !self.sessions.ready.is_empty()
     }
 
     /// Gives one connection its due messages.
@@ -111,7 +119,7 @@ impl Edge {
                     continue;
                 };
                 let (mut cursor, head) = (joined.cursor, room.ring.next());
-                let Some(form) = form(conn, sub) else { break };
+                let Some(mut form) = form(conn, sub) else { break };
                 while cursor < head {
                     if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
                         more = true;
@@ -128,8 +136,10 @@ impl Edge {
                         reason,
                         lost,
                     };
+                    let told = matches!(news, News::Messages(..));
                     match news {
                         News::Messages(frame, next) => {
+                            form.deltas = form.deltas.behind_a_message();
                             bytes += frame.bytes().len();
                             sessions.frames.push(frame);
                             cursor = next;
@@ -149,6 +159,7 @@ impl Edge {
                         frames: sessions.frames.len(),
                         sub: index,
                         next: cursor,
+                        told,
                     });
                 }
                 if more {
@@ -165,7 +176,11 @@ impl Edge {
         let taken = conn.connection.write(&sessions.frames, write);
         more |= taken < sessions.frames.len();
         for step in steps.iter().take_while(|step| step.frames <= taken) {
-            let room = conn.subs[step.sub].room;
+            let sub = &mut conn.subs[step.sub];
+            let room = sub.room;
+            if step.told {
+                sub.deltas = sub.deltas.behind_a_message();
+            }
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == room) {
                 counters.messages_sent += step.next - joined.cursor;
                 joined.cursor = step.next;

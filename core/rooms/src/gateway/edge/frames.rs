@@ -9,6 +9,7 @@ use muster_edge::protocol::{ClientInfo, Encoding, Publication};
 use muster_edge::Frame;
 use muster_transport::KeyedState;
 
+use super::Deltas;
 use crate::command::SHARED_USER;
 use crate::gateway::room::Room;
 use crate::name::DEFAULT_NAMESPACE;
@@ -34,6 +35,7 @@ pub(super) struct Form {
     pub compact: bool,
     /// The client names a room of the default namespace without it.
     pub bare: bool,
+    pub deltas: Deltas,
 }
 
 /// The news from one place on.
@@ -90,6 +92,24 @@ impl Whole<'_> {
             }),
             offset: if self.stream == stream { self.offset } else { 0 },
             ..Publication::default()
+        }
+    }
+
+    /// The data as a client with this encoding holds it for deltas.
+    pub fn held(&self, encoding: Option<Encoding>) -> Option<Vec<u8>> {
+        encoding.map(|encoding| muster_edge::held(encoding, &self.data).0.into_owned())
+    }
+
+    /// As [`Whole::publication`], with this data in place of its own, if there is any, for a client that takes deltas.
+    pub fn publication_as<'a>(&'a self, stream: u8, held: Option<&'a [u8]>) -> Publication<'a> {
+        let publication = self.publication(stream);
+        match held {
+            None => publication,
+            Some(data) => Publication {
+                data,
+                quoted: true,
+                ..publication
+            },
         }
     }
 
@@ -180,6 +200,18 @@ fn whole<'a>(room: &Room, arena: &'a Arena, place: u64, last: &Entry<'a>) -> Opt
     None
 }
 
+/// The message before a place, if the room still holds it: what a client has got last that stands there.
+fn last_before<'a>(room: &Room, arena: &'a Arena, place: u64, stream: u8) -> Option<Whole<'a>> {
+    for at in (place.saturating_sub(CHUNKS_WITHIN)..place).rev() {
+        match stands(room, arena, at, stream) {
+            Stands::Message(whole) => return Some(whole),
+            Stands::Nothing => {}
+            Stands::Lost(_) | Stands::Another | Stands::Gone => return None,
+        }
+    }
+    None
+}
+
 impl Built {
     pub fn new(seed: u64) -> Self {
         Built {
@@ -195,7 +227,7 @@ impl Built {
         let encoding = u8::from(form.encoding == Encoding::Protobuf);
         let shape = match planted::is(Bug::FormsMixed) {
             true => 0,
-            false => encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2,
+            false => encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2 | (form.deltas as u8) << 3,
         };
         let key = (room.frames, place, form.stream, shape);
         if let Some(kept) = self.index.get(&key).filter(|kept| kept.whole || kept.next >= head) {
@@ -229,7 +261,20 @@ impl Built {
             true => bare(&room.name),
             false => &room.name,
         };
-        let Some((frame, _)) = Frame::publications(form.encoding, channel, number, publications, usize::MAX) else {
+        let frame = match form.deltas {
+            Deltas::No => {
+                Frame::publications(form.encoding, channel, number, publications, usize::MAX).map(|(frame, _)| frame)
+            }
+            deltas => {
+                let base = match deltas {
+                    Deltas::Next => last_before(room, arena, place, form.stream),
+                    _ => None,
+                };
+                let base = base.as_ref().map(|base| &*base.data);
+                Frame::deltas(form.encoding, channel, number, base, publications)
+            }
+        };
+        let Some(frame) = frame else {
             return News::Nothing(next);
         };
         self.built += 1;

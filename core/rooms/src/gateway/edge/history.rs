@@ -6,6 +6,7 @@ use muster_transport::Micros;
 
 use super::frames::Whole;
 use super::joins::{messages, position};
+use super::missed::positions_told;
 use super::publishing::failure;
 use super::{positions, Edge, Pending, PendingKind};
 
@@ -17,6 +18,8 @@ pub(super) struct Wanted {
     pub limit: usize,
     pub since: Option<Position>,
     pub reverse: bool,
+    /// The client asks by the call `muster.positions`, for positions alone.
+    pub positions: bool,
 }
 
 impl Edge {
@@ -67,6 +70,14 @@ impl Edge {
         let Some((stream, top)) = position(room, &self.arena, room.ring.next()) else {
             return self.fail(now, slot, ticket, Failure::Internal);
         };
+        if wanted.positions {
+            let all = room.position_at(&self.arena, room.ring.next());
+            let text = positions_told(&all, &top.epoch, top.offset).to_string();
+            if let Some(session) = self.sessions.conn_mut(slot).and_then(|conn| conn.connection.session()) {
+                session.rpc(ticket, text.as_bytes());
+            }
+            return self.sessions.settle(now, slot);
+        }
         let newest = room.newest().map(|source| source.stream);
         let since = match &wanted.since {
             None => None,

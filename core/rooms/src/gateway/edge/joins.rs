@@ -9,7 +9,7 @@ use muster_transport::Micros;
 
 use super::frames::{stands, Stands, Whole};
 use super::publishing::failure;
-use super::{positions, Edge, Pending, PendingKind, Sub};
+use super::{positions, Deltas, Edge, Pending, PendingKind, Sub};
 use crate::gateway::members::Members;
 use crate::gateway::room::Room;
 use crate::planted::{self, Bug};
@@ -206,6 +206,7 @@ impl Edge {
         counters.recovered += u64::from(recovering && recovered);
         counters.unrecovered += u64::from(recovering && !recovered);
         let head = room.ring.next();
+        let lost = (recovering && !recovered).then_some(place);
         let place = if recovered || !recovering { place } else { head };
         let told = position(room, &self.arena, place);
         let (stream, position) = told.unwrap_or_default();
@@ -215,7 +216,16 @@ impl Edge {
             (0, 0)
         };
         let (found, next) = messages(room, &self.arena, place, stream, bounds);
-        let publications: Vec<_> = found.iter().map(|message| message.publication(stream)).collect();
+        let encoding = self.sessions.conn(slot).and_then(|conn| conn.connection.encoding());
+        let texts: Vec<_> = found
+            .iter()
+            .map(|message| message.held(encoding.filter(|_| join.delta)))
+            .collect();
+        let publications: Vec<_> = found
+            .iter()
+            .zip(&texts)
+            .map(|(message, text)| message.publication_as(stream, text.as_deref()))
+            .collect();
         let refused = recovering && !recovered && join.reject_unrecovered;
         let ticketed = self.sessions.live(slot).and_then(|conn| {
             let of_room =
@@ -233,6 +243,7 @@ impl Edge {
             publications: &publications,
             recovered,
             was_recovering: recovering,
+            delta: join.delta,
             id: if join.compaction { i64::from(at) + 1 } else { 0 },
             ..SubscribeResult::default()
         };
@@ -253,6 +264,12 @@ impl Edge {
             false => session.joined(now, ticket, &result),
         };
         drop(publications);
+        if let Some(from) = lost {
+            self.note_missed(slot, at, from, gaps);
+        }
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
         if joined {
             conn.subs.retain(|sub| sub.room != at);
             conn.subs.push(Sub {
@@ -261,6 +278,7 @@ impl Edge {
                 stream,
                 compact: join.compaction,
                 bare: !join.channel.contains(':'),
+                deltas: if join.delta { Deltas::First } else { Deltas::No },
             });
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.cursor = next.max(place);

@@ -76,6 +76,8 @@ impl Edge {
             wheel: Wheel::new(),
             stalls_at: None,
             stall: config.stall,
+            write_interval: 0,
+            write_at: 0,
             answers: Default::default(),
             gone: Vec::new(),
             questions: std::collections::HashMap::with_hasher(KeyedState::new(seed, !seed)),
@@ -133,6 +135,11 @@ impl Edge {
     /// Counters of connections, and of their part in rooms.
     pub fn edge_counters(&self) -> (&Counters, &EdgeCounters) {
         (&self.sessions.connections, &self.sessions.counters)
+    }
+
+    /// Messages of rooms leave this long after each other, those of the meantime together; 0: each as soon as it is there.
+    pub fn set_write_interval(&mut self, interval: Micros) {
+        self.sessions.write_interval = interval;
     }
 
     /// Sets a user's commands a second, and the number at once after a pause.
@@ -284,6 +291,8 @@ impl Streams for Edge {
             pending: Vec::new(),
             ticketed: Vec::new(),
             receipts: Default::default(),
+            sendings: Vec::new(),
+            missed: Default::default(),
             open: false,
             over: false,
             queued: false,
@@ -362,7 +371,8 @@ impl Streams for Edge {
 
     fn deadline(&self) -> Option<Micros> {
         let drain = self.sessions.drain.as_ref().map(|drain| drain.next);
-        [self.sessions.wheel.next(), self.sessions.stalls_at, drain]
+        let write = (!self.active.is_empty()).then_some(self.sessions.write_at);
+        [self.sessions.wheel.next(), self.sessions.stalls_at, drain, write]
             .into_iter()
             .flatten()
             .min()

@@ -9,7 +9,9 @@ mod fanout;
 mod frames;
 mod history;
 mod joins;
+mod letters;
 mod machine;
+mod missed;
 mod positions;
 mod publishing;
 mod questions;
@@ -37,10 +39,38 @@ pub use machine::{EdgeConfig, EdgeEvent, EdgeRefusal};
 /// An edge.
 pub type Edge = Gateway<EdgeSessions>;
 
-/// Letters to users of another system that lives here: how a client is told one, and what is said when it has it.
+/// Letters to users, of another system that lives here: their records, and how clients see them.
 pub trait Letters: Send + Sync {
     /// The JSON that tells a client of this record, and the record that says that it has it. `None`: it is no letter.
     fn letter(&self, record: &[u8]) -> Option<(Vec<u8>, Vec<u8>)>;
+
+    /// The record that sends a letter under this number. `None`: the device's name or the data is no good.
+    fn send(&self, number: u64, to: &Recipient<'_>, data: &[u8]) -> Option<Vec<u8>>;
+
+    /// What a record says of a letter that was sent from here. `None`: nothing.
+    fn sent(&self, record: &[u8]) -> Option<Sent>;
+
+    /// The outcome for each device. `lost`: an earlier record on the letter, if there was one.
+    fn outcomes(&self, lost: Option<&[u8]>, record: &[u8]) -> Vec<DeviceOutcome>;
+}
+
+/// To whom a letter goes, and how long it lives.
+pub struct Recipient<'a> {
+    pub user: u64,
+    /// `None`: all devices.
+    pub device: Option<&'a str>,
+    pub left_ms: u32,
+}
+
+/// A device's name, if it is known, and what became of the letter there.
+pub type DeviceOutcome = (Option<String>, &'static str);
+
+/// A record on a letter, by the letter's number.
+pub enum Sent {
+    /// More is known than the outcomes say, which follow.
+    Lost(u64),
+    Outcomes(u64),
+    Refused(u64, Code),
 }
 
 muster_transport::counters! {
@@ -74,6 +104,10 @@ muster_transport::counters! {
         members_commands_forwarded,
         /// History commands answered.
         histories,
+        /// Letters taken from members to send.
+        letters_received,
+        /// Letters of members refused, whatever the reason.
+        letters_refused,
         /// Letters told to members.
         letters_sent,
         /// Letters that members have, as a pong says.
@@ -93,6 +127,25 @@ struct Sub {
     stream: u8,
     compact: bool,
     bare: bool,
+    deltas: Deltas,
+}
+
+/// Whether a client takes a message as the difference to the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Deltas {
+    No,
+    /// Its next message comes whole.
+    First,
+    Next,
+}
+
+impl Deltas {
+    fn behind_a_message(self) -> Deltas {
+        match self {
+            Deltas::No => Deltas::No,
+            Deltas::First | Deltas::Next => Deltas::Next,
+        }
+    }
 }
 
 /// A question of a client that waits for its room.
@@ -114,6 +167,20 @@ enum Receipt {
     Command(CommandId),
     /// Events for the guest.
     Letter(Vec<u8>),
+}
+
+/// A letter of a client whose outcomes are awaited.
+struct Sending {
+    number: u64,
+    ticket: Ticket,
+    lost: Option<Vec<u8>>,
+}
+
+/// Messages that a client was told it cannot have.
+struct Missed {
+    room: Box<str>,
+    /// `None`: nothing is known of the position that the client showed.
+    gap: Option<StreamGap>,
 }
 
 /// Rights in one room by a token of its own.
@@ -138,6 +205,8 @@ struct Conn {
     pending: Vec<Pending>,
     ticketed: Vec<Ticketed>,
     receipts: VecDeque<(u64, Receipt)>,
+    sendings: Vec<Sending>,
+    missed: VecDeque<Missed>,
     open: bool,
     /// Its rooms are left; only its last bytes are to be written.
     over: bool,
@@ -202,6 +271,9 @@ pub struct EdgeSessions {
     /// When full sockets are looked at.
     stalls_at: Option<Micros>,
     stall: Micros,
+    /// Messages of rooms leave this long after each other, those of the meantime together; and when they leave next.
+    write_interval: Micros,
+    write_at: Micros,
     answers: VecDeque<(u32, Answer)>,
     gone: Vec<Gone<Client>>,
     questions: HashMap<u64, (u64, Asked), KeyedState>,
@@ -310,6 +382,8 @@ impl EdgeSessions {
         conn.subs = Vec::new();
         conn.pending = Vec::new();
         conn.receipts = VecDeque::new();
+        conn.sendings = Vec::new();
+        conn.missed = VecDeque::new();
         let session = gone.id;
         self.publishing.ended(session);
         self.questions.retain(|_, (asker, _)| *asker != session);
@@ -510,5 +584,6 @@ fn form(conn: &Conn, sub: &Sub) -> Option<frames::Form> {
         stream: sub.stream,
         compact: sub.compact,
         bare: sub.bare,
+        deltas: sub.deltas,
     })
 }

@@ -1,5 +1,5 @@
-//! Commands and questions of members for a room: presence, its numbers, and the calls `muster.command`, `muster.members` and
-//! `muster.publish`.
+//! The calls of clients, and commands and questions of members for a room: presence, its numbers, `muster.command` and
+//! `muster.members`.
 //!
 //! They go by brokers, as a proxy sends them ([`crate::dispatch`]).
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::publishing::failure;
-use super::Edge;
+use super::{history, Edge};
 use crate::command::{Ask, Outcome, Page, Verdict, COMMAND_BYTES_MAX, LIFETIME_MAX};
 use crate::dispatch::{Asker, Dispatch, Parts};
 use crate::gateway::members::Members;
@@ -48,7 +48,16 @@ impl Answers {
     }
 }
 
-/// Replies to calls.
+/// Methods that take a [`Call`].
+const METHODS: [&str; 5] = [
+    "muster.command",
+    "muster.members",
+    "muster.publish",
+    "muster.positions",
+    "muster.gaps",
+];
+
+/// The data of a call for a room.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Call<'a> {
@@ -66,14 +75,14 @@ struct Call<'a> {
 impl Edge {
     /// A client calls a method.
     pub(super) fn call(&mut self, now: Micros, slot: u32, ticket: Ticket, method: &str, data: &[u8]) {
+        if method == "muster.send" {
+            return self.send_letter(now, slot, ticket, data);
+        }
+        if !METHODS.contains(&method) {
+            return self.fail(now, slot, ticket, Failure::MethodNotFound);
+        }
         let Ok(call) = serde_json::from_slice::<Call<'_>>(data) else {
-            let known = matches!(method, "muster.command" | "muster.members" | "muster.publish");
-            let failure = if known {
-                Failure::BadRequest
-            } else {
-                Failure::MethodNotFound
-            };
-            return self.fail(now, slot, ticket, failure);
+            return self.fail(now, slot, ticket, Failure::BadRequest);
         };
         let data = call.data.map_or(&b"null"[..], |data| data.get().as_bytes());
         match method {
@@ -89,6 +98,19 @@ impl Edge {
                 let ask = Ask::Count { from: Some(call.from) };
                 self.ask_members(now, slot, Answers::Members(ticket), &call.room, 0, ask);
             }
+            "muster.positions" => {
+                let wanted = history::Wanted {
+                    limit: 0,
+                    since: None,
+                    reverse: false,
+                    positions: true,
+                };
+                self.history(now, slot, ticket, &call.room, wanted);
+            }
+            "muster.gaps" => match RoomName::parse(&call.room) {
+                Ok(name) => self.tell_missed(now, slot, ticket, &name.to_string()),
+                Err(_) => self.fail(now, slot, ticket, Failure::BadRequest),
+            },
             "muster.publish" => {
                 self.sessions.counters.publications_received += 1;
                 if let Err(failure) = self.publish(now, slot, ticket, &call.room, data, true) {

@@ -1,0 +1,20 @@
+// Watches rooms by an unchanged `centrifuge` from npm: `node watch.mjs URL TOKEN ROOM...`. Prints each event of a subscription and of
+// the connection as one line of JSON, as the SDK's application gets them.
+import { Centrifuge } from 'centrifuge'
+import WebSocket from 'ws'
+
+const [url, token, ...rooms] = process.argv.slice(2)
+const say = (event, more = {}) => console.log(JSON.stringify({ event, ...more }))
+const client = new Centrifuge(url, { token, websocket: WebSocket, minReconnectDelay: 50, maxReconnectDelay: 500 })
+for (const event of ['connected', 'connecting', 'disconnected']) client.on(event, ({ code, reason }) => say(event, { code, reason }))
+for (const room of rooms) {
+  const subscription = client.newSubscription(room, { recoverable: true, positioned: true })
+  subscription.on('subscribing', ({ code, reason }) => say('subscribing', { room, code, reason }))
+  subscription.on('subscribed', ({ wasRecovering, recovered }) => say('subscribed', { room, wasRecovering, recovered }))
+  subscription.on('unsubscribed', ({ code, reason }) => say('unsubscribed', { room, code, reason }))
+  subscription.on('publication', ({ data, offset }) => say('publication', { room, data, offset }))
+  subscription.subscribe()
+}
+client.connect()
+process.stdin.resume()
+process.stdin.on('end', () => process.exit(0))
