@@ -414,9 +414,10 @@ async def test_a_position_of_one_shard_is_read_there(replicated: Replicated) -> 
                     assert (await session.execute(select(func.count()).select_from(ITEMS))).scalar_one() == id + 1
                 assert await shards.sums(COUNTS, ITEMS.c.id, seen=token) == (id + 1, None, 0)
             assert db.figures().replica_reads >= 16
+            before = db.figures().unknown
             async with shards.reading(0, "a cookie that was changed") as session:
                 await session.execute(select(ITEMS.c.id))
-            assert db.figures().unknown == 1
+            assert db.figures().unknown == before + 1
             async with shards.reading(0, "other~1~0-1-1") as session:
                 await session.execute(select(ITEMS.c.id))
     for engine in (primary, late, prompt):
