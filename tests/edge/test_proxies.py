@@ -14,8 +14,8 @@ import pytest
 
 from tests.certificates import certificates
 from tests.documents import ROOT, fenced
-from tests.edge.served import Served
 from tests.edge.python_watcher import Watcher, watching
+from tests.edge.served import Served
 from tests.ports import free_ports
 from tests.waiting import PATIENT_S, until_asked
 
