@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.certificates import certificates
+from tests.edge.python_watcher import watching
 from tests.edge.served import Served
-from tests.edge.watcher import watching
 from tests.faults.instance import Instance, configuration
 
 
