@@ -166,7 +166,7 @@ async def _pages(site: Site, pages: int) -> dict[str, float]:
 
 
 async def _broadcasts(site: Site, connected: int) -> dict[str, float]:
-    """Streams of so many users; one broadcast, until the last of them has it."""
+    """One broadcast to the streams of all users, until the last of them has it."""
     first = 10_000_000
     readers: list[Reader] = []
     try:

@@ -272,7 +272,7 @@ class Into(NamedTuple):
     name: str
     """Pattern of the name."""
     expected: str
-    """What the name is, for errors."""
+    """The kind of name, for errors."""
     action: str
     """The action whose scope allows to put something there."""
     bytes_max: int

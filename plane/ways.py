@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # descriptors of systems load this module, and need none of t
 
 
 class NotTaken(Exception):
-    """What was handed over was not taken. The text is one line. `lasting`: no retry can succeed."""
+    """The other system did not accept the message. The text is one line. `lasting`: no retry can succeed."""
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""What the pages show of the nodes: a reading of all nodes every few seconds, and an hour of sums.
+"""The figures of nodes for the pages: a reading of all nodes every few seconds, and an hour of sums.
 
 One reading serves all open pages. Knows no page and no request.
 """

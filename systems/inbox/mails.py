@@ -81,7 +81,7 @@ class Mails:
 
 
 def mails(found: Sequence[Due]) -> list[list[Due]]:
-    """What is one mail: an entry, or the entries of one user's day."""
+    """The content of one mail: an entry, or the entries of one user's day."""
     made: list[list[Due]] = []
     order = sorted(found, key=lambda each: (each.due, each.user, int(each.entry.id)))
     for (_, _, way), some in groupby(order, key=lambda each: (each.due, each.user, each.way)):

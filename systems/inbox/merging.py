@@ -20,7 +20,7 @@ def newer(
 ) -> tuple[list[Entry], Cursor, bool]:
     """The first entries of two lists in ascending order; the cursor behind them; and whether more follow.
 
-    The lists begin after the cursor and go at least one beyond `limit`, if there are so many up to `now`."""
+    The lists begin after the cursor and go at least one beyond `limit`, if there are that many entries up to `now`."""
     mine, theirs = 0, 0
     found: list[Entry] = []
     while len(found) < limit and (mine < len(own) or theirs < len(broadcasts)):

@@ -326,7 +326,7 @@ class InboxNode:
         ]
 
     def gauges(self) -> list[Figure]:
-        """What waits."""
+        """Counts of waiting work."""
         return [
             ("inbox_waiting", "Entries that wait for the database", float(self._writer.waiting)),
             ("inbox_hints_waiting", "Hints that wait", float(self._hints.waiting)),
@@ -370,7 +370,7 @@ def check(new: New) -> None:
 
 
 def limits(options: InboxOptions) -> Limits:
-    """What the store keeps of the options."""
+    """The options that the store needs."""
     return Limits(
         entries_max=options.entries_max,
         broadcasts_max=options.broadcasts_max,

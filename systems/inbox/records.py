@@ -1,4 +1,4 @@
-"""What a store of inboxes does. `database/` implements it for SQLite, MariaDB, MySQL and PostgreSQL.
+"""The interface of a store of inboxes. `database/` implements it for SQLite, MariaDB, MySQL and PostgreSQL.
 
 Owns the protocol and the rows that only the nodes use. It must not know SQL.
 """
@@ -111,7 +111,7 @@ class Store(Protocol):
         """Drop old entries, ids and broadcasts; returns how many entries. Bounded by `limit` rows of each."""
 
     async def totals(self, now: int) -> Totals:
-        """What the store holds."""
+        """The totals of the store."""
 
     async def close(self) -> None:
         """Close it."""

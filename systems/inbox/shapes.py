@@ -42,7 +42,7 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Mail = Literal["never", "at_once", "unless_read", "daily"]
 """When an entry is also handed on as a mail: `unless_read` after a while, `daily` with the other entries of the day."""
 Outcome = Literal["new", "grown", "same", "off", "conflict"]
-"""What came of an entry. `grown`: its group has it. `same`: it was there before. `off`: the user has turned its kind
+"""The result of a new entry. `grown`: its group has it. `same`: it was there before. `off`: the user has turned its kind
 off. `conflict`: another entry has the id."""
 
 
@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
     read: bool
     audience: str = ""
-    """Of a broadcast."""
+    """Audience of a broadcast."""
 
 
 class New(msgspec.Struct, frozen=True, array_like=True):
@@ -214,7 +214,7 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
 
 
 class Totals(msgspec.Struct, frozen=True, array_like=True):
-    """What the store holds. `mails_overdue_s`: how late the oldest mail is."""
+    """The totals of the store. `mails_overdue_s`: how late the oldest mail is."""
 
     users: int
     entries: int

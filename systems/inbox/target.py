@@ -73,7 +73,7 @@ def entry(id: str, body: bytes, kind: str) -> New:
             said = msgspec.json.decode(body, type=Body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NotTaken(
-                f'the message is no entry, as {{"kind": "like", "data": …}} is one: {error}', lasting=True
+                f'invalid entry: {error} (expected for example {{"kind": "like", "data": …}})', lasting=True
             ) from None
     data = msgspec.json.format(bytes(said.data), indent=-1)
     if len(data) > DATA_BYTES_MAX:

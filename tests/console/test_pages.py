@@ -56,7 +56,7 @@ class Site:
         )
 
     def said(self, *words: str) -> Any:
-        """What a command prints as JSON."""
+        """The JSON that a command prints."""
         done = self.instance.ran(*words)
         return json.loads(done.stdout)
 
@@ -249,7 +249,7 @@ def test_no_page_keeps_people_out_or_overflows_a_phone(site: Site, enter: Callab
 
 
 def violations(page: Page, *rules: str) -> list[tuple[str, str]]:
-    """What axe finds serious or worse, with the first place of each."""
+    """The findings of axe that are serious or worse, each with its first place."""
     only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else None
     found = Axe().run(page, options=only).response["violations"]
     return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in {"serious", "critical"}]

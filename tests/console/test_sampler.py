@@ -1,4 +1,4 @@
-"""What the console shows of a large cluster: pages by the server, bounded answers, figures of readings."""
+"""The console and a large cluster: pages by the server, bounded answers, figures of readings."""
 
 import json
 import time

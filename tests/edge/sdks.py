@@ -73,7 +73,7 @@ def command(sdk: str) -> tuple[list[str], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Given:
-    """What cases are told of a server."""
+    """The facts about a server that cases need."""
 
     token: str = "someone"
     other: str = "another"
@@ -99,7 +99,7 @@ def run(sdk: str, url: str, encoding: str, given: Given, cases: Sequence[str]) -
 
 
 def told(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
-    """What a program tells of its cases: each one's error. `environment`: further variables."""
+    """The report of a program: each case's error. `environment`: further variables."""
     lines = [json.loads(line) for line in _output(words, environment).splitlines()]
     return {line["case"]: line.get("error") for line in lines}
 

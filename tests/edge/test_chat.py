@@ -40,7 +40,7 @@ class Visitor:
 
 @pytest.fixture
 async def visitor(tmp_path: Path) -> AsyncIterator[Visitor]:
-    """Of a server whose instance does not run."""
+    """The page of a server whose instance does not run."""
     secret = tmp_path / "jwt"
     secret.write_text(SECRET)
     secret.chmod(0o600)

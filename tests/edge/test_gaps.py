@@ -19,7 +19,7 @@ from tests.waiting import PATIENT_S
 ROOMS: Final = ("faults:one", "faults:two", "faults:three")
 STRUCK: Final = ("broker", "router", "edge")
 RESUBSCRIPTIONS_MAX: Final = 2
-"""Of a subscription for each fault: an SDK asks again at once, so a loop would be hundreds."""
+"""Limit for a subscription and fault: an SDK asks again at once, so a loop would be hundreds."""
 STILL_S: Final = 2.0
 """Longer than the time after which a node that stands still is passed by."""
 EVERY_S: Final = 0.02
@@ -69,7 +69,7 @@ async def go_on(watcher: Watcher, publisher: Publisher) -> None:
 
 
 async def under_faults(edge: Role, rounds: int) -> None:
-    """All faults, so many times."""
+    """All faults, this number of times."""
     publisher, stop, told = Publisher(), asyncio.Event(), list[str]()
     async with (
         asyncio.timeout(PATIENT_S * (1 + rounds)),

@@ -18,7 +18,7 @@ LINE_MAX: Final = 1 << 20
 
 
 class Watcher:
-    """What an SDK tells of its rooms."""
+    """The events of an SDK, by room."""
 
     def __init__(self) -> None:
         self.events = defaultdict[str, list[dict[str, Any]]](list)
@@ -45,7 +45,7 @@ class Watcher:
             await self._changed.wait()
 
     def faults(self, acknowledged: Mapping[str, Sequence[int]]) -> list[str]:
-        """What the SDK told wrong about messages that were acknowledged while it watched."""
+        """The faults in the SDK's events, against messages that were acknowledged while it watched."""
         found: list[str] = []
         for room, numbers in acknowledged.items():
             seen = self.seen(room)

@@ -74,7 +74,7 @@ class Inboxes:
         return number, "new"
 
     def visible(self, user: int, now: int) -> list[Item]:
-        """What the user can see of broadcasts."""
+        """The broadcasts that the user can see."""
         person = self.person(user)
         return [
             item

@@ -44,7 +44,7 @@ fn common(one: impl Iterator<Item = u8>, other: impl Iterator<Item = u8>) -> usi
     one.zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// What makes `target` out of `source`. Both are texts in UTF-8 if `is_text`; then so is the delta.
+/// The delta that turns `source` into `target`. With `is_text` both are UTF-8 text, and so is the delta.
 pub fn delta(source: &[u8], target: &[u8], is_text: bool) -> Vec<u8> {
     let mut out = Vec::new();
     put_number(&mut out, target.len() as u32);
@@ -69,7 +69,7 @@ pub fn delta(source: &[u8], target: &[u8], is_text: bool) -> Vec<u8> {
         let behind = common(source[there..].iter().copied(), target[at..].iter().copied());
         let (mut first, mut last) = (at - before, at + behind);
         if is_text {
-            // What is inserted is text as well, so no character is cut.
+            // Inserted bytes are text as well, so no character is cut.
             let is_cut = |at: usize| target.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
             while first < last && is_cut(first) {
                 first += 1;

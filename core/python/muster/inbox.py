@@ -24,7 +24,7 @@ IDLE_S: Final = 5.0
 """A connection that was idle for longer, in seconds, is replaced: a face closes idle ones."""
 User = int | str
 Outcome = Literal["new", "grown", "same", "off", "conflict"]
-"""What came of an entry. `grown`: its group has it. `same`: it was there before. `off`: the user has turned its kind
+"""The result of a new entry. `grown`: its group has it. `same`: it was there before. `off`: the user has turned its kind
 off. `conflict`: another entry has the id."""
 Mail = Literal["never", "at_once", "unless_read", "daily"]
 _Asked = tuple[str, str, Any]
@@ -33,7 +33,7 @@ _Asked = tuple[str, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What came of an entry for one user. `seq`: its number; 0: there is none."""
+    """The result of a new entry for one user. `seq`: its number; 0: there is none."""
 
     user: str
     seq: int
@@ -45,7 +45,7 @@ class Entry:
     """An entry of an inbox. `at`: seconds since 1970. `count`: how many entries of its group it stands for."""
 
     id: str
-    """Its number; of a broadcast `b` and its number."""
+    """Its number; for a broadcast, `b` and its number."""
     kind: str
     data: Any
     at: float
@@ -54,9 +54,9 @@ class Entry:
     group: str
     actor: str
     audience: str
-    """Of a broadcast; else empty."""
+    """Audience of a broadcast; else empty."""
     cursor: str = ""
-    """Of an entry that was read in order: the place behind it."""
+    """The cursor behind the entry, if entries were read in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ export function Command({ words }) {
   return html`<p class="dim">${t("The same as a command:")} <code>${plain(words)}</code></p>`;
 }
 
-// What is asked for once, and again when `keys` change: {value, error, again}.
+// Fetches once, and again when `keys` change: {value, error, again}.
 export function useAsked(load, keys) {
   const [state, set] = useState({ value: null, error: null });
   const [round, again] = useState(0);

@@ -36,7 +36,7 @@ HEADERS: Final = tuple(
         "x-frame-options": "DENY",
     }.items()
 )
-"""Of every answer, unless the route says otherwise."""
+"""Headers of every answer, unless the route sets others."""
 
 
 @get("/", include_in_schema=False, sync_to_thread=False)

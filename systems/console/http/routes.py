@@ -40,7 +40,7 @@ Limit = Annotated[int, QueryParameter(ge=1, le=200)]
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What logs in: a name with its password, or an API key, or the code of a one-time login."""
+    """The proof of a login: a name with its password, an API key, or the code of a one-time login."""
 
     name: Annotated[str, msgspec.Meta(max_length=200)] = ""
     password: Annotated[str, msgspec.Meta(max_length=1_024)] = ""

@@ -37,7 +37,7 @@ CAP: Final = [
     ("chat:*", ["read", "publish", "history", "members"]),
     ("default:demo", ["read", "publish", "history", "members"]),
 ]
-"""What a visitor may do."""
+"""Rights of a visitor."""
 TOKEN_S: Final = 600.0
 HEAD_BYTES_MAX: Final = 8_192
 HEAD_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""What is read of inboxes in SQL: pages, counts, and mails that are due. Changes nothing."""
+"""Reads inboxes in SQL: pages, counts, and mails that are due. Changes nothing."""
 
 from collections.abc import Sequence
 from typing import Any, Final

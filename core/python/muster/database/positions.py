@@ -21,7 +21,7 @@ ASK_AGAIN_S: Final = 0.005
 
 
 class Positions(ABC):
-    """What one kind of database server says about its log."""
+    """The log position of one kind of database server."""
 
     name: ClassVar[str]
     pattern: ClassVar[re.Pattern[str]]
@@ -117,7 +117,7 @@ class PostgreSql(Positions):
         return _lsn(connection, "pg_current_wal_insert_lsn()")
 
     def written(self, connection: Connection) -> str:
-        # Of what is on the disk: the insert position may lie behind the header of a page that has no record yet.
+        # The flushed position: the insert position may lie behind the header of a page that has no record yet.
         return _lsn(connection, "pg_current_wal_flush_lsn()")
 
     def applied(self, connection: Connection) -> str | None:

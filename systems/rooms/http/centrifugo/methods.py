@@ -1,4 +1,4 @@
-"""What each method of Centrifugo's server API does with rooms.
+"""The methods of Centrifugo's server API, done with rooms.
 
 Owns the meaning of methods and the codes of their errors. Each method needs the scope that the same action over Muster's own
 routes needs. Knows no path.
@@ -276,7 +276,7 @@ def _publication(offset: int, said: Mapping[str, str]) -> shapes.Publication:
 
 
 def _node(process: Process) -> shapes.Node | None:
-    """What a node says of itself; None: it does not answer."""
+    """A node's report about itself; None: it does not answer."""
     try:
         status, said = common.get(process, "/api/v1/status", ASK_S)
     except UserError:

@@ -80,7 +80,7 @@ def publisher(pages: Pages, room: str) -> Page:
 
 
 def told(page: Page, room: str) -> Any:
-    """What a page has seen of a room."""
+    """The messages that a page has seen of a room."""
     return page.evaluate("room => watched[room]", room)
 
 

@@ -74,7 +74,7 @@ async def broadcasts(api: cent.AsyncClient, room: str) -> None:
 
 
 async def tells_a_position_that_a_client_goes_on_from(api: cent.AsyncClient, room: str) -> None:
-    """What comes behind the position of a publish is recovered."""
+    """Messages behind the position of a publish are recovered."""
     first = await api.publish(cent.PublishRequest(channel=room, data=1))
     await api.publish(cent.PublishRequest(channel=room, data=2))
 
@@ -104,7 +104,7 @@ async def tells_history_with_the_same_positions(api: cent.AsyncClient, room: str
 
 
 async def names_the_publisher_of_a_message(api: cent.AsyncClient, room: str) -> None:
-    """Of a client's message, and not of a backend's."""
+    """The publisher is named for a client's message, and not for a backend's."""
     subscription, _ = await joined(room)
     await subscription.publish("of a client")
     await api.publish(cent.PublishRequest(channel=room, data="of a backend"))

@@ -81,7 +81,7 @@ impl Edge {
             self.serve_stream(now, slot, outbox);
         }
         if served && self.active.is_empty() {
-            // What comes from now on leaves together.
+            // Messages from now on leave together.
             self.sessions.write_at = now + self.sessions.write_interval;
         }
         due && !self.active.is_empty() || !self.sessions.ready.is_empty()

@@ -47,7 +47,7 @@ pub trait Letters: Send + Sync {
     /// The record that sends a letter under this number. `None`: the device's name or the data is no good.
     fn send(&self, number: u64, to: &Recipient<'_>, data: &[u8]) -> Option<Vec<u8>>;
 
-    /// What a record says of a letter that was sent from here. `None`: nothing.
+    /// The answer that a record has to a letter sent from here; `None`: it has none.
     fn sent(&self, record: &[u8]) -> Option<Sent>;
 
     /// The outcome for each device. `lost`: an earlier record on the letter, if there was one.
