@@ -29,6 +29,7 @@ def commands(line: str) -> list[list[str]]:
 def test_every_system_that_holds_something_has_a_tour() -> None:
     assert {name for name, system in systems.named().items() if system.tour} == {
         "fleet",
+        "inbox",
         "likes",
         "messages",
         "presence",
