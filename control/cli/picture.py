@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ LEFT: Final = 190
 CARD: Final = 62
 GAP: Final = 10
 CHIP: Final = 22
+ABREAST: Final = 2
+"""Systems that serve all others, in a row."""
 LETTER: Final = 6.7
 """Width of a letter of a role's label, set in a monospaced font of 11 px."""
 
@@ -43,11 +46,11 @@ THEMES: Final = (
 
 
 def svg(theme: Theme) -> str:
-    """The picture: a card for each system that clients reach, with its protocols and roles, and a row for what serves
+    """The picture: a card for each system that clients reach, with its protocols and roles, and rows for what serves
     all systems."""
     faced = [system for system in systems.named().values() if system.http]
     shared = [system for system in systems.named().values() if not system.http]
-    height = (CARD + GAP) * (len(faced) + 1) + GAP
+    height = (CARD + GAP) * (len(faced) + ceil(len(shared) / ABREAST)) + GAP
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'font-family="system-ui, sans-serif" font-size="13" fill="{theme.ink}">',
@@ -72,14 +75,15 @@ def _card(system: System, top: int, theme: Theme) -> Iterator[str]:
 
 
 def _shared(found: list[System], top: int, theme: Theme) -> Iterator[str]:
-    """The roles that serve all systems, in one row."""
-    width = (WIDTH - LEFT - GAP - (len(found) - 1) * GAP) // len(found)
+    """The systems that serve all others, side by side."""
+    width = (WIDTH - LEFT - GAP - (ABREAST - 1) * GAP) // ABREAST
     yield _text(LEFT - 14, top + CARD // 2 + 4, "beside all of them", theme.faint, anchor="end")
     for number, system in enumerate(found):
-        left = LEFT + number * (width + GAP)
-        yield _box(left, top, width, CARD, theme.card, theme.line)
-        yield _text(left + 14, top + 24, system.about, theme.ink)
-        yield from _chips([kind.name for kind in system.kinds], left + 14, top + 33, theme)
+        row, column = divmod(number, ABREAST)
+        left, high = LEFT + column * (width + GAP), top + row * (CARD + GAP)
+        yield _box(left, high, width, CARD, theme.card, theme.line)
+        yield _text(left + 14, high + 24, system.about, theme.ink)
+        yield from _chips([kind.name for kind in system.kinds], left + 14, high + 33, theme)
 
 
 def _chips(names: list[str], left: float, top: int, theme: Theme) -> Iterator[str]:

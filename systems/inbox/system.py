@@ -29,7 +29,7 @@ INBOX: Final = RoleKind(
     name=ROLE,
     process="face",
     numbers=numbers(50),
-    about="keeps what users must not miss: entries, broadcasts, and what is read of them",
+    about="keeps the entries of users, broadcasts, and read marks",
     options=InboxOptions,
     settings=InboxSettings,
     settle=settle,
@@ -58,7 +58,7 @@ def told(around: Around) -> dict[str, Any]:
 SYSTEM: Final = System(
     name="inbox",
     title="Inbox",
-    about="what a user must not miss: kept, numbered, and pushed",
+    about="notices that wait for their user: kept, numbered and pushed",
     kinds=(INBOX,),
     tour=(
         "muster inbox notify 7 'Bo likes your song' --kind like",
