@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 scripts/setup.sh --demo
 
-with=edge,http,likes,messages
+with=edge,http,inbox,likes,messages
 missing=
 add() { # SYSTEM PROGRAM…
     system=$1

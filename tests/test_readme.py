@@ -74,7 +74,7 @@ def test_the_readme_shows_the_columns_that_the_demo_prints() -> None:
 
 
 def test_the_lines_of_the_readme_run_as_pasted(demo: Instance) -> None:
-    setup, presence, likes, delayed, fleet = fenced(README, "sh")
+    setup, presence, inbox, likes, delayed, fleet = fenced(README, "sh")
     with Shell(demo.environment) as shell:
         shell.paste(setup)
         shell.wait("joined lobby")
@@ -83,6 +83,7 @@ def test_the_lines_of_the_readme_run_as_pasted(demo: Instance) -> None:
         said = shell.paste(presence)
         assert "7: online: phone at gateway" in said
         assert "delivered: phone" in said
+        assert "Bo likes your song" in shell.paste(inbox)
         said = shell.paste(likes)
         assert "share:1000: 2017 likes it; 1 like" in said
         assert re.search(r"^0 +share:1000 +1\b", said, re.MULTILINE)
