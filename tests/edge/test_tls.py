@@ -8,6 +8,7 @@ from tests.certificates import certificates
 from tests.edge.python_watcher import watching
 from tests.edge.served import Served
 from tests.faults.instance import Instance, configuration
+from tests.waiting import PATIENT_S, until
 
 
 async def test_a_client_connects_to_the_url_that_status_tells(tmp_path: Path) -> None:
@@ -24,7 +25,7 @@ async def test_a_client_connects_to_the_url_that_status_tells(tmp_path: Path) ->
         url = json.loads(instance.ran("status", "--json").stdout)["systems"]["edge"]["url"]
         host, port = served.address
         assert url == f"wss://{host}:{port}/connection/websocket"
-        assert url in instance.log.read_text()
+        await until(lambda: url in instance.log.read_text(), PATIENT_S)
         authority = str(tmp_path / "ca.pem")
         chat = served.chat.replace("http://", "ws://") + "connection/websocket"
         async with (
