@@ -21,7 +21,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from muster_server.plane.systems import actions
+from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
 from muster_server.systems.http.system import KEYS
 from tests.console.served import PASSWORDS, USERS
@@ -214,8 +214,8 @@ def test_the_overview_shows_all_systems_and_a_node_that_dies_while_it_is_open(
     visitor = enter()
     page = visitor.go("overview")
     rows = page.locator("section", has=page.get_by_role("heading", name="Systems")).get_by_role("row")
-    expect(rows).to_have_count(9)
-    expect(rows.filter(has_text="serves")).to_have_count(9)
+    expect(rows).to_have_count(len(named()))
+    expect(rows.filter(has_text="serves")).to_have_count(len(named()))
     expect(page.locator("canvas")).to_have_count(4)
     picture(visitor, "overview")
     pid = site.instance.process("likes").pid

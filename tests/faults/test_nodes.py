@@ -149,11 +149,12 @@ def test_the_demo_over_several_nodes_loses_nothing(make: Make, words: tuple[str,
     done = run(instance, "--demo", *nodes, "--for", "1", *words)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "every member got every message" in done.stdout
-    assert [line.split()[0] for line in done.stderr.splitlines() if "http://" in line] == [
+    assert [line.split()[0] for line in done.stderr.splitlines() if line.endswith("/metrics")] == [
         "router",
         *("broker", "broker-1"),
         *("gateway", "gateway-1"),
         *("proxy", "proxy-1"),
+        "console",
     ]
     document = json.loads(run(instance, "--demo", *nodes, "--for", "1", "--json", *words).stdout)
     assert document["whole"] is True
