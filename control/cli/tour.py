@@ -20,6 +20,8 @@ from muster_server.plane.kind import System
 
 LINE_S: Final = 60.0
 """Limit of a command, in seconds; beyond it the command and the tour of its system end."""
+END_S: Final = 5.0
+"""Time for the output of a shell that was killed."""
 
 
 async def shown(enabled: Sequence[str], folder: Path) -> None:
@@ -52,6 +54,9 @@ async def run(system: System, environment: Mapping[str, str]) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):  # a command that left the group may hold the pipe
+            async with asyncio.timeout(END_S):
+                await shell.communicate()  # closes the pipes, which wait() leaves to the loop
         await shell.wait()
 
 
