@@ -50,8 +50,8 @@ ended=
 begin() { # NAME WORDS…
     name=$1
     shift
-    # The shell makes background processes ignore Ctrl-C.
-    env --default-signal=INT .venv/bin/pytest -m 'not soak' --durations=10 --junitxml="$said/$name.xml" "$@" &
+    # The shell makes background processes ignore Ctrl-C, and nohup SIGHUP.
+    env --default-signal=INT,HUP .venv/bin/pytest -m 'not soak' --durations=10 --junitxml="$said/$name.xml" "$@" &
     running="$running $!"
 }
 finish() { # NAME: waits for the pytest that began first
