@@ -59,7 +59,9 @@ USUAL: Final[dict[str, str]] = {
     "what pacing is for": "credit_withheld",
     "told to the user, who is above its own bounds": "refused_sessions|joins_refused_user|dropped_(rate|credit)",
     "told of by MusterClientsRefused, of which it is a part": "joins_refused_rooms",
-    "a client's own mistake, of which it is told": "dropped_frame|publications_refused|connections_(errors|ended_refused)",
+    "a client's own mistake, of which it is told": (
+        "dropped_frame|(publications|letters)_refused|connections_(errors|ended_refused)"
+    ),
     "answers that came late, twice or from a life before: the run counts its clients": "fleet_answers_dropped",
     "of a scheduler that was asleep while another one took over": "fleet_questions_refused",
     "results that came late: the message fires again, under a claim of its own": "messages_claims_lost",

@@ -49,7 +49,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-CODE: Final = (".py", ".pyi", "py.typed", ".html", ".js", ".LICENSE")
+CODE: Final = (".py", ".pyi", "py.typed", ".html", ".js", ".css", ".svg", "zh.json", ".LICENSE", "LICENCES.txt")
 """The ends of the names of what a wheel has beside compiled modules."""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from muster_server.control.host.ports import Ports
 from tests.waiting import PATIENT_S, until, until_asked
 
 WORD = "a-password"
+MASTER = re.compile(r"slave0:\S*offset=(\d+).*master_repl_offset:(\d+)", re.DOTALL)
+"""A master's report: how far its replica is, and how far it is itself."""
 
 
 class Redis:
@@ -126,11 +129,14 @@ class Cluster:
         raise AssertionError(lines)
 
     async def replicated(self) -> None:
-        """Until each master has its replica."""
+        """Until each master has its replica, which has all that was written."""
 
         def ready() -> bool:
             said = ["\n".join(_asked(each, "info", "replication")) for each in self.redis]
-            return sum("master_link_status:up" in each for each in said) == 3
+            masters = [found for each in said if (found := MASTER.search(each))]
+            linked = sum("master_link_status:up" in each for each in said)
+            behind = [int(found[2]) - int(found[1]) for found in masters]
+            return linked == len(masters) == 3 and max(behind) == 0
 
         await until_asked(ready)
 
