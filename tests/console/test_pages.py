@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
@@ -382,6 +382,32 @@ def test_likes(site: Site, enter: Callable[..., Visitor]) -> None:
     expect(visitor.page.get_by_role("region", name="Ranking")).to_contain_text("post:1")
     assert visitor.act("Take a like back", user="7") == "0 likes now."
     assert site.api("GET", "likes/post/1/7")["likes"] is False
+
+
+def test_what_a_person_types_stays_when_the_page_is_drawn_again(site: Site, enter: Callable[..., Visitor]) -> None:
+    visitor = enter()
+    page = visitor.page
+    held: list[Route] = []
+    page.route("**/api/v1/likes/**", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks the handler
+    page = visitor.go("likes/post%3A2")
+    page.get_by_role("button", name="Like for a user", exact=True).first.click()
+    field = page.get_by_role("dialog", name="Like for a user").locator("[name=user]")
+    field.fill("7")
+    until(lambda: page.wait_for_timeout(10) or held)
+    held.pop().continue_()
+    expect(page.get_by_text("Newest likers:")).to_be_visible()
+    expect(field).to_have_value("7")
+    page = visitor.go("topology")
+    page.get_by_role("button", name="Add a node").first.click()
+    field = page.get_by_role("dialog", name="Add a node").locator("[name=partition]")
+    field.fill("3")
+    for _ in range(3):  # each sample asks for the links again and draws them
+        with page.expect_response("**/console/topology"):
+            pass
+    expect(field).to_have_value("3")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Add a node").first.click()
+    expect(field).to_have_value("0")
 
 
 def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:

@@ -87,15 +87,16 @@ export function Table({ name, load, columns, search, sorts, sort: first, empty, 
 export function Action({ title, about, fields = [], run, danger, label, done, strong }) {
   const dialog = useRef(null);
   const [state, set] = useState({ busy: false, error: null, told: null });
-  const open = () => { set({ busy: false, error: null, told: null }); dialog.current.showModal(); };
+  const form = useRef(null);
+  const open = () => { form.current.reset(); set({ busy: false, error: null, told: null }); dialog.current.showModal(); };
   const closed = () => {  // what it told is gone: a new key is shown once
     if (state.told !== null && done) done();
     set({ busy: false, error: null, told: null });
   };
   const send = async (event) => {
     event.preventDefault();
-    const form = new FormData(event.target);
-    const values = Object.fromEntries(fields.map((field) => [field.name, field.type === "checkbox" ? form.has(field.name) : String(form.get(field.name) ?? "")]));
+    const filled = new FormData(event.target);
+    const values = Object.fromEntries(fields.map((field) => [field.name, field.type === "checkbox" ? filled.has(field.name) : String(filled.get(field.name) ?? "")]));
     set({ busy: true, error: null, told: null });
     try {
       const told = await run(values);
@@ -108,7 +109,7 @@ export function Action({ title, about, fields = [], run, danger, label, done, st
   if (!isOperator()) return html`<button type="button" disabled title=${t("Only an operator may do this.")}>${named}</button>`;
   return html`<span><button type="button" class=${danger ? "danger" : strong ? "strong" : ""} aria-label=${title} onClick=${open}>${named}</button>
     <dialog ref=${dialog} aria-label=${title} onClose=${closed}>
-      <form method="dialog" onSubmit=${send}>
+      <form ref=${form} method="dialog" onSubmit=${send}>
         <h2>${title}</h2>
         ${about ? html`<p>${about}</p>` : null}
         ${fields.map((field) => html`<${Field} ...${field} />`)}
@@ -122,13 +123,14 @@ export function Action({ title, about, fields = [], run, danger, label, done, st
     </dialog></span>`;
 }
 
+// A field starts with `value`. It never sets it again: live pages are drawn every second, and what a person types must stay.
 export function Field({ name, label, type, value, options, hint, required, autocomplete, pattern }) {
   const common = { name, required, autocomplete, pattern };
   return html`<label class="field"><span>${label}${hint ? html` <em>${hint}</em>` : null}</span>
-    ${options ? html`<select ...${common}>${options.map((each) => html`<option value=${each.value ?? each} selected=${(each.value ?? each) === value}>${each.text ?? each}</option>`)}</select>`
-      : type === "textarea" ? html`<textarea ...${common}>${value || ""}</textarea>`
+    ${options ? html`<select ...${common}>${options.map((each) => html`<option value=${each.value ?? each} defaultSelected=${(each.value ?? each) === value}>${each.text ?? each}</option>`)}</select>`
+      : type === "textarea" ? html`<textarea ...${common} defaultValue=${value || ""} />`
       : type === "checkbox" ? html`<input type="checkbox" name=${name} defaultChecked=${value} />`
-      : html`<input ...${common} type=${type || "text"} value=${value ?? ""} />`}</label>`;
+      : html`<input ...${common} type=${type || "text"} defaultValue=${value ?? ""} />`}</label>`;
 }
 
 // A form in the page whose words the page uses itself.
@@ -139,6 +141,6 @@ export function Ask({ fields, label, submit }) {
     submit(Object.fromEntries(fields.map((field) => [field.name, String(form.get(field.name) ?? "").trim()])));
   };
   return html`<form class="row" onSubmit=${send}>
-    ${fields.map((field) => html`<input class="fill" name=${field.name} aria-label=${field.label} placeholder=${field.label} value=${field.value || ""} required=${field.required} />`)}
+    ${fields.map((field) => html`<input key=${field.value} class="fill" name=${field.name} aria-label=${field.label} placeholder=${field.label} defaultValue=${field.value || ""} required=${field.required} />`)}
     <button type="submit" class="strong">${label}</button></form>`;
 }
