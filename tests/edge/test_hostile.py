@@ -18,11 +18,20 @@ from tests.waiting import PATIENT_S
 
 HALF_OPEN: Final = 32
 PUBLISHED: Final = "hostile:room"
+ARENA_MIB: Final = 8
+MESSAGES: Final = 1_200
+"""Of 20 KB each: more than the edge keeps and sockets hold."""
 
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Role]:
-    limits = {"half_open_max": HALF_OPEN, "stall_ms": 600_000}
+    limits = {
+        "half_open_max": HALF_OPEN,
+        "stall_ms": 600_000,
+        "user_timeout_ms": 600_000,
+        "ping_ms": 600_000,
+        "arena_mib": ARENA_MIB,
+    }
     with role(tmp_path_factory.mktemp("edge"), "edge", edge=limits) as serving:
         yield serving
 
@@ -129,7 +138,7 @@ async def test_a_request_within_a_request_is_refused_and_never_answered(
         client.writer.write(head(client.address, *more) + head(client.address))
         answer = await client.reader.read()
         assert answer.startswith(b"HTTP/1.1 " + status.encode())
-        assert answer.count(b"HTTP/1.1") == 1
+        assert answer.count(b"Content-Length") == 1, "one answer"
 
 
 async def test_a_page_of_another_site_is_refused_with_the_key_to_change(edge: Role) -> None:
@@ -168,9 +177,9 @@ async def test_forged_tokens_end_the_connection_and_an_expired_one_draws_another
 
 async def test_connections_that_say_nothing_make_room_for_others(edge: Role) -> None:
     async with honest(edge), contextlib.AsyncExitStack() as stack:
-        silent = [await stack.enter_async_context(stranger(edge.url)) for _ in range(4 * HALF_OPEN)]
-        for client in silent[::2]:
-            client.writer.write(b"GET /connection/webso")
+        for number in range(4 * HALF_OPEN):
+            silent = await stack.enter_async_context(stranger(edge.url))
+            silent.writer.write(b"GET /connection/webso"[: number % 2 * 20])
         async with stranger(edge.url) as client:
             assert "connect" in await client.connect(edge.token(8))
 
@@ -181,8 +190,8 @@ async def test_ten_thousand_subscriptions_are_refused_beyond_the_bound(edge: Rol
         said: dict[str, int] = {}
 
         async def read() -> None:
-            for number in range(2, 10_002):
-                told: Any = await client.reply(number)
+            while sum(said.values()) < 10_000:
+                told: Any = await client.message()
                 kind = "subscribed" if "subscribe" in told else str(told["error"]["code"])
                 said[kind] = said.get(kind, 0) + 1
 
@@ -205,19 +214,17 @@ async def test_a_client_that_reads_nothing_costs_a_cursor(edge: Role) -> None:
             client.say({"id": 2, "subscribe": {"channel": PUBLISHED}})
             assert "subscribe" in await client.reply(2)
         slow.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        slow.reader._transport.pause_reading()
         text = json.dumps("x" * 20_000).encode()
 
         async def publish() -> None:
             async with muster.connect(edge.instance.folder.path, gateways=[], timeout=PATIENT_S) as client:
-                for _ in range(4_000):
-                    await client.publish(PUBLISHED, text)
+                for _ in range(0, MESSAGES, 20):
+                    await asyncio.gather(*(client.publish(PUBLISHED, text) for _ in range(20)))
 
         publishing, heard = asyncio.create_task(publish()), 0
-        while heard < 4_000:
+        while heard < MESSAGES:
             heard += "pub" in (await other.message()).get("push", {})
         await publishing
-        slow.reader._transport.resume_reading()
         while "unsubscribe" not in (told := (await slow.message()).get("push", {})):
             pass
         assert told["unsubscribe"]["code"] == 2500

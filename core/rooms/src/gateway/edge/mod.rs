@@ -87,9 +87,9 @@ muster_transport::counters! {
         recovered,
         /// The same, without all of it.
         unrecovered,
-        /// Subscriptions ended as messages are lost for the member.
+        /// Subscriptions ended or begun again: messages are lost for the member.
         gaps_told,
-        /// Subscriptions ended as another owner numbers the room, without a loss.
+        /// Subscriptions ended or begun again: another owner numbers the room, and nothing is lost.
         streams_changed,
         /// Frames of publications built, each once for all members of one form.
         frames_built,
@@ -99,10 +99,9 @@ muster_transport::counters! {
         publications_refused,
         /// Messages of members that an owner has acknowledged.
         publications_acknowledged,
-        /// Joins and leaves of rooms told to clients, once for each client.
+        /// Joins and leaves told to clients, each client counted.
         joins_leaves_told,
-        /// Commands, and questions for a room's members, taken from members; so are the questions whose answers tell joins and
-        /// leaves.
+        /// Commands and questions for a room's members: those of clients, and those that tell joins and leaves.
         members_commands,
         /// Commands and such questions refused, whatever the reason.
         members_commands_refused,
