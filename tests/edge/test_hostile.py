@@ -213,7 +213,6 @@ async def test_a_client_that_reads_nothing_costs_a_cursor(edge: Role) -> None:
             await client.connect(edge.token(8))
             client.say({"id": 2, "subscribe": {"channel": PUBLISHED}})
             assert "subscribe" in await client.reply(2)
-        slow.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         text = json.dumps("x" * 20_000).encode()
 
         async def publish() -> None:
