@@ -29,6 +29,8 @@ LEEWAY_S: Final = 5.0
 """Allowed difference between the clocks of the signer and the checker, in seconds."""
 VALID_S_MAX: Final = 366 * 86_400
 """Limit of a token's remaining validity, in seconds. An end beyond it is a mistake, for example a time in milliseconds."""
+ROOMS_MAX: Final = 64
+"""Limit of rooms that one token subscribes its client to, as in the engine of an edge."""
 
 Words = Sequence[str]
 """Rights in a room, of `_engines.RIGHTS`; other words grant nothing."""
@@ -74,6 +76,8 @@ class Admitted:
     """The user's name if it is text; else empty."""
     recipients: _engines.Recipients = NOBODY
     """The users to whom this user may send."""
+    rooms: tuple[str, ...] = ()
+    """The rooms that an edge subscribes the client to as it connects."""
 
 
 class Authenticator(Protocol):
@@ -140,7 +144,7 @@ class TokenAuthenticator:
             if user in self._trust.users or name in self._trust.tokens:
                 return "bad_credential"
             grant, recipients = self._grant(claims), self._recipients(user, claims)
-            device = str(claims.get("device", "")).encode()
+            device, rooms = str(claims.get("device", "")).encode(), self._rooms(claims, grant)
         except NotYet:
             return "not_ready"
         except jwt.ExpiredSignatureError:  # after its signature was found right
@@ -150,7 +154,11 @@ class TokenAuthenticator:
         if not grant.has_any(self._opens) and not recipients:
             return "not_allowed"
         until, takes_over = claims["exp"] + LEEWAY_S, claims.get("take_over") is True
-        return Admitted(user, grant, until, token_number(name), device, takes_over, text, recipients)
+        return Admitted(user, grant, until, token_number(name), device, takes_over, text, recipients, rooms)
+
+    def _rooms(self, claims: Mapping[str, Any], grant: _engines.Grant) -> tuple[str, ...]:
+        """The rooms that the client is subscribed to as it connects: none, except at an edge. Raises `ValueError`."""
+        return ()
 
     def _claims(self, credential: bytes) -> Mapping[str, Any]:
         header = jwt.get_unverified_header(credential)
@@ -240,12 +248,14 @@ def mint(
     device: str | None = None,
     send: Words | None = None,
     take_over: bool = False,
+    rooms: Words = (),
 ) -> str:
     """Make a token for a user, and optionally a device, that ends `seconds` after `now` (seconds since 1970).
 
     `cap` replaces `rights`. `send`: patterns of the users to whom it may send; None: as the cluster's configuration
     allows.
-    `take_over`: the device may come although another one has just replaced it.
+    `take_over`: the device may come although another one has just replaced it. `rooms`: an edge subscribes the client to
+    these as it connects.
     """
     claims: dict[str, Any] = {"sub": str(user), "exp": int(now + seconds)}
     claims |= {"rights": list(rights)} if cap is None else {"cap": dict(_listed(cap))}
@@ -253,6 +263,7 @@ def mint(
     claims |= {} if device is None else {"device": device}
     claims |= {} if send is None else {"send": list(send)}
     claims |= {"take_over": True} if take_over else {}
+    claims |= {"rooms": list(rooms)} if rooms else {}
     return jwt.encode(claims, secret, algorithm=ALGORITHM)
 
 
@@ -285,6 +296,7 @@ def answer(engine: DoorEngine, question: int, said: Admitted | Denied, texts: Te
     if said.user >= HASHED:
         texts.keep(said.user, said.text)
     left = None if said.until is None else max(0, int((said.until - time.time()) * 1_000))
+    at_edge: dict[str, Any] = {"rooms": list(said.rooms)} if said.rooms else {}
     engine.answer(
         question,
         said.user,
@@ -294,6 +306,7 @@ def answer(engine: DoorEngine, question: int, said: Admitted | Denied, texts: Te
         device=said.device,
         recipients=said.recipients,
         takes_over=said.takes_over,
+        **at_edge,
     )
 
 

@@ -325,12 +325,20 @@ def token(
             help="The user wants this device now: it may come although another one has replaced it in the last 30 s.",
         ),
     ] = False,
+    room: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROOM",
+            help="An edge subscribes the client to this room as it connects; repeat it for more, up to 64.",
+        ),
+    ] = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
     from muster_server.control.cli.token import Wanted, show
 
-    return show(config, Wanted(user, rights, expires, cap or (), token_id, device, send or (), take_over))
+    wanted = Wanted(user, rights, expires, cap or (), token_id, device, send or (), take_over, room or ())
+    return show(config, wanted)
 
 
 @app.command(epilog="Example: muster url 7 --rights read,publish --expires 1d", rich_help_panel=USERS)

@@ -11,7 +11,7 @@ from muster_server import _engines
 from muster_server.control.cluster import specs
 from muster_server.control.config import load as config
 from muster_server.control.errors import USAGE, UserError
-from muster_server.plane.auth import VALID_S_MAX, Patterns, Words, mint
+from muster_server.plane.auth import ROOMS_MAX, VALID_S_MAX, Patterns, Words, mint
 from muster_server.plane.kind import Right
 from muster_server.plane.users import check_recipient, check_user
 
@@ -37,6 +37,8 @@ class Wanted:
     """Patterns of users to whom it may send."""
     take_over: bool = False
     """The device may come although another one has just replaced it."""
+    rooms: Sequence[str] = ()
+    """Rooms that an edge subscribes the client to."""
 
 
 def show(config_file: Path | None, wanted: Wanted) -> int:
@@ -60,14 +62,25 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
         raise UserError("--take-over: a device takes over; name it by --device", USAGE)
     allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
     to = _recipients(wanted.send)
+    _check_rooms(wanted.rooms)
     secret = specs.signing_secret(config.load(config_file).config)
     minted = mint(
-        secret, wanted.user, allowed, time.time(), seconds, patterns, wanted.token_id, device, to, wanted.take_over
+        secret,
+        wanted.user,
+        allowed,
+        time.time(),
+        seconds,
+        patterns,
+        wanted.token_id,
+        device,
+        to,
+        wanted.take_over,
+        wanted.rooms,
     )
     if len(minted) > CREDENTIAL_BYTES_MAX:
         raise UserError(
-            f"--cap, --send: the token is too long: {len(minted)} bytes (limit {CREDENTIAL_BYTES_MAX});"
-            " use fewer patterns",
+            f"--cap, --send, --room: the token is too long: {len(minted)} bytes (limit {CREDENTIAL_BYTES_MAX});"
+            " use fewer patterns or rooms",
             USAGE,
         )
     return minted
@@ -90,6 +103,16 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
             raise UserError(f"--cap: {error}", USAGE) from None
         patterns.append((pattern, words))
     return patterns or None
+
+
+def _check_rooms(rooms: Sequence[str]) -> None:
+    if len(rooms) > ROOMS_MAX:
+        raise UserError(f"--room: {len(rooms)} rooms are too many (limit {ROOMS_MAX})", USAGE)
+    try:
+        for room in rooms:
+            _engines.Grant([]).words(room)
+    except ValueError as error:
+        raise UserError(f"--room: {error}", USAGE) from None
 
 
 def _recipients(send: Sequence[str]) -> Words | None:

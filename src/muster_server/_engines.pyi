@@ -218,6 +218,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         stall_ms: int = 10000,  # a client whose socket takes nothing for this long is slow
         drain_ms: int = 10000,  # a drain sends clients away over this long
         write_interval_ms: int = 0,  # messages of rooms leave together this long after each other
+        join_leave_max: int = 0,  # joins and leaves are told in rooms with at most this many users; 0: in none
         version: str = "",  # of the server, as clients are told
     ) -> EdgeEngine: ...
     # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty
@@ -235,8 +236,11 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         device: bytes | None = ...,
         recipients: Recipients | None = ...,
         takes_over: bool = ...,
+        rooms: list[str] = ...,  # to which its client is subscribed before its connect command is answered
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...
+    def write_interval(self, interval_ms: int) -> None: ...  # from now on
+    def join_leave_max(self, users: int) -> None: ...
     def tls(self, certificates: bytes, key: bytes) -> None: ...  # for connections that come from now on
     def connection_limits(
         self,

@@ -49,6 +49,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         stall_ms=options.stall_ms,
         drain_ms=int(options.drain_s * 1_000),
         write_interval_ms=options.write_interval_ms,
+        join_leave_max=options.join_leave_max,
         version=f"muster {__version__}",
     )
     anonymous = [word for word in options.anonymous_rights.split(",") if word]
@@ -84,6 +85,8 @@ def take(engine: EdgeEngine, settings: EdgeSettings) -> None:
         half_open=options.half_open_max,
         user_timeout_ms=options.user_timeout_ms,
     )
+    engine.write_interval(options.write_interval_ms)
+    engine.join_leave_max(options.join_leave_max)
     engine.history_max(options.history_max)
     engine.bounds(sessions=options.user_sessions_max, places=options.user_rooms_max, rooms=options.rooms_max)
     if (files := certificate(settings)) is not None:

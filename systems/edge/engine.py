@@ -29,6 +29,12 @@ class EdgeEngine(Engine, Protocol):
     ) -> None:
         """Sets the bounds of connections."""
 
+    def write_interval(self, interval_ms: int) -> None:
+        """Messages of rooms leave this long after each other from now on; 0: each as soon as it is there."""
+
+    def join_leave_max(self, users: int) -> None:
+        """Joins and leaves are told in rooms with at most this many users; 0: in none."""
+
     def history_max(self, messages: int) -> None:
         """As `GatewayEngine.history_max`."""
 

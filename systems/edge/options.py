@@ -18,6 +18,8 @@ RELOADED: Final = (
     "rooms_max",
     "user_rooms_max",
     "user_sessions_max",
+    "write_interval_ms",
+    "join_leave_max",
 )
 """Keys of `[edge]` that a running node takes by SIGHUP."""
 
@@ -171,6 +173,16 @@ class EdgeOptions(MachineOptions, frozen=True):
             le=1_000,
         ),
     ] = 0
+    join_leave_max: Annotated[
+        int,
+        key(
+            "Users of a room up to which joins and leaves are told to clients that ask for it; 0: in no room",
+            "a page of members; each such room is asked for its users once a second",
+            "users",
+            ge=0,
+            le=100,
+        ),
+    ] = 100
     drain_s: Annotated[
         float,
         key(

@@ -4,8 +4,8 @@ Owns the rules beyond those of every door (`plane/auth.py`). A token that has ex
 bring another one after the first, and stay away after the second.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import jwt
 
@@ -13,6 +13,7 @@ from muster_server import _engines
 from muster_server.plane.auth import (
     LEEWAY_S,
     NOTHING,
+    ROOMS_MAX,
     Admitted,
     Denied,
     Patterns,
@@ -52,6 +53,15 @@ class EdgeAuthenticator(TokenAuthenticator):
         if credential or self._anonymous is None:
             return super().authenticate(credential)
         return Admitted(EMBEDDED_USER, self._anonymous)
+
+    def _rooms(self, claims: Mapping[str, Any], grant: _engines.Grant) -> tuple[str, ...]:
+        """The claim `rooms`. Raises `ValueError` for a room that the token gives no right to read."""
+        rooms = claims.get("rooms", [])
+        if not isinstance(rooms, list) or len(rooms) > ROOMS_MAX or not all(isinstance(room, str) for room in rooms):
+            raise ValueError(f"invalid rooms (expected a list of at most {ROOMS_MAX} names)")
+        if any("read" not in grant.words(room) for room in rooms):
+            raise ValueError("invalid rooms (a room that the token gives no right to read)")
+        return tuple(rooms)
 
     def for_room(self, credential: bytes, room: str) -> Admitted | Denied:
         """The user and its rights in this room, by a token for the room alone: `sub`, `exp`, `channel`, perhaps `cap`.

@@ -14,6 +14,7 @@ from tests.edge.sdks import Given
 from tests.faults.instance import Instance, configuration
 
 SMALL: Final = "small"
+HALL: Final = f"{SMALL}:hall"
 RIGHTS: Final = ["read", "publish", "command", "members", "history"]
 
 
@@ -34,7 +35,8 @@ class Role:
     def given(self) -> Given:
         """For cases."""
         reader = self.token(9, cap=[("*", ["read"])], send=None)
-        return Given(self.token(7), self.token(8), reader, "wrong", self.token(7, -60), SMALL)
+        enters = self.token(7, rooms=[HALL])
+        return Given(self.token(7), self.token(8), reader, "wrong", self.token(7, -60), SMALL, enters, HALL)
 
 
 @contextlib.contextmanager

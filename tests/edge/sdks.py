@@ -84,6 +84,10 @@ class Given:
     expired: str = "expired"
     small: str = "smallhistory"
     """A namespace that keeps fewer than 300 messages."""
+    enters: str = "enters"
+    """A token of the first user whose client the server subscribes to `hall`."""
+    hall: str = "smallhistory:hall"
+    """A room of the namespace `small`."""
 
 
 def names(sdk: str) -> set[str]:

@@ -68,12 +68,13 @@ async def go_on(watcher: Watcher, publisher: Publisher) -> None:
     await watcher.until(lambda: all(max(watcher.seen(room), default=0) >= mark for room in ROOMS))
 
 
-async def under_faults(edge: Role, rounds: int) -> None:
-    """All faults, this number of times."""
+async def under_faults(edge: Role, rounds: int, *, made: bool = False) -> None:
+    """All faults, this number of times. `made`: the server subscribes to the rooms, as the client's token says."""
+    rooms, entered = ((), ROOMS) if made else (ROOMS, ())
     publisher, stop, told = Publisher(), asyncio.Event(), list[str]()
     async with (
         asyncio.timeout(PATIENT_S * (1 + rounds)),
-        watching(edge.url, edge.token(7), ROOMS) as watcher,
+        watching(edge.url, edge.token(7, rooms=entered), rooms, entered) as watcher,
         muster.connect(edge.instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
         asyncio.TaskGroup() as tasks,
     ):
@@ -96,6 +97,10 @@ async def under_faults(edge: Role, rounds: int) -> None:
 
 async def test_each_loss_is_announced_and_none_draws_a_storm(edge: Role) -> None:
     await under_faults(edge, 1)
+
+
+async def test_losses_in_rooms_of_a_token_are_announced_and_the_client_stays_in_them(edge: Role) -> None:
+    await under_faults(edge, 1, made=True)
 
 
 @pytest.mark.soak

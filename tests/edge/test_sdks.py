@@ -45,8 +45,14 @@ OF_ROLE: Final = {
         "takes_a_message_as_the_difference_to_the_one_before",
         "is_told_of_each_right_that_it_lacks",
         "tells_members_a_command_and_hears_how_many_have_it",
+        "hears_who_comes_and_who_leaves",
+        "is_subscribed_to_the_rooms_of_its_token",
     ),
-    "python": ("sends_to_a_user_that_is_not_there",),
+    "python": (
+        "sends_to_a_user_that_is_not_there",
+        "hears_who_comes_and_who_leaves",
+        "is_subscribed_to_the_rooms_of_its_token",
+    ),
     "go": ("sends_to_all_tabs_of_a_user_and_hears_of_each",),
 }
 """Cases of what the hub in memory has not: rights, devices, commands and calls."""

@@ -52,6 +52,30 @@ def test_a_client_that_may_only_publish_is_admitted() -> None:
     assert TokenAuthenticator(SHARED, "read", Trust(secrets=(SECRET,))).authenticate(only) == "not_allowed"
 
 
+def test_a_token_names_rooms_that_its_client_is_subscribed_to() -> None:
+    said = edge().authenticate(token(cap={"a:*": ["read"]}, rooms=["a:b", "a:c"]))
+    assert isinstance(said, Admitted)
+    assert said.rooms == ("a:b", "a:c")
+    without = edge().authenticate(token(cap={"a:*": ["read"]}))
+    assert isinstance(without, Admitted)
+    assert without.rooms == ()
+
+
+@pytest.mark.parametrize(
+    "rooms",
+    ["a:b", [7], {"a:b": {}}, ["b:c"], ["a:"], ["a:b"] * 65, None],
+    ids=["text", "number", "object", "no right", "no name", "too many", "null"],
+)
+def test_a_token_with_wrong_rooms_opens_nothing(rooms: Any) -> None:
+    assert edge().authenticate(token(cap={"a:*": ["read"], "b:*": ["publish"]}, rooms=rooms)) == "bad_credential"
+
+
+def test_rooms_of_a_token_mean_nothing_at_a_gateway() -> None:
+    said = TokenAuthenticator(SHARED, "read", Trust(secrets=(SECRET,))).authenticate(token(rooms=["a:b"]))
+    assert isinstance(said, Admitted)
+    assert said.rooms == ()
+
+
 def test_a_token_for_one_room_is_for_no_other() -> None:
     said = edge().for_room(token(channel="a:b"), "a:b")
     assert isinstance(said, Admitted)

@@ -65,14 +65,17 @@ class Watcher:
                 if lost:
                     announced.append((last, event["data"]))
                 last, lost = event["data"], False
-            elif event["event"] == "subscribed" and event["wasRecovering"] and not event["recovered"]:
+            # A room that the server subscribes to is unsubscribed at a gap, and subscribed again at once.
+            elif event["event"] == "unsubscribed" or (
+                event["event"] == "subscribed" and event["wasRecovering"] and not event["recovered"]
+            ):
                 lost = True
         return lambda number: not any(first < number < behind for first, behind in announced)
 
 
 @contextlib.asynccontextmanager
-async def watching(url: str, token: str, rooms: Sequence[str]) -> AsyncIterator[Watcher]:
-    """A watcher whose rooms are subscribed."""
+async def watching(url: str, token: str, rooms: Sequence[str], made: Sequence[str] = ()) -> AsyncIterator[Watcher]:
+    """A watcher whose rooms are subscribed. `made`: rooms that the server subscribes it to."""
     program = sdks.SDKS / "js" / "watch.mjs"  # it finds its packages beside itself
     shutil.copyfile(sdks.PROGRAMS / "js" / "watch.mjs", program)
     pipe = asyncio.subprocess.PIPE
@@ -89,7 +92,7 @@ async def watching(url: str, token: str, rooms: Sequence[str]) -> AsyncIterator[
 
     reading = asyncio.create_task(read())
     try:
-        await watcher.until(lambda: set(watcher.count("subscribed")) == set(rooms))
+        await watcher.until(lambda: set(watcher.count("subscribed")) == {*rooms, *made})
         yield watcher
     finally:
         process.stdin.close()

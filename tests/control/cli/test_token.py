@@ -13,6 +13,7 @@ from muster_server.plane.auth import Admitted, TokenAuthenticator
 from muster_server.plane.kind import Right
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import HASHED
+from muster_server.systems.edge.tokens import EdgeAuthenticator
 
 SECRET, FORMER = "n" * 32, "f" * 40
 
@@ -156,4 +157,19 @@ def test_a_token_says_to_whom_its_user_may_send(tmp_path: Path, capsys: pytest.C
     for wrong in ("ann*", "7*7", "8,", "", " ann"):
         with pytest.raises(UserError, match="--send") as told:
             show(configured(tmp_path), Wanted("7", "read", "15m", send=[wrong]))
+        assert told.value.exit_code == USAGE
+
+
+def test_a_token_names_rooms_that_an_edge_subscribes_its_client_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = EdgeAuthenticator(b"shared", Trust((SECRET.encode(),)))
+    wanted = Wanted("7", "read", "15m", cap=["a:*=read"], rooms=["a:b", "a:c"])
+    assert show(configured(tmp_path), wanted) == 0
+    answer = checks.authenticate(capsys.readouterr().out.strip().encode())
+    assert isinstance(answer, Admitted)
+    assert answer.rooms == ("a:b", "a:c")
+    for wrong in (["a:"], [""], ["a:b"] * 65):
+        with pytest.raises(UserError, match="--room") as told:
+            show(configured(tmp_path), Wanted("7", "read", "15m", rooms=wrong))
         assert told.value.exit_code == USAGE

@@ -158,6 +158,17 @@ impl Subscriptions {
     }
 }
 
+/// Tells a client of a subscription that it did not ask for.
+fn subscribe_push<'a>(result: &SubscribeResult<'a>) -> Push<'a> {
+    Push::Subscribe {
+        recoverable: result.recoverable,
+        epoch: result.epoch,
+        offset: result.offset,
+        positioned: result.positioned,
+        data: result.data,
+    }
+}
+
 impl Session {
     /// Whether messages of this subscription may be given to the session.
     pub fn has(&self, subscription: Subscription) -> bool {
@@ -205,18 +216,21 @@ impl Session {
             return None;
         }
         let subscription = self.subscriptions.begin_live(now, channel, result);
-        self.replies.push(
-            channel,
-            0,
-            &Push::Subscribe {
-                recoverable: result.recoverable,
-                epoch: result.epoch,
-                offset: result.offset,
-                positioned: result.positioned,
-                data: result.data,
-            },
-        );
+        self.replies.push(channel, 0, &subscribe_push(result));
         Some(subscription)
+    }
+
+    /// A subscription that the server made begins again at another position, and stays. `lost`: why messages are missing before
+    /// it; SDKs tell an application of the end and of the new beginning, and do not subscribe themselves.
+    pub fn began_again(&mut self, channel: &str, lost: Option<&str>, result: &SubscribeResult<'_>) {
+        if self.state != State::Open || self.subscriptions.live(channel).is_none() {
+            return;
+        }
+        if let Some(reason) = lost {
+            let code = Unsubscribe::INSUFFICIENT;
+            self.replies.push(channel, 0, &Push::Unsubscribe { code, reason });
+        }
+        self.replies.push(channel, 0, &subscribe_push(result));
     }
 
     /// Answers a sub_refresh command.

@@ -125,6 +125,11 @@ impl RoleMachine for Edge {
             "Rooms that connections publish to, once for each connection",
             self.publications_len() as f64,
         );
+        each(
+            "watched_rooms",
+            "Rooms whose joins and leaves are told to clients here",
+            self.watches_len() as f64,
+        );
         each("rooms", "Rooms with members here", self.rooms_len() as f64);
         each("members", "Members of rooms here", self.members_len() as f64);
         each(
@@ -210,7 +215,7 @@ impl EdgeEngine {
         membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
         origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
         user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
-        drain_ms = 10_000, write_interval_ms = 0, version = ""))]
+        drain_ms = 10_000, write_interval_ms = 0, join_leave_max = 0, version = ""))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -246,6 +251,7 @@ impl EdgeEngine {
         stall_ms: u64,
         drain_ms: u64,
         write_interval_ms: u64,
+        join_leave_max: usize,
         version: &str,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
@@ -291,6 +297,7 @@ impl EdgeEngine {
         let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
         let mut machine = Edge::edge(config, seed, Box::new(KernelEntropy));
         machine.set_write_interval(write_interval_ms * 1_000);
+        machine.set_join_leave_max(join_leave_max);
         if let Some(options) = presence {
             machine.take_in(online::two_doors(me, options)?);
         }
@@ -302,7 +309,7 @@ impl EdgeEngine {
 
     /// Answers a question of `authenticate` or `subscribe`.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None, takes_over = false))]
+    #[pyo3(signature = (question_id, user, denied = "bad_credential", *, grant = None, left_ms = None, token = 0, device = None, recipients = None, takes_over = false, rooms = Vec::new()))]
     fn answer(
         &mut self,
         question_id: u64,
@@ -314,6 +321,7 @@ impl EdgeEngine {
         device: Option<&[u8]>,
         recipients: Option<&Recipients>,
         takes_over: bool,
+        rooms: Vec<String>,
     ) -> PyResult<()> {
         let why = match denied {
             "expired" => EdgeRefusal::Expired,
@@ -334,10 +342,13 @@ impl EdgeEngine {
         };
         let running = self.get_mut()?;
         let said = user.map(admitted).ok_or(why);
-        running
-            .driver
-            .machine_mut()
-            .answer_question(now, question_id, said, &claims(device, takes_over, recipients));
+        running.driver.machine_mut().answer_question(
+            now,
+            question_id,
+            said,
+            &claims(device, takes_over, recipients),
+            &rooms,
+        );
         running.driver.kick();
         Ok(())
     }
@@ -370,6 +381,20 @@ impl EdgeEngine {
     ) -> PyResult<()> {
         let limits = limits(connections, address_connections, half_open, user_timeout_ms);
         self.get_mut()?.beside.tcp.set_limits(limits);
+        Ok(())
+    }
+
+    /// Messages of rooms leave this long after each other from now on; 0: each as soon as it is there.
+    fn write_interval(&mut self, interval_ms: u64) -> PyResult<()> {
+        let running = self.get_mut()?;
+        running.driver.machine_mut().set_write_interval(interval_ms * 1_000);
+        running.driver.kick();
+        Ok(())
+    }
+
+    /// Joins and leaves are told in rooms with at most this many users; 0: in none.
+    fn join_leave_max(&mut self, users: usize) -> PyResult<()> {
+        self.get_mut()?.driver.machine_mut().set_join_leave_max(users);
         Ok(())
     }
 

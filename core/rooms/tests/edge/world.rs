@@ -124,6 +124,8 @@ pub struct World {
     slice: muster_tcp::Outbox,
     /// What tokens give: words of rights in all rooms, by the token's text.
     pub grants: BTreeMap<String, (u64, Rights)>,
+    /// Rooms that tokens subscribe their clients to.
+    pub rooms: BTreeMap<String, Vec<String>>,
 }
 
 impl World {
@@ -204,6 +206,7 @@ impl World {
             outbox: Outbox::new(false),
             slice: muster_tcp::Outbox::default(),
             grants,
+            rooms: BTreeMap::new(),
         };
         world.place();
         world.client.open(world.now, Side::Proxy);
@@ -369,7 +372,9 @@ impl World {
                 EdgeEvent::Link(_) => continue,
             };
             let said = self.judge(&String::from_utf8_lossy(&credential));
-            self.edge.answer_question(now, id, said, b"");
+            let token = String::from_utf8_lossy(&credential);
+            let rooms = self.rooms.get(&*token).cloned().unwrap_or_default();
+            self.edge.answer_question(now, id, said, b"", &rooms);
         }
     }
 

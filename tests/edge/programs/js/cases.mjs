@@ -6,7 +6,7 @@ import { Centrifuge as Protobuf } from 'centrifuge/build/protobuf'
 import WebSocket from 'ws'
 
 const [url, encoding, given = '{}', ...wanted] = process.argv.slice(2)
-const { token, other: otherToken, reader, wrong, expired, small } = JSON.parse(given)
+const { token, other: otherToken, reader, wrong, expired, small, enters, hall } = JSON.parse(given)
 const PATIENT_MS = 60_000
 const binary = encoding === 'protobuf'
 const pack = value => (binary ? new TextEncoder().encode(JSON.stringify(value)) : value)
@@ -270,6 +270,42 @@ const cases = {
     do { told = await call(one, 'muster.command', { room, data: { go: 1 } }) } while (told.outcome === 'no_member')
     assert.deepEqual(told, { outcome: 'delivered', members: 1 })
     assert.deepEqual(unpack((await heard).data), { muster: 'command', room, user: '7', data: { go: 1 } })
+  },
+  async hears_who_comes_and_who_leaves(room) {
+    const [one, two] = [connect(), connect({ token: otherToken })]
+    const [, seen] = await joined(one, room, { joinLeave: true })
+    const told = () => seen.filter(([event]) => ['join', 'leave'].includes(event)).map(([event, { info }]) => [event, info.user, info.client])
+    await seen.until(() => told().length === 1)
+    const [other] = await joined(two, room)
+    await seen.until(() => told().length === 2)
+    other.unsubscribe()
+    await seen.until(() => told().length === 3)
+    assert.deepEqual(told(), [['join', '7', 'u7'], ['join', '8', 'u8'], ['leave', '8', 'u8']])
+  },
+  async is_subscribed_to_the_rooms_of_its_token() {
+    const [client, other] = [connect({ token: enters }), connect({ token: otherToken })]
+    const seen = watch(client)
+    const subscribed = () => seen.filter(([event]) => event === 'subscribed').map(([, context]) => context)
+    await seen.until(() => subscribed().length === 1)
+    assert.deepEqual([subscribed()[0].channel, subscribed()[0].recoverable], [hall, true])
+    const mine = `${encoding}-${Math.random()}`
+    const numbers = () => seen.data().filter(data => data.mine === mine).map(data => data.n)
+    await other.publish(hall, pack({ mine, n: 1 }))
+    await seen.until(() => numbers().length === 1)
+    client.disconnect()
+    for (const n of [2, 3]) await other.publish(hall, pack({ mine, n }))
+    client.connect()
+    await seen.until(() => numbers().length === 3)
+    assert.deepEqual(numbers(), [1, 2, 3])
+    assert.deepEqual([subscribed()[1].wasRecovering, subscribed()[1].recovered], [true, true])
+    client.disconnect()
+    for (let n = 4; n <= 304; n++) await other.publish(hall, pack({ mine, n }))
+    client.connect()
+    await seen.until(() => subscribed().length === 3)
+    assert.deepEqual([subscribed()[2].wasRecovering, subscribed()[2].recovered], [true, false])
+    await other.publish(hall, pack({ mine, n: 305 }))
+    await seen.until(() => numbers().at(-1) === 305)
+    assert.deepEqual(numbers(), [1, 2, 3, 305])
   },
   async is_refused_with_a_wrong_token() {
     const client = connect({ token: wrong })

@@ -19,8 +19,8 @@ from centrifuge import (
 )
 
 URL, ENCODING, GIVEN, *WANTED = sys.argv[1:]
-TOKEN, OTHER, WRONG, EXPIRED, SMALL = (
-    json.loads(GIVEN)[name] for name in ("token", "other", "wrong", "expired", "small")
+TOKEN, OTHER, WRONG, EXPIRED, SMALL, ENTERS, HALL = (
+    json.loads(GIVEN)[name] for name in ("token", "other", "wrong", "expired", "small", "enters", "hall")
 )
 PATIENT_S = 60.0
 BINARY = ENCODING == "protobuf"
@@ -198,6 +198,47 @@ async def sends_to_a_user_that_is_not_there(room: str) -> None:
     assert "delivered" not in outcomes
 
 
+async def hears_who_comes_and_who_leaves(room: str) -> None:
+    """The user itself, and another one."""
+    (one, _), (two, _) = await connected(), await connected(OTHER)
+    _, seen = await joined(one, room, join_leave=True)
+    await seen.until(lambda: seen.all("join"))
+    other, _ = await joined(two, room)
+    await seen.until(lambda: len(seen.all("join")) == 2)
+    await other.unsubscribe()
+    await seen.until(lambda: seen.all("leave"))
+    assert [context.info.user for context in seen.all("join")] == ["7", "8"]
+    assert [context.info.user for context in seen.all("leave")] == ["8"]
+
+
+async def is_subscribed_to_the_rooms_of_its_token(room: str) -> None:
+    """Messages before and after a connection, and a loss that is told."""
+    (client, seen), (other, _) = await connected(ENTERS), await connected(OTHER)
+
+    def told() -> list[int]:
+        return [data["n"] for data in seen.data() if data["room"] == room]
+
+    async def publish(n: int) -> None:
+        await other.publish(HALL, pack({"room": room, "n": n}))
+
+    await seen.until(lambda: seen.all("subscribed"))
+    assert seen.all("subscribed")[0].channel == HALL
+    await publish(0)
+    await seen.until(lambda: told() == [0])
+    await client.disconnect()
+    await publish(1)
+    await client.connect()
+    await seen.until(lambda: told() == [0, 1])
+    assert seen.all("subscribed")[1].recovered
+    await client.disconnect()
+    for n in range(2, 305):
+        await publish(n)
+    await client.connect()
+    await seen.until(lambda: len(seen.all("subscribed")) == 3)
+    back = seen.all("subscribed")[2]
+    assert (back.was_recovering, back.recovered) == (True, False)
+
+
 async def is_refused_with_a_wrong_token(room: str) -> None:
     """For good."""
     _, seen = await connected(token=WRONG)
@@ -228,6 +269,8 @@ async def main() -> None:
         unsubscribes_and_hears_no_more,
         gets_an_error_for_an_unknown_method,
         sends_to_a_user_that_is_not_there,
+        hears_who_comes_and_who_leaves,
+        is_subscribed_to_the_rooms_of_its_token,
         is_refused_with_a_wrong_token,
         brings_another_token_for_one_that_has_expired,
     ]

@@ -1,8 +1,9 @@
 //! Answers to what a session asks: tokens by the control plane, rooms by the gateway.
 
-use muster_edge::{Admission, Ask, Connection, Disconnect, Failure, Ticket, Turn, Unsubscribe};
+use muster_edge::{Ask, Connection, Disconnect, Failure, Ticket, Turn, Unsubscribe};
 use muster_transport::{Denied, Dice, End, Micros};
 
+use super::entries::Entering;
 use super::publishing::From;
 use super::questions::Answers;
 use super::{history, Answer, Asked, Edge, EdgeRefusal, Receipt, Ticketed};
@@ -21,7 +22,7 @@ impl Edge {
     }
 
     /// Answers the questions that have been noted for a connection.
-    fn answer_asks(&mut self, now: Micros, slot: u32) {
+    pub(super) fn answer_asks(&mut self, now: Micros, slot: u32) {
         while !self.sessions.asks.is_empty() {
             for ask in std::mem::take(&mut self.sessions.asks) {
                 self.answer_ask(now, slot, ask);
@@ -41,9 +42,11 @@ impl Edge {
             return;
         };
         match ask {
-            Ask::Authenticate { ticket, token, .. } => {
+            Ask::Authenticate {
+                ticket, token, subs, ..
+            } => {
                 self.sessions
-                    .ask(session, Asked::Connect(ticket), token.into_bytes(), None);
+                    .ask(session, Asked::Connect(ticket, subs), token.into_bytes(), None);
             }
             Ask::Renew { ticket, token } => {
                 self.sessions
@@ -258,8 +261,15 @@ impl Edge {
     // ---- Tokens -----------------------------------------------------------------------------------------------------
 
     /// Answers an [`EdgeEvent`](super::EdgeEvent): the user and its rights, or why not. `aside`: what the credential says for a
-    /// guest.
-    pub fn answer_question(&mut self, now: Micros, id: u64, said: Result<Admitted, EdgeRefusal>, aside: &[u8]) {
+    /// guest. `rooms`: the client is subscribed to these before its connect command is answered.
+    pub fn answer_question(
+        &mut self,
+        now: Micros,
+        id: u64,
+        said: Result<Admitted, EdgeRefusal>,
+        aside: &[u8],
+        rooms: &[String],
+    ) {
         self.now = now;
         let Some((session, asked)) = self.sessions.questions.remove(&id) else {
             return;
@@ -273,7 +283,10 @@ impl Edge {
             return;
         }
         match asked {
-            Asked::Connect(ticket) => self.connected(now, slot, ticket, said, aside),
+            Asked::Connect(ticket, positions) => {
+                let entering = Entering::new(ticket, rooms, &positions, aside);
+                self.connected(now, slot, said, entering);
+            }
             Asked::Refresh(ticket) => self.refreshed(now, slot, ticket, said, aside),
             Asked::Subscribe(ticket, subscription, join) => {
                 match self.ticketed(now, slot, &join.channel, said) {
@@ -300,14 +313,14 @@ impl Edge {
         self.sessions.stirred = true;
     }
 
-    fn connected(&mut self, now: Micros, slot: u32, ticket: Ticket, said: Result<Admitted, EdgeRefusal>, aside: &[u8]) {
+    fn connected(&mut self, now: Micros, slot: u32, said: Result<Admitted, EdgeRefusal>, mut entering: Entering) {
         let admitted = said.and_then(|admitted| match self.accounts.admits(admitted.admission.user) {
             true => Ok(admitted),
             false => Err(EdgeRefusal::Denied(Denied::Sessions)),
         });
         let admitted = match admitted {
             Ok(admitted) => admitted,
-            Err(refusal) => return self.refuse_connect(now, slot, ticket, refusal),
+            Err(refusal) => return self.refuse_connect(now, slot, entering.ticket, refusal),
         };
         let (admission, grant) = split_verdict(Ok(admitted));
         let Ok(admission) = admission else { return };
@@ -320,23 +333,11 @@ impl Edge {
         let (session, stream) = (conn.session(), conn.stream);
         let proven = std::mem::replace(&mut conn.proven, true);
         conn.client.session = session;
-        let (user, client) = (admission.user.to_string(), super::frames::client_name(conn.incarnation));
         if !proven {
             self.sessions.proven.push(stream);
         }
-        self.lodge.opened(now, session, admission.user, aside);
-        let ttl_s = ttl(now, admission.until);
-        self.sessions.with(now, slot, |connection, turn, dice| {
-            let admission = Admission {
-                user: &user,
-                client: &client,
-                ttl_s,
-                ..Admission::default()
-            };
-            if let Some(session) = connection.session() {
-                session.admit(turn, dice, ticket, &admission);
-            }
-        });
+        entering.until = admission.until;
+        self.enter(now, slot, entering);
     }
 
     fn refuse_connect(&mut self, now: Micros, slot: u32, ticket: Ticket, refusal: EdgeRefusal) {

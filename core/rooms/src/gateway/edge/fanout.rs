@@ -112,6 +112,9 @@ impl Edge {
             for step in 0..count {
                 let index = (conn.client.turn as usize + step) % count;
                 let sub = &conn.subs[index];
+                if sub.made && conn.pauses(now, sub.subscription) {
+                    continue; // its gap is told later, and no message passes it
+                }
                 let Some(room) = rooms[sub.room as usize].as_deref() else {
                     continue;
                 };
@@ -204,6 +207,9 @@ impl Edge {
         }
         if taken == self.sessions.frames.len() {
             for ending in endings {
+                if self.begin_again(now, slot, ending.room, ending.reason, ending.lost) {
+                    continue;
+                }
                 let counters = &mut self.sessions.counters;
                 counters.gaps_told += u64::from(ending.lost);
                 counters.streams_changed += u64::from(!ending.lost);

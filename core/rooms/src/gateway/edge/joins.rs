@@ -18,7 +18,7 @@ use crate::wire::publish::Positions;
 use crate::wire::{GapReason, StreamGap};
 
 /// Bytes of messages in the reply to a subscribe command; those beyond follow as pushes, in frames that members share.
-const RECOVERED_BYTES: usize = 384 * 1024;
+pub(super) const RECOVERED_BYTES: usize = 384 * 1024;
 /// Places that are looked through for gaps behind a client's position: the most that a join fetches.
 const LOOKED_MAX: u64 = crate::gateway::room::BACKFILL_MAX + 4_096;
 
@@ -74,6 +74,50 @@ fn is_ahead(room: &Room, had: &Positions) -> bool {
     room.live().any(ahead)
 }
 
+/// Where a client starts, with what it missed.
+pub(super) struct Beginning<'a> {
+    /// Nothing is missing since the position that it showed.
+    pub recovered: bool,
+    /// The place since which messages are lost for it.
+    pub lost: Option<u64>,
+    pub stream: u8,
+    pub position: Position,
+    pub found: Vec<Whole<'a>>,
+    /// The place behind those.
+    pub next: u64,
+}
+
+/// Where a client starts that has a place in a room. `shown`: the positions that it showed, unless gaps are known before its
+/// place, and whether it showed any. `bytes_max`: of the messages that it missed, as many are found.
+pub(super) fn beginning<'a>(
+    room: &Room,
+    arena: &'a Arena,
+    shown: (Option<&Positions>, bool),
+    recovering: bool,
+    place: u64,
+    bytes_max: usize,
+) -> Beginning<'a> {
+    let blind = planted::is(Bug::RecoveredWithHole);
+    let proven = shown.0.is_some_and(|had| !is_ahead(room, had));
+    let recovered = proven && !has_gap(room, arena, place) || shown.1 && blind;
+    let lost = (recovering && !recovered).then_some(place);
+    let place = match recovered || !recovering {
+        true => place,
+        false => room.ring.next(),
+    };
+    let (stream, position) = position(room, arena, place).unwrap_or_default();
+    let bounds = if recovered { (bytes_max, usize::MAX) } else { (0, 0) };
+    let (found, next) = messages(room, arena, place, stream, bounds);
+    Beginning {
+        recovered,
+        lost,
+        stream,
+        position,
+        found,
+        next,
+    }
+}
+
 impl Edge {
     /// A client asks for a channel.
     pub(super) fn subscribe(
@@ -117,8 +161,10 @@ impl Edge {
             return;
         };
         let pending = conn.pending.swap_remove(at);
-        if matches!(pending.kind, PendingKind::Left) {
-            return;
+        match pending.kind {
+            PendingKind::Left => return,
+            PendingKind::Entry(_) => return self.entry_refused(now, slot, failure),
+            PendingKind::Join(..) | PendingKind::History(_) => {}
         }
         if let Some(session) = conn.connection.session() {
             session.fail(pending.ticket, failure);
@@ -148,6 +194,7 @@ impl Edge {
                 let asked = (subscription, join, had);
                 self.subscribed(now, slot, pending.ticket, asked, (request, at, place), gaps, whole);
             }
+            PendingKind::Entry(entry) => self.entered(now, slot, entry, (at, place), gaps, whole),
             PendingKind::History(wanted) => self.tell_history(now, slot, pending.ticket, &wanted, at, place),
             PendingKind::Left => {
                 let others = conn
@@ -196,26 +243,28 @@ impl Edge {
                 return;
             }
         }
-        let blind = planted::is(Bug::RecoveredWithHole);
-        let proven = had
-            .as_ref()
-            .is_some_and(|had| whole && gaps.is_empty() && !is_ahead(room, had));
-        let recovered = proven && !has_gap(room, &self.arena, place) || had.is_some() && blind;
         let recovering = join.recover.is_some();
+        let shown = had.as_ref().filter(|_| whole && gaps.is_empty());
+        let begun = beginning(
+            room,
+            &self.arena,
+            (shown, had.is_some()),
+            recovering,
+            place,
+            RECOVERED_BYTES,
+        );
         let counters = &mut self.sessions.counters;
-        counters.recovered += u64::from(recovering && recovered);
-        counters.unrecovered += u64::from(recovering && !recovered);
+        counters.recovered += u64::from(recovering && begun.recovered);
+        counters.unrecovered += u64::from(recovering && !begun.recovered);
+        let Beginning {
+            recovered,
+            lost,
+            stream,
+            position,
+            found,
+            next,
+        } = begun;
         let head = room.ring.next();
-        let lost = (recovering && !recovered).then_some(place);
-        let place = if recovered || !recovering { place } else { head };
-        let told = position(room, &self.arena, place);
-        let (stream, position) = told.unwrap_or_default();
-        let bounds = if recovered {
-            (RECOVERED_BYTES, usize::MAX)
-        } else {
-            (0, 0)
-        };
-        let (found, next) = messages(room, &self.arena, place, stream, bounds);
         let encoding = self.sessions.conn(slot).and_then(|conn| conn.connection.encoding());
         let texts: Vec<_> = found
             .iter()
@@ -279,14 +328,18 @@ impl Edge {
                 compact: join.compaction,
                 bare: !join.channel.contains(':'),
                 deltas: if join.delta { Deltas::First } else { Deltas::No },
+                made: false,
             });
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
-                joined.cursor = next.max(place);
+                joined.cursor = next;
                 joined.joined_at = joined.joined_at.max(head);
             }
             self.sessions.counters.subscriptions += 1;
             self.sessions.mark(slot);
             self.note_cursors(slot);
+            if join.join_leave {
+                self.watch(now, slot, at, subscription);
+            }
         } else {
             self.leave(now, slot, at);
         }
@@ -307,6 +360,7 @@ impl Edge {
             return;
         };
         let sub = conn.subs.swap_remove(at);
+        conn.forget_made(subscription);
         self.leave(now, slot, sub.room);
     }
 
@@ -319,6 +373,7 @@ impl Edge {
             return;
         };
         let sub = conn.subs.swap_remove(at);
+        conn.forget_made(sub.subscription);
         self.leave(now, slot, room);
         self.sessions.with(now, slot, |connection, turn, _| {
             if let Some(session) = connection.session() {

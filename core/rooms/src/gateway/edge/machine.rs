@@ -10,6 +10,7 @@ use muster_transport::{
 };
 
 use super::frames::Built;
+use super::join_leave::Watches;
 use super::publishing::Publishing;
 use super::{Conn, Drain, Edge, EdgeCounters, EdgeSessions, Letters};
 use crate::arena::Retention;
@@ -89,6 +90,7 @@ impl Edge {
             limits: Limits::new(KeyedState::new(seed, !seed)),
             health: Health::default(),
             asking: Default::default(),
+            watches: Watches::new(KeyedState::new(seed, !seed)),
             outcomes: Default::default(),
             links_changed: false,
             letters: config.letters,
@@ -123,6 +125,7 @@ impl Edge {
         edge.sessions.dice = Dice::new(k0);
         edge.sessions.commands = Commands::new(KeyedState::new(k0, k1));
         edge.sessions.limits = Limits::new(KeyedState::new(k0, k1));
+        edge.sessions.watches = Watches::new(KeyedState::new(k0, k1));
         edge.sessions.questions = std::collections::HashMap::with_hasher(KeyedState::new(k0, k1));
         edge
     }
@@ -139,7 +142,11 @@ impl Edge {
 
     /// Messages of rooms leave this long after each other, those of the meantime together; 0: each as soon as it is there.
     pub fn set_write_interval(&mut self, interval: Micros) {
-        self.sessions.write_interval = interval;
+        let sessions = &mut self.sessions;
+        // Messages that wait by the former interval wait no longer than by this one.
+        let began = sessions.write_at.saturating_sub(sessions.write_interval);
+        sessions.write_at = sessions.write_at.min(began + interval);
+        sessions.write_interval = interval;
     }
 
     /// Sets a user's commands a second, and the number at once after a pause.
@@ -293,6 +300,9 @@ impl Streams for Edge {
             receipts: Default::default(),
             sendings: Vec::new(),
             missed: Default::default(),
+            entering: None,
+            made: Vec::new(),
+            again_at: None,
             open: false,
             over: false,
             queued: false,
@@ -357,6 +367,7 @@ impl Streams for Edge {
     fn expire(&mut self, now: Micros) {
         self.now = now;
         while let Some(slot) = self.sessions.wheel.pop(now) {
+            self.sessions.end_pauses(now, slot);
             self.run(now, slot, |connection, turn, dice| connection.expire(turn, dice));
         }
         self.drain_slice(now);
@@ -396,6 +407,7 @@ impl Machine for Edge {
         self.now = now;
         self.expire_links(now);
         self.sessions.publishing.expire(now);
+        self.ask_watched(now);
         self.look_after_commands(now);
         self.expire_members(now);
         self.settle_answers(now);
@@ -412,10 +424,16 @@ impl Machine for Edge {
 
     fn deadline(&self) -> Option<Micros> {
         let (publishing, commands) = (&self.sessions.publishing, &self.sessions.commands);
-        [self.rooms_deadline(), publishing.deadline(), commands.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let watches = self.sessions.watches.deadline();
+        [
+            self.rooms_deadline(),
+            publishing.deadline(),
+            commands.deadline(),
+            watches,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<EdgeEvent>) {

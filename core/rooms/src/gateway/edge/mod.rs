@@ -5,9 +5,11 @@
 //! gateway's own.
 
 mod asks;
+mod entries;
 mod fanout;
 mod frames;
 mod history;
+mod join_leave;
 mod joins;
 mod letters;
 mod machine;
@@ -18,6 +20,7 @@ mod questions;
 
 use std::collections::{HashMap, VecDeque};
 
+use muster_edge::protocol::Position;
 use muster_edge::{Ask, Connection, Counters, Disconnect, Frame, Join, Settings, Subscription, Ticket, Turn, Write};
 use muster_tcp::StreamId;
 use muster_transport::{Code, Dice, End, Gone, GuestSessions, Health, KeyedState, Micros, Question, Wheel, Writer};
@@ -84,9 +87,9 @@ muster_transport::counters! {
         recovered,
         /// The same, without all of it.
         unrecovered,
-        /// Subscriptions ended as messages are lost for the member.
+        /// Subscriptions ended or begun again: messages are lost for the member.
         gaps_told,
-        /// Subscriptions ended as another owner numbers the room, without a loss.
+        /// Subscriptions ended or begun again: another owner numbers the room, and nothing is lost.
         streams_changed,
         /// Frames of publications built, each once for all members of one form.
         frames_built,
@@ -96,7 +99,9 @@ muster_transport::counters! {
         publications_refused,
         /// Messages of members that an owner has acknowledged.
         publications_acknowledged,
-        /// Commands, and questions for a room's members, taken from members.
+        /// Joins and leaves told to clients, each client counted.
+        joins_leaves_told,
+        /// Commands and questions for a room's members: those of clients, and those that tell joins and leaves.
         members_commands,
         /// Commands and such questions refused, whatever the reason.
         members_commands_refused,
@@ -128,6 +133,8 @@ struct Sub {
     compact: bool,
     bare: bool,
     deltas: Deltas,
+    /// The server made it, by the client's token.
+    made: bool,
 }
 
 /// Whether a client takes a message as the difference to the one before.
@@ -159,6 +166,8 @@ enum PendingKind {
     Join(Subscription, Box<Join>, Option<Positions>),
     /// Its client has left meanwhile.
     Left,
+    /// A room of the client's token, by its number there.
+    Entry(usize),
     History(Box<history::Wanted>),
 }
 
@@ -207,6 +216,12 @@ struct Conn {
     receipts: VecDeque<(u64, Receipt)>,
     sendings: Vec<Sending>,
     missed: VecDeque<Missed>,
+    /// Its token is good, and rooms of the token are on their way.
+    entering: Option<Box<entries::Entering>>,
+    /// Its subscriptions that the server made.
+    made: Vec<entries::Made>,
+    /// When one of those that waits may begin again.
+    again_at: Option<Micros>,
     open: bool,
     /// Its rooms are left; only its last bytes are to be written.
     over: bool,
@@ -246,7 +261,8 @@ enum Answer {
 
 /// A question for the control plane.
 enum Asked {
-    Connect(Ticket),
+    /// With the positions that the client has in rooms of its token.
+    Connect(Ticket, Vec<(String, Position)>),
     Refresh(Ticket),
     Subscribe(Ticket, Subscription, Box<Join>),
     SubRefresh(Ticket, Subscription, String),
@@ -286,6 +302,7 @@ pub struct EdgeSessions {
     health: Health,
     /// Commands and questions of members, by their numbers.
     asking: HashMap<u64, questions::Asking>,
+    watches: join_leave::Watches,
     /// Answers of brokers that were not looked at.
     outcomes: VecDeque<(u32, CommandId, Outcome, Option<Page>)>,
     /// Links to brokers came or went.
@@ -358,7 +375,8 @@ impl EdgeSessions {
             conn.paused = full;
             self.reads.push((conn.stream, !full));
         }
-        match conn.connection.deadline() {
+        let deadline = [conn.connection.deadline(), conn.again_at].into_iter().flatten().min();
+        match deadline {
             Some(at) => self.wheel.schedule(slot, at.max(now)),
             None => self.wheel.cancel(slot),
         }
@@ -384,6 +402,7 @@ impl EdgeSessions {
         conn.receipts = VecDeque::new();
         conn.sendings = Vec::new();
         conn.missed = VecDeque::new();
+        (conn.entering, conn.made, conn.again_at) = (None, Vec::new(), None);
         let session = gone.id;
         self.publishing.ended(session);
         self.questions.retain(|_, (asker, _)| *asker != session);
@@ -522,7 +541,10 @@ impl Members for EdgeSessions {
         let Record::CommandTold { handle, command, data } = record else {
             return false;
         };
-        if self.live(slot).is_none_or(|conn| conn.connection.is_full()) {
+        if self
+            .live(slot)
+            .is_none_or(|conn| conn.connection.is_full() || conn.entering.is_some())
+        {
             return false;
         }
         let answer = Answer::Command {

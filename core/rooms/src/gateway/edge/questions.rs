@@ -9,6 +9,7 @@ use muster_transport::Micros;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::join_leave::member_names;
 use super::publishing::failure;
 use super::{history, Edge};
 use crate::command::{Ask, Outcome, Page, Verdict, COMMAND_BYTES_MAX, LIFETIME_MAX};
@@ -18,7 +19,7 @@ use crate::name::RoomName;
 use muster_transport::Code;
 
 /// A question is answered within this, or fails.
-const ANSWER_MS: u32 = 2_000;
+pub(super) const ANSWER_MS: u32 = 2_000;
 /// The lifetime of a command that names none.
 const COMMAND_MS: u32 = 5_000;
 
@@ -29,6 +30,8 @@ pub(super) enum Answers {
     Stats(Ticket),
     Members(Ticket),
     Command(Ticket),
+    /// For the joins and leaves of the room with this id, asked at this time.
+    Watch(u64, Micros),
 }
 
 /// A question under way.
@@ -38,12 +41,13 @@ pub(super) struct Asking {
 }
 
 impl Answers {
-    fn ticket(self) -> Ticket {
+    fn ticket(self) -> Option<Ticket> {
         match self {
             Answers::Presence(ticket)
             | Answers::Stats(ticket)
             | Answers::Members(ticket)
-            | Answers::Command(ticket) => ticket,
+            | Answers::Command(ticket) => Some(ticket),
+            Answers::Watch(..) => None,
         }
     }
 }
@@ -70,6 +74,13 @@ struct Call<'a> {
     /// The first user of a page of members.
     #[serde(default)]
     from: u64,
+}
+
+impl super::EdgeSessions {
+    /// A question is under way.
+    pub(super) fn note_asking(&mut self, number: u64, session: u64, answers: Answers) {
+        self.asking.insert(number, Asking { session, answers });
+    }
 }
 
 impl Edge {
@@ -139,7 +150,7 @@ impl Edge {
             (key, self.sessions.rights(slot, &key, granted))
         });
         let number = self.node.secret_u64();
-        self.sessions.asking.insert(number, Asking { session, answers });
+        self.sessions.note_asking(number, session, answers);
         let left_ms = if left_ms == 0 { ANSWER_MS } else { left_ms };
         let asker = Asker { session, user, room };
         self.dispatch(now, &asker, number, left_ms, ask);
@@ -156,14 +167,17 @@ impl Edge {
     }
 
     fn tell_outcome_of(&mut self, asking: &Asking, outcome: Outcome, page: Option<Page>) {
+        let page = page.unwrap_or_default();
+        if let Answers::Watch(room, asked_at) = asking.answers {
+            return self.watch_answered(self.now, (room, asked_at), &outcome, &page);
+        }
+        let Some(ticket) = asking.answers.ticket() else { return };
         let Some(slot) = self.sessions.slot_of(asking.session) else {
             return;
         };
         let Some(session) = self.sessions.conn_mut(slot).and_then(|conn| conn.connection.session()) else {
             return;
         };
-        let page = page.unwrap_or_default();
-        let ticket = asking.answers.ticket();
         match (outcome.verdict, asking.answers) {
             (Verdict::Refused(code), _) => session.fail(ticket, failure(code)),
             (verdict, Answers::Command(_)) => {
@@ -177,12 +191,8 @@ impl Edge {
             }
             (Verdict::Expired, _) => session.fail(ticket, Failure::Internal),
             (_, Answers::Presence(_)) => {
-                let named: Vec<(String, String)> = page
-                    .users
-                    .iter()
-                    .map(|user| (format!("u{user}"), user.to_string()))
-                    .collect();
-                let clients = named.iter().map(|(client, user)| {
+                let named: Vec<(String, String)> = page.users.iter().map(|user| member_names(*user)).collect();
+                let clients = named.iter().map(|(user, client)| {
                     let info = ClientInfo {
                         user: user.as_str().into(),
                         client: client.as_str().into(),
@@ -201,6 +211,7 @@ impl Edge {
                 };
                 session.presence_stats(ticket, outcome.members, users);
             }
+            (_, Answers::Watch(..)) => {}
             (_, Answers::Members(_)) => {
                 let users: Vec<String> = page.users.iter().map(u64::to_string).collect();
                 let text = format!(
