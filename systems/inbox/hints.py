@@ -1,26 +1,30 @@
 """Hints to devices and audiences: what is pushed after a commit. A lost hint is harmless, as the inbox is the truth.
 
-Owns the queues and their bounds, and the form of a hint. It must not know a store.
+Owns the queues and their bounds, and the form of a hint. A hint has the user's unread count of the moment at which it
+is sent: the counts of all users that wait are read together. It must not know SQL.
 """
 
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
 
 import muster
+from muster.clock import now_ms
 from muster.sizes import SEND_BYTES_MAX
 from muster_server.plane.service import Figure
-from muster_server.systems.inbox.records import Told
+from muster_server.systems.inbox.records import StoreError, Told
 from muster_server.systems.inbox.shapes import Entry
 
 USERS_MAX: Final = 65_536
 """Limit of users whose hint waits; the oldest is dropped, and its user reads at the next hint."""
 ROOMS_MAX: Final = 1_024
 AT_ONCE: Final = 64
+COUNTED_MAX: Final = 256
+"""Limit of users whose unread entries one question counts."""
 EXPIRES_S: Final = 5.0
 BEGIN_BYTES: Final = 512
 """Bytes of an entry's data that a hint has."""
@@ -30,17 +34,19 @@ ROOM: Final = "audience:{}"
 
 
 class Hints:
-    """Sends while `run` runs. `client`: returns the client of the instance, or raises `MusterError`."""
+    """Sends while `run` runs. `client`: returns the client of the instance, or raises `MusterError`. `unread`: as
+    `Store.unread`."""
 
     def __init__(
         self,
         client: Callable[[], Awaitable[muster.Client]],
+        unread: Callable[[Sequence[int], int], Awaitable[dict[int, int]]],
         log: structlog.typing.FilteringBoundLogger,
         *,
         pushes: bool,
     ) -> None:
         """`pushes`: presence runs, so users have devices."""
-        self._client, self._log, self._pushes = client, log, pushes
+        self._client, self._unread, self._log, self._pushes = client, unread, log, pushes
         self._users: OrderedDict[int, Told] = OrderedDict()
         self._rooms: OrderedDict[int, Entry] = OrderedDict()
         self._more = asyncio.Event()
@@ -79,15 +85,13 @@ class Hints:
                     self._warn(error)
                     await asyncio.sleep(AGAIN_S)
                     continue
-                await self._places.acquire()
-                if self._rooms:
+                while self._rooms:
                     _, entry = self._rooms.popitem(last=False)
-                    self._begin(self._publish(client, entry))
-                elif self._users:
-                    _, told = self._users.popitem(last=False)
-                    self._begin(self._send(client, told))
-                else:
-                    self._places.release()
+                    await self._begin(self._publish(client, entry))
+                some = [self._users.popitem(last=False)[1] for _ in range(min(COUNTED_MAX, len(self._users)))]
+                counts = await self._counted(some)
+                for told in some:
+                    await self._begin(self._send(client, told, counts.get(told.user)))
                 if not self._rooms and not self._users:
                     self._more.clear()
         finally:
@@ -95,7 +99,22 @@ class Hints:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, work: Any) -> None:
+    async def _counted(self, some: Sequence[Told]) -> dict[int, int]:
+        """The unread entries of users; none while the database does not answer: a hint without a count is a hint."""
+        if not some:
+            return {}
+        try:
+            return await self._unread([each.user for each in some], now_ms())
+        except StoreError:
+            return {}
+
+    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin once there is a place."""
+        try:
+            await self._places.acquire()
+        except asyncio.CancelledError:
+            work.close()
+            raise
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -104,9 +123,9 @@ class Hints:
         self._tasks.discard(task)
         self._places.release()
 
-    async def _send(self, client: muster.Client, told: Told) -> None:
+    async def _send(self, client: muster.Client, told: Told, unread: int | None) -> None:
         try:
-            results = await client.send(told.user, hint(told), expires=EXPIRES_S)
+            results = await client.send(told.user, hint(told, unread), expires=EXPIRES_S)
         except muster.MusterError as error:
             self._counts["failed"] += 1
             self._warn(error)
@@ -140,9 +159,11 @@ class Hints:
         return len(self._users) + len(self._rooms)
 
 
-def hint(told: Told) -> bytes:
-    """The message to a user's devices: the number of the entry, and the begin of its data as text."""
-    return _written({"seq": told.seq, "kind": told.new.kind, "begin": begin(told.new.data)})
+def hint(told: Told, unread: int | None) -> bytes:
+    """The message to a user's devices: the number of the entry, the user's unread entries, and the begin of its data as
+    text."""
+    counted = {} if unread is None else {"unread": unread}
+    return _written({"seq": told.seq, **counted, "kind": told.new.kind, "begin": begin(told.new.data)})
 
 
 def broadcast_hint(entry: Entry) -> bytes:
