@@ -7,7 +7,7 @@ The orders and the inbox are in one database. The test delivers messages and say
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import structlog
@@ -37,7 +37,7 @@ USER: Final = 7
 class Dies(Transactions):
     """A handler that dies after its commit: it sends nothing."""
 
-    def send(self, *_: object) -> None:
+    def send(self, *_: Any) -> Any:
         raise Unavailable("the handler is dead")
 
 
