@@ -26,8 +26,8 @@ from muster_server.systems.inbox.target import Target
 from tests.databases import Database
 from tests.fakes.face import face
 from tests.inbox.conftest import Rig
-from tests.messages.handlers import ORDERS
-from tests.messages.test_transactions import CHECKS, Shop
+from tests.messages.handlers import CHECKS, ORDERS
+from tests.messages.test_transactions import Shop
 
 TEN_MINUTES_MS: Final = 600_000
 TOPIC: Final = "orders"
