@@ -175,6 +175,17 @@ async def test_counts_stop_at_their_limit(store: "SqlStore") -> None:
     assert await store.unread([7, 8], 1) == {7: COUNT_MAX}
 
 
+async def test_unread_entries_are_counted_behind_many_that_were_read(store: "SqlStore") -> None:
+    await store.notify([(user, New("like", b"1")) for user in (7, 8) for _ in range(400)], 1)
+    assert await store.unread([7, 8], 1) == {7: COUNT_MAX, 8: COUNT_MAX}
+    for first in (51, 251):  # the newest 350 are read one by one
+        await store.mark(Mark(7, "read", entries=[str(seq) for seq in range(first, min(first + 200, 401))]), 1)
+    await store.mark(Mark(8, "read", Cursor(397, 0)), 1)
+    assert await store.unread([7, 8], 1) == {7: 50, 8: 3}
+    for user, count in ((7, 50), (8, 3)):
+        assert (await store.count(Count(user), 1)).unread == {"like": count}
+
+
 async def test_settings_turn_kinds_off_but_not_those_that_are_required(database: "Database") -> None:
     store = opened(database, required=frozenset({"login"}))
     await store.choose(

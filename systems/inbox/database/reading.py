@@ -13,6 +13,8 @@ from muster_server.systems.inbox.preferences import Preferences, parsed
 from muster_server.systems.inbox.records import Due, Limits
 from muster_server.systems.inbox.shapes import ALL, COUNT_MAX, Count, Counts, Cursor, Entry, Page, Read, Totals
 
+NEWEST: Final = 256
+"""Entries of a user that are counted first: a full inbox mostly has its `COUNT_MAX` unread ones among them."""
 _MARKS: Final = ("read_seq", "read_number", "seen_seq", "seen_number")
 
 
@@ -137,15 +139,9 @@ class Reading:
             for row in await connection.execute(wanted)
         }
         found = dict.fromkeys(rows, 0)
-        own = schema.entries
-        counted = (
-            select(own.c.user_id, func.count())
-            .where(own.c.instance == self._instance, own.c.user_id.in_(users), ~own.c.is_read)
-            .where(*self._above(own, own.c.user_id, "read", own.c.seq, "seq"))
-            .group_by(own.c.user_id)
-        )
-        for user, count in await connection.execute(counted):
-            found[user] = min(count, COUNT_MAX)
+        found |= await self._own_unread(connection, users, NEWEST)
+        if old := [user for user, row in rows.items() if row.last_seq > NEWEST and found[user] < COUNT_MAX]:
+            found |= await self._own_unread(connection, old, None)
         last = await self.last(connection)
         if not last:
             return found
@@ -167,6 +163,22 @@ class Reading:
             if kind not in rows[user].hidden:
                 found[user] = min(found[user] + count, COUNT_MAX)
         return found
+
+    async def _own_unread(
+        self, connection: AsyncConnection, users: Sequence[int], newest: int | None
+    ) -> dict[int, int]:
+        """The own unread entries of users, of their `newest` numbers or of all."""
+        own, people = schema.entries, schema.users
+        counted = (
+            select(own.c.user_id, func.count())
+            .where(own.c.instance == self._instance, own.c.user_id.in_(users), ~own.c.is_read)
+            .where(*self._above(own, own.c.user_id, "read", own.c.seq, "seq"))
+            .group_by(own.c.user_id)
+        )
+        if newest is not None:
+            mine = and_(people.c.instance == own.c.instance, people.c.user_id == own.c.user_id)
+            counted = counted.join(people, mine).where(own.c.seq > people.c.last_seq - newest)
+        return {user: min(count, COUNT_MAX) for user, count in await connection.execute(counted)}
 
     def _own_count(self, user: int, verb: str) -> Select[Any]:
         table = schema.entries
