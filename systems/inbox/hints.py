@@ -1,7 +1,7 @@
 """Hints to devices and audiences: what is pushed after a commit. A lost hint is harmless, as the inbox is the truth.
 
 Owns the queues and their bounds, and the form of a hint. A hint has the user's unread count of the moment at which it
-is sent: the counts of all users that wait are read together. It must not know SQL.
+is sent: the counts of all users whose hints go out together are read together. It must not know SQL.
 """
 
 import asyncio
@@ -23,8 +23,7 @@ USERS_MAX: Final = 65_536
 """Limit of users whose hint waits; the oldest is dropped, and its user reads at the next hint."""
 ROOMS_MAX: Final = 1_024
 AT_ONCE: Final = 64
-COUNTED_MAX: Final = 256
-"""Limit of users whose unread entries one question counts."""
+"""Hints on their way; the unread entries of so many users are counted by one question."""
 EXPIRES_S: Final = 5.0
 BEGIN_BYTES: Final = 512
 """Bytes of an entry's data that a hint has."""
@@ -50,7 +49,8 @@ class Hints:
         self._users: OrderedDict[int, Told] = OrderedDict()
         self._rooms: OrderedDict[int, Entry] = OrderedDict()
         self._more = asyncio.Event()
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._place = asyncio.Event()
+        """Set when a hint has gone out."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(("delivered", "not_online", "failed", "dropped", "published"), 0)
         self._warned = 0.0
@@ -79,19 +79,22 @@ class Hints:
         try:
             while True:
                 await self._more.wait()
+                while len(self._tasks) >= AT_ONCE:
+                    self._place.clear()
+                    await self._place.wait()
                 try:
                     client = await self._client()
                 except muster.MusterError as error:
                     self._warn(error)
                     await asyncio.sleep(AGAIN_S)
                     continue
-                while self._rooms:
-                    _, entry = self._rooms.popitem(last=False)
-                    await self._begin(self._publish(client, entry))
-                some = [self._users.popitem(last=False)[1] for _ in range(min(COUNTED_MAX, len(self._users)))]
+                while self._rooms and len(self._tasks) < AT_ONCE:
+                    self._begin(self._publish(client, self._rooms.popitem(last=False)[1]))
+                free = min(AT_ONCE - len(self._tasks), len(self._users))
+                some = [self._users.popitem(last=False)[1] for _ in range(free)]
                 counts = await self._counted(some)
                 for told in some:
-                    await self._begin(self._send(client, told, counts.get(told.user)))
+                    self._begin(self._send(client, told, counts.get(told.user)))
                 if not self._rooms and not self._users:
                     self._more.clear()
         finally:
@@ -108,20 +111,14 @@ class Hints:
         except StoreError:
             return {}
 
-    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin once there is a place."""
-        try:
-            await self._places.acquire()
-        except asyncio.CancelledError:
-            work.close()
-            raise
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._places.release()
+        self._place.set()
 
     async def _send(self, client: muster.Client, told: Told, unread: int | None) -> None:
         try:
