@@ -1,26 +1,29 @@
 """Hints to devices and audiences: what is pushed after a commit. A lost hint is harmless, as the inbox is the truth.
 
-Owns the queues and their bounds, and the form of a hint. It must not know a store.
+Owns the queues and their bounds, and the form of a hint. A hint has the user's unread count of the moment at which it
+is sent: the counts of all users whose hints go out together are read together. It must not know SQL.
 """
 
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
 
 import muster
+from muster.clock import now_ms
 from muster.sizes import SEND_BYTES_MAX
 from muster_server.plane.service import Figure
-from muster_server.systems.inbox.records import Told
+from muster_server.systems.inbox.records import StoreError, Told
 from muster_server.systems.inbox.shapes import Entry
 
 USERS_MAX: Final = 65_536
 """Limit of users whose hint waits; the oldest is dropped, and its user reads at the next hint."""
 ROOMS_MAX: Final = 1_024
 AT_ONCE: Final = 64
+"""Hints on their way; the unread entries of so many users are counted by one question."""
 EXPIRES_S: Final = 5.0
 BEGIN_BYTES: Final = 512
 """Bytes of an entry's data that a hint has."""
@@ -30,21 +33,24 @@ ROOM: Final = "audience:{}"
 
 
 class Hints:
-    """Sends while `run` runs. `client`: returns the client of the instance, or raises `MusterError`."""
+    """Sends while `run` runs. `client`: returns the client of the instance, or raises `MusterError`. `unread`: as
+    `Store.unread`."""
 
     def __init__(
         self,
         client: Callable[[], Awaitable[muster.Client]],
+        unread: Callable[[Sequence[int], int], Awaitable[dict[int, int]]],
         log: structlog.typing.FilteringBoundLogger,
         *,
         pushes: bool,
     ) -> None:
         """`pushes`: presence runs, so users have devices."""
-        self._client, self._log, self._pushes = client, log, pushes
+        self._client, self._unread, self._log, self._pushes = client, unread, log, pushes
         self._users: OrderedDict[int, Told] = OrderedDict()
         self._rooms: OrderedDict[int, Entry] = OrderedDict()
         self._more = asyncio.Event()
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._place = asyncio.Event()
+        """Set when a hint has gone out."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(("delivered", "not_online", "failed", "dropped", "published"), 0)
         self._warned = 0.0
@@ -73,21 +79,22 @@ class Hints:
         try:
             while True:
                 await self._more.wait()
+                while len(self._tasks) >= AT_ONCE:
+                    self._place.clear()
+                    await self._place.wait()
                 try:
                     client = await self._client()
                 except muster.MusterError as error:
                     self._warn(error)
                     await asyncio.sleep(AGAIN_S)
                     continue
-                await self._places.acquire()
-                if self._rooms:
-                    _, entry = self._rooms.popitem(last=False)
-                    self._begin(self._publish(client, entry))
-                elif self._users:
-                    _, told = self._users.popitem(last=False)
-                    self._begin(self._send(client, told))
-                else:
-                    self._places.release()
+                while self._rooms and len(self._tasks) < AT_ONCE:
+                    self._begin(self._publish(client, self._rooms.popitem(last=False)[1]))
+                free = min(AT_ONCE - len(self._tasks), len(self._users))
+                some = [self._users.popitem(last=False)[1] for _ in range(free)]
+                counts = await self._counted(some)
+                for told in some:
+                    self._begin(self._send(client, told, counts.get(told.user)))
                 if not self._rooms and not self._users:
                     self._more.clear()
         finally:
@@ -95,18 +102,27 @@ class Hints:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, work: Any) -> None:
+    async def _counted(self, some: Sequence[Told]) -> dict[int, int]:
+        """The unread entries of users; none while the database does not answer: a hint without a count is a hint."""
+        if not some:
+            return {}
+        try:
+            return await self._unread([each.user for each in some], now_ms())
+        except StoreError:
+            return {}
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._places.release()
+        self._place.set()
 
-    async def _send(self, client: muster.Client, told: Told) -> None:
+    async def _send(self, client: muster.Client, told: Told, unread: int | None) -> None:
         try:
-            results = await client.send(told.user, hint(told), expires=EXPIRES_S)
+            results = await client.send(told.user, hint(told, unread), expires=EXPIRES_S)
         except muster.MusterError as error:
             self._counts["failed"] += 1
             self._warn(error)
@@ -140,9 +156,11 @@ class Hints:
         return len(self._users) + len(self._rooms)
 
 
-def hint(told: Told) -> bytes:
-    """The message to a user's devices: the number of the entry, and the begin of its data as text."""
-    return _written({"seq": told.seq, "kind": told.new.kind, "begin": begin(told.new.data)})
+def hint(told: Told, unread: int | None) -> bytes:
+    """The message to a user's devices: the number of the entry, the user's unread entries, and the begin of its data as
+    text."""
+    counted = {} if unread is None else {"unread": unread}
+    return _written({"seq": told.seq, **counted, "kind": told.new.kind, "begin": begin(told.new.data)})
 
 
 def broadcast_hint(entry: Entry) -> bytes:

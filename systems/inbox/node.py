@@ -84,7 +84,7 @@ class InboxNode:
         self._writer = Writer(self._store, self._told)
         places = Places(spec, context, settings.folder)
         self._client = OwnClient(settings.folder, spec, context, places)
-        self._hints = Hints(self._client.opened, context.log, pushes=settings.pushes)
+        self._hints = Hints(self._client.opened, self._store.unread, context.log, pushes=settings.pushes)
         self._way: ways.Way | None = None
         self._mails: Mails | None = None
         if options.mail_topic and (path := ways.outlet()):

@@ -92,6 +92,9 @@ class Store(Protocol):
     async def count(self, asked: Count, now: int) -> Counts:
         """Unread and unseen entries."""
 
+    async def unread(self, users: Sequence[int], now: int) -> dict[int, int]:
+        """The unread entries of users that have any row, all kinds together; each count stops at `COUNT_MAX`."""
+
     async def mark(self, asked: Mark, now: int) -> Done:
         """Mark entries; marks only grow."""
 

@@ -66,6 +66,8 @@ SYSTEM: Final = System(
         "muster inbox ls 7",
     ),
     commands="muster_server.systems.inbox.cli.words:add",
+    load="muster_server.systems.inbox.load",
+    load_word="muster_server.systems.inbox.cli.load:add",
     check="muster_server.systems.inbox.check:wrong",
     doctor="muster_server.systems.inbox.doctor:examined",
     stores="muster_server.systems.inbox.stores:stores",

@@ -98,7 +98,8 @@ async def test_a_device_is_told_of_an_entry_unless_its_user_wants_no_push(shared
         await ask(shared, "inbox", "notify", "31", "x", "--kind", "quiet")
         await ask(shared, "inbox", "notify", "31", "hello", "--kind", "like")
         (hint,) = await got(phone, 1)
-    assert json.loads(hint) == {"inbox": {"seq": 2, "kind": "like", "begin": '"hello"'}}
+    assert json.loads(hint) == {"inbox": {"seq": 2, "unread": 2, "kind": "like", "begin": '"hello"'}}
+    assert sum((await ask(shared, "inbox", "unread", "31"))["unread"].values()) == 2
 
 
 async def test_a_mail_goes_to_its_topic_once_and_not_for_what_was_read(shared: Instance) -> None:

@@ -19,7 +19,7 @@ def load(instance: Instance, *words: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_each_system_carries_a_load_whole(make: Make, tmp_path: Path) -> None:
-    instance = make(systems={"enabled": "presence,likes,messages"})
+    instance = make(systems={"enabled": "presence,likes,messages,inbox"})
     page = tmp_path / "page.html"
     with instance.running():
         loads: list[tuple[list[str], str, int]] = [
@@ -27,6 +27,7 @@ def test_each_system_carries_a_load_whole(make: Make, tmp_path: Path) -> None:
             (["likes", "--items", "20", "--rate", "300"], "done", 600),
             (["messages", "--rate", "50", "--delay", "500ms"], "fired", 100),
             (["presence", "--users", "20", "--rate", "50"], "done", 100),
+            (["inbox", "--users", "20", "--rate", "100"], "read_again", 200),
         ]
         for words, done, expected in loads:
             code, report, said = load(instance, *words, "--for", "2s")
@@ -63,6 +64,8 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
         (["rooms", "--assert", "p99"], "for example p99<50ms"),
         (["rooms", "--hosts", "2"], "--listen"),
         (["likes"], "no node of likes runs here"),
+        (["inbox"], "no inbox runs here"),
+        (["inbox", "--users", "1", "--rate", "10000"], "raise --users"),
         (["--join", "x", "rooms"], "--join"),
     ],
 )

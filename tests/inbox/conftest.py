@@ -33,10 +33,12 @@ SECRET = b"c" * 32
 class Rig:
     """One node, which ends and starts again on its file."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, database: str = "", **options: Any) -> None:
+        """`database`: a URL; empty: a file of the folder."""
         (folder / "cluster.secret").write_text(SECRET.hex())
         (folder / "token").write_text("token")
         self.folder, self.options = folder, options
+        self.database = database or f"sqlite:///{folder / 'inbox.db'}"
         self.bind = ("127.0.0.1", free_ports(1)[0])
         self.node: InboxNode | None = None
         self._stop = asyncio.Event()
@@ -47,7 +49,7 @@ class Rig:
         """Serve, once the database is open."""
         settings = InboxSettings(
             folder=str(self.folder),
-            database=f"sqlite:///{self.folder / 'inbox.db'}",
+            database=self.database,
             database_password_file="",
             instance="test",
             pushes=False,

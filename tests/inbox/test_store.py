@@ -172,6 +172,18 @@ async def test_an_inbox_keeps_its_newest_entries(database: "Database") -> None:
 async def test_counts_stop_at_their_limit(store: "SqlStore") -> None:
     await store.notify([(7, New("like", b"1"))] * 150, 1)
     assert await store.count(Count(7), 1) == Counts({"like": COUNT_MAX}, {"like": COUNT_MAX})
+    assert await store.unread([7, 8], 1) == {7: COUNT_MAX}
+
+
+async def test_unread_entries_are_counted_behind_many_that_were_read(store: "SqlStore") -> None:
+    await store.notify([(user, New("like", b"1")) for user in (7, 8) for _ in range(400)], 1)
+    assert await store.unread([7, 8], 1) == {7: COUNT_MAX, 8: COUNT_MAX}
+    for first in (51, 251):  # the newest 350 are read one by one
+        await store.mark(Mark(7, "read", entries=[str(seq) for seq in range(first, min(first + 200, 401))]), 1)
+    await store.mark(Mark(8, "read", Cursor(397, 0)), 1)
+    assert await store.unread([7, 8], 1) == {7: 50, 8: 3}
+    for user, count in ((7, 50), (8, 3)):
+        assert (await store.count(Count(user), 1)).unread == {"like": count}
 
 
 async def test_settings_turn_kinds_off_but_not_those_that_are_required(database: "Database") -> None:
@@ -305,6 +317,9 @@ async def test_every_answer_is_that_of_the_model(store: "SqlStore", seed: int) -
             model.mark_one(user, chosen, now)
         for each in USERS if step_number % 10 == 0 else (user,):
             assert await store.count(Count(each), now) == Counts(model.unread(each, now), model.unseen(each, now))
+        totals = await store.unread(USERS, now)
+        known = {user: min(COUNT_MAX, sum(model.unread(user, now).values())) for user in totals}
+        assert totals == known
         person = model.person(user)
         page = await store.read(Read(user, after=Cursor(), limit=200), now)
         expected = sorted((*person.items, *model.visible(user, now)), key=lambda item: (item.at, bool(item.audience)))

@@ -113,7 +113,7 @@ async def test_a_hint_wakes_the_iteration_and_other_messages_stay_for_their_read
     async with AsyncInbox(beside.server.url, key=beside.key(*BOTH)) as program:
         where = muster.Address(address.gateways, address.proxies, ANN.encode())
         async with muster.connect(where, proxies=[]) as client:
-            received = [(1, 1, b"hello"), (1, 2, b'{"inbox":{"seq":1,"kind":"like","begin":"1"}}')]
+            received = [(1, 1, b"hello"), (1, 2, b'{"inbox":{"seq":1,"unread":4,"kind":"like","begin":"1"}}')]
             entries = client.inbox(beside.server.url, poll=3_600.0)
             reading = asyncio.create_task(anext(entries))
             await eventually(lambda: asyncio.sleep(0, client._inbox_readers == 1))
@@ -127,9 +127,11 @@ async def test_a_hint_wakes_the_iteration_and_other_messages_stay_for_their_read
                     return [received.pop(0) for _ in range(min(limit, len(received)))]
 
             engine, client.engine = client.engine, Engine()  # type: ignore[assignment]
+            assert client.inbox_unread is None
             client._on_received()
             async with asyncio.timeout(PATIENT_S):
                 assert (await reading).data == 1
+                assert client.inbox_unread == 4
                 assert (await anext(client.direct())).data == b"hello"
             client.engine = engine
             await entries.aclose()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from json import dumps
+from json import dumps, loads
 from socket import SOCK_DGRAM
 from threading import get_ident
 from types import FrameType, TracebackType
@@ -221,6 +221,7 @@ class Client:
         self._inbox_readers = 0
         self._hinted = False
         """A message told of a new entry of the inbox."""
+        self._inbox_unread: int | None = None
         self._received = asyncio.Event()
         self._direct_readers = 0
         self._flushed: asyncio.Future[None] | None = None
@@ -676,6 +677,12 @@ class Client:
                 task.cancel()
             await asyncio.gather(*hearing, return_exceptions=True)
 
+    @property
+    def inbox_unread(self) -> int | None:
+        """The user's unread entries as the last hint of a running `inbox` told them; it stops at 99. None: no hint told
+        them yet. Ask `muster.inbox` for the count of now."""
+        return self._inbox_unread
+
     async def _hint(self, told: asyncio.Event, seconds: float) -> None:
         """Wait for a hint of the inbox, for at most this long."""
         with suppress(TimeoutError):
@@ -704,6 +711,8 @@ class Client:
             message = Direct(*each)
             if self._inbox_readers and message.data.startswith(INBOX_HINT):
                 self._hinted = True
+                with suppress(ValueError, KeyError, TypeError):
+                    self._inbox_unread = int(loads(message.data)["inbox"]["unread"])
             else:
                 self._direct.append(message)
 

@@ -52,17 +52,10 @@ SAID: Final = {True: "yes", False: "no", None: "default"}
 
 async def reaching(where: Target, work: Callable[[Inboxes], Awaitable[int]]) -> int:
     """Run the work of a subcommand and return its exit code. Raises `UserError`."""
-    settings = where.config()
     async with found(where) as nodes:
         record = await nodes.record()
-        if ROLE not in {each.role for each in record.processes}:
-            raise UserError(AWAY, UNAVAILABLE)
-        place = instance.folder(settings)
-        file = specs.absolute(settings.cluster.secret_file) or str(place.cluster_secret)
-        try:
-            key = key_of(secret(file, 32))
-        except SpecError as error:
-            raise UserError(str(error)) from None
+        key = _key(where, record)
+        place = instance.folder(where.config())
 
         def look() -> list[Address]:
             processes = instance.find(place).processes if isinstance(nodes, LocalNodes) else record.processes
@@ -75,6 +68,25 @@ async def reaching(where: Target, work: Callable[[Inboxes], Awaitable[int]]) -> 
             raise UserError(str(error), CODES.get(error.code, TRY_LATER if error.code in LATER else FAILURE)) from None
         finally:
             await inboxes.close()
+
+
+async def nodes_and_key(where: Target) -> tuple[list[Address], bytes]:
+    """The nodes as they are now, and the key that proves the cluster's secret to them. Raises `UserError`."""
+    async with found(where) as nodes:
+        record = await nodes.record()
+    key = _key(where, record)
+    return [each.bind for each in record.processes if each.role == ROLE and each.bind], key
+
+
+def _key(where: Target, record: instance.Record) -> bytes:
+    if ROLE not in {each.role for each in record.processes}:
+        raise UserError(AWAY, UNAVAILABLE)
+    settings = where.config()
+    file = specs.absolute(settings.cluster.secret_file) or str(instance.folder(settings).cluster_secret)
+    try:
+        return key_of(secret(file, 32))
+    except SpecError as error:
+        raise UserError(str(error)) from None
 
 
 async def ls(where: Target, user: str, kind: str, before: str, after: str, limit: int, as_json: bool) -> int:

@@ -13,6 +13,8 @@ from muster_server.systems.inbox.preferences import Preferences, parsed
 from muster_server.systems.inbox.records import Due, Limits
 from muster_server.systems.inbox.shapes import ALL, COUNT_MAX, Count, Counts, Cursor, Entry, Page, Read, Totals
 
+NEWEST: Final = 256
+"""Entries of a user that are counted first: a full inbox mostly has its `COUNT_MAX` unread ones among them."""
 _MARKS: Final = ("read_seq", "read_number", "seen_seq", "seen_number")
 
 
@@ -127,6 +129,57 @@ class Reading:
             said.append(found)
         return Counts(*said)
 
+    async def unread(self, connection: AsyncConnection, users: Sequence[int], now: int) -> dict[int, int]:
+        """As `Store.unread`; users as SQL has them. A user without a row has none."""
+        people, told = schema.users, schema.broadcasts
+        mine = people.c.instance == self._instance, people.c.user_id.in_(users)
+        wanted = select(people.c.user_id, people.c.last_seq, people.c.since, people.c.settings).where(*mine)
+        rows = {
+            row.user_id: Person(row.last_seq, row.since, row.settings, self._limits)
+            for row in await connection.execute(wanted)
+        }
+        found = dict.fromkeys(rows, 0)
+        found |= await self._own_unread(connection, users, NEWEST)
+        if old := [user for user, row in rows.items() if row.last_seq > NEWEST and found[user] < COUNT_MAX]:
+            found |= await self._own_unread(connection, old, None)
+        last = await self.last(connection)
+        if not last:
+            return found
+        joined, read = schema.audiences, schema.read
+        one = select(read.c.number).where(*self._of(read, people.c.user_id), read.c.number == told.c.number)
+        member = select(joined.c.since).where(
+            *self._of(joined, people.c.user_id), joined.c.audience == told.c.audience, told.c.number > joined.c.since
+        )
+        counted = (
+            select(people.c.user_id, told.c.kind, func.count())
+            .select_from(people)
+            .join(told, told.c.instance == people.c.instance)
+            .where(*mine, told.c.until_ms > now, told.c.number <= last)
+            .where(or_(and_(told.c.audience == ALL, told.c.number > people.c.since), member.exists()), ~one.exists())
+            .where(*self._above(told, people.c.user_id, "read", told.c.number, "number"))
+            .group_by(people.c.user_id, told.c.kind)
+        )
+        for user, kind, count in await connection.execute(counted):
+            if kind not in rows[user].hidden:
+                found[user] = min(found[user] + count, COUNT_MAX)
+        return found
+
+    async def _own_unread(
+        self, connection: AsyncConnection, users: Sequence[int], newest: int | None
+    ) -> dict[int, int]:
+        """The own unread entries of users, of their `newest` numbers or of all."""
+        own, people = schema.entries, schema.users
+        counted = (
+            select(own.c.user_id, func.count())
+            .where(own.c.instance == self._instance, own.c.user_id.in_(users), ~own.c.is_read)
+            .where(*self._above(own, own.c.user_id, "read", own.c.seq, "seq"))
+            .group_by(own.c.user_id)
+        )
+        if newest is not None:
+            mine = and_(people.c.instance == own.c.instance, people.c.user_id == own.c.user_id)
+            counted = counted.join(people, mine).where(own.c.seq > people.c.last_seq - newest)
+        return {user: min(count, COUNT_MAX) for user, count in await connection.execute(counted)}
+
     def _own_count(self, user: int, verb: str) -> Select[Any]:
         table = schema.entries
         above = self._above(table, user, verb, table.c.seq, "seq")
@@ -143,8 +196,8 @@ class Reading:
         above = self._above(table, user, verb, table.c.number, "number")
         return visible.with_only_columns(table.c.kind, func.count()).where(~one.exists(), *above).group_by(table.c.kind)
 
-    def _above(self, table: Any, user: int, verb: str, number: Any, name: str) -> list[Any]:
-        """Above the marks of its kind, and of all kinds."""
+    def _above(self, table: Any, user: Any, verb: str, number: Any, name: str) -> list[Any]:
+        """Above the marks of its kind, and of all kinds. `user`: a number, or a column."""
         marks = schema.marks
         column = marks.c[f"{verb}_{name}"]
         return [
@@ -211,7 +264,7 @@ class Reading:
         wanted = select(table.c.number).where(*self._of(table, user), table.c.number.in_(numbers))
         return set(await connection.scalars(wanted))
 
-    def _of(self, table: Any, user: int) -> tuple[Any, Any]:
+    def _of(self, table: Any, user: Any) -> tuple[Any, Any]:
         return table.c.instance == self._instance, table.c.user_id == user
 
 

@@ -327,6 +327,12 @@ class SqlStore:
         async with self._read() as connection:
             return await self._reading.counts(connection, asked, now)
 
+    async def unread(self, users: Sequence[int], now: int) -> dict[int, int]:
+        """As `Store.unread`."""
+        async with self._read() as connection:
+            found = await self._reading.unread(connection, [stored(user) for user in users], now)
+        return {loaded(user): count for user, count in found.items()}
+
     async def totals(self, now: int) -> Totals:
         """As `Store.totals`."""
         async with self._read() as connection:
