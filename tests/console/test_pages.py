@@ -415,7 +415,12 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
     with background(site, "fleet", "agents", "--count", "20"):
         until(lambda: site.api("GET", "fleet/clients")["total"] == 20)
         page = visitor.go("fleet")
-        expect(page.get_by_role("region", name="Clients").get_by_role("row")).to_have_count(21)
+        expect(page.get_by_role("region", name="Clients", exact=True).get_by_role("row")).to_have_count(21)
+        counted = site.said("fleet", "counts", "province", "--json")
+        assert counted == site.api("GET", "fleet/counts", params={"by": "province"})
+        assert counted["clients"] == 20
+        places = page.get_by_role("region", name="Clients by place")
+        expect(places.get_by_role("row")).to_have_count(1 + len(counted["values"]))
         visitor.act("Add a task", name="hourly", per_hour="30")
         assert [each["name"] for each in site.api("GET", "fleet/tasks")] == ["hourly"]
         visitor.act("Pause hourly")
@@ -431,6 +436,14 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         expect(page.get_by_text("5 results of")).to_be_visible()
         run = page.url.rpartition("/")[2]
         assert len(site.api("GET", f"fleet/runs/{run}")["done"]) == 5
+        page = visitor.go("fleet")
+        expect(page.get_by_role("region", name="Runs").get_by_role("link")).to_have_count(1)
+        (past,) = site.said("fleet", "runs", "--json")["runs"]
+        assert (past["wanted"], past["done"], past["state"]) == (5, 5, "done")
+        assert site.api("GET", "fleet/runs")["runs"] == [past]
+        expect(page.get_by_role("region", name="Clients by number of picks").get_by_role("row")).to_have_count(3)
+        assert site.api("GET", "fleet/fairness")["picked"] == {"0": 15, "1": 5}
+        expect(page.get_by_text("clients asked in the last hour")).to_be_visible()
 
 
 def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:
