@@ -331,6 +331,8 @@ def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visito
     assert secret.startswith("mk_")
     with_key = {"x-api-key": secret}
     assert site.http.get("/api/v1/rooms", headers=with_key).status_code == 200
+    used = until(lambda: {each["name"]: each["used"] for each in site.said("key", "ls", "--json")}["second-means"])
+    assert 0 <= time.time() - used < 3_600
     expect(page.get_by_role("region", name="API keys").get_by_text("web", exact=True)).to_be_visible()
     assert secret not in page.content()
     visitor.act("Revoke web")
