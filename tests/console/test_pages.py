@@ -321,6 +321,14 @@ def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     died = site.api("GET", "topics/lost/dead")[0]["died_at"]
     assert "done" in visitor.act("Replay letter-1")
     until(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")))
+    visitor.page.get_by_role("button", name="Reload").click()
+    assert "done" in visitor.act("Drop letter-1")
+    assert site.api("GET", "topics/lost/messages/letter-1")["state"] == "cancelled"
+    for id in ("letter-2", "letter-3"):
+        site.api("POST", "topics/lost/messages", json=[{"data": "nobody", "id": id}])
+    until(lambda: len(site.api("GET", "topics/lost/dead")) == 2)
+    assert visitor.act("Drop all") == "2 dead letters were dropped."
+    assert site.api("GET", "topics/lost/dead") == []
 
 
 def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visitor]) -> None:
