@@ -522,7 +522,7 @@ class ScheduleKeeper:
     def settle(self, number: int, results: bytes) -> None: ...
     # Number, id, verb, version, time. With a version expected, or None: "cancel", "due_at" (time), "later" and
     # "sooner" (to a time that is so, else refused with the time as "not_later", "not_sooner"), "due_by" (ms later),
-    # "replay" (time). With the version of a claim: "deliver", "fail" (time of the next attempt, None: dead),
+    # "replay" (time), "drop". With the version of a claim: "deliver", "fail" (time of the next attempt, None: dead),
     # "release" (time).
     def change(self, changes: Sequence[tuple[int, int, str, int | None, int | None]]) -> None: ...
     # Number, and a message as another record knows it: put with its version if that is greater, else "before".

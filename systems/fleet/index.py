@@ -161,9 +161,13 @@ class Index:
     def record(self, name: str) -> Update | None:
         return self._records.get(name)
 
-    def values(self, attribute: str) -> dict[str, int]:
-        """The number of online clients for each value, for completion and reports."""
-        return {value: len(found) for (name, value), found in self._values.items() if name == attribute}
+    def values(self, attribute: str, among: BitMap | None = None) -> dict[str, int]:
+        """The number of online clients for each value, for completion and reports; `among`: only of these clients."""
+        mine = ((value, found) for (name, value), found in self._values.items() if name == attribute)
+        if among is None:
+            return {value: len(found) for value, found in mine}
+        counts = ((value, found.intersection_cardinality(among)) for value, found in mine)
+        return {value: count for value, count in counts if count}
 
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)

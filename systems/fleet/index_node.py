@@ -37,6 +37,8 @@ from muster_server.systems.fleet.questions import (
     ClientPage,
     Clients,
     Copy,
+    Count,
+    Counted,
     Draw,
     Fairness,
     Follow,
@@ -50,7 +52,7 @@ from muster_server.systems.fleet.questions import (
     Spread,
     Stats,
 )
-from muster_server.systems.fleet.selector import SelectorError, parse
+from muster_server.systems.fleet.selector import COUNTED, SelectorError, parse
 from muster_server.systems.fleet.sessions import Waiting
 
 if TYPE_CHECKING:  # imported only if something is stored
@@ -101,6 +103,7 @@ class IndexNode:
             Averages: self._averages,
             Clients: self._clients,
             Fairness: self._fairness,
+            Count: self._count,
             Copy: self._copy,
             Stats: self._stats,
             Readmit: self._readmit,
@@ -387,6 +390,17 @@ class IndexNode:
         picked = int(self._picks.picked(np.array([number], dtype=np.uint32))[0])
         weight, busy = self._picks.weight(name), self._picks.in_flight(name)
         return Client(name, record.epoch, record.attributes or {}, round(weight or 0.0, 4), picked, busy)
+
+    async def _count(self, question: Count) -> Counted:
+        if question.attribute not in COUNTED:
+            raise CallError(
+                "selector", f"unknown attribute {question.attribute[:80]!r} (expected one of {', '.join(COUNTED)})"
+            )
+        members = self._index.select(_selector(question.selector))
+        counts = self._index.values(question.attribute, members)
+        limit = max(1, min(question.limit, LIMIT_MAX))
+        shown = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:limit]
+        return Counted(question.attribute, len(members), shown, len(counts) - len(shown))
 
     async def _fairness(self, question: Fairness) -> Spread:
         selector = _selector(question.selector)

@@ -147,6 +147,24 @@ class Spread(msgspec.Struct, frozen=True):
     tasks_per_minute: float
 
 
+class Count(msgspec.Struct, frozen=True, tag=True):
+    """The number of online clients for each value of an attribute. Answered by `Counted`."""
+
+    attribute: str
+    selector: str = ""
+    limit: int = 500
+
+
+class Counted(msgspec.Struct, frozen=True):
+    attribute: str
+    clients: int
+    """Online clients that match the selector."""
+    values: list[tuple[str, int]]
+    """Values with their clients, the most clients first."""
+    more: int
+    """Number of values that are left out."""
+
+
 class Stats(msgspec.Struct, frozen=True, tag=True):
     """Connects and disconnects in these minutes since 1970, both included. Answered by `MinuteCounts`."""
 
@@ -285,6 +303,36 @@ class Explain(msgspec.Struct, frozen=True, tag=True):
     """A run's account. `run`: its name, or a task's (its last run). Answered by `Explained`."""
 
     run: str
+
+
+class PastRuns(msgspec.Struct, frozen=True, tag=True):
+    """The history of runs, the newest first; `after`: the `next` of the previous page. Answered by `RunPage`."""
+
+    limit: int = 100
+    after: str = ""
+
+
+class RunBrief(msgspec.Struct, frozen=True):
+    """A run in the history. `asked`, `done`, `replaced`, `missed`: numbers of clients."""
+
+    run: str
+    kind: str
+    target: str
+    selector: str
+    state: str
+    started_ms: int
+    wanted: int
+    asked: int
+    done: int
+    replaced: int
+    missed: int
+    reason: str
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    runs: list[RunBrief]
+    next: str
+    """The `after` of the next page; empty: this is the last one."""
 
 
 class ResultsOf(msgspec.Struct, frozen=True, tag=True):

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from muster_server.systems.fleet.questions import Draw, TaskRow
+from muster_server.systems.fleet.questions import Draw, RunBrief, TaskRow
 from muster_server.systems.fleet.runs import RunName
 from muster_server.systems.fleet.wheel import Class, DueRun, Every, MissedRuns, PerHour, Task, TaskError
 
@@ -95,6 +95,10 @@ class ResultRow(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+RunPlace = tuple[int, str, int]
+"""The place of a run in the history: its start in ms since 1970, its task, its minute."""
+
+
 class Store(Protocol):
     """Every call may raise `StoreError`, and those with an `epoch` raise `Fenced`."""
 
@@ -137,6 +141,9 @@ class Store(Protocol):
 
     async def run(self, task: str, minute: int | None) -> RunRow | None:
         """A run; without a minute the task's last one."""
+
+    async def runs(self, limit: int, after: RunPlace | None) -> list[tuple[RunPlace, RunBrief]]:
+        """The started runs before a place, the newest first."""
 
     async def results_of(self, run: RunName) -> list[ResultRow]:
         """The results in the order of arrival."""

@@ -38,6 +38,7 @@ from muster_server.systems.fleet.questions import (
     Heal,
     Healed,
     Hour,
+    PastRuns,
     Picked,
     PickOne,
     Ping,
@@ -48,6 +49,7 @@ from muster_server.systems.fleet.questions import (
     Release,
     ResultsOf,
     RunNow,
+    RunPage,
     Slot,
     TaskRow,
     Tasks,
@@ -95,6 +97,10 @@ load."""
 REFUSED_SHOWN: Final = 20
 """Limit of refused tasks in one line of the log, and in the status."""
 MINUTE: Final = re.compile(r"[0-9]{1,18}")
+PLACE: Final = re.compile(r"([0-9]{1,18})-([A-Za-z0-9._-]{1,64})@([0-9]{1,18})")
+"""A place in the history of runs, as a page tells it."""
+HISTORY_MAX: Final = 200
+"""Limit of runs in a page of the history, at most 1.3 KiB each in JSON: 256 KiB."""
 INSTANT: Final = 0
 """The minute of an instant run."""
 
@@ -596,6 +602,7 @@ class Scheduler:
             Heal: self._heal,
             Explain: self._explain,
             ResultsOf: self._results_of,
+            PastRuns: self._past_runs,
         }
         self._server = Server(key, serve)
         self._leading: Leading | None = None
@@ -854,6 +861,21 @@ class Scheduler:
         if row is None:
             raise CallError("unknown", f"there is no run {name[:100]}")
         return row
+
+    async def _past_runs(self, question: PastRuns) -> RunPage:
+        place = PLACE.fullmatch(question.after)
+        if question.after and place is None:
+            raise CallError("run", f"invalid after {question.after[:100]!r} (expected the `next` of a page)")
+        after = None if place is None else (int(place[1]), place[2], int(place[3]))
+        limit = max(1, min(question.limit, HISTORY_MAX))
+        with _told():
+            found = await self._store.runs(limit + 1, after)
+        page = found[:limit]
+        following = page[-1][0] if len(found) > limit else None
+        return RunPage(
+            [brief for _, brief in page],
+            "" if following is None else "{}-{}@{}".format(*following),
+        )
 
     async def _results_of(self, question: ResultsOf) -> list[ResultRow]:
         row = await self._run_of(question.run)

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 
 ATTRIBUTES: Final = ("device", "country", "province", "city", "carrier", "version", "tag")
+COUNTED: Final = ("country", "province", "city", "carrier", "version", "tag")
+"""Attributes by which clients are counted: not by device, of which each client has its own."""
 MARK: Final = ("device", "country", "province", "city", "carrier")
 
 LENGTH_MAX: Final = 4096  # limit of characters

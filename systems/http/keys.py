@@ -22,6 +22,7 @@ from msgspec import Meta
 from muster_server.control.errors import USAGE, ConfigError, UserError
 from muster_server.control.host.files import open_to_all
 from muster_server.plane.files import write_atomically
+from muster_server.systems.http.uses import Uses
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -160,6 +161,7 @@ class Keyring:
 
     def __init__(self, file: Path, log: "FilteringBoundLogger") -> None:
         self._file, self._log = file, log
+        self._uses = Uses(file, log)
         self._seen: tuple[int, int, int] | None = None
         self._by_id: Mapping[str, Key] = {}
         self.changes = 0
@@ -197,7 +199,14 @@ class Keyring:
             self.look()
         key = self._by_id.get(match[1])
         wanted = _NOBODY if key is None else bytes.fromhex(key.sha256)
-        return key if hmac.compare_digest(_hash(match[2]), wanted) else None
+        if key is None or not hmac.compare_digest(_hash(match[2]), wanted):
+            return None
+        self._uses.note(key.id)
+        return key
+
+    def save_uses(self, *, at_once: bool = False) -> None:
+        """As `Uses.save`."""
+        self._uses.save(self._by_id, at_once=at_once)
 
     def current(self, key_id: str) -> Key | None:
         """The current state of the key; None once it is revoked."""

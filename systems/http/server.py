@@ -183,6 +183,7 @@ class HttpFace:
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._keyring.save_uses, at_once=True)
         for face in self._faces:
             await face.stop()
         if self._server is not None:
@@ -249,6 +250,7 @@ class HttpFace:
         while True:
             await asyncio.sleep(LOOK_S)
             self._look()
+            await asyncio.to_thread(self._keyring.save_uses)
 
     def _look(self) -> None:
         self._keyring.look()

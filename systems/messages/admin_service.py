@@ -29,11 +29,11 @@ from muster_server.systems.messages.shapes import (
     DeadPage,
     Found,
     HeldTarget,
+    LetterPage,
+    LettersChanged,
     Listed,
     Numbers,
     Query,
-    Replayed,
-    ReplayPage,
     Scrubbed,
     Shown,
     Stats,
@@ -107,7 +107,9 @@ class AdminService(MessagesService):
             "list": answering(self._list, Query),
             "dead-page": answering(self._dead, Query),
             "replay": answering(self._replay, tuple[str, list[str]]),
-            "replay-page": answering(self._replay_page, ReplayPage),
+            "replay-page": answering(self._replay_page, LetterPage),
+            "drop": answering(self._drop, tuple[str, list[str]]),
+            "drop-page": answering(self._drop_page, LetterPage),
             "scrub": answering(self._scrub, None),
             "recurring": answering(self._recurring_of, str),
             "recurring-put": answering(self._recurring_put, NewEntry),
@@ -246,11 +248,15 @@ class AdminService(MessagesService):
 
     async def _replay(self, asked: tuple[str, list[str]]) -> list[Changed]:
         """Schedule dead letters again, due now."""
-        name, ids = asked
+        return await self._letters(*asked, "replay", now_ms())
+
+    async def _drop(self, asked: tuple[str, list[str]]) -> list[Changed]:
+        """Cancel dead letters."""
+        return await self._letters(*asked, "drop", None)
+
+    async def _letters(self, name: str, ids: list[str], verb: str, time: int | None) -> list[Changed]:
         topic, key = self._topic(name), self.topics.key
-        now = now_ms()
-        numbers = Numbers(key, topic.number)
-        changes = [(number, "replay", None, now) for number in numbers.of(ids)]
+        changes = [(number, verb, None, time) for number in Numbers(key, topic.number).of(ids)]
         replies = await self._asked(self._center.change(topic.number, changes))
         answers: list[Changed] = []
         for id, reply in zip(ids, replies, strict=True):
@@ -262,7 +268,7 @@ class AdminService(MessagesService):
                 answers.append(Changed(id=id, outcome="unknown"))
         return answers
 
-    async def _replay_page(self, asked: ReplayPage) -> Replayed:
+    async def _replay_page(self, asked: LetterPage) -> LettersChanged:
         """Replay some of the letters that were dead when the first page was requested. A letter that dies again
         meanwhile is due later than that, and is left."""
         until = asked.until or now_ms()
@@ -270,7 +276,21 @@ class AdminService(MessagesService):
         found = await self._found(self._which(query))
         ids = [each.id for each in self._shown(found)]
         changed = await self._replay((asked.topic, ids)) if ids else []
-        return Replayed(changed=changed, until=until, next=_next(found))
+        return LettersChanged(changed=changed, until=until, next=_next(found))
+
+    async def _drop_page(self, asked: LetterPage) -> LettersChanged:
+        """Drop some of the letters that were dead when the first page was requested. One that died later has a last
+        answer of a later time, and is left."""
+        until = asked.until or now_ms()
+        query = Query(asked.topic, 0, until, ["dead"], LIMIT_MAX, asked.after)
+        found = await self._found(self._which(query))
+        numbers = [each[1][0] for each in found.found]
+        answers = await self._asked(self._link.ask("answers", numbers, list[LastAnswer]))
+        later = {each.number for each in answers if each.at > until}
+        shown = zip(self._shown(found), numbers, strict=True)
+        ids = [message.id for message, number in shown if number not in later]
+        changed = await self._drop((asked.topic, ids)) if ids else []
+        return LettersChanged(changed=changed, until=until, next=_next(found))
 
     async def _scrub(self, _: None) -> Scrubbed:
         found: Scrubbed = await self._asked(self._link.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))

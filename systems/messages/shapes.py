@@ -306,16 +306,16 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     held: list[HeldTarget]
 
 
-class ReplayPage(msgspec.Struct, frozen=True, array_like=True):
-    """Replays a page of a topic's dead letters. `until`, `after`: those of the previous page."""
+class LetterPage(msgspec.Struct, frozen=True, array_like=True):
+    """Replays or drops a page of a topic's dead letters. `until`, `after`: those of the previous page."""
 
     topic: str
     until: int = 0
     after: str = ""
 
 
-class Replayed(msgspec.Struct, frozen=True, array_like=True):
-    """A page of replayed letters. `next`: the `after` of the next one; empty: this is the last one."""
+class LettersChanged(msgspec.Struct, frozen=True, array_like=True):
+    """A page of replayed or dropped letters. `next`: the `after` of the next one; empty: this is the last one."""
 
     changed: list[Changed]
     until: int

@@ -321,6 +321,14 @@ def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     died = site.api("GET", "topics/lost/dead")[0]["died_at"]
     assert "done" in visitor.act("Replay letter-1")
     until(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")))
+    visitor.page.get_by_role("button", name="Reload").click()
+    assert "done" in visitor.act("Drop letter-1")
+    assert site.api("GET", "topics/lost/messages/letter-1")["state"] == "cancelled"
+    for id in ("letter-2", "letter-3"):
+        site.api("POST", "topics/lost/messages", json=[{"data": "nobody", "id": id}])
+    until(lambda: len(site.api("GET", "topics/lost/dead")) == 2)
+    assert visitor.act("Drop all") == "2 dead letters were dropped."
+    assert site.api("GET", "topics/lost/dead") == []
 
 
 def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visitor]) -> None:
@@ -331,6 +339,8 @@ def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visito
     assert secret.startswith("mk_")
     with_key = {"x-api-key": secret}
     assert site.http.get("/api/v1/rooms", headers=with_key).status_code == 200
+    used = until(lambda: {each["name"]: each["used"] for each in site.said("key", "ls", "--json")}["second-means"])
+    assert 0 <= time.time() - used < 3_600
     expect(page.get_by_role("region", name="API keys").get_by_text("web", exact=True)).to_be_visible()
     assert secret not in page.content()
     visitor.act("Revoke web")
@@ -415,7 +425,12 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
     with background(site, "fleet", "agents", "--count", "20"):
         until(lambda: site.api("GET", "fleet/clients")["total"] == 20)
         page = visitor.go("fleet")
-        expect(page.get_by_role("region", name="Clients").get_by_role("row")).to_have_count(21)
+        expect(page.get_by_role("region", name="Clients", exact=True).get_by_role("row")).to_have_count(21)
+        counted = site.said("fleet", "counts", "province", "--json")
+        assert counted == site.api("GET", "fleet/counts", params={"by": "province"})
+        assert counted["clients"] == 20
+        places = page.get_by_role("region", name="Clients by place")
+        expect(places.get_by_role("row")).to_have_count(1 + len(counted["values"]))
         visitor.act("Add a task", name="hourly", per_hour="30")
         assert [each["name"] for each in site.api("GET", "fleet/tasks")] == ["hourly"]
         visitor.act("Pause hourly")
@@ -431,6 +446,14 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         expect(page.get_by_text("5 results of")).to_be_visible()
         run = page.url.rpartition("/")[2]
         assert len(site.api("GET", f"fleet/runs/{run}")["done"]) == 5
+        page = visitor.go("fleet")
+        expect(page.get_by_role("region", name="Runs").get_by_role("link")).to_have_count(1)
+        (past,) = site.said("fleet", "runs", "--json")["runs"]
+        assert (past["wanted"], past["done"], past["state"]) == (5, 5, "done")
+        assert site.api("GET", "fleet/runs")["runs"] == [past]
+        expect(page.get_by_role("region", name="Clients by number of picks").get_by_role("row")).to_have_count(3)
+        assert site.api("GET", "fleet/fairness")["picked"] == {"0": 15, "1": 5}
+        expect(page.get_by_text("clients asked in the last hour")).to_be_visible()
 
 
 def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:

@@ -150,7 +150,24 @@ async def test_letters_that_die_again_are_replayed_once_and_keep_their_topic(ser
     refused = instance.ran("topic", "rm", "letters")
     assert refused.returncode == 1
     assert b"4 dead letters" in refused.stderr
-    assert instance.ran("topic", "rm", "letters", "--forget-dead").returncode == 0
+    async with client(
+        instance, **{"x-api-key": make_key(instance, "change:letters", "show:letters", "send:letters")}
+    ) as asking:
+        await ready(asking)
+        path = "/api/v1/topics/letters"
+        one = await asking.post(f"{path}/dead/letter-0/drop")
+        assert (one.json()["outcome"], one.json()["state"]) == ("done", "cancelled")
+        assert (await asking.post(f"{path}/dead/letter-0/drop")).json()["outcome"] == "already fired"
+        assert (await asking.get(f"{path}/messages/letter-0")).json()["state"] == "cancelled"
+        assert said(instance, "delay", "dead", "drop", "letter-1", "--topic", "letters")[0]["outcome"] == "done"
+        again = (await asking.post(f"{path}/dead/replay")).json()
+        assert (again["changed"], again["next"]) == (2, None)
+        await until(lambda: sorted(dead()) == ["letter-2", "letter-3"], 60)
+        rest = (await asking.post(f"{path}/dead/drop")).json()
+        assert (rest["changed"], rest["next"]) == (2, None)
+        assert (dead(), said(instance, "topic", "show", "letters")["dead"]) == ([], 0)
+        assert said(instance, "delay", "dead", "drop", "--all", "--topic", "letters") == []
+    assert instance.ran("topic", "rm", "letters").returncode == 0
 
 
 async def test_a_target_needs_the_scope_of_the_direct_way(served: tuple[Instance, Hooks]) -> None:

@@ -108,6 +108,25 @@ async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "lis
     assert await store.results_of(("shop", 7)) == []
 
 
+async def test_the_history_has_each_started_run_once_the_newest_first(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    names = [("shop", 7, 50), ("shop", 8, 60), ("tills", 8, 60), ("shop", 9, 60), ("later", 10, 0)]
+    runs = [
+        msgspec.structs.replace(RUN, task=task, minute=minute, started_ms=at, asked=[[("c1", 3)]], done=1, state="done")
+        for task, minute, at in names
+    ]
+    await store.turn(1, 0, 10, runs, [])
+    seen, after = [], None
+    while page := await store.runs(2, after):
+        assert len(page) <= 2
+        seen += [brief for _, brief in page]
+        after = page[-1][0]
+    assert [brief.run for brief in seen] == ["shop@9", "shop@8", "tills@8", "shop@7"]
+    assert {(brief.kind, brief.wanted, brief.asked, brief.done) for brief in seen} == {("ping", 2, 1, 1)}
+    assert await stores[2].runs(10, None) == []
+
+
 async def test_a_nul_of_a_client_is_kept_as_another_character(stores: "list[SqlStore]") -> None:
     store = stores[0]
     await store.take(None, "a")

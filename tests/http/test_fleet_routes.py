@@ -17,13 +17,19 @@ from muster_server.systems.fleet.questions import (
     Event,
     Explain,
     Explained,
+    Hour,
+    PastRuns,
     Ping,
     Pong,
     PutTask,
     ResultsOf,
+    RunBrief,
     RunNow,
+    RunPage,
+    Slot,
     TaskRow,
     Watch,
+    WheelShown,
 )
 from muster_server.systems.fleet.records import ResultRow
 from tests.http.conftest import Beside, Make
@@ -48,6 +54,8 @@ class Scheduler:
             DropTask: self._drop_task,
             RunNow: self._run_now,
             Watch: self._watch,
+            PastRuns: self._past_runs,
+            Hour: self._hour,
         }
         self.server = Server(key_of(SECRET), answers)
 
@@ -98,6 +106,16 @@ class Scheduler:
             yield Event("asked", "run-1@0", [], wanted=question.pick)
 
         return events()
+
+    async def _past_runs(self, question: PastRuns) -> RunPage:
+        self._note(question)
+        runs = [RunBrief(f"{kind}@7", kind, "", "", "done", 5, 3, 3, 2, 1, 0, "") for kind in ("ping", "http")]
+        return RunPage(runs, "" if question.after else "5-http@7")
+
+    async def _hour(self, _: Hour) -> WheelShown:
+        names = [f"task-{number}" for number in range(10_000)]
+        slots = [Slot(minute, 9, 8, {"major": names, "ordinary": ["one"]}, 1) for minute in range(120)]
+        return WheelShown(59, slots, 1.5, 2.5)
 
     def _watch(self, question: Watch) -> AsyncIterator[Event]:
         async def events() -> AsyncIterator[Event]:
@@ -265,3 +283,20 @@ async def test_an_event_source_on_a_run_that_has_ended_stops(beside: Beside) -> 
     assert (again.status_code, again.content) == (204, b""), "which ends an EventSource"
     other = await client.head(path, headers={"last-event-id": "a@0/ended"})
     assert other.status_code == 200, "it knows another run of this task"
+
+
+async def test_the_history_has_the_kinds_that_a_key_may_measure(beside: Beside, scheduler: Scheduler) -> None:
+    page = (await beside.client("measure:http").get("/api/v1/fleet/runs", params={"limit": 2})).json()
+    assert ([run["run"] for run in page["runs"]], page["next"]) == (["http@7"], "5-http@7")
+    rest = (await beside.client("measure:*").get("/api/v1/fleet/runs", params={"after": page["next"]})).json()
+    assert ([run["run"] for run in rest["runs"]], rest["next"]) == (["ping@7", "http@7"], None)
+    assert [(each.limit, each.after) for each in scheduler.asked] == [(2, ""), (50, "5-http@7")]
+    assert (await beside.client("tasks:*").get("/api/v1/fleet/runs")).status_code == 403
+
+
+async def test_the_wheel_names_few_tasks_and_counts_all(beside: Beside) -> None:
+    answer = await beside.client("tasks:*").get("/api/v1/fleet/wheel")
+    assert len(answer.content) < 64 << 10
+    first = answer.json()["minutes"][0]
+    assert (first["tasks"], len(first["names"]), first["missed"]) == ({"major": 10_000, "ordinary": 1}, 6, 1)
+    assert (await beside.client("tasks:one").get("/api/v1/fleet/wheel")).status_code == 403

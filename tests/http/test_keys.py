@@ -2,6 +2,7 @@
 
 import json
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 import structlog
 
 from muster_server.control.errors import ConfigError, UserError
-from muster_server.systems.http import keys
+from muster_server.systems.http import keys, uses
 from muster_server.systems.http import server as edge
 from muster_server.systems.http.cli import commands
 from muster_server.systems.http.keys import Keyring, covers
+from muster_server.systems.http.uses import Uses
 from tests.http.conftest import Make, eventually
 
 ACTIONS = {"publish": "", "read": "", "members": ""}
@@ -174,3 +176,56 @@ async def test_a_key_that_was_made_just_now_opens_at_once(make: Make, monkeypatc
         return (await client.get("/api/v1/rooms/r/messages")).status_code == 200
 
     await eventually(opens)
+
+
+# --- last uses ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_use_of_a_key_is_kept_to_the_minute_with_few_writes(file: Path) -> None:
+    now = [1_000_030.0]
+    log = structlog.get_logger()
+    first, second = (Uses(file, log, lambda: now[0]) for _ in range(2))
+    first.note("a")
+    first.save("ab")
+    assert uses.read(file) == {"a": 1_000_020}
+    written = uses.file_beside(file).stat().st_ino
+    for _ in range(50):
+        now[0] += 1
+        first.note("a")
+        first.save("ab")
+    assert uses.file_beside(file).stat().st_ino == written, "at most one write a minute"
+    second.note("b")
+    second.save("ab")
+    assert uses.read(file) == {"a": 1_000_020, "b": 1_000_080}, "another process keeps what the first one wrote"
+    first.save("ab", at_once=True)
+    assert uses.read(file) == {"a": 1_000_080, "b": 1_000_080}
+    second.note("b")
+    second.save("b", at_once=True)
+    now[0] += 60
+    second.note("b")
+    second.save("b")
+    assert uses.read(file) == {"b": 1_000_140}, "a revoked key has no use"
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_key_out(tmp_path: Path) -> None:
+    Uses(tmp_path / "away" / "keys.json", structlog.get_logger()).save("a", at_once=True)
+    one = Uses(tmp_path / "away" / "keys.json", structlog.get_logger())
+    one.note("a")
+    one.save("a")
+    assert uses.read(tmp_path / "away" / "keys.json") == {}
+
+
+async def test_a_restart_keeps_the_last_use_and_the_command_shows_it(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = await make()
+    client = made.client("read:*")
+    before = int(time.time()) // 60 * 60
+    assert (await client.get("/api/v1/rooms")).status_code in {200, 403}
+    await made.server.stop()
+    capsys.readouterr()  # the log of the server
+    assert commands.ls(made.settings.keys_file, as_json=True) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert before <= told["used"] <= time.time()
+    assert commands.ls(made.settings.keys_file, as_json=False) == 0
+    assert time.strftime("%Y-%m-%d %H:%M", time.gmtime(told["used"])) in capsys.readouterr().out

@@ -48,7 +48,7 @@ class Play:
     def _change(self) -> tuple[int, str, int | None, int | None]:
         id = self._id()
         moves = ("cancel", "due_at", "later", "sooner", "due_by")
-        verb = self.dice.choice((*moves, "deliver", "fail", "release", "extend", "replay", "deliver"))
+        verb = self.dice.choice((*moves, "deliver", "fail", "release", "extend", "replay", "drop", "deliver"))
         known = self.model.messages.get(id)
         version: int | None = None
         if verb in {"deliver", "fail", "release", "extend"} or self.dice.random() < 0.2:
@@ -56,7 +56,7 @@ class Play:
         at: int | None = self._time()
         if verb == "due_by":
             at = self.dice.randrange(-HOUR_MS, HOUR_MS)
-        elif verb in {"cancel", "deliver"} or (verb == "fail" and self.dice.random() < 0.3):
+        elif verb in {"cancel", "drop", "deliver"} or (verb == "fail" and self.dice.random() < 0.3):
             at = None
         return id, verb, version, at
 

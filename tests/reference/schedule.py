@@ -131,6 +131,10 @@ class Schedule:
             if verb == "fail":
                 return self._set(message, "retry", time), "retrying"
             return replace(self._set(message, "retry", time), attempts=message.attempts - 1), "released"
+        if verb == "drop":
+            if message.state != "dead":
+                raise Refusal("not_dead")
+            return self._set(message, "cancelled"), "dropped"
         if verb == "replay":
             if message.state != "dead":
                 raise Refusal("not_dead")

@@ -55,7 +55,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether only a replay can change it.
+    /// Whether only a replay or a drop can change it.
     pub fn is_terminal(self) -> bool {
         matches!(self, State::Done | State::Dead | State::Cancelled | State::Expired)
     }
@@ -121,6 +121,8 @@ pub enum Change {
     Replay {
         due_at: Millis,
     },
+    /// A dead letter is given up: it is cancelled, and is forgotten with the letters of its day.
+    Drop,
 }
 
 /// A change that took place.
@@ -142,6 +144,7 @@ pub enum Step {
         claim: Version,
     },
     Replayed,
+    Dropped,
     /// It was cancelled before: nothing changed, the reply is the same.
     CancelledBefore,
 }
@@ -177,7 +180,7 @@ pub enum Refusal {
     NotSooner {
         at: Millis,
     },
-    /// Only a dead letter can be replayed.
+    /// Only a dead letter can be replayed or dropped.
     NotDead,
     /// A time outside 0 .. [`DUE_MAX`], or a claim that ends before it begins.
     BadTime,
@@ -270,6 +273,10 @@ impl Message {
                     self.attempts = 0;
                     Ok(self.set(State::Scheduled, Step::Replayed))
                 }
+                _ => Err(Refusal::NotDead),
+            },
+            Change::Drop => match self.state {
+                State::Dead => Ok(self.set(State::Cancelled, Step::Dropped)),
                 _ => Err(Refusal::NotDead),
             },
         }

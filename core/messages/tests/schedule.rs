@@ -30,6 +30,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (claim.clone(), time()).prop_map(|(claim, next)| Change::Release { claim, next }),
         4 => (claim, time()).prop_map(|(claim, until)| Change::Extend { claim, until }),
         2 => time().prop_map(|due_at| Change::Replay { due_at }),
+        1 => Just(Change::Drop),
     ]
 }
 

@@ -205,7 +205,8 @@ impl Run {
             .messages
             .get(&id.0)
             .map_or(1, |(message, _)| message.version);
-        let change = match self.random.below(12) {
+        let change = match self.random.below(13) {
+            12 => Change::Drop,
             10 | 11 => Change::Extend {
                 claim: version,
                 until: at,
@@ -643,6 +644,52 @@ fn past_hour_is_forgotten_and_its_files_are_removed() {
     settle(&mut store, now + 72 * HOUR);
     assert_eq!(scrubbed(&mut store, now + 72 * HOUR).faults, Vec::<String>::new());
     assert_eq!(store.stats().hours, 1, "the dead letters' day is forgotten");
+}
+
+#[test]
+fn a_dropped_letter_is_no_forgotten_one() {
+    let disk = Disk::new(1);
+    let short = Settings {
+        history_ms: HOUR,
+        dead_days: 1,
+        ..settings()
+    };
+    let mut store = open(&disk, short, START);
+    put(&mut store, 1, START, &[7; 20]);
+    settle(&mut store, START);
+    let refused = store.change(START, MessageId(1), Change::Drop, None);
+    assert!(matches!(refused, Err(Denied::Refused(Refusal::NotDead))));
+    let mut fires = Vec::new();
+    let claims = Claims {
+        topic: TOPIC,
+        worker: WORKER,
+        until: START + 1_000,
+        attempts_max: 5,
+        max: 10,
+    };
+    store.claim(START, claims, &mut fires).unwrap();
+    let end = Change::Fail {
+        claim: fires[0].claim,
+        next: None,
+    };
+    store.change(START, MessageId(1), end, None).unwrap();
+    store.commit().unwrap();
+    settle(&mut store, START);
+    let dropped = store.change(START, MessageId(1), Change::Drop, None).unwrap();
+    assert!(matches!(dropped, Changed::Done(Step::Dropped, _)));
+    store.commit().unwrap();
+    store.close().unwrap();
+    store = open(&disk, short, START);
+    settle(&mut store, START);
+    assert_eq!(store.get(MessageId(1)).unwrap().unwrap().0.state, State::Cancelled);
+    for day in 1..4 {
+        settle(&mut store, START + day * 24 * HOUR);
+        assert_eq!(
+            scrubbed(&mut store, START + day * 24 * HOUR).faults,
+            Vec::<String>::new()
+        );
+    }
+    assert_eq!((store.stats().known, store.stats().dead_forgotten), (0, 0));
 }
 
 #[test]

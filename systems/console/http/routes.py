@@ -23,7 +23,7 @@ from muster_server.systems.console.http.entry import STATE, ConsoleEntry
 from muster_server.systems.console.http.streams import PageStream
 from muster_server.systems.console.sampler import LINKS_MAX, SORTS, Seen
 from muster_server.systems.console.sessions import Session
-from muster_server.systems.http import keys
+from muster_server.systems.http import keys, uses
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import decoded, none
 from muster_server.systems.http.face import AnyRequest
@@ -221,11 +221,12 @@ async def listed_keys(
     """The API keys, without their secrets."""
     try:
         found = (await asyncio.to_thread(keys.read, entry.keys_file)).keys
+        used = await asyncio.to_thread(uses.read, entry.keys_file)
     except UserError as error:
         raise Problem("unavailable", str(error)) from None
     wanted = search.casefold()
     rows = [
-        {"id": key.id, "name": key.name, "scopes": key.scopes, "created": key.created}
+        {"id": key.id, "name": key.name, "scopes": key.scopes, "created": key.created, "used": used.get(key.id)}
         for key in sorted(found, key=lambda key: -key.created)
         if wanted in f"{key.name} {' '.join(key.scopes)}".casefold()
     ]

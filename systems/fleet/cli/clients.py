@@ -8,10 +8,19 @@ from rich.table import Table
 
 from muster_server.control.errors import USAGE, UserError
 from muster_server.control.terminal.common import counted, out, print_json, verdict_after
-from muster_server.control.terminal.words import say
+from muster_server.control.terminal.words import say, tell
 from muster_server.systems.fleet.asking import Asking
-from muster_server.systems.fleet.questions import ClientPage, Clients, Fairness, MinuteCounts, Spread, Stats
-from muster_server.systems.fleet.selector import ATTRIBUTES, SelectorError, parse
+from muster_server.systems.fleet.questions import (
+    ClientPage,
+    Clients,
+    Count,
+    Counted,
+    Fairness,
+    MinuteCounts,
+    Spread,
+    Stats,
+)
+from muster_server.systems.fleet.selector import ATTRIBUTES, COUNTED, SelectorError, parse
 
 BAR: Final = 40
 MARKS_MAX: Final = 5
@@ -33,6 +42,23 @@ async def clients(asking: Asking, selector: str, limit: int, after: str, as_json
         if page.clients:
             out().print(table)
     say(f"{counted(page.total, 'client')}" + (f", {len(page.clients)} shown" if page.more or after else ""))
+    return 0
+
+
+async def counts(asking: Asking, by: str, selector: str, as_json: bool) -> int:
+    """The number of clients for each value of an attribute."""
+    if by not in COUNTED:
+        raise UserError(f"ATTRIBUTE: unknown attribute {by!r:.80} (expected one of {', '.join(COUNTED)})", USAGE)
+    _check(selector)
+    found = await asking.owner(selector, Count(by, selector), Counted)
+    with verdict_after():
+        if as_json:
+            print_json(found)
+            return 0
+        most = max((count for _, count in found.values), default=1)
+        for value, count in found.values:
+            tell(f"{value:>12} {'#' * max(1, BAR * count // most):{BAR}} {count}")
+    say(counted(found.clients, "client") + (f"; {found.more} more values" if found.more else ""))
     return 0
 
 

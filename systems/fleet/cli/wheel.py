@@ -1,4 +1,4 @@
-"""`muster fleet wheel` and `muster fleet explain RUN`: the schedule, and the course of a run."""
+"""`muster fleet wheel`, `muster fleet runs` and `muster fleet explain RUN`: the schedule, and the course of runs."""
 
 import time
 from typing import Final
@@ -7,9 +7,9 @@ from rich.table import Table
 
 from muster_server.control.errors import FAILURE
 from muster_server.control.terminal.common import counted, out, print_json, verdict_after
-from muster_server.control.terminal.words import tell
+from muster_server.control.terminal.words import say, tell
 from muster_server.systems.fleet.asking import Asking
-from muster_server.systems.fleet.questions import Explain, Explained, Hour, WheelShown
+from muster_server.systems.fleet.questions import Explain, Explained, Hour, PastRuns, RunPage, WheelShown
 
 NAMES_MAX: Final = 6
 
@@ -35,6 +35,27 @@ async def wheel(asking: Asking, as_json: bool) -> int:
         sent = sum(slot.sent for slot in shown.slots)
         print(f"{sent} clients asked in the last hour, {due} samples due in the next hour")
         print(f"{shown.picked_per_task:.1f} clients per task, {shown.tasks_per_minute:.2f} tasks per minute")
+    return 0
+
+
+async def runs(asking: Asking, limit: int, after: str, as_json: bool) -> int:
+    """A page of the history of runs."""
+    page = await asking.lead(PastRuns(limit, after), RunPage)
+    with verdict_after():
+        if as_json:
+            print_json(page)
+            return 0
+        table = Table(
+            "run", "kind", "state", "started", "wanted", "done", "replaced", "missed", box=None, pad_edge=False
+        )
+        for run in page.runs:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_ms / 1_000))
+            counts = (str(each) for each in (run.wanted, run.done, run.replaced, run.missed))
+            table.add_row(run.run, run.kind, run.state, at, *counts)
+        if page.runs:
+            out().print(table)
+    if page.next:
+        say(f"next page: --after {page.next}")
     return 0
 
 

@@ -109,6 +109,38 @@ def fairness(
     return reaching(config, registry, lambda asking: show(asking, selector, json))
 
 
+@fleet_app.command("counts", epilog="Example: muster fleet counts province country=CN")
+def counts(
+    by: Annotated[
+        str, typer.Argument(metavar="ATTRIBUTE", help="country, province, city, carrier, version or tag.")
+    ] = "province",
+    selector: Selector = "",
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Count the online clients for each value of an attribute."""
+    from muster_server.systems.fleet.cli.clients import counts as show
+    from muster_server.systems.fleet.cli.reach import reaching
+
+    return reaching(config, registry, lambda asking: show(asking, by, selector, json))
+
+
+@fleet_app.command("runs", epilog="Example: muster fleet runs --limit 20")
+def runs(
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Number of runs to show, the newest first.")] = 50,
+    after: Annotated[str, typer.Option(metavar="PLACE", help="Go on after a page, which prints this place.")] = "",
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """List the runs that started, with how they ended."""
+    from muster_server.systems.fleet.cli.reach import reaching
+    from muster_server.systems.fleet.cli.wheel import runs as show
+
+    return reaching(config, registry, lambda asking: show(asking, limit, after, json))
+
+
 @fleet_app.command("explain", epilog="Example: muster fleet explain probe-shop 29833333")
 def explain(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task or of a run.")],

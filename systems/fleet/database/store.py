@@ -20,6 +20,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     type_coerce,
     update,
@@ -32,9 +33,10 @@ from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.fleet.database import schema
-from muster_server.systems.fleet.questions import Draw, TaskRow
-from muster_server.systems.fleet.records import OPEN, Fenced, Lead, ResultRow, RunRow, StoreError, Unstored
+from muster_server.systems.fleet.questions import Draw, RunBrief, TaskRow
+from muster_server.systems.fleet.records import OPEN, Fenced, Lead, ResultRow, RunPlace, RunRow, StoreError, Unstored
 from muster_server.systems.fleet.runs import RunName
+from muster_server.systems.fleet.schema import run_name
 from muster_server.systems.fleet.wheel import MissedRuns
 
 CALL_S: Final = 5.0
@@ -47,6 +49,22 @@ UNREADABLE: Final = "the stored run is unreadable"
 
 _FIELDS: Final = [each for each in msgspec.structs.fields(TaskRow) if each.name != "refused"]
 _COLUMNS: Final = [each.name for each in _FIELDS]
+
+_BRIEF: Final = (
+    "task",
+    "minute",
+    "kind",
+    "target",
+    "selector",
+    "state",
+    "started_ms",
+    "wanted",
+    "asked",
+    "done",
+    "replaced",
+    "missed",
+    "reason",
+)
 
 _Row = partial[dict[str, Any]]
 """Makes a row from the epoch and a run, a result, or missed runs; both making and writing it may fail."""
@@ -233,6 +251,19 @@ class SqlStore:
         async with self._read() as connection:
             row = (await connection.execute(wanted.order_by(table.c.minute.desc()).limit(1))).first()
         return None if row is None else _run(row)
+
+    async def runs(self, limit: int, after: RunPlace | None) -> list[tuple[RunPlace, RunBrief]]:
+        table = schema.runs
+        columns = table.c
+        wanted = select(*(columns[name] for name in _BRIEF)).where(self._here(table), columns.started_ms > 0)
+        if after is not None:
+            started_ms, task, minute = after
+            same = and_(columns.started_ms == started_ms, columns.task == task, columns.minute < minute)
+            beside = and_(columns.started_ms == started_ms, columns.task > task)
+            wanted = wanted.where(or_(columns.started_ms < started_ms, beside, same))
+        wanted = wanted.order_by(columns.started_ms.desc(), columns.task, columns.minute.desc()).limit(limit)
+        async with self._read() as connection:
+            return [_brief(row) for row in (await connection.execute(wanted)).all()]
 
     async def results_of(self, run: RunName) -> list[ResultRow]:
         table = schema.results
@@ -462,6 +493,24 @@ def _options(value: Any) -> Any:
 def _result(row: Any) -> ResultRow:
     value = (row.value or "null").encode()
     return ResultRow(row.task, row.minute, row.client, row.ok, value, row.error or "", row.at_ms)
+
+
+def _brief(row: Any) -> tuple[RunPlace, RunBrief]:
+    brief = RunBrief(
+        run_name(row.task, row.minute),
+        row.kind,
+        row.target,
+        row.selector,
+        row.state,
+        row.started_ms,
+        row.wanted,
+        row.asked,
+        row.done,
+        row.replaced,
+        row.missed,
+        row.reason or "",
+    )
+    return (row.started_ms, row.task, row.minute), brief
 
 
 def _run(row: Any) -> RunRow:

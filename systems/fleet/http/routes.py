@@ -6,6 +6,7 @@ that writes the table of tasks itself calls `refresh`.
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -22,21 +23,30 @@ from muster_server.systems.fleet.http.streams import RunStream, ended_id
 from muster_server.systems.fleet.questions import (
     ClientPage,
     Clients,
+    Count,
+    Counted,
     DropTask,
     Event,
     Explain,
     Explained,
+    Fairness,
+    Hour,
+    PastRuns,
     PutTask,
     Refresh,
     Refreshed,
     ResultsOf,
+    RunBrief,
     RunNow,
+    RunPage,
+    Spread,
     TaskRow,
     Tasks,
     Watch,
+    WheelShown,
 )
 from muster_server.systems.fleet.records import ResultRow, unfit
-from muster_server.systems.fleet.selector import SelectorError, parse
+from muster_server.systems.fleet.selector import COUNTED, SelectorError, parse
 from muster_server.systems.fleet.watching import SeenEvents
 from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http.access import Caller
@@ -48,6 +58,8 @@ from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 
+NAMES_MAX: Final = 6
+"""Tasks of a minute of the wheel that are named: its answer stays below 64 KiB."""
 WAIT_S: Final = 600.0
 AGAIN_S: Final = 0.5
 TRIES_MAX: Final = 5
@@ -119,6 +131,54 @@ class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paused: bool = False
 
 
+class Minute(msgspec.Struct, frozen=True, kw_only=True):
+    """One minute of the wheel. `due`: samples; `sent`: clients asked, for minutes that are over."""
+
+    minute: int
+    due: int
+    sent: int
+    missed: int
+    """Number of tasks that missed it, because no scheduler ran."""
+    tasks: dict[str, int]
+    """Number of tasks by class of customers."""
+    names: list[str]
+    """The first tasks, at most six."""
+
+
+class Wheel(msgspec.Struct, frozen=True, kw_only=True):
+    """The last 60 minutes, then the next 60."""
+
+    last_minute: int
+    minutes: list[Minute]
+    picked_per_task: float
+    tasks_per_minute: float
+
+
+class Evenness(msgspec.Struct, frozen=True, kw_only=True):
+    """How evenly a selector's clients are picked."""
+
+    members: int
+    round: int
+    owed: int
+    """Clients that still wait for their turn in the round."""
+    picked: dict[str, int]
+    """Number of clients by number of picks, through any selector."""
+    lightest: float
+    mean_weight: float
+    punishment: float
+    picked_per_task: float
+    tasks_per_minute: float
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of runs, the newest first."""
+
+    runs: list[RunBrief]
+    next: str | None
+    """The `after` of the next page."""
+
+
+Where = Annotated[str, QueryParameter(description="A selector: `province=520000 and not carrier in (1, 2)`")]
 TaskName = Annotated[str, PathParameter(description="The task's name")]
 
 
@@ -290,19 +350,82 @@ async def refresh(
 async def clients(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
-    where: Annotated[str, QueryParameter(description="A selector: `province=520000 and not carrier in (1, 2)`")] = "",
+    where: Where = "",
     limit: Annotated[int, QueryParameter(ge=1, le=10_000, description="Number of clients to list")] = 100,
     after: Annotated[str, QueryParameter(description="Start after this client")] = "",
 ) -> Response[bytes]:
     """List the clients that match a selector."""
     caller.need("clients", "*")
-    try:
-        page = await (await fleet.asking()).owner(where, Clients(where, limit, after), ClientPage)
-    except SelectorError as error:
-        raise Problem("bad_request", str(error)) from None
-    except CallError as error:
-        raise _problem(error) from None
-    return _json(msgspec.json.encode(page))
+    return _json(msgspec.json.encode(await fleet.ask_index(where, Clients(where, limit, after), ClientPage)))
+
+
+@get(
+    "/counts",
+    responses={200: success(Counted, "Clients by value, most first"), **problems(400, 401, 403, 429, 503)},
+)
+async def counts(
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    by: Annotated[Literal[COUNTED], QueryParameter(description="An attribute of clients")] = "province",  # type: ignore[valid-type]
+    where: Where = "",
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of values to list")] = 500,
+) -> Response[bytes]:
+    """Count the clients that match a selector for each value of an attribute."""
+    caller.need("clients", "*")
+    return _json(msgspec.json.encode(await fleet.ask_index(where, Count(by, where, limit), Counted)))
+
+
+@get(
+    "/fairness",
+    responses={200: success(Evenness, "The clients by number of picks"), **problems(400, 401, 403, 429, 503)},
+)
+async def fairness(
+    caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"], where: Where = ""
+) -> Response[bytes]:
+    """How evenly the clients that match a selector are picked."""
+    caller.need("clients", "*")
+    spread = await fleet.ask_index(where, Fairness(where), Spread)
+    return _json(msgspec.json.encode(spread))
+
+
+@get("/wheel", responses={200: success(Wheel, "The last hour and the next hour"), **problems(401, 403, 429, 503)})
+async def wheel(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+    """The schedule of the continuous tasks by minute."""
+    caller.need("tasks", "*")
+    shown = await fleet.ask(Hour(), WheelShown)
+    minutes = [
+        Minute(
+            minute=slot.minute,
+            due=slot.due,
+            sent=slot.sent,
+            missed=slot.missed,
+            tasks={name: len(each) for name, each in slot.tasks.items()},
+            names=list(itertools.islice(itertools.chain.from_iterable(slot.tasks.values()), NAMES_MAX)),
+        )
+        for slot in shown.slots
+    ]
+    answer = Wheel(
+        last_minute=shown.last_minute,
+        minutes=minutes,
+        picked_per_task=shown.picked_per_task,
+        tasks_per_minute=shown.tasks_per_minute,
+    )
+    return _json(msgspec.json.encode(answer))
+
+
+@get("/runs", responses={200: success(History, "A page of runs"), **problems(400, 401, 403, 429, 503)})
+async def history(
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    limit: Annotated[int, QueryParameter(ge=1, le=200, description="Number of runs to list")] = 50,
+    after: Annotated[str, QueryParameter(description="The `next` of the previous page", max_length=120)] = "",
+) -> Response[bytes]:
+    """The started runs whose kind the key may measure, the newest first. A page may have fewer than `limit`."""
+    page = await fleet.ask(PastRuns(limit, after), RunPage)
+    mine = [run for run in page.runs if caller.may("measure", run.kind)]
+    if not mine:
+        caller.need("measure", "*")
+    return _json(msgspec.json.encode(History(runs=mine, next=page.next or None)))
 
 
 class FleetFace:
@@ -324,6 +447,7 @@ class FleetFace:
             return self
 
         handlers = [measure, run_account, run_events, run_draws, tasks, put_task, drop_task, refresh, clients]
+        handlers += [counts, fairness, wheel, history]
         provided = {"fleet": Provide(fleet, sync_to_thread=False)}
         return [Router("/api/v1/fleet", route_handlers=handlers, dependencies=provided, tags=["fleet"])]
 
@@ -400,6 +524,15 @@ class FleetFace:
         """Ask the leading scheduler. Raises `Problem`."""
         try:
             return await (await self.asking()).lead(question, answer)
+        except CallError as error:
+            raise _problem(error) from None
+
+    async def ask_index(self, where: str, question: msgspec.Struct, answer: type[A]) -> A:
+        """Ask the index node that owns a selector. Raises `Problem`."""
+        try:
+            return await (await self.asking()).owner(where, question, answer)
+        except SelectorError as error:
+            raise Problem("bad_request", str(error)) from None
         except CallError as error:
             raise _problem(error) from None
 

@@ -13,7 +13,7 @@ from muster_server.control.config.options import UP
 from muster_server.control.host.files import absolute
 from muster_server.control.terminal.words import say
 from muster_server.plane.systems import actions
-from muster_server.systems.http import keys
+from muster_server.systems.http import keys, uses
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.system import KEYS
 
@@ -51,19 +51,32 @@ def ls(file: Path, as_json: bool) -> int:
 
     from muster_server.control.terminal import common
 
-    found = keys.read(file).keys
+    found, used = keys.read(file).keys, uses.read(file)
     with common.verdict_after():
         if as_json:
             common.print_json(
-                [{"id": key.id, "name": key.name, "scopes": key.scopes, "created": key.created} for key in found]
+                [
+                    {
+                        "id": key.id,
+                        "name": key.name,
+                        "scopes": key.scopes,
+                        "created": key.created,
+                        "used": used.get(key.id),
+                    }
+                    for key in found
+                ]
             )
         elif found:
-            table = Table("id", "name", "scopes", "created", box=None, pad_edge=False)
+            table = Table("id", "name", "scopes", "created", "last used", box=None, pad_edge=False)
             for key in found:
-                created = time.strftime("%Y-%m-%d %H:%M", time.gmtime(key.created))
-                table.add_row(key.id, key.name, " ".join(key.scopes), created)
+                last = _moment(used[key.id]) if key.id in used else "never"
+                table.add_row(key.id, key.name, " ".join(key.scopes), _moment(key.created), last)
             common.out().print(table)
     return 0
+
+
+def _moment(at: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
 
 
 def revoke(file: Path, which: str) -> int:

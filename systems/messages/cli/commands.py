@@ -37,11 +37,11 @@ from muster_server.systems.messages.shapes import (
     Changed,
     Dead,
     DeadPage,
+    LetterPage,
+    LettersChanged,
     Listed,
     Query,
     Refused,
-    Replayed,
-    ReplayPage,
     Scrubbed,
     Send,
     Sent,
@@ -551,32 +551,33 @@ def _onward(next: str) -> str:
     return f"; next page: --after {next}" if next else ""
 
 
-def replay(where: Target, topic: str | None, ids: list[str], everything: bool, as_json: bool) -> int:
-    """Schedule dead letters again. Raises `UserError`."""
+def letters(where: Target, verb: str, topic: str | None, ids: list[str], everything: bool, as_json: bool) -> int:
+    """Change dead letters: `verb` is `replay` or `drop`. Raises `UserError`."""
     if bool(ids) == everything:
         raise UserError("ID, --all: give either ids of dead letters, or --all for all of a topic", USAGE)
 
     async def work(_: Link, admin: Link) -> list[Changed]:
         name = await _topic_of(admin, ids[0] if ids else "all", topic)
         if not everything:
-            return await admin.ask("replay", (name, ids), list[Changed])
+            return await admin.ask(verb, (name, ids), list[Changed])
         done: list[Changed] = []
-        asked = ReplayPage(name)
+        asked = LetterPage(name)
         while True:
-            page = await admin.ask("replay-page", asked, Replayed, timeout_s=60.0)
-            # A letter that was replayed otherwise since it was listed needs nothing.
+            page = await admin.ask(f"{verb}-page", asked, LettersChanged, timeout_s=60.0)
+            # A letter that was changed otherwise since it was listed needs nothing.
             done += [each for each in page.changed if each.outcome == "done"]
             if not page.next:
                 return done
-            asked = ReplayPage(name, page.until, page.next)
+            asked = LetterPage(name, page.until, page.next)
 
     answers = ask(where, work)
+    word = "replayed" if verb == "replay" else "dropped"
     with common.verdict_after():
         if as_json:
             common.print_json([msgspec.structs.asdict(answer) for answer in answers])
         else:
             for answer in answers:
-                print(f"{answer.id} {'replayed' if answer.outcome == 'done' else answer.outcome}")
+                print(f"{answer.id} {word if answer.outcome == 'done' else answer.outcome}")
     return 0 if all(answer.outcome == "done" for answer in answers) else UNKNOWN_MESSAGE
 
 

@@ -21,7 +21,7 @@ delay_app: Final = typer.Typer(
     no_args_is_help=True,
 )
 dead_app: Final = typer.Typer(
-    help="List and replay messages whose attempts all failed.",
+    help="List, replay and drop messages whose attempts all failed.",
     epilog="Example: muster delay dead ls orders",
     no_args_is_help=True,
 )
@@ -407,6 +407,25 @@ def dead_replay(
     --all takes the letters that are dead at its start; one that dies again meanwhile stays dead.
     """
     from muster_server.control.terminal.found import Target
-    from muster_server.systems.messages.cli.commands import replay
+    from muster_server.systems.messages.cli.commands import letters
 
-    return replay(Target(config, registry), topic, ids or [], all, json)
+    return letters(Target(config, registry), "replay", topic, ids or [], all, json)
+
+
+@dead_app.command("drop", epilog="Example: muster delay dead drop order-7")
+def dead_drop(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…")] = None,
+    topic: OfTopic = None,
+    all: Annotated[bool, typer.Option("--all", help="Drop all dead letters of the topic.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Give dead letters up: they are cancelled and cannot be replayed. Exit code 6: an id is not a dead letter.
+
+    --all takes the letters that are dead at its start; one that dies meanwhile stays.
+    """
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.commands import letters
+
+    return letters(Target(config, registry), "drop", topic, ids or [], all, json)

@@ -232,6 +232,15 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     due_at: int | None = None
 
 
+class MovedLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of dead letters that one request replayed or dropped. `next`: the `after` of the next request, with this
+    `until`; null: no letter is left."""
+
+    changed: int
+    until: int
+    next: str | None = None
+
+
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
     """Messages, the earliest first; the number of matches, and whether there are more than were counted."""
 

@@ -44,6 +44,8 @@ from muster_server.systems.messages.shapes import (
     Lease,
     Leased,
     LeaseSaid,
+    LetterPage,
+    LettersChanged,
     Listed,
     Query,
     Refused,
@@ -73,6 +75,9 @@ RecurringPath = Annotated[str, PathParameter(description="The name of a recurrin
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the previous page", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
+]
+Until = Annotated[
+    int, QueryParameter(description="The `until` of the previous page; 0: letters that are dead now", ge=0, le=1 << 53)
 ]
 
 
@@ -178,7 +183,7 @@ class MessagesFace:
         def nodes(caller: NamedDependency[Caller]) -> MessagesFace:
             return self
 
-        messages = [send, listed, show, change, dead, replay]
+        messages = [send, listed, show, change, dead, replay, drop, replay_page, drop_page]
         leased = [lease, leases, recurring_all, recurring_put, recurring_removed]
         handlers = [*messages, *leased, stats, topics, topic_shown, topic_changed]
         provided = {"nodes": Provide(nodes, sync_to_thread=False)}
@@ -561,6 +566,80 @@ async def replay(
     none(await request.body())
     (answer,) = await nodes.ask(ADMIN, "replay", (topic, [_id(id)]), list[Changed])
     return _json(bodies.moved(answer))
+
+
+@post(
+    "/topics/{topic:str}/dead/{id:str}/drop",
+    status_code=200,
+    responses={
+        200: success(bodies.Moved, "The outcome of the change"),
+        **problems(400, 401, 403, 404, 429, 503, 504),
+    },
+)
+async def drop(
+    request: AnyRequest,
+    topic: TopicPath,
+    id: IdPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+) -> Response[bytes]:
+    """Give a dead letter up: it is cancelled and cannot be replayed."""
+    caller.need("change", topic)
+    none(await request.body())
+    (answer,) = await nodes.ask(ADMIN, "drop", (topic, [_id(id)]), list[Changed])
+    return _json(bodies.moved(answer))
+
+
+@post(
+    "/topics/{topic:str}/dead/replay",
+    status_code=200,
+    responses={
+        200: success(bodies.MovedLetters, "At most 1,000 letters are due again"),
+        **problems(400, 401, 403, 404, 429, 503, 504),
+    },
+)
+async def replay_page(
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    until: Until = 0,
+    after: After = "",
+) -> Response[bytes]:
+    """Schedule the dead letters of a topic again, a page for each request. A letter that dies again meanwhile is left."""
+    return await _letters(request, topic, caller, nodes, "replay-page", LetterPage(topic, until, after))
+
+
+@post(
+    "/topics/{topic:str}/dead/drop",
+    status_code=200,
+    responses={
+        200: success(bodies.MovedLetters, "At most 1,000 letters are dropped"),
+        **problems(400, 401, 403, 404, 429, 503, 504),
+    },
+)
+async def drop_page(
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    until: Until = 0,
+    after: After = "",
+) -> Response[bytes]:
+    """Give the dead letters of a topic up, a page for each request. A letter that dies meanwhile is left."""
+    return await _letters(request, topic, caller, nodes, "drop-page", LetterPage(topic, until, after))
+
+
+async def _letters(
+    request: AnyRequest, topic: str, caller: Caller, nodes: MessagesFace, question: str, page: LetterPage
+) -> Response[bytes]:
+    caller.need("change", topic)
+    none(await request.body())
+    nodes.extend(request)
+    found = await nodes.ask(ADMIN, question, page, LettersChanged, LIST_S)
+    changed = sum(each.outcome == "done" for each in found.changed)
+    request.scope["state"]["note"] = f"{changed} dead letters"
+    return _json(bodies.MovedLetters(changed=changed, until=found.until, next=found.next or None))
 
 
 @get(

@@ -61,9 +61,16 @@ pub struct Job<F> {
 }
 
 pub(crate) enum Answer {
-    Loaded { hour: u32, sorted: Vec<(Millis, u32)> },
+    Loaded {
+        hour: u32,
+        sorted: Vec<(Millis, u32)>,
+    },
     Rebuilt(Index),
-    Ids { hour: u32, ids: Vec<u64> },
+    /// Each message of the hour, and whether it is a dead letter.
+    Ids {
+        hour: u32,
+        ids: Vec<(u64, bool)>,
+    },
     Listed(Listing),
     Scrubbed(scrub::Read),
     Checkpointed,
@@ -188,12 +195,12 @@ pub(crate) fn rebuild<F: Files>(files: &F, hours: &[Snapshot], messages: usize) 
     Ok(index)
 }
 
-fn ids<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<u64>> {
-    let mut ids = Vec::new();
-    each_op(files, snapshot, |_, op| ids.push(op.id.0))?;
-    ids.sort_unstable();
-    ids.dedup();
-    Ok(ids)
+fn ids<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<(u64, bool)>> {
+    let mut last: hashbrown::HashMap<u64, bool> = hashbrown::HashMap::new();
+    each_op(files, snapshot, |_, op| {
+        last.insert(op.id.0, op.kind == Kind::Message(State::Dead));
+    })?;
+    Ok(last.into_iter().collect())
 }
 
 fn list<F: Files>(files: &F, number: u64, hours: &[Snapshot], filter: Filter) -> io::Result<Listing> {

@@ -280,7 +280,7 @@ pub struct Store<S: Storage, F: Files> {
     /// The hour that was flushed last.
     flushed_hour: u32,
     /// An hour whose messages are being forgotten, with the ids that are left.
-    forgetting: Option<(u32, Vec<u64>)>,
+    forgetting: Option<(u32, Vec<(u64, bool)>)>,
     asked_ids: bool,
     /// Hours whose files are removed after the next checkpoint.
     removed: Vec<u32>,
@@ -693,8 +693,9 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         let (first, last) = (hour_of(filter.from.min(DUE_MAX)), hour_of(filter.to.min(DUE_MAX)));
         // Messages of loaded hours may be stored in any of these.
-        let holds =
-            |hour: u32| hour <= self.loaded || (first <= hour && hour <= last) || (filter.dead && hour >= DEAD_BASE);
+        // A message that has ended stays in the hour of its last attempt or in the day of its death, after its due time.
+        let ended = filter.done || filter.dead || filter.withdrawn;
+        let holds = |hour: u32| hour <= self.loaded || (first <= hour && (hour <= last || ended));
         let numbers: Vec<u32> = self.hours.keys().copied().filter(|hour| holds(*hour)).collect();
         let hours = numbers.iter().map(|hour| self.snapshot(*hour)).collect();
         self.listings += 1;
@@ -1219,11 +1220,11 @@ impl<S: Storage, F: Files> Store<S, F> {
     fn forget(&mut self) {
         if let Some((number, ids)) = &mut self.forgetting {
             let number = *number;
-            for id in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
+            for (id, dead) in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
                 let id = MessageId(id);
                 if matches!(self.index.get(id), Some(Place::Far { hour, .. }) if hour == number) {
                     self.index.remove(id);
-                    self.dead_forgotten += u64::from(number >= DEAD_BASE);
+                    self.dead_forgotten += u64::from(dead);
                 }
             }
             // A manifest that is fixed but not flushed yet counts the hour's bytes in memory.

@@ -168,7 +168,8 @@ impl History {
             Change::Replay { due_at } if self.end() == Some(Fact::Dead) => {
                 (Fact::Replayed(good(due_at)?), Step::Replayed)
             }
-            Change::Replay { .. } => return Err(Refusal::NotDead),
+            Change::Drop if self.end() == Some(Fact::Dead) => (Fact::Cancelled, Step::Dropped),
+            Change::Replay { .. } | Change::Drop => return Err(Refusal::NotDead),
         };
         self.facts.push(fact);
         Ok(step)

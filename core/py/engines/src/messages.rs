@@ -408,6 +408,7 @@ pub(crate) fn change((number, id, verb, version, time): NamedChange) -> PyResult
             (Change::Extend { claim: claim()?, until }, None)
         }
         "replay" => (Change::Replay { due_at: at(given()?)? }, version),
+        "drop" => (Change::Drop, version),
         _ => return Err(PyValueError::new_err(format!("unknown change `{verb}`"))),
     };
     let ask = Ask::Change {
@@ -1101,6 +1102,7 @@ pub(crate) fn named(step: Step) -> &'static str {
         Step::Released => "released",
         Step::Extended { .. } => "extended",
         Step::Replayed => "replayed",
+        Step::Dropped => "dropped",
     }
 }
 

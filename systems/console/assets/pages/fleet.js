@@ -7,7 +7,62 @@ import { t } from "../texts.js";
 
 export function Fleet({ rest }) {
   if (rest[0] === "runs" && rest[1]) return html`<${Run} name=${rest[1]} />`;
-  return html`<h1>${t("Fleet")}</h1><${Measure} /><${Tasks} /><${Clients} />`;
+  return html`<h1>${t("Fleet")}</h1><${Measure} /><${Tasks} /><${Wheel} /><${Runs} /><div class="wide"><${Places} /><${Fairness} /></div><${Clients} />`;
+}
+
+const clock = (minute) => new Date(60000 * minute).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+
+// The last hour and the next one: a bar for each minute, with the figures of the minute in its title.
+function Wheel() {
+  const { value, error, again } = useAsked(() => ask("GET", "api/v1/fleet/wheel"), []);
+  const most = value ? Math.max(1, ...value.minutes.map((each) => Math.max(each.due, each.sent))) : 1;
+  const total = (rows, name) => rows.reduce((sum, each) => sum + each[name], 0);
+  const over = value ? value.minutes.filter((each) => each.minute <= value.last_minute) : [];
+  const next = value ? value.minutes.filter((each) => each.minute > value.last_minute) : [];
+  const said = t("{sent} clients asked in the last hour, {missed} runs missed; {due} samples due in the next hour", { sent: count(total(over, "sent")), missed: count(total(over, "missed")), due: count(total(next, "due")) });
+  return html`<section><h2>${t("Wheel of 60 minutes")}</h2><div class="row"><button type="button" onClick=${again}>${t("Reload")}</button></div><${Failed} error=${error} />
+    ${value ? html`<p role="status">${said}</p><div class="bars"><svg viewBox="0 0 ${8 * value.minutes.length} 100" preserveAspectRatio="none" role="img" aria-label=${said}>
+      ${value.minutes.map((each, index) => { const past = each.minute <= value.last_minute; const high = Math.max(each.due || each.sent || each.missed ? 3 : 0, (100 * (past ? each.sent : each.due)) / most); return html`<rect class=${each.missed ? "missed" : past ? "past" : "next"} x=${8 * index} y=${100 - high} width="7" height=${high}><title>${`${clock(each.minute)}: ${t("{due} due, {sent} asked, {missed} missed", each)} ${plain(each.names.join(", "))}`}</title></rect>`; })}</svg></div>` : null}
+    <${Command} words="muster fleet wheel" /></section>`;
+}
+
+function Runs() {
+  const load = async ({ limit, after }) => {
+    const found = await ask("GET", `api/v1/fleet/runs${query({ limit, after })}`);
+    return { rows: found.runs, next: found.next };
+  };
+  const columns = [
+    { key: "run", title: t("run"), show: (row) => html`<a href=${`#/fleet/runs/${encodeURIComponent(row.run)}`}><${Own} text=${row.run} /></a>` },
+    { key: "kind", title: t("kind"), show: (row) => html`<${Own} text=${row.kind} />` },
+    { key: "state", title: t("state"), show: (row) => html`<${Badge} level=${row.missed || row.reason ? "warn" : "ok"} text=${plain(row.state)} /> <${Own} text=${row.reason} />` },
+    { key: "started_ms", title: t("started"), show: (row) => time(row.started_ms) },
+    ...[["wanted", t("wanted")], ["done", t("done")], ["replaced", t("replaced")], ["missed", t("missed")]].map(([key, title]) => ({ key, title, number: true, show: (row) => count(row[key]) }))];
+  return html`<section><h2>${t("Runs")}</h2><${Table} name=${t("Runs")} columns=${columns} load=${load} empty=${t("No run has started yet.")} /><${Command} words="muster fleet runs" /></section>`;
+}
+
+function Bars({ name, rows, of }) {
+  const most = Math.max(1, ...rows.map(([, number]) => number));
+  return html`<div class="tail scroll" tabindex="0" role="region" aria-label=${name}><table><thead><tr><th scope="col">${of}</th><th scope="col" class="num">${t("clients")}</th><th></th></tr></thead><tbody>${rows.map(([value, number]) => html`<tr><th scope="row"><${Own} text=${value} /></th>
+    <td class="num">${count(number)}</td><td><meter min="0" max=${most} value=${number} aria-label=${plain(value)}></meter></td></tr>`)}</tbody></table></div>`;
+}
+
+function Places() {
+  const [by, set] = useState("province");
+  const { value, error } = useAsked(() => ask("GET", `api/v1/fleet/counts${query({ by })}`), [by]);
+  const names = { country: t("country"), province: t("province"), city: t("city"), carrier: t("carrier"), version: t("version"), tag: t("tag") };
+  return html`<section><h2>${t("Clients by place")}</h2><div class="row"><select aria-label=${t("Count by")} onChange=${(event) => set(event.target.value)}>${Object.entries(names).map(([each, text]) => html`<option value=${each} selected=${each === by}>${text}</option>`)}</select>
+      ${value ? html`<span role="status">${t("{count} clients", { count: count(value.clients) })}${value.more ? `, ${t("{more} more values", value)}` : ""}</span>` : null}</div><${Failed} error=${error} />
+    ${value && value.values.length ? html`<${Bars} name=${t("Clients by place")} rows=${value.values} of=${names[by]} />` : html`<p class="empty">${t("No client tells this.")}</p>`}
+    <${Command} words=${`muster fleet counts ${by}`} /></section>`;
+}
+
+function Fairness() {
+  const [where, set] = useState("");
+  const { value, error } = useAsked(() => ask("GET", `api/v1/fleet/fairness${query({ where })}`), [where]);
+  return html`<section><h2>${t("Fairness")}</h2><${Ask} label=${t("Select")} fields=${[{ name: "where", label: t("Selector; empty: all clients") }]} submit=${(asked) => set(asked.where)} /><${Failed} error=${error} />
+    ${value ? html`<p>${t("{members} clients, round {round}; {owed} of them still wait for their turn in it. Lightest weight {lightest}, mean {mean_weight}.", value)}</p>
+      <${Bars} name=${t("Clients by number of picks")} rows=${Object.entries(value.picked)} of=${t("picks")} />` : null}
+    <${Command} words="muster fleet fairness" /></section>`;
 }
 
 function Measure() {

@@ -18,6 +18,7 @@ export function Keys() {
     { key: "id", title: t("id"), show: (row) => html`<span class="mono">${row.id}</span>` },
     { key: "scopes", title: t("scopes"), show: (row) => html`<span class="mono"><${Own} text=${row.scopes.join(" ")} /></span>` },
     { key: "created", title: t("created"), show: (row) => time(row.created * 1000) },
+    { key: "used", title: t("last used"), show: (row) => (row.used ? time(row.used * 1000) : t("never")) },
     { key: "act", title: t("actions"), show: (row) => html`<${Action} title=${t("Revoke {name}", { name: row.name })} label=${t("Revoke")} danger done=${changed}
         about=${t("Programs with this key are refused within two seconds, and its streams end.")} run=${async () => { await ask("DELETE", at`api/v1/console/keys/${row.name}`); }} />` }];
   const audit = [

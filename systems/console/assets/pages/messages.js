@@ -128,23 +128,24 @@ function Dead({ path, name, round, changed }) {
     const more = /[?&]after=([^>&]*)/.exec(response.headers.get("link") || "");
     return { rows: document, next: more ? decodeURIComponent(more[1]) : "" };
   };
-  const replay = (id) => ask("POST", `${path}/dead/${encodeURIComponent(id)}/replay`);
+  const one = (id, verb) => async () => t("Outcome: {outcome}", await ask("POST", `${path}/dead/${encodeURIComponent(id)}/${verb}`));
   const columns = [
     { key: "id", title: t("id"), show: (row) => html`<span class="mono"><${Own} text=${row.message.id} /></span>` },
     { key: "died_at", title: t("died"), show: (row) => time(row.died_at) },
     { key: "last", title: t("last answer"), show: (row) => html`<${Own} text=${`${row.last}${row.status ? ` ${row.status}` : ""} ${row.answer.slice(0, 300)}`} />` },
-    { key: "act", title: t("actions"), show: (row, again) => html`<${Action} title=${t("Replay {id}", row.message)} label=${t("Replay")} done=${() => { again(); changed(); }} about=${t("The message is due now, with all its attempts.")} run=${async () => t("Outcome: {outcome}", await replay(row.message.id))} />` }];
-  const all = async () => {
-    let done = 0;
-    for (let after = "", more = true; more;) {
-      const found = await load({ limit: 100, after });
-      for (const row of found.rows) { await replay(row.message.id); done += 1; }
-      more = Boolean(found.next) && found.rows.length > 0;
-      after = found.next;
-    }
-    return t("{count} dead letters are due again.", { count: done });
+    { key: "act", title: t("actions"), show: (row, again) => { const done = () => { again(); changed(); }; return html`<span class="row">
+      <${Action} title=${t("Replay {id}", row.message)} label=${t("Replay")} done=${done} about=${t("The message is due now, with all its attempts.")} run=${one(row.message.id, "replay")} />
+      <${Action} title=${t("Drop {id}", row.message)} label=${t("Drop")} danger done=${done} about=${t("The message is given up: nothing can replay it.")} run=${one(row.message.id, "drop")} /></span>`; } }];
+  const all = async (verb) => {  // the letters that are dead now: those that die meanwhile are not listed by `until`
+    let count = 0, page = { until: 0, next: "" };
+    do {
+      page = await ask("POST", `${path}/dead/${verb}${query({ until: page.until, after: page.next })}`);
+      count += page.changed;
+    } while (page.next);
+    return count;
   };
-  return html`<section><h2>${t("Dead letters")}</h2><div class="row"><${Action} title=${t("Replay all")} about=${t("Every dead letter of this topic is due now, with all its attempts.")} run=${all} done=${changed} /></div>
+  return html`<section><h2>${t("Dead letters")}</h2><div class="row"><${Action} title=${t("Replay all")} about=${t("Every dead letter of this topic is due now, with all its attempts.")} done=${changed} run=${async () => t("{count} dead letters are due again.", { count: await all("replay") })} />
+      <${Action} title=${t("Drop all")} danger about=${t("Every dead letter of this topic is given up: nothing can replay it.")} done=${changed} run=${async () => t("{count} dead letters were dropped.", { count: await all("drop") })} /></div>
     <${Table} name=${t("Dead letters")} columns=${columns} load=${load} keys=${[path, round]} empty=${t("No dead letter. Messages come here after their last attempt.")} />
     <${Command} words=${`muster delay dead ls ${name}`} /></section>`;
 }
