@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from litestar import Response, get, post
 from litestar.exceptions import NotFoundException
-from sqlalchemy import func, select, update
+from sqlalchemy import case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from . import jobs
@@ -34,7 +34,7 @@ async def _letters(services: Services, me: int, other: int) -> list[Letter]:
 async def letters_page(request: Asked) -> Response[str]:
     """The conversations of a member, with what is unread."""
     services, me = services_of(request.app.state), member_of(request)
-    unread = func.sum((Letter.receiver == me.id) & (Letter.read_at.is_(None)))
+    unread = func.sum(case(((Letter.receiver == me.id) & Letter.read_at.is_(None), 1), else_=0))
     mine = select(Letter.pair, func.max(Letter.id), unread).where((Letter.sender == me.id) | (Letter.receiver == me.id))
     async with services.reading() as session:
         found = (
