@@ -1,11 +1,14 @@
 # Thin names over scripts/; see README.md.
-.PHONY: setup run test check lint lock dist clean sim soak fuzz
+.PHONY: setup run portal test check lint lock dist clean sim soak fuzz
 
 setup:
 	@scripts/setup.sh
 
 run:
 	@exec scripts/run.sh $(ARGS)
+
+portal:
+	@exec scripts/portal.sh $(ARGS)
 
 test:
 	@exec scripts/test.sh $(ARGS)

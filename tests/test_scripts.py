@@ -88,7 +88,9 @@ def test_each_script_says_what_it_does_and_does_nothing_else_when_asked_for_help
     assert sorted(each.name for each in tmp_path.iterdir()) == ["scripts"]
 
 
-@pytest.mark.parametrize("name", [each for each in SCRIPTS if each not in {"fuzz.sh", "run.sh", "test.sh"}])
+@pytest.mark.parametrize(
+    "name", [each for each in SCRIPTS if each not in {"fuzz.sh", "portal.sh", "run.sh", "test.sh"}]
+)
 def test_a_script_refuses_a_word_that_it_does_not_know(name: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     done = words(tmp_path, name, "--tset")

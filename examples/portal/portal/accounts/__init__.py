@@ -1,0 +1,1 @@
+"""Accounts of two kinds, their passwords, and sessions."""

@@ -1,0 +1,128 @@
+"""What each process of the portal speaks to: its databases, the cache, and Muster.
+
+Owns the connections. It must not know pages.
+"""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+import muster
+from muster.cache import Cache, where
+from muster.database import rows
+from muster.database.replicas import Replicas
+from muster.database.transactions import Transactions
+from muster.inbox import AsyncInbox
+from muster.messages import AsyncMessages, Messages
+
+from .settings import Settings
+from .tables import Base
+
+SECONDS = 10.0
+"""Limit of a question to Muster."""
+
+
+class Services:
+    """All connections of a process. Open it by `opened`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.engine = create_async_engine(settings.database_url, connect_args={"timeout": 30})
+        self.database = Replicas(self.engine)
+        self.cache = Cache(settings.redis_url, name="portal")
+        self.inbox = AsyncInbox(settings.http_url, key=settings.key)
+        self.messages = AsyncMessages(settings.http_url, key=settings.key)
+        self._checked = Messages(settings.http_url, key=settings.key)
+        self.transactions = Transactions(
+            self._checked, self.engine, check_topic="portal-checks", secret=settings.check_secret
+        )
+        self.http = httpx2.AsyncClient(
+            base_url=settings.http_url, headers={"x-api-key": settings.key}, timeout=SECONDS, trust_env=False
+        )
+        self.rooms: muster.Client
+
+    def writing(self) -> AbstractAsyncContextManager[AsyncSession]:
+        """A session on the primary, which commits at its end."""
+        return self.database.writing(expire_on_commit=False)
+
+    def reading(self) -> AbstractAsyncContextManager[AsyncSession]:
+        """A session that only reads."""
+        return self.database.reading(expire_on_commit=False)
+
+    @asynccontextmanager
+    async def loading(self) -> AsyncIterator[AsyncSession]:
+        """A session for a load of the cache, which says whether a replica will do."""
+        async with self.writing() if where.primary else self.reading() as session:
+            yield session
+
+    # --- questions over HTTP that the library has no client for ------------------------------------------------------
+
+    async def ask(self, method: str, path: str, **more: Any) -> Any:
+        """Ask the HTTP face. Raises `httpx2.HTTPError`."""
+        answer = await self.http.request(method, f"/api/v1/{path}", **more)
+        answer.raise_for_status()
+        return answer.json()
+
+    async def like(self, kind: str, item: int, user: int, *, likes: bool) -> dict[str, Any]:
+        """Change a like; the answer has `before` and `count`, and is durable."""
+        said: dict[str, Any] = await self.ask("PUT" if likes else "DELETE", f"likes/{kind}/{item}/{user}")
+        return said
+
+    async def liked(self, kind: str, item: int, user: int) -> dict[str, Any]:
+        """Whether a user likes an item, and its count."""
+        said: dict[str, Any] = await self.ask("GET", f"likes/{kind}/{item}/{user}")
+        return said
+
+    async def likes_of(self, user: int, kind: str) -> list[int]:
+        """Ids of the items of a kind that a user likes, the newest first."""
+        said = await self.ask("GET", f"users/{user}/likes", params={"limit": 100})
+        pairs = (item.partition(":") for item in said["items"])
+        return [int(id) for found, _, id in pairs if found == kind]
+
+    async def top(self, kind: str, *, window: str = "24h", limit: int = 10) -> list[int]:
+        """Ids of the items of a kind with the most likes, newer ones counting more."""
+        said = await self.ask("GET", f"ranks/{quote(kind, safe='')}", params={"limit": limit, "window": window})
+        return [int(each["item"].partition(":")[2]) for each in said["items"]]
+
+    async def online(self, users: Sequence[int]) -> set[int]:
+        """Those of up to 1,000 users who have a page open."""
+        if not users:
+            return set()
+        said = await self.ask("POST", "presence", json={"users": [str(user) for user in users]})
+        return {int(each["user"]) for each in said["users"] if each["devices"]}
+
+    async def tell(self, user: int, what: dict[str, Any]) -> None:
+        """Tell a user's open pages something that need not arrive."""
+        with contextlib.suppress(httpx2.HTTPError):
+            said = {"users": [str(user)], "data": json.dumps(what)}
+            await self.http.post("/api/v1/send", json=said)
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Services]:
+    """All connections, while the block lasts."""
+    async with AsyncExitStack() as stack:
+        made = Services(settings)
+        stack.callback(made._checked.close)
+        stack.push_async_callback(made.engine.dispose)
+        for each in made.database, made.cache, made.inbox, made.messages, made.http:
+            await stack.enter_async_context(each)
+        made.rooms = await stack.enter_async_context(muster.connect(settings.instance, gateways=[]))
+        yield made
+
+
+async def create(settings: Settings) -> None:
+    """Make the tables that are missing."""
+    engine = create_async_engine(settings.database_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    await rows.create(engine)
+    async with engine.connect() as connection:  # readers do not wait for a writer
+        await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    await engine.dispose()

@@ -1,0 +1,104 @@
+"""A web server: `python -m portal.web FD`, on a socket that its parent has opened. SIGTERM drains it."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import uvicorn
+from litestar import Litestar, Response, asgi, get
+from litestar.config.allowed_hosts import AllowedHostsConfig
+from litestar.datastructures import ResponseHeader
+from litestar.static_files import create_static_files_router
+from litestar.types import Receive, Scope, Send
+
+from . import inbox, jobs, letters, people, shares, staff
+from . import settings as stored
+from .accounts import routes as account_routes
+from .accounts.sessions import Sessions
+from .desk import FORM_BYTES_MAX, enter, failed
+from .services import opened
+from .settings import Settings
+from .shares import Pages
+
+DRAIN_S: Final = 10
+STATIC: Final = Path(__file__).parent / "static"
+
+
+@get("/healthz")
+async def healthz() -> Response[str]:
+    """The process serves."""
+    return Response("ok\n", media_type="text/plain")
+
+
+def _policy(settings: Settings) -> str:
+    """Scripts, styles and connections that a page may use: its own, and the edge."""
+    edge = urlsplit(settings.edge_url)
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+        f"base-uri 'none'; frame-ancestors 'none'; connect-src 'self' {edge.scheme}://{edge.netloc}"
+    )
+
+
+def application(settings: Settings) -> Litestar:
+    """The portal as an ASGI application."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        async with opened(settings) as services:
+            app.state.services = services
+            app.state.sessions = Sessions(services)
+            app.state.pages = Pages(services)
+            yield
+            await jobs.tasks.close()
+
+    @asgi("/muster/checks", is_mount=True)
+    async def checks(scope: Scope, receive: Receive, send: Send) -> None:
+        await app.state.services.transactions(scope, receive, send)
+
+    headers = {
+        "Content-Security-Policy": _policy(settings),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+    }
+    hosts = [urlsplit(origin).netloc for origin in settings.origins]
+    app = Litestar(
+        [
+            healthz,
+            checks,
+            create_static_files_router("/static", [STATIC]),
+            *account_routes.ROUTES,
+            *shares.ROUTES,
+            *inbox.ROUTES,
+            *people.ROUTES,
+            *letters.ROUTES,
+            *staff.ROUTES,
+        ],
+        lifespan=[lifespan],
+        before_request=enter,
+        exception_handlers={Exception: failed},
+        response_headers=[ResponseHeader(name=name, value=value) for name, value in headers.items()],
+        allowed_hosts=AllowedHostsConfig(allowed_hosts=hosts),
+        request_max_body_size=FORM_BYTES_MAX,
+        openapi_config=None,
+    )
+    return app
+
+
+async def serve(listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each question
+    config = uvicorn.Config(
+        application(stored.load()), log_level="warning", lifespan="on", timeout_graceful_shutdown=DRAIN_S
+    )
+    await uvicorn.Server(config).serve([listener])
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        asyncio.run(serve(listener))
