@@ -71,7 +71,7 @@ print_rust() {
 }
 
 if [ $# = 0 ]; then
-    control='tests/control tests/http tests/likes tests/probes tests/rooms' # about as long as each other group
+    control='tests/console tests/control tests/http tests/likes tests/portal tests/probes tests/rooms' # about as long as each other group
     echo "== pytest: all but tests/bench in three groups, and beside them scripts/rust.sh" >&2
     # shellcheck disable=SC2046,SC2086
     begin others tests $(printf -- '--ignore=%s ' $control) --ignore=tests/faults --ignore=tests/bench

@@ -398,12 +398,17 @@ def test_what_a_person_types_stays_when_the_page_is_drawn_again(site: Site, ente
     visitor = enter()
     page = visitor.page
     held: list[Route] = []
+
+    def is_held() -> bool:
+        page.wait_for_timeout(10)
+        return bool(held)
+
     page.route("**/api/v1/likes/**", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks the handler
     page = visitor.go("likes/post%3A2")
     page.get_by_role("button", name="Like for a user", exact=True).first.click()
     field = page.get_by_role("dialog", name="Like for a user").locator("[name=user]")
     field.fill("7")
-    until(lambda: page.wait_for_timeout(10) or held)
+    until(is_held)
     held.pop().continue_()
     expect(page.get_by_text("Newest likers:")).to_be_visible()
     expect(field).to_have_value("7")
