@@ -60,7 +60,7 @@ class InboxLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InboxGenerator:
-    """One host's entries."""
+    """The entries that one host sends."""
 
     sent = "sent"
     done = "done"

@@ -20,7 +20,7 @@ HALF_OPEN: Final = 32
 PUBLISHED: Final = "hostile:room"
 ARENA_MIB: Final = 8
 MESSAGES: Final = 1_200
-"""Of 20 KB each: more than the edge keeps and sockets hold."""
+"""Messages of 20 KB: more than the edge keeps and sockets hold."""
 
 
 @pytest.fixture(scope="module")

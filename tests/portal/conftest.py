@@ -1,4 +1,4 @@
-"""One portal for all tests of this folder, and a browser."""
+"""A portal and a browser, shared by the tests of this folder."""
 
 import shutil
 from collections.abc import Callable, Iterator

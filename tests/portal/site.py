@@ -162,7 +162,7 @@ class Person:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """What the condition gives once it is true."""
+    """Wait until the condition is true, and return its value."""
     deadline = time.monotonic() + PATIENT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {PATIENT_S:g} s for {what}"

@@ -1,4 +1,4 @@
-"""What strangers try: a session id of their own, forms of other sites, scripts in texts, guesses, foreign inboxes."""
+"""Attacks by strangers: a session id of their own, forms of other sites, scripts in texts, guesses, foreign inboxes."""
 
 import json
 import re
@@ -127,7 +127,7 @@ def test_members_reach_what_is_theirs_alone(visitor: Visit) -> None:
 
 
 def claims(token: str) -> dict[str, dict[str, list[str]]]:
-    """What a token says."""
+    """The claims of a token."""
     part = token.split(".")[1]
     said: dict[str, dict[str, list[str]]] = json.loads(unpadded(part))
     return said

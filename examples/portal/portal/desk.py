@@ -118,7 +118,7 @@ async def field_of(request: Asked, name: str, most: int, least: int = 1, label: 
 
 
 def is_fragment(request: Asked) -> bool:
-    """Whether htmx asks, which puts the answer into an open page."""
+    """Return whether htmx sent the request; it puts the answer into the open page."""
     return request.headers.get("hx-request") == "true"
 
 

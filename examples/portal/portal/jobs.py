@@ -1,4 +1,4 @@
-"""What workers do: `python -m muster.work portal.jobs:tasks`. Each task may run twice, so each effect has an id.
+"""The tasks of workers: `python -m muster.work portal.jobs:tasks`. Each task may run twice, so each effect has an id.
 
 Owns the connections of a worker, and the mail sink. Web servers import it to send tasks.
 """

@@ -1,4 +1,4 @@
-"""What each process of the portal speaks to: its databases, the cache, and Muster.
+"""The services that each process of the portal uses: its databases, the cache, and Muster.
 
 Owns the connections. It must not know pages.
 """
@@ -75,7 +75,7 @@ class Services:
         return said
 
     async def liked(self, kind: str, item: int, user: int) -> dict[str, Any]:
-        """Whether a user likes an item, and its count."""
+        """Return whether a user likes an item, and its number of likes."""
         said: dict[str, Any] = await self.ask("GET", f"likes/{kind}/{item}/{user}")
         return said
 
@@ -91,7 +91,7 @@ class Services:
         return [int(each["item"].partition(":")[2]) for each in said["items"]]
 
     async def online(self, users: Sequence[int]) -> set[int]:
-        """Those of up to 1,000 users who have a page open."""
+        """Return the users, out of up to 1,000, that have a page open."""
         if not users:
             return set()
         said = await self.ask("POST", "presence", json={"users": [str(user) for user in users]})

@@ -1,4 +1,4 @@
-"""What a process of the portal must be told: addresses, keys and secrets, in one file that only its owner can read."""
+"""The settings of a process of the portal: addresses, keys and secrets, in one file that only its owner can read."""
 
 import os
 from pathlib import Path

@@ -123,7 +123,7 @@ async def _top(request: Asked) -> list[dict[str, Any]]:
 
 @get("/shares/{id:int}")
 async def share_page(request: Asked, id: int) -> Response[str]:
-    """One share, its likes and its replies. Before its time only its author sees it."""
+    """A share, its likes and its replies. Until it is published only its author sees it."""
     services, me = services_of(request.app.state), visitor_of(request).member
     found = await pages_of(request.app.state).share(id)
     waiting = None

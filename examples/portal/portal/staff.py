@@ -14,7 +14,7 @@ from .tables import Account, new_id
 
 @get("/staff")
 async def staff_page(request: Asked) -> Response[str]:
-    """What waits for the staff."""
+    """The staff page: accounts and failed tasks that wait for a decision."""
     services = services_of(request.app.state)
     staff_of(request)
     async with services.reading() as session:

@@ -46,7 +46,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command says."""
+    """Parse the command line."""
 
     folder: Path
     """Absolute; it is there."""
@@ -225,7 +225,7 @@ async def _until_ready(folder: Path, environment: dict[str, str], needed: list[P
 
 
 async def _said(environment: dict[str, str], *words: str) -> str:
-    """What a short command of Muster prints. Raises `Failed`."""
+    """Run a short command of Muster and return its output. Raises `Failed`."""
     process = await asyncio.create_subprocess_exec("muster", *words, stdout=PIPE, stderr=PIPE, env=environment)
     try:
         out, err = await process.communicate()

@@ -82,7 +82,7 @@ class Failure(Base):
 
 
 class Share(Base):
-    """What an account shares."""
+    """An article that an account publishes."""
 
     __tablename__ = "shares"
     __table_args__ = (Index("shares_public", "state", "public_at"),)

@@ -132,7 +132,7 @@ class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
-    """One minute of the wheel. `due`: samples; `sent`: clients asked, for minutes that are over."""
+    """A minute of the wheel. `due`: samples; `sent`: clients asked, for minutes that are over."""
 
     minute: int
     due: int

@@ -21,7 +21,7 @@ async def hashed(password: str) -> str:
 
 
 async def matches(kept: str | None, password: str) -> bool:
-    """Whether it is the password. None: there is no account; this takes as long as with one."""
+    """Return whether the password is right. `None`: there is no account; the check takes as long as with one."""
     async with _places:
         right = await asyncio.to_thread(_verify, kept or _nobody, password)
     return right and kept is not None

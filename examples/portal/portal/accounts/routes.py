@@ -146,7 +146,7 @@ async def token(request: Asked) -> dict[str, str]:
 
 
 def claims(visitor: Visitor, now_s: int) -> dict[str, Any]:
-    """What a page may read. A visitor without a session is counted, and can be told nothing."""
+    """The claims of a token for the edge. A visitor without a session is counted but gets no direct messages."""
     read = ["read", "history"]
     cap = {"front": read, "share:*": read, "likes:share:*": read, "audience:all": ["read"]}
     if visitor.member is None:

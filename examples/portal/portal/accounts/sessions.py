@@ -16,7 +16,7 @@ from ..tables import Account, Login, now
 
 COOKIE: Final = "portal"
 FORM_COOKIE: Final = "portal_form"
-"""Of visitors without a session; it only ties a form to the browser that got it."""
+"""The cookie of visitors without a session; it ties a form to the browser that got it."""
 LASTS_S: Final = 14 * 86_400
 
 
@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def may_write(self) -> bool:
-        """Whether staff has let the account write."""
+        """The staff has allowed the account to write."""
         return self.state == "active"
 
 
@@ -48,13 +48,13 @@ class Visitor(msgspec.Struct):
 
     member: Member | None
     token: str
-    """Of its forms."""
+    """The CSRF token in its forms."""
     digest: str = ""
-    """Of its session; also the name of the room that hears of the session's end."""
+    """The session's id, and the name of the room that is told when the session ends."""
     seed: str = ""
     """A new cookie for its forms; empty: it has one."""
     ended: str = ""
-    """Why its session is over."""
+    """The reason why its session ended."""
 
 
 def digest_of(id: str) -> str:

@@ -1,4 +1,4 @@
-// What is live in a page: one connection to the edge for all its rooms, and hints from the inbox.
+// The live parts of a page: one connection to the edge for all its rooms, and hints from the inbox.
 // Pages read and write without it; a page that missed something loads that part again.
 'use strict'
 

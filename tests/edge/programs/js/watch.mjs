@@ -16,7 +16,7 @@ for (const room of rooms) {
   subscription.on('publication', ({ data, offset }) => say('publication', { room, data, offset }))
   subscription.subscribe()
 }
-// Of rooms that the server subscribes to.
+// Events of rooms that the server subscribes to.
 client.on('subscribed', ({ channel, wasRecovering, recovered }) => say('subscribed', { room: channel, wasRecovering, recovered }))
 client.on('unsubscribed', ({ channel }) => say('unsubscribed', { room: channel }))
 client.on('publication', ({ channel, data, offset }) => say('publication', { room: channel, data, offset }))
