@@ -126,7 +126,7 @@ def test_each_test_belongs_to_one_group_and_what_measures_runs_alone_after_all_e
     assert run(tree)[0] == 0
     told = (tree / "began").read_text().splitlines()
     words = [" ".join(word for word in line.split() if "tests" in word) for line in told if "tests" in line]
-    control = [f"tests/{name}" for name in ("control", "http", "likes", "probes", "rooms")]
+    control = [f"tests/{name}" for name in ("console", "control", "http", "likes", "portal", "probes", "rooms")]
     ignored = " ".join(f"--ignore={name}" for name in [*control, "tests/faults", "tests/bench"])
     assert sorted(words[:3]) == [f"tests {ignored}", " ".join(control), "tests/faults"]
     assert words[3:] == ["tests/bench"]
