@@ -183,8 +183,6 @@ pub struct Near {
     kernel: Kernel,
     mailboxes: Mailboxes,
     own: Vec<Own>,
-    /// Sockets with a mailbox do not ask the kernel.
-    mail_only: bool,
     counters: NearCounters,
 }
 
@@ -213,12 +211,6 @@ impl Near {
             }
         }
         self.own.iter().fold(0, |bits, own| bits | 1 << own.index)
-    }
-
-    /// Sets whether sockets with a mailbox receive from it alone. A call to the kernel that finds nothing costs about as
-    /// much as a message through memory.
-    pub fn set_mail_only(&mut self, mail_only: bool) {
-        self.mail_only = mail_only;
     }
 
     pub fn counters(&self) -> NearCounters {
@@ -294,9 +286,6 @@ impl Syscalls for Near {
         let Some(own) = self.own.iter_mut().find(|own| own.fd == fd) else {
             return self.kernel.receive(socket, incoming);
         };
-        if self.mail_only {
-            return Ok(self.mailboxes.take(own.index, incoming));
-        }
         if !self.mailboxes.has_mail(own.index) {
             return self.kernel.receive(socket, incoming);
         }

@@ -140,20 +140,6 @@ fn one_receive_takes_from_both_if_there_are_slots() {
 }
 
 #[test]
-fn a_receive_of_mail_only_leaves_the_kernels_datagrams_where_they_are() {
-    let mailboxes = Mailboxes::new();
-    let (mut one, mut two) = (Node::new(&mailboxes, plain()), Node::new(&mailboxes, plain()));
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-    far.send_to(b"far", SocketAddr::from(two.at())).unwrap();
-    two.near.set_mail_only(true);
-    assert_eq!(two.receive(), []);
-    one.send(&[(two.at(), b"near")]);
-    assert_eq!(two.receive(), [(one.at(), b"near".to_vec())]);
-    two.near.set_mail_only(false);
-    assert_eq!(two.receive()[0].1, b"far");
-}
-
-#[test]
 fn a_mailbox_holds_as_much_as_the_receive_buffer_and_the_rest_is_lost_and_counted() {
     let mailboxes = Mailboxes::new();
     let small = SocketOptions {

@@ -1,7 +1,7 @@
 //! What the engines of one process share: mailboxes between them, and one descriptor for all of theirs.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,24 +30,17 @@ pub struct Mailboxes {
 struct Member {
     /// Its bits in what waits.
     bits: u64,
-    shared: Arc<Shared>,
-}
-
-/// What an engine and the rounds tell each other.
-#[derive(Default)]
-pub(crate) struct Shared {
-    /// Turns of the engine that came while a round lingered.
-    pub(crate) lingered: AtomicU64,
-    /// The engine's descriptor was readable, and it has had no turn since.
-    pub(crate) readable: AtomicBool,
+    /// Its turns that came while a round lingered.
+    lingered: Arc<AtomicU64>,
 }
 
 /// The timer's token; engines have their numbers.
 const TIMER_TOKEN: u64 = MAILBOXES_MAX as u64;
 
 impl Mailboxes {
-    /// The number of a new engine with this descriptor, and what it shares with the rounds. It has no mailbox yet.
-    pub(crate) fn enter(&mut self, fd: BorrowedFd<'_>) -> PyResult<(usize, Arc<Shared>)> {
+    /// The number of a new engine with this descriptor, and the count of its turns that came while a round lingered. It has no
+    /// mailbox yet.
+    pub(crate) fn enter(&mut self, fd: BorrowedFd<'_>) -> PyResult<(usize, Arc<AtomicU64>)> {
         let free = self.engines.iter().position(Option::is_none);
         let number = free.unwrap_or(self.engines.len());
         if number == MAILBOXES_MAX {
@@ -57,12 +50,12 @@ impl Mailboxes {
         }
         self.poll.add(fd, number as u64)?;
         let member = Member::default();
-        let shared = member.shared.clone();
+        let lingered = member.lingered.clone();
         match free {
             Some(number) => self.engines[number] = Some(member),
             None => self.engines.push(Some(member)),
         }
-        Ok((number, shared))
+        Ok((number, lingered))
     }
 
     /// Sets the bits of the mailboxes of an engine.
@@ -75,11 +68,9 @@ impl Mailboxes {
     fn readable(&mut self, timeout: Duration) -> u64 {
         let ready = self.poll.wait(timeout);
         let tokens = (0..ready).map(|index| self.poll.ready(index).token);
-        let found = tokens
+        tokens
             .filter(|token| *token != TIMER_TOKEN)
-            .fold(0, |found, token| found | 1 << token);
-        self.each(found, |shared| shared.readable.store(true, Ordering::Relaxed));
-        found
+            .fold(0, |found, token| found | 1 << token)
     }
 
     /// Waits within the time of the timer, which is set first unless it is. Returns who is due; 0: nobody came in that time.
@@ -95,11 +86,11 @@ impl Mailboxes {
         due
     }
 
-    /// Tells each engine of `numbers`.
-    fn each(&self, numbers: u64, tell: impl Fn(&Shared)) {
+    /// Counts the turns that come by lingering.
+    fn count(&self, due: u64) {
         for (number, member) in self.engines.iter().enumerate() {
-            if let Some(member) = member.as_ref().filter(|_| numbers & 1 << number != 0) {
-                tell(&member.shared);
+            if let Some(member) = member.as_ref().filter(|_| due & 1 << number != 0) {
+                member.lingered.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -163,9 +154,7 @@ impl Mailboxes {
             let due = py.detach(|| self.wait_until(until));
             self.linger.waited(due != 0);
             if due != 0 {
-                self.each(due, |shared| {
-                    shared.lingered.fetch_add(1, Ordering::Relaxed);
-                });
+                self.count(due);
                 return due;
             }
         }

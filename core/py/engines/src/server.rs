@@ -3,7 +3,7 @@
 use muster_rooms::role;
 use std::collections::HashSet;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use muster_driver::{Budget, Driver, FaultCounters, Turn};
@@ -25,7 +25,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{self, allow_list, array, Allow, FaultRule};
 use crate::grant::Grant;
-use crate::mailboxes::{Mailboxes, Shared};
+use crate::mailboxes::Mailboxes;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
 
@@ -380,9 +380,7 @@ pub(crate) struct Running<M: RoleMachine> {
     /// Standstills that were told.
     stalls: u64,
     /// In a process of several engines, which linger together: its turns that came by it.
-    shared: Option<Arc<Shared>>,
-    /// The last turn ended with work left.
-    more: bool,
+    lingered: Option<Arc<AtomicU64>>,
 }
 
 impl<M: RoleMachine> Running<M> {
@@ -414,14 +412,13 @@ impl<M: RoleMachine> Running<M> {
             ready: None,
             ready_changed: false,
             stalls: 0,
-            shared: None,
-            more: false,
+            lingered: None,
         })
     }
 
     /// From now on a turn lingers for at most `most`, unless it would hold up those of other engines.
     pub(crate) fn linger(&mut self, most: Micros) {
-        if self.shared.is_none() {
+        if self.lingered.is_none() {
             self.driver.set_budget(Budget {
                 linger_us: most,
                 ..Budget::default()
@@ -432,8 +429,8 @@ impl<M: RoleMachine> Running<M> {
     /// From now on datagrams to engines of the same process go through memory. Its turns no longer linger: the mailboxes do that
     /// for all. Returns its number there.
     pub(crate) fn join(&mut self, mailboxes: &mut Mailboxes) -> PyResult<usize> {
-        let (number, shared) = mailboxes.enter(self.fd())?;
-        self.shared = Some(shared);
+        let (number, lingered) = mailboxes.enter(self.fd())?;
+        self.lingered = Some(lingered);
         let (near, sockets) = self.driver.syscalls_mut();
         mailboxes.set_bits(number, near.join(&mailboxes.inner, sockets));
         self.driver.set_budget(Budget::default());
@@ -446,22 +443,8 @@ impl<M: RoleMachine> Running<M> {
         self.beside.fd().unwrap_or_else(|| self.driver.fd())
     }
 
-    /// Whether the turn need not ask the kernel for datagrams: none was there when its descriptor was looked at last, and
-    /// no timer is due. What has come since makes the descriptor readable, so that another turn follows.
-    fn is_for_mail_only(&mut self) -> bool {
-        let Some(shared) = &self.shared else {
-            return false;
-        };
-        let readable = shared.readable.swap(false, Ordering::Relaxed);
-        let (driver, now) = (&self.driver, monotonic_now());
-        !readable && !self.more && driver.due().is_some_and(|due| due > now)
-    }
-
     pub(crate) fn turn(&mut self) -> u8 {
-        let mail_only = self.is_for_mail_only();
-        self.driver.syscalls_mut().0.set_mail_only(mail_only);
         let turn = self.beside.turn(&mut self.driver);
-        self.more = turn.more;
         self.driver.events(&mut self.events);
         let ready = self.driver.machine().not_ready().is_none();
         if self.ready != Some(ready) {
@@ -520,9 +503,9 @@ impl<M: RoleMachine> Running<M> {
         add("", "looks", help, counters.looks);
         let help = "Times that a turn waited for the next datagram itself, and it came.";
         let shared = self
-            .shared
+            .lingered
             .as_ref()
-            .map_or(0, |shared| shared.lingered.load(Ordering::Relaxed));
+            .map_or(0, |lingered| lingered.load(Ordering::Relaxed));
         add("", "turns_lingered", help, counters.lingered + shared);
         let help = "Turns that ended with work left, because their time or their datagrams ran out.";
         add("", "turns_cut", help, counters.turns_cut);
