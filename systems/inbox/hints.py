@@ -23,7 +23,7 @@ USERS_MAX: Final = 65_536
 """Limit of users whose hint waits; the oldest is dropped, and its user reads at the next hint."""
 ROOMS_MAX: Final = 1_024
 AT_ONCE: Final = 64
-"""Hints on their way; the unread entries of so many users are counted by one question."""
+"""Hints that go out together: one query counts the unread entries of all their users."""
 EXPIRES_S: Final = 5.0
 BEGIN_BYTES: Final = 512
 """Bytes of an entry's data that a hint has."""

@@ -1,6 +1,6 @@
 """Private messages between two members: a conversation, and marks of what was read.
 
-Nobody else reaches a conversation: its key is made of the reader's own id.
+Only its two accounts can open a conversation: its key contains the reader's own id.
 """
 
 from typing import Any, Final

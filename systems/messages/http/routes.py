@@ -562,10 +562,7 @@ async def replay(
     nodes: NamedDependency[MessagesFace],
 ) -> Response[bytes]:
     """Schedule a dead letter again, due now, with all its attempts."""
-    caller.need("change", topic)
-    none(await request.body())
-    (answer,) = await nodes.ask(ADMIN, "replay", (topic, [_id(id)]), list[Changed])
-    return _json(bodies.moved(answer))
+    return await _letter(request, topic, id, caller, nodes, "replay")
 
 
 @post(
@@ -584,10 +581,7 @@ async def drop(
     nodes: NamedDependency[MessagesFace],
 ) -> Response[bytes]:
     """Give a dead letter up: it is cancelled and cannot be replayed."""
-    caller.need("change", topic)
-    none(await request.body())
-    (answer,) = await nodes.ask(ADMIN, "drop", (topic, [_id(id)]), list[Changed])
-    return _json(bodies.moved(answer))
+    return await _letter(request, topic, id, caller, nodes, "drop")
 
 
 @post(
@@ -628,6 +622,15 @@ async def drop_page(
 ) -> Response[bytes]:
     """Give the dead letters of a topic up, a page for each request. A letter that dies meanwhile is left."""
     return await _letters(request, topic, caller, nodes, "drop-page", LetterPage(topic, until, after))
+
+
+async def _letter(
+    request: AnyRequest, topic: str, id: str, caller: Caller, nodes: MessagesFace, question: str
+) -> Response[bytes]:
+    caller.need("change", topic)
+    none(await request.body())
+    (answer,) = await nodes.ask(ADMIN, question, (topic, [_id(id)]), list[Changed])
+    return _json(bodies.moved(answer))
 
 
 async def _letters(
