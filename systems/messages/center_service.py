@@ -25,6 +25,7 @@ from muster_server.systems.messages.logged import LoggedSchedule
 from muster_server.systems.messages.options import CenterOptions
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.schedule import (
+    AGAIN_S,
     EmbeddedSchedule,
     NewChange,
     OnFires,
@@ -60,6 +61,9 @@ DAY_MS: Final = 24 * HOUR_MS
 SEGMENT_BYTES: Final = 64 << 20
 HELD_TOLD: Final = 100
 """Limit of held targets in a status."""
+LISTS_MAX: Final = 4
+"""Limit of concurrent lists, which is the stores' own; further ones wait. One page of the console asks for five."""
+LISTS_WAITING_MAX: Final = 256
 
 
 class CenterService(MessagesService):
@@ -77,6 +81,7 @@ class CenterService(MessagesService):
         )
         self._stats: dict[str, Any] = {}
         self._overdue: Overdue = {}
+        self._lists, self._lists_waiting = asyncio.Semaphore(LISTS_MAX), 0
         self._steps = 0
         self._scrubs = self._faults = 0
 
@@ -182,9 +187,17 @@ class CenterService(MessagesService):
 
     async def _list(self, which: Which) -> Found:
         asked = which.topic, which.begin, which.end, which.states, which.limit, which.after
-        said = await self._asked(self._schedule.find(*asked))
-        if said[0] != "listed":
-            raise Refusal("busy", "too many lists are being made; try again")
+        if self._lists_waiting >= LISTS_WAITING_MAX:
+            raise Refusal("busy", f"too many lists are being made (limit {LISTS_WAITING_MAX}); try again")
+        self._lists_waiting += 1
+        try:
+            async with self._lists:
+                said = await self._asked(self._schedule.find(*asked))
+                while said[0] == "busy":  # a list whose client has left is still being made
+                    await asyncio.sleep(AGAIN_S)
+                    said = await self._asked(self._schedule.find(*asked))
+        finally:
+            self._lists_waiting -= 1
         _, messages, times, cut = said
         found = await self._asked(self._schedule.get([message[0] for message, _ in messages]))
         now = now_ms()

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Response, Route, expect, sync_playwright
 
 from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
@@ -76,12 +76,15 @@ class Visitor:
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(PATIENT_S * 1_000)
         self.troubles: list[str] = []
+        self._answers: list[Response] = []
+        """Those that failed at the server."""
         self.forgives = re.compile(r"Failed to load resource.* 40[13]")
         """A page asks first whether there is a session."""
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
         self.page.on("dialog", lambda dialog: self.troubles.append(f"a dialog: {dialog.message}"))
         self.page.on("request", lambda request: self._asked(request.url))
+        self.page.on("response", lambda response: self._answers.append(response) if response.status >= 500 else None)
         self.page.goto(site.url)
         self.page.get_by_label("Name").fill(name)
         self.page.get_by_label("Password").fill(PASSWORDS[name])
@@ -122,8 +125,9 @@ class Visitor:
 
     def close(self) -> None:
         """Leave."""
+        self.troubles += [f"{each.url}: {each.text()}" for each in self._answers]
         self.context.close()
-        assert self.troubles == []
+        assert not self.troubles, "\n".join(self.troubles)
 
 
 @pytest.fixture(scope="module")

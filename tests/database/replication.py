@@ -26,6 +26,7 @@ class Relay:
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._ready = threading.Event()
+        self._writers = set[asyncio.StreamWriter]()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), daemon=True)
         self._thread.start()
         assert self._ready.wait(PATIENT_S)
@@ -45,10 +46,15 @@ class Relay:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the loop closes their sockets
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._to)
+            self._writers.add(back)
             await asyncio.gather(self._copy(reader, back, 0.0), self._copy(there, writer, self._late_s))
         except OSError:
             writer.transport.abort()

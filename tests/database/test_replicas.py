@@ -58,6 +58,12 @@ async def served(db: Replicas, count: int) -> None:
     await until(lambda: sum(not state.why for state in db.states()) == count)
 
 
+async def applied(db: Replicas, position: str) -> None:
+    """All replicas have applied this position."""
+    includes = db._standings.positions.includes
+    await until(lambda: all(includes(state.position, position) for state in db.states()))
+
+
 async def pairs(db: Replicas, count: int, *, remember: bool = True) -> int:
     """Write and then read, in lanes side by side; return how many reads missed the write."""
     numbers = iter(range(count))
@@ -311,6 +317,7 @@ async def test_replicas_serve_reads_while_the_primary_is_away(servers: Servers) 
             await session.execute(WRITE, {"id": 1, "value": 1})
         token = session.info["position"]
         await served(db, 1)
+        await applied(db, token)
         servers.served[0].kill()
         try:
             async with db.reading(token) as session:

@@ -76,6 +76,8 @@ async def test_a_message_and_a_batch_are_durable_and_called_back(served: tuple[I
         stats = (await asking.get("/api/v1/topics/orders/stats")).json()
         assert sum(minute["accepted"] for minute in stats["minutes"]) >= 1_003
         assert any(minute["lateness_p99_ms"] is not None for minute in stats["minutes"])
+        lists = await asyncio.gather(*(asking.get("/api/v1/topics/orders/stats") for _ in range(32)))
+        assert {each.status_code for each in lists} == {200}, "the schedule makes four lists at a time; others wait"
 
 
 async def test_changes_and_reads_over_http(served: tuple[Instance, Hooks, str]) -> None:

@@ -144,6 +144,41 @@ fn a_gap_is_announced_and_the_subscription_and_the_session_stay() {
     assert_eq!(world.webs[&web].closed, None);
 }
 
+/// Messages without offsets would come again after a reconnect.
+#[test]
+fn a_subscription_begins_again_in_the_stream_of_the_next_owner() {
+    let mut world = world(38);
+    let (web, _) = connect(&mut world, "");
+    world.publish("sports:final", b"1");
+    world.publication(web);
+    world.pass(SECOND);
+    world.still = vec![10];
+    world.pass(10 * SECOND);
+    world.restart_broker(0);
+    world.still.clear();
+    let again = world.wait(web, "the new beginning", |message| {
+        message["push"]["subscribe"].is_object() && message["push"]["channel"] == "sports:final"
+    });
+    world.publish("sports:final", b"2");
+    let publication = world.publication(web);
+    assert_eq!((&publication["data"], &publication["offset"]), (&json!(2), &json!(1)));
+    world.cut(web);
+    world.publish("sports:final", b"3");
+    world.pass(500 * MS);
+    let epoch = &again["push"]["subscribe"]["epoch"];
+    let shown = format!(r#","subs":{{"sports:final":{{"recover":true,"epoch":{epoch},"offset":1}}}}"#);
+    let (_, connected) = connect(&mut world, &shown);
+    let sub = &connected["subs"]["sports:final"];
+    assert_eq!(sub["recovered"], true, "{sub}");
+    let numbers: Vec<&Value> = sub["publications"]
+        .as_array()
+        .expect("some")
+        .iter()
+        .map(|one| &one["data"])
+        .collect();
+    assert_eq!(numbers, [&json!(3)]);
+}
+
 /// A subscription that begins again at once would tell a client gap after gap.
 #[test]
 fn gaps_that_follow_each_other_are_told_once_a_second_and_no_message_passes_them() {

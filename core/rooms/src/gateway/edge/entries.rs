@@ -319,8 +319,11 @@ impl Edge {
         let Some(made) = conn.made.iter_mut().find(|made| made.subscription == sub.subscription) else {
             return true;
         };
-        if let Some(until) = made.began.map(|began| began + AGAIN_EVERY).filter(|until| now < *until) {
-            made.pauses = Some(until);
+        let pauses = made.began.map(|began| began + AGAIN_EVERY).filter(|until| now < *until);
+        // Offsets belong to a stream: without an owner there is none to begin in. The next owner's first message ends the wait.
+        if pauses.is_some() || room.live().next().is_none() {
+            made.pauses = pauses;
+            let until = pauses.unwrap_or(now + AGAIN_EVERY);
             conn.again_at = Some(conn.again_at.map_or(until, |at| at.min(until)));
             self.sessions.settle(now, slot);
             return true;

@@ -101,7 +101,8 @@ pub(super) fn beginning<'a>(
     let proven = shown.0.is_some_and(|had| !is_ahead(room, had));
     let recovered = proven && !has_gap(room, arena, place) || shown.1 && blind;
     let lost = (recovering && !recovered).then_some(place);
-    let place = match recovered || !recovering {
+    // Without an owner there is no stream to begin in: the gap behind its place is told once there is one.
+    let place = match recovered || !recovering || room.live().next().is_none() {
         true => place,
         false => room.ring.next(),
     };
