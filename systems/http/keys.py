@@ -204,6 +204,11 @@ class Keyring:
         self._uses.note(key.id)
         return key
 
+    @property
+    def uses_due(self) -> bool:
+        """As `Uses.due`."""
+        return self._uses.due
+
     def save_uses(self, *, at_once: bool = False) -> None:
         """As `Uses.save`."""
         self._uses.save(self._by_id, at_once=at_once)

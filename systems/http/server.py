@@ -250,7 +250,8 @@ class HttpFace:
         while True:
             await asyncio.sleep(LOOK_S)
             self._look()
-            await asyncio.to_thread(self._keyring.save_uses)
+            if self._keyring.uses_due:
+                await asyncio.to_thread(self._keyring.save_uses)
 
     def _look(self) -> None:
         self._keyring.look()

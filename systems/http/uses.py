@@ -47,6 +47,11 @@ class Uses:
         """This key was used now. Only known keys come here, so their number bounds the memory."""
         self._seen[key_id] = int(self._clock()) // EVERY_S * EVERY_S
 
+    @property
+    def due(self) -> bool:
+        """Whether there is something to write, and the last time is a minute ago."""
+        return self._clock() >= self._due and self._seen != self._saved
+
     def save(self, known: Iterable[str], *, at_once: bool = False) -> None:
         """Write what is new, at most once a minute. Uses of keys that are not `known` are dropped. Waits for the disk."""
         now = self._clock()
@@ -70,4 +75,5 @@ class Uses:
             return
         self._failed = False
         self._saved = seen
-        self._seen = {key_id: at for key_id, at in self._seen.items() if key_id in keep}
+        for key_id in seen.keys() - keep:  # the event loop may have noted further uses meanwhile
+            self._seen.pop(key_id, None)

@@ -3,6 +3,7 @@
 import json
 import stat
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -205,6 +206,24 @@ def test_the_last_use_of_a_key_is_kept_to_the_minute_with_few_writes(file: Path)
     second.note("b")
     second.save("b")
     assert uses.read(file) == {"b": 1_000_140}, "a revoked key has no use"
+
+
+def test_a_use_that_comes_while_others_are_written_is_kept(file: Path) -> None:
+    now = [1_000_030.0]
+    both = Uses(file, structlog.get_logger(), lambda: now[0])
+
+    class Known(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            now[0] += 60
+            both.note("b")
+            return super().__iter__()
+
+    both.note("a")
+    assert both.due
+    both.save(Known("ab"))
+    assert both.due
+    both.save("ab")
+    assert uses.read(file) == {"a": 1_000_020, "b": 1_000_080}
 
 
 def test_a_folder_that_cannot_be_written_keeps_no_key_out(tmp_path: Path) -> None:

@@ -74,9 +74,10 @@ async def run(plan: Plan) -> None:
 
 
 async def _run(plan: Plan, stack: AsyncExitStack) -> None:
-    for program in "redis-server", "muster":
+    for program in "redis-server", "muster", "setpriv":
         if not shutil.which(program, path=_path()):
-            raise Failed(f"{program} is missing; install it (apt-get install redis-server, pip install muster-server)")
+            how = "apt-get install redis-server util-linux, pip install muster-server"
+            raise Failed(f"{program} is missing; install it ({how})")
     folder = plan.folder
     listeners = [stack.enter_context(_listener(plan.port and plan.port + index)) for index in range(SERVERS)]
     origins = tuple(f"http://127.0.0.1:{each.getsockname()[1]}" for each in listeners)
@@ -172,10 +173,11 @@ url = "none"
 async def _child(
     folder: Path, name: str, environment: dict[str, str], *words: str, fd: int = -1
 ) -> AsyncIterator[Process]:
-    """A process in a session of its own, so that Ctrl-C reaches only this program, which ends it after the block."""
+    """A process in a session of its own, so that Ctrl-C reaches only this program, which ends it after the block. Linux
+    ends it if this program is killed."""
     with (folder / f"{name}.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *words,
+            *("setpriv", "--pdeathsig=TERM", "--", *words),
             stdin=DEVNULL,
             stdout=log,
             stderr=log,
