@@ -70,10 +70,16 @@ async def read(of: Sampler, cluster: Cluster, times: int = 2) -> None:
         before = now
 
 
+async def still(served: Served, cluster: Cluster) -> Sampler:
+    """A sampler that has read a cluster, and reads nothing more: that of the console goes on beside a test."""
+    made = Sampler(cluster.look, 5, Links(), served.entry.base.log)
+    await read(made, cluster)
+    return made
+
+
 async def test_no_answer_about_a_large_cluster_is_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, NODES)
-    served.entry.sampler._look = cluster.look
-    await read(served.entry.sampler, cluster)
+    served.entry.sampler = await still(served, cluster)
     mine = await served.logged_in()
     name = cluster.processes[7].name
     for path in ("overview", "history", "nodes?limit=200", "topology", f"nodes/{name}"):
@@ -90,9 +96,7 @@ async def test_no_answer_about_a_large_cluster_is_large(served: Served, monkeypa
 
 async def test_a_registry_that_is_away_leaves_what_was_known(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, 3)
-    of = served.entry.sampler
-    of._look = cluster.look
-    await read(of, cluster)
+    of = await still(served, cluster)
     of._failed("the registry does not answer")
     overview = of.overview()
     assert overview is not None
