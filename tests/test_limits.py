@@ -1,6 +1,7 @@
 """Tests end by events, and by one limit that no machine reaches: `PATIENT_S` of `tests/waiting.py`."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,7 +17,10 @@ WAITS: Final = {
     "until_asked": 1,
 }
 """The place of the limit among their words."""
-ENDS: Final = ("communicate", "wait", "run", "check_output", "result", "HTTPConnection", "AsyncClient", "urlopen")
+ENDS: Final = (
+    *("communicate", "wait", "run", "check_output", "result"),
+    *("HTTPConnection", "AsyncClient", "urlopen", "get_message"),
+)
 """Calls that are given a `timeout=`."""
 TESTED: Final = {
     "tests/faults/test_stop.py": "interest agrees within 3 s after a standstill",
@@ -35,12 +39,12 @@ def name(called: ast.expr) -> str:
 
 
 def limits(text: str) -> Iterator[tuple[int, float]]:
-    """The line and seconds of each limit that is a number, but for those whose end is expected."""
+    """The line and seconds of each limit that is a number, unless a time-out is expected."""
 
     def walk(node: ast.AST, expected: bool) -> Iterator[tuple[int, float]]:
         if isinstance(node, ast.With | ast.AsyncWith):
             said = " ".join(ast.unparse(item.context_expr) for item in node.items)
-            expected |= "raises" in said or "suppress" in said
+            expected |= bool(re.search(r"raises\(.*(Time|kind)", said)) or "suppress" in said
         if isinstance(node, ast.Try):
             expected |= any("Timeout" in ast.unparse(each.type) for each in node.handlers if each.type)
         if isinstance(node, ast.Call) and not expected:
@@ -67,8 +71,11 @@ await until(ready)
 with pytest.raises(TimeoutError):
     async with asyncio.timeout(0.1):
         await room.next()
+with pytest.raises(muster.Refused):
+    async with asyncio.timeout(9):
+        await room.next()
 """
-    assert list(limits(text)) == [(2, 5), (3, 30), (4, 20)]
+    assert list(limits(text)) == [(2, 5), (3, 30), (4, 20), (10, 9)]
 
 
 def test_no_test_waits_by_a_limit_that_a_busy_machine_may_reach() -> None:

@@ -12,7 +12,7 @@ import pytest
 from muster.cache import Cache, Cached, MarkLapsed
 from tests.cache.conftest import Makes
 from tests.redis_server import RedisServer, client_of
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 
 class Slow:
@@ -200,12 +200,12 @@ async def test_fills_are_told_to_nobody(caches: Makes, redis_of_the_run: RedisSe
     share = database.of(cache, absent_s=1.0)
     async with client_of(redis_of_the_run.port) as client, client.pubsub() as listener:
         await listener.subscribe(f"muster:cache:{cache.name}")
-        assert await listener.get_message(timeout=10)
+        assert await listener.get_message(timeout=PATIENT_S)
         for id in range(100):
             await share(id)
         assert cache.figures()["loads"] == 100
         await cache.drop("share:7")
-        message = await listener.get_message(timeout=10)
+        message = await listener.get_message(timeout=PATIENT_S)
         assert message is not None
         assert message["data"].partition(b" ")[2] == b'["","share:7"]'
 

@@ -74,7 +74,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
     """All that comes, to the end."""
     said = b""
     with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while data := await reader.read(1 << 16):
                 said += data
     return said

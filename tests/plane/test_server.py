@@ -120,7 +120,7 @@ async def test_an_engine_that_raises_ends_the_server() -> None:
     await until(lambda: server.ready)
     order(engine, "raise")
     with pytest.raises(RuntimeError, match="asked to"):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENT_S)
     assert engine.closed
 
 
@@ -145,7 +145,7 @@ async def test_an_engine_that_raises_while_it_drains_ends_the_server_with_that()
     await until(lambda: server.draining)
     order(engine, "raise")
     with pytest.raises(RuntimeError, match="asked to"):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENT_S)
     assert engine.closed
 
 

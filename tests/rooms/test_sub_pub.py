@@ -128,7 +128,7 @@ async def test_a_blocked_pipe_does_not_block_the_loop_and_a_closed_one_is_told()
     assert not blocked.done()
     os.close(ours)
     with pytest.raises(BrokenPipeError):
-        await asyncio.wait_for(blocked, 5)
+        await asyncio.wait_for(blocked, PATIENT_S)
     os.close(theirs)
 
 
@@ -147,7 +147,7 @@ async def test_a_line_that_does_not_end_is_not_kept() -> None:
     lines = pipes.lines(ours, 10)
     assert await anext(lines) == [b"one"]
     with pytest.raises(UserError, match="line 2 is too long for a message"):
-        await asyncio.wait_for(anext(lines), 5)
+        await asyncio.wait_for(anext(lines), PATIENT_S)
     os.close(theirs)
     os.close(ours)
 

@@ -80,10 +80,10 @@ async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> N
         address.restart("gateway")
         address.restart("proxy")
         with pytest.raises(muster.Refused, match="bad_credential"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENT_S):
                 await anext(room)
         with pytest.raises(muster.Refused, match="bad_credential"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENT_S):
                 await client.publish("r", b"y")
         async with asyncio.timeout(PATIENT_S):
             for call in (client.join("another"), client.publish("another", b"z"), client.writable("another")):
@@ -132,7 +132,7 @@ async def test_commands_and_questions_that_no_proxy_takes_end_at_once() -> None:
             assert [getattr(error, "code", error) for error in told] == ["bad_credential"] * 2
             for call in (client.command("r", b"x", expires=60), client.members("r", wait=60)):
                 with pytest.raises(muster.Refused, match="bad_credential"):
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(PATIENT_S):
                         await call
 
 
@@ -708,7 +708,7 @@ async def test_a_defect_of_the_engine_ends_everything_with_one_error(
     waiting = asyncio.ensure_future(client.publish("r", b"three"))
     for call in (waiting, anext(room), client.publish("r", b"four")):
         with pytest.raises(muster.MusterError, match=r"out of order.*please report") as told:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENT_S):
                 await call
         assert told.value.code == "error"
     assert muster.Position.from_bytes(room.positions[1:]).offset == 1

@@ -80,7 +80,7 @@ async def test_a_token_whose_time_is_over_ends_a_client_that_has_no_other() -> N
     async with running() as address, muster.connect(address, token=ANN) as client, client.join("r") as room:
         ends(address, ANN)
         with pytest.raises(muster.Refused, match="has expired") as told:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENT_S):
                 await anext(room)
         assert (told.value.code, told.value.retry) == ("bad_credential", False)
         async with asyncio.timeout(PATIENT_S):  # the proxy refuses it once it is there again
@@ -102,7 +102,7 @@ async def test_a_token_whose_time_is_over_ends_a_client_whose_instance_changes_i
         async with muster.connect() as client, client.join("r") as room:
             ends(address, ANN)
             with pytest.raises(muster.Refused, match="bad_credential"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENT_S):
                     await anext(room)
 
 
@@ -149,7 +149,7 @@ async def test_a_fresh_token_that_opens_nothing_is_the_end(later: bytes) -> None
     async with running() as address, muster.connect(address, token=fetch) as client, client.join("r") as room:
         ends(address, ANN)
         with pytest.raises(muster.Refused, match="bad_credential"):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENT_S):
                 await anext(room)
 
 
@@ -257,7 +257,7 @@ async def test_a_function_that_says_no_is_the_end() -> None:
     async with running() as address, muster.connect(address, token=fetch) as client, client.join("r") as room:
         ends(address, ANN)
         with pytest.raises(muster.Closed, match="logged out"):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENT_S):
                 await anext(room)
 
 
