@@ -212,12 +212,15 @@ async def test_fills_are_told_to_nobody(caches: Makes, redis_of_the_run: RedisSe
 
 async def test_level_1_ends_no_later_than_level_2(caches: Makes, redis_of_the_run: RedisServer) -> None:
     one, two, database = await caches(redis_of_the_run.url), await caches(redis_of_the_run.url), Slow()
-    first, second = database.of(one, fresh_s=0.4, early=0), database.of(two, fresh_s=0.4, early=0)
-    began = time.monotonic()
-    assert await first(7) == 0
-    await asyncio.sleep(0.2)  # the time itself is what is tested
-    assert await second(7) == 0
-    kept = two._near.get("share:7")
-    assert kept is not None
-    assert kept.until <= began + 0.4 + 0.2
-    assert kept.until - time.monotonic() < 0.25
+    first, second = database.of(one, fresh_s=30.0, early=0), database.of(two, fresh_s=30.0, early=0)
+    for id in range(100):
+        assert await first(id) == 0
+        loaded = time.monotonic()
+        await asyncio.sleep(0.2)  # the time itself is what is tested
+        assert await second(id) == 0
+        kept = two._near.get(f"share:{id}")
+        assert kept is not None
+        if time.monotonic() - loaded < 0.3:  # no stall of the machine stands between
+            assert kept.until <= loaded + 30.0 + 0.1
+            return
+    raise AssertionError("this machine stalls all the time")

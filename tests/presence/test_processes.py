@@ -120,14 +120,17 @@ async def test_users_of_a_dead_gateway_go_after_its_lease_once_at_every_site(tmp
         rig.gateways[2].online([8])
         await rig.right([7, 8])
         told: list[dict[str, object]] = []
+        opened = {site: asyncio.Event() for site in (1, 2)}
 
         async def follow(site: int) -> None:
             nonlocal told
             async for each in rig.asking.watch([7, 8], site):
+                opened[site].set()
                 told += [{"site": site, **json.loads(each.change)}] if each.change else []
 
         watching = [asyncio.create_task(follow(site)) for site in (1, 2)]
-        await asyncio.sleep(0.3)  # the watches are open
+        async with asyncio.timeout(PATIENT_S):
+            await asyncio.gather(*(each.wait() for each in opened.values()))
         await rig.end_gateway(1)
         await rig.right([7, 8])
         rig.gateways[2].offline([8])
