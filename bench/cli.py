@@ -3,9 +3,10 @@
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from bench import commands as commands_bench
 from bench import edge as edge_bench
+from bench import every as every_bench
 from bench import failover as failover_bench
 from bench import fanout as fanout_bench
 from bench import hops as hops_bench
@@ -42,6 +44,7 @@ from muster.sizes import COMMAND_BYTES_MAX
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
+NO_BENCHES = ("all", "table")
 PIPED_WIDTH = 120
 
 app = typer.Typer(
@@ -683,6 +686,53 @@ def _cache(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     return cache_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command("all", epilog="Example: muster bench all --quick")
+def every(
+    names: Annotated[list[str] | None, typer.Argument(metavar="BENCH", help="These alone.")] = None,
+    folder: Annotated[
+        Path, typer.Option("--to", metavar="DIR", file_okay=False, help="Folder of the documents, one for each bench.")
+    ] = Path("bench-figures"),
+    json: Annotated[bool, typer.Option("--json", help="All documents on stdout.")] = False,
+    check: Check = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Quick runs: an hour in all.")] = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Run all benches one after another, and print the goals of all as Markdown tables.
+
+    Documents that are in the folder already are used again: a run that was interrupted goes on. Remove the folder to
+    measure again.
+    """
+    known = [name for name in _names() if name not in NO_BENCHES]
+    for name in names or ():
+        if name not in known:
+            raise typer.BadParameter(f"unknown bench {name!r} (expected one of {', '.join(known)})", param_hint="BENCH")
+    try:
+        outcomes = every_bench.run(names or known, folder, quick=quick, progress=for_terminal(not no_progress))
+    except OSError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_FAILURE) from None
+    reports = [each.report for each in outcomes if each.report is not None]
+    if json:
+        typer.echo(dumps({"benches": [each.as_dict() for each in reports], "missing": _missing(outcomes)}))
+    else:
+        typer.echo(markdown([each for each in reports if not each.void]))
+    for name, why in _missing(outcomes).items():
+        _say(f"{name}: {why}")
+    failed = any(each.code not in {0, EXIT_UNAVAILABLE, EXIT_TRY_LATER} for each in outcomes)
+    if failed or (check and not all(each.report is not None and each.report.holds for each in outcomes)):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _names() -> list[str]:
+    """The words of this command, in their order."""
+    return [each.name or str(getattr(each.callback, "__name__", "")) for each in app.registered_commands]
+
+
+def _missing(outcomes: Sequence[every_bench.Outcome]) -> dict[str, str]:
+    """The benches without figures that judge, with the reason."""
+    return {each.name: each.why for each in outcomes if each.why}
+
+
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[
@@ -730,7 +780,7 @@ def _run(name: str, measure: Measure, options: Options) -> None:
 
 
 def _show_done(name: str, error: VoidRunError, options: Options) -> None:
-    """Print the finished rounds of a void run to stderr. They are not judged."""
+    """Print the finished rounds of a void run: to stderr, or as a document. They are not judged."""
     done = error.done
     cases = tuple(
         Case.plain(f"{entry}, {figure}", done.series(entry, figure))
@@ -738,10 +788,12 @@ def _show_done(name: str, error: VoidRunError, options: Options) -> None:
         if samples
         for figure in done.figures(entry)
     )
-    if cases and not options.json:
-        Report(f"{name} (unfinished)", machine.describe().as_dict(), cases).show(
-            Console(stderr=True, width=PIPED_WIDTH)
-        )
+    run = {"rounds": options.rounds_wanted, "quick": options.quick, "payload_bytes": options.size}
+    report = Report(name, {**machine.describe().as_dict(), "run": run}, cases, void=str(error))
+    if options.json:
+        typer.echo(report.as_json())
+    elif cases:
+        replace(report, bench=f"{name} (unfinished)").show(Console(stderr=True, width=PIPED_WIDTH))
 
 
 def _once(name: str, measure: Measure, options: Options) -> Report:

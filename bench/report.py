@@ -134,6 +134,8 @@ class Report:
     bench: str
     machine: Mapping[str, object]
     cases: tuple[Case, ...]
+    void: str = ""
+    """Why the run was given up. Its cases are those of the finished rounds, and judge nothing."""
 
     @property
     def holds(self) -> bool:
@@ -141,14 +143,18 @@ class Report:
         return all(case.holds is not False for case in self.cases)
 
     def as_json(self) -> str:
-        return json.dumps(
-            {"bench": self.bench, "machine": dict(self.machine), "cases": [asdict(c) for c in self.cases]}
-        )
+        return json.dumps(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document. `void` is in that of a run that was given up."""
+        void = {"void": self.void} if self.void else {}
+        return {"bench": self.bench, "machine": dict(self.machine), "cases": [asdict(c) for c in self.cases]} | void
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
         document: dict[str, Any] = json.loads(text)
-        return cls(document["bench"], document["machine"], tuple(Case(**case) for case in document["cases"]))
+        cases = tuple(Case(**case) for case in document["cases"])
+        return cls(document["bench"], document["machine"], cases, document.get("void", ""))
 
     @classmethod
     def joined(cls, parts: Mapping[str, "Report"]) -> "Report":

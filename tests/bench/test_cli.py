@@ -5,15 +5,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, limits
+from bench import cli, every, limits
 from bench.child import python_environment
 from bench.peers import Missing, compare
 from bench.peers.compare import Claim
-from bench.report import Case, Goal
+from bench.report import Case, Goal, Report
 from bench.rounds import Series, VoidRunError
 from bench.targets import Latency, Load, Result
 from tests.waiting import PATIENT_S
@@ -161,3 +163,78 @@ def test_targets_are_stopped_when_one_does_not_start() -> None:
 def test_loss_is_shown_beside_every_figure() -> None:
     cases = compare.run([Fake("redis", 5e6, [], lost=3)], LOADS[:1], rounds=1)
     assert {case.name: case.value for case in cases}["redis x100 saturated, lost"] == 3
+
+
+# --- all of them --------------------------------------------------------------------------------------------------------
+
+
+class Benches:
+    """Plays each bench as a program, and keeps what it was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Sequence[str]] = []
+        self.machine = {"cpu": "x", "usable_cores": 2, "memory_bytes": 1 << 30, "kernel": "6", "python": "3"}
+        monkeypatch.setattr(every, "ask", self.ask)
+
+    def ask(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        self.asked.append(words)
+        quick = "--quick" in words
+        report = Report(words[0], {**self.machine, "run": {"rounds": 3, "quick": quick}}, (MISSED, PLAIN))
+        match words[0]:
+            case "peers":
+                return subprocess.CompletedProcess(
+                    words, 69, "", "muster bench: no peer is installed: apt-get install x\n"
+                )
+            case "paced":
+                void = replace(report, void="paced: the generator is late")
+                return subprocess.CompletedProcess(words, 75, void.as_json(), "muster bench: paced: late\n")
+            case "hops":
+                return subprocess.CompletedProcess(words, 1, "", "Traceback\nRuntimeError: broken\n")
+        return subprocess.CompletedProcess(words, 0, report.as_json(), "")
+
+
+def test_all_benches_run_one_after_another_and_go_on_after_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    benches = Benches(monkeypatch)
+    words = ["all", "limits", "peers", "paced", "likes", "--quick", "--to", str(tmp_path)]
+    done = runner.invoke(cli.app, words)
+    assert done.exit_code == 0, done.output
+    assert "limits: x" in done.stdout
+    assert "paced: x" not in done.stdout, "an unfinished run judges nothing"
+    assert "peers: muster bench: no peer is installed: apt-get install x" in done.stderr
+    assert "paced: the generator is late" in done.stderr
+    assert [each[0] for each in benches.asked] == ["limits", "peers", "paced", "likes"]
+    again = runner.invoke(cli.app, [*words, "--json", "--check"])
+    assert again.exit_code == 1, "goals are missed"
+    assert [each[0] for each in benches.asked[4:]] == ["peers", "paced"]
+    document = json.loads(again.stdout)
+    assert [each["bench"] for each in document["benches"]] == ["limits", "paced", "likes"]
+    assert set(document["missing"]) == {"peers", "paced"}
+    assert document["benches"][1]["void"] == "paced: the generator is late"
+    runner.invoke(cli.app, ["all", "limits", "--to", str(tmp_path)])
+    assert list(benches.asked[-1]) == ["limits", "--json", "--no-progress"], "a quick document is no full one"
+
+
+def test_a_bench_that_breaks_is_named_and_an_unknown_one_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Benches(monkeypatch)
+    done = runner.invoke(cli.app, ["all", "hops", "likes", "--to", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "hops: RuntimeError: broken" in done.stderr
+    assert "likes: x" in done.stdout
+    wrong = runner.invoke(cli.app, ["all", "hopps", "--to", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert "unknown bench 'hopps'" in wrong.output
+    assert "expected one of limits, peers, paced" in " ".join(wrong.output.replace("│", " ").split())
+
+
+def test_a_void_run_is_a_document_with_the_finished_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> tuple[Case, ...]:
+        raise VoidRunError("x: late")
+
+    monkeypatch.setattr(limits, "run", fail)
+    done = runner.invoke(cli.app, ["limits", "--loopback", "host", "--json"])
+    assert done.exit_code == 75
+    assert json.loads(done.stdout)["void"] == "x: late"
