@@ -65,7 +65,7 @@ class Site:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Site]:
     """A portal from its first page to its end."""
-    words = (sys.executable, "-m", "portal", "--folder", str(folder), "--port", "0", "--mail-wait", "3")
+    words = (sys.executable, "-m", "portal", "--folder", str(folder), "--port", "0", "--mail-wait", "10")
     process = subprocess.Popen(
         words, cwd=ROOT / "examples" / "portal", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

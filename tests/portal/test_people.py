@@ -68,10 +68,10 @@ def test_an_edit_shows_at_every_server_at_once(enter: Enter, site: Site) -> None
 def test_a_share_is_published_at_its_time_and_a_cancelled_one_never(enter: Enter) -> None:
     ann, bo = enter(ANN), enter(BO, server=1)
     bo.go("/")
-    cancelled = ann.share("Never shown", "Not yet right.", at="4")
+    cancelled = ann.share("Never shown", "Not yet right.", at="10")
     ann.page.get_by_role("button", name="Cancel").click()
     expect(ann.page.locator("#waiting")).to_have_text("Cancelled.")
-    ann.share("Shown in time", "At its time.", at="4")
+    ann.share("Shown in time", "At its time.", at="10")
     expect(ann.page.locator("#waiting")).to_contain_text("Waits until")
     expect(bo.page.get_by_role("link", name="Shown in time")).to_be_visible()
     # It was due before the other one, and was not shown.
