@@ -244,6 +244,27 @@ fn a_wrong_token_ends_the_session_for_good_and_an_expired_one_asks_for_another()
 }
 
 #[test]
+fn clients_whose_tokens_end_together_bring_the_next_ones_over_a_while_and_none_ends_before_its_token() {
+    let mut world = World::new(31);
+    let minutes = 10;
+    world.token_ends = Some(world.now + minutes * 60 * SECOND);
+    let (mut webs, mut told) = (Vec::new(), std::collections::BTreeSet::new());
+    for _ in 0..20 {
+        let web = world.web(false);
+        world.say(web, r#"{"id":1,"connect":{"token":"all"}}"#);
+        told.insert(world.reply(web, 1)["connect"]["ttl"].as_u64().expect("a time"));
+        webs.push(web);
+    }
+    let (first, last) = (*told.first().expect("some"), *told.last().expect("some"));
+    assert!(last <= minutes * 60 && first >= minutes * 60 - 25 - 1, "{told:?}");
+    assert!(told.len() >= 8, "{told:?}");
+    world.token_ends = Some(world.now + 3_000 * SECOND);
+    world.say(webs[0], r#"{"id":2,"refresh":{"token":"all"}}"#);
+    let renewed = world.reply(webs[0], 2)["refresh"]["ttl"].as_u64().expect("a time");
+    assert!((3_000 - 25 - 1..=3_000).contains(&renewed), "{renewed}");
+}
+
+#[test]
 fn history_is_read_without_a_place_in_the_room() {
     let mut world = World::new(12);
     let web = world.connected("all");

@@ -124,6 +124,8 @@ pub struct World {
     slice: muster_tcp::Outbox,
     /// What tokens give: words of rights in all rooms, by the token's text.
     pub grants: BTreeMap<String, (u64, Rights)>,
+    /// When all tokens end.
+    pub token_ends: Option<Micros>,
     /// Rooms that tokens subscribe their clients to.
     pub rooms: BTreeMap<String, Vec<String>>,
 }
@@ -206,6 +208,7 @@ impl World {
             outbox: Outbox::new(false),
             slice: muster_tcp::Outbox::default(),
             grants,
+            token_ends: None,
             rooms: BTreeMap::new(),
         };
         world.place();
@@ -387,7 +390,7 @@ impl World {
                 Ok(Admitted {
                     admission: Admission {
                         user: *user,
-                        until: None,
+                        until: self.token_ends,
                         token: 0,
                     },
                     grant: Grant::everywhere(*rights),

@@ -1,5 +1,6 @@
 //! Answers to what a session asks: tokens by the control plane, rooms by the gateway.
 
+use muster_edge::limits::TOKEN_GRACE;
 use muster_edge::{Ask, Connection, Disconnect, Failure, Ticket, Turn, Unsubscribe};
 use muster_transport::{Denied, Dice, End, Micros};
 
@@ -375,13 +376,13 @@ impl Edge {
             return;
         };
         let same = conn.user == admission.user;
-        let session = conn.session();
+        let (session, spread) = (conn.session(), conn.incarnation);
         if same {
             conn.token = admission.token;
             conn.client.grant = grant;
             self.lodge.renewed(now, session, aside);
         }
-        let (user, ttl_s) = (admission.user.to_string(), ttl(now, admission.until));
+        let (user, ttl_s) = (admission.user.to_string(), ttl(now, admission.until, spread));
         self.sessions.with(now, slot, |connection, turn, _| {
             if let Some(session) = connection.session() {
                 session.renewed(turn, ticket, &user, ttl_s);
@@ -440,12 +441,15 @@ impl Edge {
         }
         let until = admitted.admission.until;
         conn.ticketed.push(Ticketed { room, rights, until });
-        Ok(ttl(now, until))
+        Ok(ttl(now, until, conn.incarnation))
     }
 }
 
-/// The whole seconds that are left, one at least.
-pub(super) fn ttl(now: Micros, until: Option<Micros>) -> Option<u32> {
+/// The whole seconds that a client is told, one at least: less than are left by up to a twentieth, so that clients whose tokens
+/// end together, as after a storm of reconnects, bring the next ones over a while. Never by more than the grace, so no session
+/// ends before its token. `spread`: the client's incarnation, which is random.
+pub(super) fn ttl(now: Micros, until: Option<Micros>, spread: u64) -> Option<u32> {
     let left = until?.saturating_sub(now) / 1_000_000;
-    Some(u32::try_from(left).unwrap_or(u32::MAX).max(1))
+    let sooner = (spread >> 16) % ((left / 20).min(TOKEN_GRACE / 1_000_000) + 1);
+    Some(u32::try_from(left - sooner).unwrap_or(u32::MAX).max(1))
 }

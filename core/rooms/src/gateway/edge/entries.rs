@@ -193,7 +193,8 @@ impl Edge {
             return;
         };
         let (session, user) = (conn.session(), conn.user);
-        let client = super::frames::client_name(conn.incarnation);
+        let incarnation = conn.incarnation;
+        let client = super::frames::client_name(incarnation);
         self.lodge.opened(now, session, user, &entering.aside);
         let (mut begun, mut bytes_left) = (Vec::new(), RECOVERED_BYTES);
         for entry in &entering.entries {
@@ -233,7 +234,7 @@ impl Edge {
             })
             .collect();
         let user = user.to_string();
-        let ttl_s = super::asks::ttl(now, entering.until);
+        let ttl_s = super::asks::ttl(now, entering.until, incarnation);
         let made = self.sessions.with(now, slot, |connection, turn, dice| {
             let admission = Admission {
                 user: &user,

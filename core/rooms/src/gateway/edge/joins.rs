@@ -277,12 +277,11 @@ impl Edge {
             .map(|(message, text)| message.publication_as(stream, text.as_deref()))
             .collect();
         let refused = recovering && !recovered && join.reject_unrecovered;
-        let ticketed = self.sessions.live(slot).and_then(|conn| {
+        let ttl_s = self.sessions.live(slot).and_then(|conn| {
             let of_room =
                 |ticketed: &&super::Ticketed| (ticketed.room.id, ticketed.room.check) == (room.id, room.check);
-            conn.ticketed.iter().find(of_room)?.until
+            super::asks::ttl(now, conn.ticketed.iter().find(of_room)?.until, conn.incarnation)
         });
-        let ttl_s = super::asks::ttl(now, ticketed);
         let result = SubscribeResult {
             expires: ttl_s.is_some(),
             ttl_s: ttl_s.unwrap_or(0),
