@@ -11,7 +11,9 @@ mod glob;
 mod parser;
 mod questions;
 mod reply;
+mod scan;
 mod session;
+mod sets;
 mod settings;
 mod slots;
 

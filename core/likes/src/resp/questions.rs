@@ -3,16 +3,13 @@
 //! Owns Redis's rules for ranges and positions over an item's users. Changes nothing except the rankings' caches.
 
 use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE};
-use super::glob;
 use super::reply::Reply;
+use super::{scan, sets};
 use crate::engine::Engine;
 use crate::limits::{COMBINED_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
 use crate::trend::WINDOWS;
 
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
-
-/// Maximum number of keys that one `SCAN` examines.
-const SCAN_MAX: u64 = 10_000;
 
 /// Writes the reply, or returns the error's text.
 pub(crate) fn answer(
@@ -67,6 +64,7 @@ pub(crate) fn answer(
             reply.integer(engine.string_bytes(key) as i64);
         }
         "SCAN" => scan(engine, arguments, reply)?,
+        "SISMEMBER" | "SMISMEMBER" | "SCARD" | "SSCAN" => sets::answer(engine, command, arguments, reply)?,
         "DBSIZE" => reply.integer(engine.item_count() as i64),
         "LIKE.FIELDSOF" => {
             item(key)?;
@@ -126,7 +124,7 @@ pub(crate) fn answer(
     Ok(())
 }
 
-fn item(key: &[u8]) -> Result<(), &'static str> {
+pub(super) fn item(key: &[u8]) -> Result<(), &'static str> {
     if Engine::is_ranking(key) {
         return Err(WRONG_TYPE);
     }
@@ -373,27 +371,10 @@ fn range(
 }
 
 fn scan(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
-    let cursor = unsigned(arguments[1]).ok_or("ERR invalid cursor")?;
-    let (mut pattern, mut count, mut strings) = (None, 10, true);
-    for pair in arguments[2..].chunks(2) {
-        let &[word, value] = pair else { return Err(SYNTAX) };
-        if word.eq_ignore_ascii_case(b"MATCH") {
-            pattern = Some(value);
-        } else if word.eq_ignore_ascii_case(b"COUNT") {
-            count = signed(value).ok_or(NOT_AN_INTEGER)?;
-            if count < 1 {
-                return Err(SYNTAX);
-            }
-        } else if word.eq_ignore_ascii_case(b"TYPE") {
-            strings = value.eq_ignore_ascii_case(b"string");
-        } else {
-            return Err(SYNTAX);
-        }
-    }
-    let (next, mut keys) = engine.scan(cursor, (count as u64).min(SCAN_MAX) as usize);
-    keys.retain(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
-    reply.array(2);
-    reply.bulk(next.to_string().as_bytes());
-    list(reply, &keys);
+    let cursor = scan::cursor(arguments[1])?;
+    let options = scan::Options::parse(&arguments[2..], true)?;
+    let (next, mut keys) = engine.scan(cursor, options.count);
+    keys.retain(|_| options.strings);
+    scan::page(reply, next, &options.matching(keys));
     Ok(())
 }

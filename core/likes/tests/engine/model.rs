@@ -487,6 +487,19 @@ impl Run {
                 );
             }
         }
+        for key in KEYS {
+            let (mut cursor, mut found) = (0, Vec::new());
+            loop {
+                let (next, users) = engine.scan_likers(key.as_bytes(), cursor, 2);
+                found.extend(users);
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+            let wanted: Vec<u64> = engine.likers(key.as_bytes()).collect();
+            same!(found, wanted, "scan of the likers of {key}");
+        }
         for &user in &users {
             let empty = Vec::new();
             let wanted: Vec<&[u8]> = model

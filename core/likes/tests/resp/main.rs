@@ -7,6 +7,7 @@ use muster_likes::resp::{slot, Cluster, Node as ClusterNode, Settings};
 use muster_likes::{Engine, Record, WALK_MAX};
 use node::{line, Node, NOW_MS};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 fn talk(settings: Settings, dialog: &[(&str, &str)]) {
     let mut node = Node::new(settings);
@@ -142,6 +143,31 @@ fn first_of_two() -> Settings {
         cluster,
         ..Settings::default()
     }
+}
+
+#[test]
+fn a_scan_of_likers_finds_those_who_stay_once() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    for user in 0..60 {
+        node.ask(client, &line(&format!("SETBIT share:1 {user} 1")));
+    }
+    let (mut cursor, mut found) = ("0".to_string(), Vec::new());
+    for turn in 0.. {
+        let reply = String::from_utf8(node.ask(client, &line(&format!("SSCAN share:1 {cursor} COUNT 7")))).unwrap();
+        let mut lines = reply.split("\r\n").skip(2);
+        cursor = lines.next().unwrap().into();
+        found.extend(lines.skip(2).step_by(2).filter_map(|text| text.parse::<u64>().ok()));
+        if cursor == "0" {
+            break;
+        }
+        for (user, bit) in [(turn, 0), (100 + turn, 1)] {
+            node.ask(client, &line(&format!("SETBIT share:1 {user} {bit}"))); // it was passed, and it comes last
+        }
+    }
+    let once: BTreeSet<u64> = found.iter().copied().collect();
+    assert_eq!(once.len(), found.len());
+    assert!((0..60).all(|user| once.contains(&user)), "{once:?}");
 }
 
 #[test]
