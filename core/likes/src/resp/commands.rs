@@ -67,6 +67,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("SSCAN", -3, Kind::Question, 1, 1),
     command("SCAN", -2, Kind::Question, 0, 0),
     command("DBSIZE", 1, Kind::Question, 0, 0),
+    command("LIKE.FEED", -4, Kind::Question, 3, -1),
     command("LIKE.FIELDS", -2, Kind::Change, 1, 1),
     command("LIKE.FIELDSOF", 2, Kind::Question, 1, 1),
     command("LIKE.NEWEST", -2, Kind::Question, 1, 1),
@@ -136,6 +137,11 @@ impl Command {
         COMMANDS
             .iter()
             .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether its keys may have different slots, as long as this port serves all of them.
+    pub fn spans_slots(&self) -> bool {
+        self.name == "LIKE.FEED"
     }
 
     pub fn takes(&self, arguments: usize) -> bool {

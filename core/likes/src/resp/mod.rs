@@ -17,6 +17,6 @@ mod sets;
 mod settings;
 mod slots;
 
-pub use front::{ConnectionId, Front};
+pub use front::{ConnectionId, Feeds, Front};
 pub use settings::Settings;
 pub use slots::{slot, Cluster, Node, SLOTS};

@@ -6,7 +6,7 @@ use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_T
 use super::reply::Reply;
 use super::{scan, sets};
 use crate::engine::Engine;
-use crate::limits::{COMBINED_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
+use crate::limits::{COMBINED_MAX, FEED_ITEMS_MAX, FEED_NEWEST_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
 use crate::trend::WINDOWS;
 
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
@@ -65,6 +65,7 @@ pub(crate) fn answer(
         }
         "SCAN" => scan(engine, arguments, reply)?,
         "SISMEMBER" | "SMISMEMBER" | "SCARD" | "SSCAN" => sets::answer(engine, command, arguments, reply)?,
+        "LIKE.FEED" => feed(engine, arguments, reply)?,
         "DBSIZE" => reply.integer(engine.item_count() as i64),
         "LIKE.FIELDSOF" => {
             item(key)?;
@@ -376,5 +377,34 @@ fn scan(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &
     let (next, mut keys) = engine.scan(cursor, options.count);
     keys.retain(|_| options.strings);
     scan::page(reply, next, &options.matching(keys));
+    Ok(())
+}
+
+/// `VIEWER NEWEST ITEM …`: count, whether the viewer likes it, and the newest likers of each item.
+fn feed(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let viewer = match arguments[1] {
+        b"-" => None,
+        viewer => Some(unsigned(viewer).ok_or("ERR viewer is not a user from 0 to 2^64-1; use - for no viewer")?),
+    };
+    let newest = unsigned(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+    if newest > FEED_NEWEST_MAX as u64 {
+        return Err("ERR LIKE.FEED gives at most 10 newest likers of each item: use LIKE.NEWEST for more");
+    }
+    let items = &arguments[3..];
+    if items.len() > FEED_ITEMS_MAX {
+        return Err("ERR LIKE.FEED takes at most 1000 items: use another one for the others");
+    }
+    items.iter().try_for_each(|key| item(key))?;
+    let entries = engine.feed(items, viewer, newest as usize);
+    reply.array(entries.len());
+    for entry in entries {
+        reply.array(3);
+        reply.integer(entry.count as i64);
+        match entry.likes {
+            Some(likes) => reply.integer(i64::from(likes)),
+            None => reply.null(),
+        }
+        users(reply, &entry.newest);
+    }
     Ok(())
 }
