@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench import cpu, pin, whole
+from bench import cpu, likes_feed, pin, whole
 from bench.child import Child, ChildFailedError, free_port, private_directory, python_environment
-from bench.likes_client import PING, Pipeline, ask, pace, saturate
+from bench.likes_client import PING, Pipeline, ask, command, pace, saturate
 from bench.peers.redis import Redis
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
@@ -40,6 +40,8 @@ RANKED, STANDING = 100, 50
 """Entries of a page of the top; at most so many likes does an item have before."""
 PACED, ASKED = 50_000, 500
 """Likes and questions a second while latencies are taken."""
+PAGES = 100
+"""Pages of a feed a second."""
 LATE_MS = 1.0
 """A run is void if the client sent its questions later than that (p99)."""
 DENSE, MANY = 10_000, 100
@@ -56,6 +58,7 @@ SYNCS, BLOCK = 64, 4_096
 
 MUSTER, ALWAYS, EVERYSEC, SETS = "muster", "redis always", "redis everysec", "redis without a log"
 RATE, CPU, BUSY = "likes/s", "server, µs CPU a like", "client's share of its core"
+PAGE_CPU = "server, µs CPU a page"
 P50, P99, TAKEN = "p50, ms", "p99, ms", "share of the likes taken"
 GOALS: Final = {
     "pipelines": Goal("PF-16", ">=", 500_000),
@@ -67,6 +70,7 @@ GOALS: Final = {
     "ranked": Goal("PF-27", ">=", 5),
     "restart": Goal("PF-28", "<=", 5),
     "hot": Goal("PF-29", ">=", 0.8),
+    "feed": Goal("PF-40", "<=", 5),
 }
 
 
@@ -86,9 +90,16 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     """All loads in turn."""
     held = HELD_QUICK if quick else HELD
     with pin.on(pin.DRIVER_CORE):
-        toggled = _toggled(rounds, SECONDS_QUICK if quick else SECONDS, progress)
+        seconds = SECONDS_QUICK if quick else SECONDS
+        toggled = _toggled(rounds, seconds, progress)
+        fed = _fed(rounds, seconds, progress)
         memory, restarts = _kept(held, rounds, progress)
-    return (*_cases(toggled, quick), *_memory_cases(held, memory, quick), *_restart_cases(held, restarts, quick))
+    return (
+        *_cases(toggled, quick),
+        *_feed_cases(fed, quick),
+        *_memory_cases(held, memory, quick),
+        *_restart_cases(held, restarts, quick),
+    )
 
 
 # --- who is measured --------------------------------------------------------------------------------------------------
@@ -161,28 +172,24 @@ def _redis(stack: ExitStack, name: str, fsync: str = "") -> Server:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _command(*words: bytes) -> bytes:
-    return b"*%d\r\n%b" % (len(words), b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
-
-
 def _item(number: int) -> bytes:
     return b"share:%d" % number
 
 
 def _like(item: bytes, user: int, bit: int) -> bytes:
-    return _command(b"SETBIT", item, b"%d" % user, b"%d" % bit)
+    return command(b"SETBIT", item, b"%d" % user, b"%d" % bit)
 
 
 def _ranked(item: bytes, user: int, bit: int) -> bytes:
     """What Redis needs for the ranking besides."""
-    return _like(item, user, bit) + _command(b"ZADD", b"rank", b"INCR", b"1" if bit else b"-1", item)
+    return _like(item, user, bit) + command(b"ZADD", b"rank", b"INCR", b"1" if bit else b"-1", item)
 
 
 def _question(server: Server, item: bytes) -> bytes:
     """Count, rank and the top. Redis has the count in its ranking, where it is cheaper than in a bitmap."""
-    count = _command(b"BITCOUNT", item) if server.ranks else _command(b"ZSCORE", b"rank", item)
-    rank = _command(b"ZREVRANK", b"rank", item)
-    top = _command(b"ZREVRANGE", b"rank", b"0", b"%d" % (RANKED - 1), b"WITHSCORES")
+    count = command(b"BITCOUNT", item) if server.ranks else command(b"ZSCORE", b"rank", item)
+    rank = command(b"ZREVRANK", b"rank", item)
+    top = command(b"ZREVRANGE", b"rank", b"0", b"%d" % (RANKED - 1), b"WITHSCORES")
     return count + rank + top + PING
 
 
@@ -281,6 +288,36 @@ def _asked(name: str, server: Server, sources: Sequence[Iterator[Pipeline]], sec
     return Entry(name, once)
 
 
+def _fed(rounds: int, seconds: float, progress: Progress) -> Results:
+    with ExitStack() as stack:
+        servers = [_redis(stack, SETS), _muster(stack)]
+        for server in servers:
+            saturate(server.port, [likes_feed.likes(server.ranks)])
+        return interleave([_pages(server, seconds) for server in servers], rounds, progress)
+
+
+def _pages(server: Server, seconds: float) -> Entry:
+    question, answer = likes_feed.question(server.ranks) + PING, likes_feed.answer(server.ranks)
+
+    def once() -> Sample:
+        before = cpu.process_ns(server.pid())
+        paced = pace(
+            server.port,
+            [],
+            question,
+            pipelines_rate=1,
+            questions_rate=PAGES,
+            seconds=seconds,
+            answer=answer,
+        )
+        used_us = (cpu.process_ns(server.pid()) - before) / 1_000
+        late_ms, took = _hundredths(paced.late)[98], _hundredths(paced.took)
+        figures = {P50: took[49], P99: took[98], PAGE_CPU: used_us / len(paced.took)}
+        return Sample(figures, void=f"the client was {late_ms:.1f} ms late (p99)" if late_ms > LATE_MS else "")
+
+    return Entry(f"feed, {server.name}", once)
+
+
 def _hundredths(seconds: Sequence[float]) -> list[float]:
     """In milliseconds."""
     return [each * 1_000 for each in statistics.quantiles(seconds, n=100)]
@@ -325,7 +362,7 @@ def _kept(count: int, rounds: int, progress: Progress) -> tuple[Mapping[tuple[in
     return memory, restarts
 
 
-def _fill(server: Server, count: int, each: int, command: bytes) -> Held:
+def _fill(server: Server, count: int, each: int, word: bytes) -> Held:
     """Likes of users with ids of 63 bits, over so many items that each has about `each`."""
     items, users = max(1, count // each), count // HELD_USERS
     random = np.random.default_rng(each)
@@ -333,7 +370,7 @@ def _fill(server: Server, count: int, each: int, command: bytes) -> Held:
 
     def pipelines(likers: Iterator[Any]) -> Iterator[Pipeline]:
         head, tail = b"*4\r\n$6\r\nSETBIT\r\n", b"$1\r\n1\r\n"
-        if command == b"SADD":
+        if word == b"SADD":
             head, tail = b"*3\r\n$4\r\nSADD\r\n", b""
         for some in likers:
             ids = (some.astype(np.uint64) * np.uint64(SPARSE)) >> np.uint64(1)
@@ -358,7 +395,7 @@ def _fill(server: Server, count: int, each: int, command: bytes) -> Held:
 def _restart(server: Server) -> Sample:
     """From kill -9 to the first right answer, once the last snapshot is no older than a node lets it become."""
     _until_snapshot(server)
-    question = _command(b"BITCOUNT", _item(0))
+    question = command(b"BITCOUNT", _item(0))
     known, pid = ask(server.port, question), server.pid()
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
@@ -417,6 +454,19 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
             for figure in (CPU, BUSY):
                 yield Case.plain(f"{load}: {server}, {figure}", results.series(f"{load}, {server}", figure))
     yield Case.plain(f"null: {BLOCK} bytes written and synced, µs", results.series("null", "µs"))
+
+
+def _feed_cases(results: Results, quick: bool) -> Iterator[Case]:
+    title = f"page of a feed, {likes_feed.ITEMS:,} items: count, viewer's like, newest {likes_feed.NEWEST}"
+    mine, other = f"feed, {MUSTER}", f"feed, {SETS}"
+    if not quick:
+        yield Case.limit(f"{title}: {P99}", results.series(mine, P99), GOALS["feed"])
+        yield Case.plain(f"{title}: {SETS}, {P99}", results.series(other, P99))
+    for figure in (P50, PAGE_CPU):
+        yield Case.plain(f"{title}: {MUSTER}, {figure}", results.series(mine, figure))
+        yield Case.compared(
+            f"{title}: {figure}, over {SETS}", results.series(mine, figure), results.series(other, figure)
+        )
 
 
 def _memory_cases(count: int, memory: Mapping[tuple[int, str], Held], quick: bool) -> Iterator[Case]:

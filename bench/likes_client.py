@@ -19,6 +19,11 @@ PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
 
 
+def command(*words: bytes) -> bytes:
+    """A command as an array of bulk strings."""
+    return b"*%d\r\n%b" % (len(words), b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
+
+
 class Pipeline(NamedTuple):
     """Commands that go out with one write."""
 
@@ -146,9 +151,11 @@ def pace(
     pipelines_rate: float,
     questions_rate: float,
     seconds: float,
+    answer: bytes | int = 0,
 ) -> Paced:
     """Send pipelines by a schedule, a second, and by another one, on its own connection, a question that ends with
-    `PING`. Never sleeps: the next send must not be late."""
+    `PING`. Never sleeps: the next send must not be late. `answer` is that of a question, as of a pipeline; bytes end
+    with the answer to `PING`."""
     late: list[float] = []
     took: list[float] = []
     asked: deque[float] = deque()
@@ -179,7 +186,7 @@ def pace(
                 got += read(asking)
                 *answered, got = got.split(PONG)
                 for each in answered:
-                    whole(0, each + PONG)
+                    whole(answer, each + PONG)
                     took.append(time.monotonic() - asked.popleft())
     return Paced(sent, round(seconds * pipelines_rate), late, took)
 

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import Any, Final, Self
 
-from muster_server.systems.likes.reach import NEWEST, PAGE, LikesError, Reach
+from muster_server.systems.likes.reach import FEED, FEED_NEWEST, NEWEST, PAGE, LikesError, Reach
 from muster_server.systems.likes.routes import Routes
 
 RANKING: Final = b"rank"
@@ -35,6 +35,15 @@ class Shown:
     newest: list[int]
     ranks: list[Ranked]
     trends: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """What a viewer sees beside one item of a feed. `likes`: whether the viewer likes it; None without a viewer."""
+
+    count: int
+    likes: bool | None
+    newest: list[int]
 
 
 class Likes:
@@ -80,6 +89,28 @@ class Likes:
     async def counts(self, items: Sequence[bytes]) -> list[int]:
         """The number of likes of each item."""
         return [int(_raised(said)) for said in await self._ask_all([("BITCOUNT", item) for item in items])]
+
+    async def feed(self, items: Sequence[bytes], viewer: int | None = None, newest: int = 3) -> list[FeedEntry]:
+        """A page of a feed in one call: the entry of each of up to 1,000 items, with at most 10 newest likers.
+
+        Each partition has one command for its items. The page is whole, or a `LikesError` is raised.
+        """
+        if len(items) > FEED or not 0 <= newest <= FEED_NEWEST:
+            raise LikesError(
+                f"a page of a feed has up to {FEED:,} items with 0 to {FEED_NEWEST} newest likers each, not "
+                f"{len(items):,} with {newest}; ask for several pages, or for newest likers item by item"
+            )
+        if not items:
+            return []
+        parts = await self._routes.parts(items)
+        head = ("LIKE.FEED", "-" if viewer is None else viewer, newest)
+        asked = [(*head, *(items[place] for place in part)) for part in parts]
+        said = await self._routes.ask(asked, keys=[items[part[0]] for part in parts])
+        entries: list[Any] = [None] * len(items)
+        for part, answers in zip(parts, map(_raised, said), strict=True):
+            for place, (count, likes, users) in zip(part, answers, strict=True):
+                entries[place] = FeedEntry(count, None if likes is None else bool(likes), [int(user) for user in users])
+        return entries
 
     async def show(self, item: bytes, newest: int = 10) -> Shown:
         """Count, newest likers, ranks, and the values of the windows."""

@@ -15,6 +15,10 @@ NEWEST: Final = 32
 """Number of newest likers that a node keeps for an item."""
 PAGE: Final = 10_000
 """Limit of entries of one answer."""
+FEED: Final = 1_000
+"""Limit of items of a page of a feed."""
+FEED_NEWEST: Final = 10
+"""Limit of newest likers of each item there."""
 
 
 class LikesError(Exception):

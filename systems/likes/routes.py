@@ -5,6 +5,7 @@ change without an answer may have been executed: it is not sent twice. Knows no 
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -55,8 +56,27 @@ class Routes:
         await self._table()
         return self._alone
 
-    async def ask(self, commands: Sequence[Command], *, changes: bool = False) -> list[Any]:
-        """Ask the owner of each command's first key, in this order for each item; refusals are among the answers."""
+    async def parts(self, keys: Sequence[bytes]) -> list[list[int]]:
+        """The places of the keys, those of one partition together: one command may name all of them."""
+        if await self.alone():
+            return [list(range(len(keys)))]
+        ranges = sorted(self._slots or ())
+        starts = [first for first, _, _ in ranges]
+        parts: dict[tuple[int, int], list[int]] = {}
+        for place, key in enumerate(keys):
+            number = slot(key)
+            at = bisect_right(starts, number) - 1
+            owned = at >= 0 and number <= ranges[at][1]  # a slot without an owner may come to any partition
+            parts.setdefault((at, -1) if owned else (-1, number), []).append(place)
+        return list(parts.values())
+
+    async def ask(
+        self, commands: Sequence[Command], *, changes: bool = False, keys: Sequence[bytes] | None = None
+    ) -> list[Any]:
+        """Ask the owner of each command's key, in this order for each item; refusals are among the answers.
+
+        `keys`: the key of each command; by default its first argument.
+        """
         if await self.alone():
             try:
                 said = await self._told(self._reach.doors[0], commands)
@@ -65,13 +85,14 @@ class Routes:
             return [translated(each) if isinstance(each, Exception) else each for each in said]
         if self._failed:
             await self._look()
+        owned = [command[1] for command in commands] if keys is None else keys
         answers: list[Any] = [None] * len(commands)
         left = list(range(len(commands)))
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while left:
             by_owner: dict[Address | None, list[int]] = {}
             for place in left:
-                by_owner.setdefault(self._owner(commands[place][1]), []).append(place)
+                by_owner.setdefault(self._owner(owned[place]), []).append(place)
             results = await asyncio.gather(
                 *(self._tried(owner, [commands[place] for place in at], changes) for owner, at in by_owner.items())
             )

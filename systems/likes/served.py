@@ -150,13 +150,15 @@ class Served:
 
     def counters(self) -> list[Figure]:
         """Commands, batches, clients, passes."""
-        listener = self.listener
+        listener, figures = self.listener, self.engine.figures()
         return [
-            ("likes_commands", "Commands of clients", self.engine.figures()["commands"]),
+            ("likes_commands", "Commands of clients", figures["commands"]),
+            ("likes_feeds", "Pages of feeds that were answered, one for each partition", figures["feeds"]),
+            ("likes_feed_items", "Items of these pages", figures["feed_items"]),
             ("likes_batches", "Groups of changes that were made durable with one sync", listener.batches),
             ("likes_clients", "Clients that connected", listener.accepted),
             ("likes_clients_refused", "Clients refused beyond likes.connections_max", listener.refused),
-            ("likes_changes_not_taken", "Changes that the log did not accept", self.engine.figures()["not_taken"]),
+            ("likes_changes_not_taken", "Changes that the log did not accept", figures["not_taken"]),
             *self.behind.counters(),
             *([] if self.mirror is None else self.mirror.counters()),
         ]

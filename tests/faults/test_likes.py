@@ -109,6 +109,17 @@ def test_words_of_the_command_like_show_and_rank(with_likes: Make) -> None:
         assert shown["ranks"] == [{"field": "", "rank": 0, "of": 2}, {"field": "share", "rank": 0, "of": 2}]
         assert set(shown["windows"]) == {"1h", "24h", "7d"}
         assert said(instance, "likes", "both", "share:1000", "share:1001")["users"] == ["2017"]
+        assert said(instance, "likes", "feed", "share:1001", "share:9", "--viewer", "2017", "--newest", "1") == {
+            "viewer": "2017",
+            "items": [
+                {"item": "share:1001", "count": 1, "likes": True, "newest": ["2017"]},
+                {"item": "share:9", "count": 0, "likes": False, "newest": []},
+            ],
+        }
+        assert (
+            instance.ran("likes", "feed", "share:1001").stdout.split() == b"item likes newest share:1001 1 2017".split()
+        )
+        assert instance.metrics("likes")["likes_feed_items"] == 3
         assert said(instance, "likes", "of", "2017")["items"] == ["share:1001", "share:1000"]
         assert [each["item"] for each in said(instance, "rank", "share", "--top", "1")["top"]] == ["share:1000"]
         assert said(instance, "rank", "--window", "24h")["top"][0]["item"] == "share:1000"
@@ -124,6 +135,7 @@ def test_words_of_the_command_like_show_and_rank(with_likes: Make) -> None:
             (("like", "share:1", "-5"), 2),
             (("like", "share:1", str(1 << 64)), 2),
             (("likes", "both", "share:1"), 2),
+            (("likes", "feed", *(f"share:{number}" for number in range(1_001))), 2),
             (("rank", "--window", "2h"), 2),
             (("like", "rank:share", "1"), 1),
         ):

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Final
 
-from muster_server.systems.likes.client import Likes
+from muster_server.systems.likes.client import FeedEntry, Likes
 from muster_server.systems.likes.reach import LikesError, Reach
 from tests.waiting import PATIENT_S
 
@@ -63,8 +63,18 @@ class Crowd:
                 if random.random() < 0.3:
                     with contextlib.suppress(LikesError):
                         assert await likes.likes(item, user) == bit, f"{like}: a stale answer"
+                if random.random() < 0.1:
+                    with contextlib.suppress(LikesError):
+                        self._judge(user, await likes.feed(ITEMS, user, 0))
                 self.longest_s = max(self.longest_s, loop.time() - max(began, self._answered.get(item, began)))
                 self._answered[item] = loop.time()
+
+    def _judge(self, viewer: int, page: Sequence[FeedEntry]) -> None:
+        """Each entry is of its item, and has the viewer's last acknowledged like."""
+        assert len(page) == len(ITEMS)
+        for item, entry in zip(ITEMS, page, strict=True):
+            if (like := (item, viewer)) not in self.open:
+                assert entry.likes == self.told.get(like, False), f"{like}: a stale entry of a feed"
 
     async def until(self, acknowledged: int) -> None:
         """Wait for as many further answers."""
@@ -83,5 +93,12 @@ class Crowd:
             assert not lost
             wanted = {item: sum(bit for (of, _), bit in self.told.items() if of == item) for item in ITEMS}
             assert dict(zip(ITEMS, await likes.counts(ITEMS), strict=True)) == wanted
+            for viewer in range(2):
+                page = await likes.feed(ITEMS, viewer, 3)
+                self._judge(viewer, page)
+                assert dict(zip(ITEMS, (entry.count for entry in page), strict=True)) == wanted
+                for item, entry in zip(ITEMS, page, strict=True):
+                    assert len(set(entry.newest)) == len(entry.newest) == min(3, wanted[item])
+                    assert all(self.told[item, user] for user in entry.newest)
             ranked = sorted(((float(count), item) for item, count in wanted.items() if count), reverse=True)
             assert await likes.top("share", 0, len(ITEMS)) == [(item, count) for count, item in ranked]

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from muster_server.systems.likes.client import Likes
+from muster_server.systems.likes.reach import LikesError
 from tests.likes.conftest import Face, Node, problem
 
 SNOWFLAKE = (1 << 64) - 1
@@ -67,6 +68,39 @@ async def test_batch_tells_each_outcome_in_its_order(face: Face, likes: Likes) -
             await client.post("/api/v1/likes/batch", json=[{"item": "a:1", "user": str(1 << 64)}]), 400, "bad_request"
         )
     assert await likes.counts([b"share:1"]) == [0]
+
+
+async def test_a_page_of_a_feed_is_told_in_the_order_of_the_request(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:%d" % item, user, True) for item in range(3) for user in (5, SNOWFLAKE)[: item + 1]])
+    async with face.client(*ALL) as client:
+        asked = {"items": ["share:2", "share:0", "share:9", "share:2"], "viewer": str(SNOWFLAKE), "newest": 1}
+        page = await said(await client.post("/api/v1/likes/feed", json=asked))
+        two = {"item": "share:2", "count": 2, "likes": True, "newest": [str(SNOWFLAKE)]}
+        zero = {"item": "share:0", "count": 1, "likes": False, "newest": ["5"]}
+        assert page == {"items": [two, zero, {"item": "share:9", "count": 0, "likes": False, "newest": []}, two]}
+        page = await said(await client.post("/api/v1/likes/feed", json={"items": ["share:1"]}))
+        assert page == {"items": [{"item": "share:1", "count": 2, "likes": None, "newest": [str(SNOWFLAKE), "5"]}]}
+        assert await said(await client.post("/api/v1/likes/feed", json={"items": []})) == {"items": []}
+
+
+async def test_a_page_of_a_feed_beyond_its_limits_is_refused(face: Face, likes: Likes) -> None:
+    path = "/api/v1/likes/feed"
+    async with face.client(*ALL) as client, face.client("likes:share:*") as reader:
+        assert (
+            len((await said(await client.post(path, json={"items": ["share:1"] * 1_000, "newest": 10})))["items"])
+            == 1_000
+        )
+        told = problem(await client.post(path, json={"items": ["share:1"] * 1_001}), 400, "bad_body")
+        assert "1000" in told["detail"]
+        problem(await client.post(path, json={"items": ["share:1"], "newest": 11}), 400, "bad_body")
+        problem(await client.post(path, json={"items": ["share:1"], "viewer": "-1"}), 400, "bad_body")
+        problem(await client.post(path, json={"items": ["share:1"], "viewer": str(1 << 64)}), 400, "bad_request")
+        problem(await client.post(path, json={"items": ["share:1", "rank:share"]}), 400, "bad_request")
+        problem(await reader.post(path, json={"items": ["share:1", "private:1"]}), 403, "not_allowed")
+        assert (await reader.post(path, json={"items": ["share:1"]})).status_code == 200
+    for items, newest in (([b"share:1"] * 1_001, 3), ([b"share:1"], 11), ([b"share:1"], -1)):
+        with pytest.raises(LikesError, match="up to 1,000 items with 0 to 10 newest likers"):
+            await likes.feed(items, 7, newest)
 
 
 async def test_scopes_say_which_items_a_key_may_change_and_read(face: Face, likes: Likes) -> None:
@@ -138,4 +172,9 @@ async def test_node_that_is_away_is_unavailable_and_found_again(face: Face, node
 async def test_description_has_every_route(face: Face) -> None:
     async with face.client(*ALL) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
-    assert {"/api/v1/likes/{kind}/{item}/{user}", "/api/v1/likes/batch", "/api/v1/ranks/{field}"} <= paths.keys()
+    assert {
+        "/api/v1/likes/{kind}/{item}/{user}",
+        "/api/v1/likes/batch",
+        "/api/v1/likes/feed",
+        "/api/v1/ranks/{field}",
+    } <= paths.keys()

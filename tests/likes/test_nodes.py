@@ -133,6 +133,11 @@ async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:
             shown = await likes.show(b"share:7")
             assert [(rank.field, rank.place, rank.of) for rank in shown.ranks] == [("", 1, 50), ("share", 1, 50)]
             assert await likes.both([b"share:7", b"share:8"]) == [1 << 40, 5]
+            page = await likes.feed([b"share:%d" % number for number in range(60)], 5, 2)
+            found = [(entry.count, entry.likes, entry.newest) for entry in page]
+            wanted = [(int(number < 50), False, [1 << 40] * (number < 50)) for number in range(60)]
+            wanted[7:9] = [(2, True, [5, 1 << 40])] * 2
+            assert found == wanted, "a page over all partitions, in the order of the request"
             assert sorted(await likes.items(5, 0, 10)) == [b"share:7", b"share:8"]
         if shutil.which("redis-cli"):
             command = ["redis-cli", "-c", "-p", str(port)]

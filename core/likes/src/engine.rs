@@ -271,6 +271,18 @@ impl Engine {
         dense.into_iter().flatten().map(|dense| self.users.id(dense))
     }
 
+    /// About `count` likers of an item from a cursor on, and the cursor to continue with, 0 at the end. A user who likes
+    /// the item during the whole scan is returned once, whatever changes meanwhile.
+    pub fn scan_likers(&self, key: &[u8], cursor: u64, count: usize) -> (u64, Vec<u64>) {
+        // A cursor is the next dense id: ids stay, and no user's comes before one that was returned.
+        let (Some(item), Ok(from)) = (self.items.by_key(key), u32::try_from(cursor)) else {
+            return (0, Vec::new());
+        };
+        let mut dense = item.likers.iter_at(from);
+        let users = dense.by_ref().take(count).map(|dense| self.users.id(dense)).collect();
+        (dense.next().map_or(0, u64::from), users)
+    }
+
     /// At most `most` users who like all of `keys`.
     pub fn likers_of_all(&self, keys: &[&[u8]], most: usize) -> Vec<u64> {
         let none = Likers::default();

@@ -13,6 +13,7 @@
 mod boards;
 mod cut;
 mod engine;
+mod feed;
 mod items;
 mod likers;
 mod limits;
@@ -26,9 +27,10 @@ mod trend;
 mod users;
 
 pub use engine::{Answer, ApplyError, ChangedItem, Engine, Options, Ranked, Row, RowLikes};
+pub use feed::FeedEntry;
 pub use limits::{
-    COMBINED_MAX, FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX,
-    PAGE_MAX, WALK_MAX,
+    COMBINED_MAX, FEED_ITEMS_MAX, FEED_NEWEST_MAX, FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX,
+    NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, WALK_MAX,
 };
 pub use record::{BitOp, Record};
 pub use rows::RowError;

@@ -106,6 +106,17 @@ impl Likers {
         }
     }
 
+    /// As [`Likers::iter`], starting with the first id that is at least `dense`.
+    pub fn iter_at(&self, dense: u32) -> Box<dyn Iterator<Item = u32> + '_> {
+        match self {
+            Likers::Few(few) => {
+                let at = few.partition_point(|&other| other < dense);
+                Box::new(few[at..].iter().copied())
+            }
+            Likers::Many(many, _) => Box::new(many.range(dense..)),
+        }
+    }
+
     pub fn bitmap(&self) -> RoaringBitmap {
         match self {
             Likers::Few(few) => RoaringBitmap::from_sorted_iter(few.iter().copied()).expect("the vector is sorted"),
@@ -187,6 +198,9 @@ mod tests {
             assert!(likers.contains(id));
             if id % 64 == 0 {
                 assert!(likers.iter_down().eq(model.iter().rev().copied()));
+                for dense in [0, id, id + 1, u32::MAX] {
+                    assert!(likers.iter_at(dense).eq(model.range(dense..).copied()));
+                }
                 for from in [0, 1, model.len() / 2, model.len() - 1, model.len(), usize::MAX] {
                     assert!(likers.iter_from(from as u64).eq(model.iter().copied().skip(from)));
                 }

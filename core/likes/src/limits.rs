@@ -28,6 +28,12 @@ pub const KEYS_MAX: usize = 1_024;
 /// Maximum number of entries of one page of a ranking, or of a list of likers or items.
 pub const PAGE_MAX: usize = 10_000;
 
+/// Maximum number of items of one page of a feed: under 1 ms at ten likers each, for which the node's loop stands still.
+pub const FEED_ITEMS_MAX: usize = 1_000;
+
+/// Maximum number of newest likers of each item there: 10,000 of a page, as of [`PAGE_MAX`].
+pub const FEED_NEWEST_MAX: usize = 10;
+
 /// Maximum number of likers of an item, or items of a user, that one command may walk: some 5 ms at 25 ns each, for
 /// which the node's loop stands still.
 pub const WALK_MAX: u64 = 200_000;

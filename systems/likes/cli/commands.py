@@ -18,7 +18,7 @@ from muster_server.control.terminal import common
 from muster_server.control.terminal.common import typed
 from muster_server.control.terminal.found import Target, found
 from muster_server.systems.likes.options import LikesOptions
-from muster_server.systems.likes.reach import MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
+from muster_server.systems.likes.reach import FEED, MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
 
 if TYPE_CHECKING:  # imported only where it is used: it takes 0.2 s
     from muster_server.systems.likes.cli.importing import Moving
@@ -109,6 +109,30 @@ async def show(where: Target, item: str, as_json: bool) -> int:
             for each in shown.ranks:
                 console.print(f"rank {each.place} of {each.of} in {each.field or 'all items'}")
             console.print(", ".join(f"{name} {worth:.3f}" for name, worth in shown.trends.items()))
+    return 0
+
+
+async def feed(where: Target, items: Sequence[str], viewer: str | None, newest: int, as_json: bool) -> int:
+    """Show a page of a feed."""
+    number = None if viewer is None else user_of(viewer)
+    if len(items) > FEED:
+        raise UserError(f"{len(items):,} items (limit {FEED:,}); ask for the others with another command", USAGE)
+    async with client(where) as node:
+        page = await node.feed([typed(item) for item in items], number, newest)
+    with common.verdict_after():
+        if as_json:
+            entries = [
+                {"item": item, "count": each.count, "likes": each.likes, "newest": list(map(str, each.newest))}
+                for item, each in zip(items, page, strict=True)
+            ]
+            common.print_json({"viewer": None if number is None else str(number), "items": entries})
+        else:
+            viewed = [] if number is None else [f"{number} likes it"]
+            table = Table("item", "likes", *viewed, "newest", box=None, pad_edge=False)
+            for item, each in zip(items, page, strict=True):
+                liked = [] if each.likes is None else ["yes" if each.likes else "no"]
+                table.add_row(item, f"{each.count:,}", *liked, ", ".join(map(str, each.newest)))
+            common.out().print(table)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The subcommands of likes: `muster like`, `unlike`, `likes show | both | of`, `rank`. Their work is in `commands.py`."""
+"""The subcommands of likes: `like`, `unlike`, `likes show | feed | both | of`, `rank`. Their work is in `commands.py`."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,7 +9,7 @@ from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 short_app: Final = typer.Typer()
 likes_app: Final = typer.Typer(
-    help="Show an item's count and likers, users who like several items, and the items that a user likes.",
+    help="Show an item's count and likers, pages of feeds, users who like several items, and a user's items.",
     epilog="Example: muster likes show share:1000",
     no_args_is_help=True,
 )
@@ -73,6 +73,25 @@ def show(item: Item, json: Json = False, registry: RegistryUrl = None, config: C
     from muster_server.systems.likes.cli.commands import show as run
 
     return common.run(run(Target(config, registry), item, json))
+
+
+@likes_app.command("feed", epilog="Example: muster likes feed share:1000 share:1001 --viewer 2017 --newest 3")
+def feed(
+    items: Annotated[list[str], typer.Argument(metavar="ITEM…", help="Up to 1,000 items.")],
+    viewer: Annotated[
+        str | None, typer.Option("--viewer", metavar="USER", help="Show whether this user likes each item.")
+    ] = None,
+    newest: Annotated[int, typer.Option("--newest", min=0, max=10, help="Number of newest likers to show.")] = 3,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show a page of a feed in one call: count, the viewer's like and newest likers of each item."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.commands import feed as run
+
+    return common.run(run(Target(config, registry), items, viewer, newest, json))
 
 
 @likes_app.command("both", epilog="Example: muster likes both share:1000 share:1001 --user 2017")

@@ -8,6 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from muster_server.systems.likes.reach import FEED, FEED_NEWEST
+
 USER = r"^(0|[1-9][0-9]{0,19})\Z"
 
 
@@ -36,6 +38,29 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     item: Annotated[str, Meta(min_length=1, max_length=512)]
     user: Annotated[str, Meta(pattern=USER)]
     likes: bool = True
+
+
+class FeedAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a page of a feed. `viewer`: the user who sees it; `newest`: number of newest likers of each item."""
+
+    items: Annotated[list[Annotated[str, Meta(min_length=1, max_length=512)]], Meta(max_length=FEED)]
+    viewer: Annotated[str, Meta(pattern=USER)] | None = None
+    newest: Annotated[int, Meta(ge=0, le=FEED_NEWEST)] = 3
+
+
+class FeedEntry(msgspec.Struct, frozen=True, gc=False):
+    """One item of a page. `likes`: whether the viewer likes it; null without a viewer."""
+
+    item: str
+    count: int
+    likes: bool | None
+    newest: list[str]
+
+
+class FeedPage(msgspec.Struct, frozen=True):
+    """The items in the order of the request."""
+
+    items: list[FeedEntry]
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The routes of likes over HTTP: like, unlike, query, batches, likers, a user's items, rankings.
+"""The routes of likes over HTTP: like, unlike, query, batches, feeds, likers, a user's items, rankings.
 
 The base owns keys, limits and problems (`systems/http/`); `client.py` has the requests to nodes.
 """
@@ -30,6 +30,9 @@ from muster_server.systems.likes.http.answers import (
     BatchEntry,
     Change,
     Failure,
+    FeedAsked,
+    FeedEntry,
+    FeedPage,
     Items,
     Liked,
     Placed,
@@ -145,7 +148,7 @@ class LikesFace:
         def likes_face(caller: NamedDependency[Caller]) -> LikesFace:  # sync, as for rooms
             return self
 
-        handlers = [like, unlike, liked, shown, likers, batch, both, items, top, top_of]
+        handlers = [like, unlike, liked, shown, likers, batch, feed, both, items, top, top_of]
         provided = {"likes_face": Provide(likes_face, sync_to_thread=False)}
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["likes"])]
 
@@ -243,6 +246,32 @@ async def batch(
     likes_face.count("done", len(entries) - failed)
     likes_face.count("failed", failed)
     return _json(Batch(len(entries) - failed, failed, entries))
+
+
+@post(
+    "/likes/feed",
+    status_code=200,
+    opt={"body": Body((FeedAsked,)), "reads": True},
+    responses=_responses(FeedPage, "The items, in the order of the request", 413),
+)
+async def feed(
+    request: AnyRequest, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+) -> Response[bytes]:
+    """A page of a feed: the count, the viewer's like and the newest likers of each of up to 1,000 items.
+
+    `{"items": ["share:1000", "share:1001"], "viewer": "2017", "newest": 3}`; without `viewer`, `likes` is null.
+    """
+    asked = decoded(await request.body(), FeedAsked)
+    for item in set(asked.items):
+        caller.need("likes", item)
+    viewer = None if asked.viewer is None else user_of(asked.viewer)
+    async with likes_face.node() as node:
+        page = await node.feed([item.encode() for item in asked.items], viewer, asked.newest)
+    entries = [
+        FeedEntry(item, entry.count, entry.likes, list(map(str, entry.newest)))
+        for item, entry in zip(asked.items, page, strict=True)
+    ]
+    return _json(FeedPage(entries))
 
 
 @get("/likes/both", responses=_responses(Users, "The users who like all of them"))

@@ -61,8 +61,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("EXISTS", -2, Kind::Question, 1, -1),
     command("TYPE", 2, Kind::Question, 1, 1),
     command("STRLEN", 2, Kind::Question, 1, 1),
+    command("SISMEMBER", 3, Kind::Question, 1, 1),
+    command("SMISMEMBER", -3, Kind::Question, 1, 1),
+    command("SCARD", 2, Kind::Question, 1, 1),
+    command("SSCAN", -3, Kind::Question, 1, 1),
     command("SCAN", -2, Kind::Question, 0, 0),
     command("DBSIZE", 1, Kind::Question, 0, 0),
+    command("LIKE.FEED", -4, Kind::Question, 3, -1),
     command("LIKE.FIELDS", -2, Kind::Change, 1, 1),
     command("LIKE.FIELDSOF", 2, Kind::Question, 1, 1),
     command("LIKE.NEWEST", -2, Kind::Question, 1, 1),
@@ -102,8 +107,12 @@ const INSTEAD: &[(&[&str], &str)] = &[
         "rankings are read by rank: ZREVRANGE, ZREVRANK, ZSCORE, ZCARD",
     ),
     (
-        &["SADD", "SREM", "SISMEMBER", "SMISMEMBER", "SCARD", "SMEMBERS", "SSCAN", "SINTER", "PFADD", "PFCOUNT"],
-        "an item's likers are a bitmap: SETBIT, GETBIT, BITCOUNT, LIKE.LIKERS, LIKE.BOTH",
+        &["SADD", "SREM", "SPOP", "SMOVE"],
+        "likes are set and taken back by SETBIT ITEM USER 1 and SETBIT ITEM USER 0",
+    ),
+    (
+        &["SMEMBERS", "SRANDMEMBER", "SINTER", "SINTERCARD", "SUNION", "SDIFF", "PFADD", "PFCOUNT"],
+        "an item's likers are read by SSCAN, SCARD, SMISMEMBER, LIKE.LIKERS, LIKE.BOTH",
     ),
     (
         &["GET", "SET", "MGET", "MSET", "INCR", "INCRBY", "DECR", "GETRANGE", "SETRANGE", "APPEND", "BITFIELD", "BITFIELD_RO", "GETDEL", "SETEX", "SETNX"],
@@ -128,6 +137,11 @@ impl Command {
         COMMANDS
             .iter()
             .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether its keys may have different slots, as long as this port serves all of them.
+    pub fn spans_slots(&self) -> bool {
+        self.name == "LIKE.FEED"
     }
 
     pub fn takes(&self, arguments: usize) -> bool {

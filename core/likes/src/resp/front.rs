@@ -120,6 +120,14 @@ struct Ids {
     next_segment: Option<u32>,
 }
 
+/// Counters of answered pages of feeds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Feeds {
+    pub pages: u64,
+    /// Items of all pages.
+    pub items: u64,
+}
+
 struct Suspension {
     text: String,
     changes_too: bool,
@@ -138,6 +146,7 @@ pub struct Front {
     free: Vec<u32>,
     sessions: u64,
     commands: u64,
+    feeds: Feeds,
     collecting: Batch,
     in_flight: Option<Batch>,
     ids: Ids,
@@ -163,6 +172,7 @@ impl Front {
             free: Vec::new(),
             sessions: 0,
             commands: 0,
+            feeds: Feeds::default(),
             collecting: Batch {
                 number: 1,
                 ..Batch::default()
@@ -206,6 +216,11 @@ impl Front {
     /// Clients that are connected, and commands since the start.
     pub fn traffic(&self) -> (usize, u64) {
         (self.connections.len() - self.free.len(), self.commands)
+    }
+
+    /// Pages of feeds that were answered since the start.
+    pub fn feeds(&self) -> Feeds {
+        self.feeds
     }
 
     /// Whether changes wait for a batch, or for their batch to be durable.
@@ -605,10 +620,17 @@ impl Front {
             );
         }
         let number = slot(first);
-        if others.iter().any(|key| slot(key) != number) {
+        let here = |number: u16| cluster.nodes[cluster.me].serves(number) && !cluster.door;
+        if command.spans_slots() {
+            if others.iter().any(|key| here(slot(key)) != here(number)) {
+                return Err(
+                    "CROSSSLOT Some items belong to another partition: ask each partition for its own items".into(),
+                );
+            }
+        } else if others.iter().any(|key| slot(key) != number) {
             return Err("CROSSSLOT Keys in request don't hash to the same slot".into());
         }
-        if cluster.nodes[cluster.me].serves(number) && !cluster.door {
+        if here(number) {
             return Ok(());
         }
         match cluster.owner(number).filter(|&owner| owner != cluster.me) {
@@ -773,6 +795,9 @@ impl Front {
                 resp3: session.resp3,
             }
             .error(&text);
+        } else if command.name == "LIKE.FEED" {
+            self.feeds.pages += 1;
+            self.feeds.items += command.keys(words).len() as u64;
         }
         connection.ends |= session.quits;
         self.mark_ready(place);

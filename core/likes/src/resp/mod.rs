@@ -11,10 +11,12 @@ mod glob;
 mod parser;
 mod questions;
 mod reply;
+mod scan;
 mod session;
+mod sets;
 mod settings;
 mod slots;
 
-pub use front::{ConnectionId, Front};
+pub use front::{ConnectionId, Feeds, Front};
 pub use settings::Settings;
 pub use slots::{slot, Cluster, Node, SLOTS};

@@ -3,16 +3,13 @@
 //! Owns Redis's rules for ranges and positions over an item's users. Changes nothing except the rankings' caches.
 
 use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE};
-use super::glob;
 use super::reply::Reply;
+use super::{scan, sets};
 use crate::engine::Engine;
-use crate::limits::{COMBINED_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
+use crate::limits::{COMBINED_MAX, FEED_ITEMS_MAX, FEED_NEWEST_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
 use crate::trend::WINDOWS;
 
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
-
-/// Maximum number of keys that one `SCAN` examines.
-const SCAN_MAX: u64 = 10_000;
 
 /// Writes the reply, or returns the error's text.
 pub(crate) fn answer(
@@ -67,6 +64,8 @@ pub(crate) fn answer(
             reply.integer(engine.string_bytes(key) as i64);
         }
         "SCAN" => scan(engine, arguments, reply)?,
+        "SISMEMBER" | "SMISMEMBER" | "SCARD" | "SSCAN" => sets::answer(engine, command, arguments, reply)?,
+        "LIKE.FEED" => feed(engine, arguments, reply)?,
         "DBSIZE" => reply.integer(engine.item_count() as i64),
         "LIKE.FIELDSOF" => {
             item(key)?;
@@ -126,7 +125,7 @@ pub(crate) fn answer(
     Ok(())
 }
 
-fn item(key: &[u8]) -> Result<(), &'static str> {
+pub(super) fn item(key: &[u8]) -> Result<(), &'static str> {
     if Engine::is_ranking(key) {
         return Err(WRONG_TYPE);
     }
@@ -373,27 +372,39 @@ fn range(
 }
 
 fn scan(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
-    let cursor = unsigned(arguments[1]).ok_or("ERR invalid cursor")?;
-    let (mut pattern, mut count, mut strings) = (None, 10, true);
-    for pair in arguments[2..].chunks(2) {
-        let &[word, value] = pair else { return Err(SYNTAX) };
-        if word.eq_ignore_ascii_case(b"MATCH") {
-            pattern = Some(value);
-        } else if word.eq_ignore_ascii_case(b"COUNT") {
-            count = signed(value).ok_or(NOT_AN_INTEGER)?;
-            if count < 1 {
-                return Err(SYNTAX);
-            }
-        } else if word.eq_ignore_ascii_case(b"TYPE") {
-            strings = value.eq_ignore_ascii_case(b"string");
-        } else {
-            return Err(SYNTAX);
-        }
+    let cursor = scan::cursor(arguments[1])?;
+    let options = scan::Options::parse(&arguments[2..], true)?;
+    let (next, mut keys) = engine.scan(cursor, options.count);
+    keys.retain(|_| options.strings);
+    scan::page(reply, next, &options.matching(keys));
+    Ok(())
+}
+
+/// `VIEWER NEWEST ITEM …`: count, whether the viewer likes it, and the newest likers of each item.
+fn feed(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let viewer = match arguments[1] {
+        b"-" => None,
+        viewer => Some(unsigned(viewer).ok_or("ERR viewer is not a user from 0 to 2^64-1; use - for no viewer")?),
+    };
+    let newest = unsigned(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+    if newest > FEED_NEWEST_MAX as u64 {
+        return Err("ERR LIKE.FEED gives at most 10 newest likers of each item: use LIKE.NEWEST for more");
     }
-    let (next, mut keys) = engine.scan(cursor, (count as u64).min(SCAN_MAX) as usize);
-    keys.retain(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
-    reply.array(2);
-    reply.bulk(next.to_string().as_bytes());
-    list(reply, &keys);
+    let items = &arguments[3..];
+    if items.len() > FEED_ITEMS_MAX {
+        return Err("ERR LIKE.FEED takes at most 1000 items: use another one for the others");
+    }
+    items.iter().try_for_each(|key| item(key))?;
+    let entries = engine.feed(items, viewer, newest as usize);
+    reply.array(entries.len());
+    for entry in entries {
+        reply.array(3);
+        reply.integer(entry.count as i64);
+        match entry.likes {
+            Some(likes) => reply.integer(i64::from(likes)),
+            None => reply.null(),
+        }
+        users(reply, &entry.newest);
+    }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Likes as plain lists, slow and obvious, and the comparison of every result.
 
-use muster_likes::{Answer, BitOp, Engine, Options, Record, NEWEST_MAX, WINDOWS};
+use muster_likes::{Answer, BitOp, Engine, FeedEntry, Options, Record, NEWEST_MAX, WINDOWS};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -486,6 +486,33 @@ impl Run {
                     "{name} of {key}: {found} for {wanted}"
                 );
             }
+        }
+        let keys: Vec<&[u8]> = KEYS.iter().chain(&["absent"]).map(|key| key.as_bytes()).collect();
+        for viewer in users.iter().map(|&user| Some(user)).chain([None]) {
+            let page: Vec<FeedEntry> = engine.feed(&keys, viewer, 3).collect();
+            let wanted = KEYS
+                .iter()
+                .chain(&["absent"])
+                .map(|key| model.items.get(*key).unwrap_or(&none));
+            let wanted = wanted.map(|item| FeedEntry {
+                count: item.likers.len() as u64,
+                likes: viewer.map(|viewer| item.likers.contains(&viewer)),
+                newest: item.newest.iter().rev().take(3).copied().collect(),
+            });
+            same!(page, wanted.collect::<Vec<_>>(), "page of a feed for {viewer:?}");
+        }
+        for key in KEYS {
+            let (mut cursor, mut found) = (0, Vec::new());
+            loop {
+                let (next, users) = engine.scan_likers(key.as_bytes(), cursor, 2);
+                found.extend(users);
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+            let wanted: Vec<u64> = engine.likers(key.as_bytes()).collect();
+            same!(found, wanted, "scan of the likers of {key}");
         }
         for &user in &users {
             let empty = Vec::new();

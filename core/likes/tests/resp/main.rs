@@ -3,10 +3,11 @@
 mod node;
 mod redis;
 
-use muster_likes::resp::{slot, Cluster, Node as ClusterNode, Settings};
-use muster_likes::{Engine, Record, WALK_MAX};
+use muster_likes::resp::{slot, Cluster, Feeds, Node as ClusterNode, Settings};
+use muster_likes::{Engine, Record, FEED_ITEMS_MAX, WALK_MAX};
 use node::{line, Node, NOW_MS};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 fn talk(settings: Settings, dialog: &[(&str, &str)]) {
     let mut node = Node::new(settings);
@@ -142,6 +143,120 @@ fn first_of_two() -> Settings {
         cluster,
         ..Settings::default()
     }
+}
+
+#[test]
+fn a_page_of_a_feed_is_one_reply() {
+    talk(
+        Settings::default(),
+        &[
+            ("SETBIT share:1 7 1", ":0\n"),
+            ("SETBIT share:1 18446744073709551615 1", ":0\n"),
+            ("SETBIT share:1 9 1", ":0\n"),
+            ("SETBIT share:2 8 1", ":0\n"),
+            (
+                "LIKE.FEED 7 2 share:1 share:2 share:3 share:1",
+                "*4\n*3\n:3\n:1\n*2\n$1\n9\n$20\n18446744073709551615\n*3\n:1\n:0\n*1\n$1\n8\n*3\n:0\n:0\n*0\n*3\n:3\n:1\n*2\n$1\n9\n$20\n18446744073709551615\n",
+            ),
+            ("like.feed - 0 share:2", "*1\n*3\n:1\n$-1\n*0\n"),
+            ("LIKE.FEED 1000 1 share:2", "*1\n*3\n:1\n:0\n*1\n$1\n8\n"),
+            (
+                "LIKE.FEED 7 1 share:1 rank:share",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value\n",
+            ),
+            (
+                "LIKE.FEED 007 1 share:1",
+                "-ERR viewer is not a user from 0 to 2^64-1; use - for no viewer\n",
+            ),
+            ("LIKE.FEED 7 x share:1", "-ERR value is not an integer or out of range\n"),
+            (
+                "LIKE.FEED 7 11 share:1",
+                "-ERR LIKE.FEED gives at most 10 newest likers of each item: use LIKE.NEWEST for more\n",
+            ),
+            ("LIKE.FEED 7 1", "-ERR wrong number of arguments for 'like.feed' command\n"),
+        ],
+    );
+}
+
+#[test]
+fn a_page_of_a_feed_has_a_limit_and_is_counted() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    let page = |items: usize| line(&format!("LIKE.FEED 7 10{}", " share:1".repeat(items)));
+    let reply = node.ask(client, &page(FEED_ITEMS_MAX));
+    assert!(reply.starts_with(b"*1000\r\n*3\r\n:0\r\n:0\r\n*0\r\n"));
+    let refused = node.ask(client, &page(FEED_ITEMS_MAX + 1));
+    assert_eq!(
+        String::from_utf8_lossy(&refused),
+        "-ERR LIKE.FEED takes at most 1000 items: use another one for the others\r\n"
+    );
+    node.ask(client, &page(2));
+    assert_eq!(node.front.feeds(), Feeds { pages: 2, items: 1_002 });
+}
+
+#[test]
+fn a_page_of_a_feed_sees_the_changes_of_its_connection() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    let both = [line("SETBIT share:1 7 1"), line("LIKE.FEED 7 1 share:1")].concat();
+    assert_eq!(
+        String::from_utf8_lossy(&node.ask(client, &both)),
+        ":0\r\n*1\r\n*3\r\n:1\r\n:1\r\n*1\r\n$1\r\n7\r\n"
+    );
+}
+
+#[test]
+fn a_page_of_a_feed_takes_items_of_all_slots_of_its_port() {
+    let mut node = Node::new(first_of_two());
+    let client = node.front.open();
+    let keys: Vec<String> = (0..40).map(|number| format!("share:{number}")).collect();
+    let (here, there): (Vec<&String>, Vec<&String>) = keys.iter().partition(|key| slot(key.as_bytes()) <= 8_191);
+    let there: Vec<_> = there.into_iter().filter(|key| slot(key.as_bytes()) <= 16_000).collect();
+    let mut ask = |keys: &[&String]| {
+        let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+        String::from_utf8(node.ask(client, &line(&format!("LIKE.FEED 7 0 {}", keys.join(" "))))).unwrap()
+    };
+    assert!(here.len() > 5 && ask(&here).starts_with(&format!("*{}\r\n", here.len())));
+    let moved = format!("-MOVED {} 127.0.0.1:7001\r\n", slot(there[0].as_bytes()));
+    assert_eq!(ask(&there), moved);
+    let crossed = "-CROSSSLOT Some items belong to another partition: ask each partition for its own items\r\n";
+    assert_eq!(ask(&[here[0], there[0]]), crossed);
+    assert_eq!(ask(&[there[0], here[0]]), crossed);
+    let mut settings = first_of_two();
+    settings.cluster.as_mut().unwrap().door = true;
+    let mut door = Node::new(settings);
+    let client = door.front.open();
+    let reply = door.ask(client, &line(&format!("LIKE.FEED 7 0 {}", here[0])));
+    assert!(
+        reply.starts_with(b"-CLUSTERDOWN"),
+        "{}",
+        String::from_utf8_lossy(&reply)
+    );
+}
+
+#[test]
+fn a_scan_of_likers_finds_those_who_stay_once() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    for user in 0..60 {
+        node.ask(client, &line(&format!("SETBIT share:1 {user} 1")));
+    }
+    let (mut cursor, mut found) = ("0".to_string(), Vec::new());
+    for turn in 0.. {
+        let reply = String::from_utf8(node.ask(client, &line(&format!("SSCAN share:1 {cursor} COUNT 7")))).unwrap();
+        let mut lines = reply.split("\r\n").skip(2);
+        cursor = lines.next().unwrap().into();
+        found.extend(lines.skip(2).step_by(2).filter_map(|text| text.parse::<u64>().ok()));
+        if cursor == "0" {
+            break;
+        }
+        for (user, bit) in [(turn, 0), (100 + turn, 1)] {
+            node.ask(client, &line(&format!("SETBIT share:1 {user} {bit}"))); // it was passed, and it comes last
+        }
+    }
+    let once: BTreeSet<u64> = found.iter().copied().collect();
+    assert_eq!(once.len(), found.len());
+    assert!((0..60).all(|user| once.contains(&user)), "{once:?}");
 }
 
 #[test]

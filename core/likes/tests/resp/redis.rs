@@ -3,6 +3,7 @@
 use crate::node::{line, Node};
 use muster_likes::resp::Settings;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -141,6 +142,115 @@ fn ranks() -> impl Strategy<Value = String> {
         Just("ZRANGE absent 0 -1".to_string()),
         Just("ZSCORE absent a".to_string()),
     ]
+}
+
+fn member() -> impl Strategy<Value = String> {
+    prop_oneof![
+        20 => (0..40_u64).prop_map(|user| user.to_string()),
+        4 => prop_oneof![Just(1 << 40), Just(1 << 63), Just(u64::MAX)].prop_map(|user: u64| user.to_string()),
+        2 => prop_oneof![Just("-1"), Just("x"), Just("007"), Just("18446744073709551616"), Just("+1")].prop_map(String::from),
+    ]
+}
+
+/// Commands on sets whose replies are the same byte for byte.
+fn sets() -> impl Strategy<Value = String> {
+    let set = || prop_oneof![8 => key(), 1 => Just("rank"), 1 => Just("absent")];
+    let members = proptest::collection::vec(member(), 1..6).prop_map(|members| members.join(" "));
+    let cursor = || {
+        prop_oneof![
+            Just("x"),
+            Just("1x"),
+            Just("-"),
+            Just("18446744073709551616"),
+            Just("0x1")
+        ]
+    };
+    let options = prop_oneof![
+        Just("COUNT"),
+        Just("COUNT 0"),
+        Just("COUNT -1"),
+        Just("COUNT x"),
+        Just("MATCH"),
+        Just("TYPE string"),
+        Just("MATCH * COUNT x"),
+        Just("COUNT 0 nonsense x")
+    ];
+    prop_oneof![
+        6 => (set(), member()).prop_map(|(key, member)| format!("SISMEMBER {key} {member}")),
+        6 => (set(), members).prop_map(|(key, members)| format!("SMISMEMBER {key} {members}")),
+        3 => set().prop_map(|key| format!("SCARD {key}")),
+        2 => (set(), cursor()).prop_map(|(key, cursor)| format!("SSCAN {key} {cursor}")),
+        3 => (set(), options).prop_map(|(key, options)| format!("SSCAN {key} 0 {options}")),
+        1 => prop_oneof![Just("SSCAN rank 0"), Just("SSCAN absent 0"), Just("SSCAN absent -1"), Just("SSCAN absent +007"), Just("SSCAN a"), Just("SCARD"), Just("SCARD a b"), Just("SISMEMBER a"), Just("SISMEMBER a 1 2"), Just("SMISMEMBER a"), Just("SCAN +x"), Just("SCAN -")].prop_map(String::from),
+    ]
+}
+
+/// All members that a whole scan finds, each as often as it is found.
+fn scanned(mut ask: impl FnMut(&str) -> Vec<u8>, key: &str, options: &str) -> Vec<String> {
+    let (mut cursor, mut members) = ("0".to_string(), Vec::new());
+    loop {
+        let reply = String::from_utf8(ask(&format!("SSCAN {key} {cursor}{options}"))).unwrap();
+        // *2, the length of the cursor, the cursor, the number of members, then a length and a text for each
+        let mut lines = reply.split("\r\n").skip(2);
+        cursor = lines.next().unwrap().into();
+        members.extend(
+            lines
+                .skip(1)
+                .skip(1)
+                .step_by(2)
+                .filter(|text| !text.is_empty())
+                .map(String::from),
+        );
+        if cursor == "0" {
+            return members;
+        }
+    }
+}
+
+#[test]
+fn sets_agree_with_redis() {
+    let redis = std::cell::RefCell::new(Redis::start());
+    let likes = proptest::collection::vec((key(), member(), 0..4_u8), 0..60);
+    let scans = (
+        key(),
+        prop_oneof![
+            Just(""),
+            Just(" COUNT 1"),
+            Just(" count 7"),
+            Just(" MATCH 1*"),
+            Just(" MATCH *[02] COUNT 2")
+        ],
+    );
+    let programs = (
+        likes,
+        proptest::collection::vec(sets(), 1..30),
+        proptest::collection::vec(scans, 1..4),
+    );
+    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) }, |((likes, program, scans) in programs)| {
+        let mut redis = redis.borrow_mut();
+        redis.ask(&line("FLUSHALL"));
+        redis.ask(&line("ZADD rank 1 share:1"));
+        let mut node = Node::new(Settings::default());
+        let client = node.front.open();
+        for (key, user, take_back) in likes {
+            let bit = u8::from(take_back > 0);
+            let reply = node.ask(client, &line(&format!("SETBIT {key} {user} {bit}")));
+            if !reply.starts_with(b"-") {
+                redis.ask(&line(&format!("{} {key} {user}", if bit == 1 { "SADD" } else { "SREM" })));
+            }
+        }
+        for words in &program {
+            let (found, wanted) = (node.ask(client, &line(words)), redis.ask(&line(words)));
+            prop_assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&wanted), "{}", words);
+        }
+        for (key, options) in scans {
+            let found = scanned(|words| node.ask(client, &line(words)), key, options);
+            let wanted = scanned(|words| redis.ask(&line(words)), key, options);
+            let once: BTreeSet<&String> = found.iter().collect();
+            prop_assert_eq!(once.len(), found.len(), "{} is found twice", key);
+            prop_assert_eq!(once, wanted.iter().collect(), "SSCAN {}{}", key, options);
+        }
+    });
 }
 
 #[test]

@@ -291,6 +291,14 @@ impl LikesEngine {
         self.front.engine().likes(key, user)
     }
 
+    /// Count, whether the viewer likes it, `None` without a viewer, and the newest likers of each item, at most ten.
+    #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
+    fn feed_page(&self, keys: Vec<Vec<u8>>, viewer: Option<u64>, newest: usize) -> Vec<(u64, Option<bool>, Vec<u64>)> {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let entries = self.front.engine().feed(&keys, viewer, newest);
+        entries.map(|entry| (entry.count, entry.likes, entry.newest)).collect()
+    }
+
     fn modification(&self, key: &[u8]) -> u64 {
         self.front.engine().modification(key)
     }
@@ -497,6 +505,8 @@ impl LikesEngine {
         figures.set_item("likes", engine.like_count())?;
         figures.set_item("not_written_behind", engine.dirty_len())?;
         figures.set_item("commands", self.front.traffic().1)?;
+        figures.set_item("feeds", self.front.feeds().pages)?;
+        figures.set_item("feed_items", self.front.feeds().items)?;
         figures.set_item("refusal", self.front.refusal())?;
         figures.set_item("trouble", self.front.trouble())?;
         figures.set_item("not_taken", self.front.not_taken())?;
