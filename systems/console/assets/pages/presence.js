@@ -1,7 +1,9 @@
 // Who is online where, sites and shards, and a message to a user.
 import { html, useEffect, useState } from "../dom.js";
+import { Curve } from "../curve.js";
 import { EndSessions, outcomes } from "../devices.js";
 import { count, plain, time } from "../figures.js";
+import { usePast } from "../live.js";
 import { Action, Ask, Badge, Command, Failed, Own, useAsked } from "../parts.js";
 import { ask, query } from "../server.js";
 import { t } from "../texts.js";
@@ -11,7 +13,12 @@ export function Presence({ rest }) {
   return html`<h1>${t("Presence")}</h1>
     <section><h2>${t("A user")}</h2><${Ask} label=${t("Look up")} fields=${[{ name: "user", label: t("Number or name of a user"), value: user, required: true }]} submit=${(asked) => { set(asked.user); }} />
       ${user ? html`<${User} key=${user} user=${user} />` : html`<p class="empty">${t("Enter a user to see its devices as they come and go.")}</p>`}</section>
-    <${Shards} />`;
+    <${Online} /><${Shards} />`;
+}
+
+function Online() {
+  const past = usePast();
+  return past ? html`<${Curve} title=${t("Devices online")} times=${past.at} series=${[{ label: t("devices"), values: past.online }]} show=${count} />` : html`<p class="empty">${t("Curves begin with the second reading.")}</p>`;
 }
 
 function User({ user }) {
