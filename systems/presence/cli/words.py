@@ -113,7 +113,8 @@ def stats(
 ) -> int:
     """Show each site and shard: devices, gateways with versions and lag, open requests, state.
 
-    Exit code 1 if a shard is refused.
+    With --watch, a terminal also shows the devices of the last half minute as a line of blocks. Exit code 1 if a shard is
+    refused.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
