@@ -28,12 +28,13 @@ from muster_server.plane.kinds import kinds, system_of
 
 HISTORY_S: Final = 3_600
 POINTS_MAX: Final = 1_440
-"""Limit of stored points, about 90 bytes each in an answer: one in 2.5 s."""
+"""Limit of stored points, about 100 bytes each in an answer: one in 2.5 s."""
 SHARE: Final = 10
 """Readings take at most one tenth of the time: a large cluster is read more rarely."""
 ALARMS_MAX: Final = 100
 LINKS_MAX: Final = 300
 """The worst links that a page gets, of all."""
+ONLINE: Final = "muster_presence_online"
 NAMED_MAX: Final = 3
 
 
@@ -45,6 +46,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     delivered: float
     dropped: float
     members: int
+    online: int
+    """Devices of users that are online, over all gateways and edges."""
     cpu: float
     rss_bytes: int
     lag_ms: float
@@ -163,6 +166,7 @@ class Sampler:
             delivered=total.delivered_per_s,
             dropped=total.dropped_per_s,
             members=total.members,
+            online=online(record.processes, now),
             cpu=total.cpu,
             rss_bytes=total.rss_bytes,
             lag_ms=round(1_000 * total.lag_s, 1),
@@ -200,6 +204,12 @@ def probed(now: Readings) -> tuple[float | None, float | None]:
     middle = [path["p50_ms"] for path in paths if path.get("p50_ms") is not None]
     worst = [path["p99_ms"] for path in paths if path.get("p99_ms") is not None]
     return (round(median(middle), 3) if middle else None), (max(worst) if worst else None)
+
+
+def online(processes: Sequence[Process], now: Readings) -> int:
+    """The devices that are online at all doors. Shards of presence have the same figure, of the same devices."""
+    doors = (each.node for each in processes if each.role in kinds() and system_of(each.role) != "presence")
+    return int(sum(now[node].values.get(ONLINE, 0.0) for node in doors))
 
 
 def health(processes: Sequence[Process], now: Readings) -> list[Health]:

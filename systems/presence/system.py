@@ -38,6 +38,7 @@ SYSTEM: Final = System(
     actions=(
         Action("presence", "see where these users are online"),
         Action("unicast", "send messages to these users"),
+        Action("end", "end the sessions of these users"),
     ),
     http="muster_server.systems.presence.http.routes",
     http_settings="muster_server.systems.presence.system:told",

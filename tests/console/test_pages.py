@@ -383,6 +383,7 @@ def test_presence(site: Site, enter: Callable[..., Visitor]) -> None:
     with background(site, "sub", "lobby", "--token", token):
         expect(page.get_by_text("phone", exact=True)).to_be_visible()
         assert "phone: " in visitor.act("Send to 7", data="hello")
+        expect(page.get_by_role("img", name=re.compile("^Devices online: devices 1$"))).to_be_visible()
         assert site.api("POST", "presence", json={"users": ["7"]})["users"][0]["online"]
     expect(page.get_by_text("offline")).to_be_visible()
     expect(page.get_by_role("region", name="Sites and shards")).to_contain_text("serves")

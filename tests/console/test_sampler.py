@@ -5,13 +5,14 @@ import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from muster_server.control.cluster.instance import Process, Record
 from muster_server.control.config.options import Links
 from muster_server.control.errors import NotRunning, UserError
 from muster_server.control.terminal.readings import BEGAN, CPU, Reading, figures
 from muster_server.systems.console import sampler
-from muster_server.systems.console.sampler import POINTS_MAX, Sampler
+from muster_server.systems.console.sampler import ONLINE, POINTS_MAX, Sampler
 from tests.console.served import Served
 
 NODES = 2_000
@@ -50,7 +51,12 @@ class Cluster:
         link |= {"lasts_s": 5.0, "observed_s": 5.0, "ejected": None}
         links = [{"node": other, **link} for other in (1, 2, 3)]
         status = {"state": "ready", "version": "0.2.0", "links": links, "links_lost": []}
-        values = {CPU: float(self.turn), BEGAN: 1.0, **{f"muster_figure_{number}": 1.0 for number in range(300)}}
+        values = {
+            CPU: float(self.turn),
+            BEGAN: 1.0,
+            ONLINE: 3.0,
+            **{f"muster_figure_{number}": 1.0 for number in range(300)},
+        }
         return {each.node: Reading(float(self.turn), "ready", values, status=status) for each in processes}
 
     async def look(self) -> Record:
@@ -58,6 +64,12 @@ class Cluster:
         return Record(
             name="large", version="0", pid=0, started=0, token_file="", processes=self.processes, faults=False
         )
+
+
+def still(served: Served, cluster: Cluster) -> Sampler:
+    """A sampler in the place of the console's, which goes on in a thread: this one reads only when the test says so."""
+    served.entry.sampler = Sampler(cluster.look, 5, Links(), served.entry.base.log)
+    return served.entry.sampler
 
 
 async def read(of: Sampler, cluster: Cluster, times: int = 2) -> None:
@@ -70,16 +82,9 @@ async def read(of: Sampler, cluster: Cluster, times: int = 2) -> None:
         before = now
 
 
-async def still(served: Served, cluster: Cluster) -> Sampler:
-    """A sampler that has read a cluster, and reads nothing more: that of the console goes on beside a test."""
-    made = Sampler(cluster.look, 5, Links(), served.entry.base.log)
-    await read(made, cluster)
-    return made
-
-
 async def test_no_answer_about_a_large_cluster_is_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, NODES)
-    served.entry.sampler = await still(served, cluster)
+    await read(still(served, cluster), cluster)
     mine = await served.logged_in()
     name = cluster.processes[7].name
     for path in ("overview", "history", "nodes?limit=200", "topology", f"nodes/{name}"):
@@ -96,7 +101,8 @@ async def test_no_answer_about_a_large_cluster_is_large(served: Served, monkeypa
 
 async def test_a_registry_that_is_away_leaves_what_was_known(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, 3)
-    of = await still(served, cluster)
+    of = still(served, cluster)
+    await read(of, cluster)
     of._failed("the registry does not answer")
     overview = of.overview()
     assert overview is not None
@@ -111,6 +117,19 @@ async def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch, served: S
     await read(of, cluster, POINTS_MAX + 10)
     assert len(of.history) == POINTS_MAX
     assert len(json.dumps([point.at for point in of.history])) < ANSWER_MAX
+
+
+async def test_devices_online_are_kept_for_an_hour_and_shards_do_not_count_twice(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
+    cluster = Cluster(monkeypatch, 4)
+    cluster.processes[3] = replace(cluster.processes[3], role="online-writer", name="online-writer")
+    of = still(served, cluster)
+    await read(of, cluster, 3)
+    mine = await served.logged_in()
+    past = (await mine.ask("GET", "/api/v1/console/history")).json()
+    assert set(past["online"]) == {9}
+    assert (of.history.maxlen or 0) * max(of._every_s, sampler.HISTORY_S / sampler.POINTS_MAX) >= sampler.HISTORY_S
 
 
 async def test_no_nodes_are_an_error_that_says_what_to_do(served: Served) -> None:

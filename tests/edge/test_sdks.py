@@ -6,10 +6,13 @@ from typing import Final
 
 import pytest
 
+import muster
 from tests.edge import sdks
 from tests.edge.hub import hub
-from tests.edge.role import role
+from tests.edge.python_watcher import watching
+from tests.edge.role import Role, role
 from tests.edge.sdks import Given
+from tests.waiting import PATIENT_S, until_asked
 
 EVERY: Final = (
     "connects",
@@ -71,9 +74,14 @@ def hub_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Given]]:
-    with role(tmp_path_factory.mktemp("edge")) as serving:
-        yield serving.url, serving.given
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Role]:
+    with role(tmp_path_factory.mktemp("edge")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def edge(serving: Role) -> tuple[str, Given]:
+    return serving.url, serving.given
 
 
 @cache
@@ -100,3 +108,19 @@ def test_an_unchanged_sdk_works_with_a_real_edge(sdk: str, encoding: str, case: 
 def test_every_case_of_a_program_is_listed(sdk: str) -> None:
     sdks.need(sdk)
     assert sdks.names(sdk) == {*EVERY, *MORE[sdk], *OF_ROLE[sdk]}
+
+
+async def test_a_client_whose_session_an_operator_ends_stays_away_and_another_device_stays(serving: Role) -> None:
+    phone, laptop = (serving.token(31, device=name) for name in ("phone", "laptop"))
+    async with (
+        watching(serving.url, phone, "small:hall") as ended,
+        watching(serving.url, laptop, "small:hall") as other,
+    ):
+        words = ("presence", "end", "31", "--device", "phone")
+        await until_asked(lambda: serving.instance.ran(*words).stdout == b"ended: phone\n", PATIENT_S)
+        await ended.until(lambda: ended.all("disconnected"))
+        assert ended.all("disconnected") == [{"event": "disconnected", "code": 3503, "reason": "force disconnect"}]
+        async with muster.connect(serving.instance.folder.path, gateways=[]) as client:
+            await client.publish("small:hall", b"still here")
+        await other.until(lambda: other.all("publication"))
+        assert not other.all("disconnected")

@@ -166,6 +166,52 @@ async def test_a_newer_session_ends_older_ones_by_the_policy_of_its_users(shared
                 assert told.value.code == "replaced", "neither another token nor another server brings it back"
 
 
+async def end(instance: Instance, user: int, *words: str) -> tuple[int, str]:
+    """The output of `muster presence end`, and its exit code."""
+    done = await asyncio.to_thread(instance.ran, "presence", "end", str(user), *words)
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout.decode().strip()
+
+
+async def test_an_operator_ends_one_device_of_a_user_or_all_and_their_clients_stay_away(shared: Instance) -> None:
+    assert await end(shared, 40) == (1, "not online")
+    async with device(shared, 40, "phone", at=0) as phone, device(shared, 40, "laptop", at=1) as laptop:
+        async with device(shared, 41, "phone", at=0) as stranger:
+            await seen(shared, 40, "phone", "laptop")
+            await seen(shared, 41, "phone")
+            assert await end(shared, 40, "--device", "phone") == (0, "ended: phone")
+            with pytest.raises(muster.Refused) as told:
+                await got(phone, 1)
+            assert told.value.code == "ended"
+            await seen(shared, 40, "laptop")
+            assert await send(shared, 40, "hello") == (0, "delivered: laptop")
+            assert await got(laptop, 1) == [b"hello"]
+            ends = [(each.host, each.port, each.public_key) for each in shared.record().gateways]
+            phone.redirect(muster.Address(tuple(ends), (), (await token(shared, 40, "phone")).encode()))
+            with pytest.raises(muster.Refused) as told:
+                await got(phone, 1)
+            assert told.value.code == "ended", "neither another token nor another server brings it back"
+            async with device(shared, 40, "phone", at=1):
+                await seen(shared, 40, "phone", "laptop")  # a new client may come at once
+                assert await end(shared, 40) == (0, "ended: laptop, phone")
+            await seen(shared, 40)
+            assert await send(shared, 41, "you stay") == (0, "delivered: phone")
+            assert await got(stranger, 1) == [b"you stay"]
+
+
+async def test_only_the_shared_token_ends_sessions(shared: Instance) -> None:
+    async with device(shared, 42, "phone"):
+        await seen(shared, 42, "phone")
+        credential = await token(shared, 43, None, "publish", "--send", "*")
+        async with muster.connect(shared.folder.path, gateways=[], token=credential) as client:
+            with pytest.raises(muster.Refused) as told:
+                await client.end_sessions(42)
+            assert told.value.code == "not_allowed"
+            assert await client.send(42, b"hello") == [muster.DeviceResult("phone", "delivered")]
+        with muster.sync.connect(shared.folder.path, gateways=[]) as backend:
+            assert backend.end_sessions(42) == [muster.DeviceResult("phone", "ended")]
+
+
 async def test_one_device_has_one_session_wherever_it_comes_from(shared: Instance) -> None:
     async with device(shared, 10, "phone", at=0) as older, device(shared, 10, "phone", at=0) as newer:
         with pytest.raises(muster.Refused) as told:

@@ -161,6 +161,8 @@ async def test_first_digits_match_no_number_that_may_be_the_hash_of_a_text(besid
         assert (await client.post("/api/v1/presence", json={"users": [hashed]})).status_code == status
         sent = await client.post("/api/v1/send", json={"users": [hashed], "data": "x", "expires": 0.1})
         assert sent.status_code == status or (status, sent.json().get("code")) == (200, "unavailable"), sent.text
+        ended = await client.post("/api/v1/presence/end", json={"users": [hashed], "expires": 0.1})
+        assert ended.status_code == 403, "this needs a scope of its own"
     assert (await client.post("/api/v1/presence", json={"users": ["97"]})).status_code == 200
     for path in ("/api/v1/presence/changes?users=" + other,):
         answer = await beside.client("presence:9*").get(path)

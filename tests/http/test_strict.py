@@ -25,6 +25,7 @@ BODIES = {
     "likes": ("POST", "/api/v1/likes/batch"),
     "presence": ("POST", "/api/v1/presence"),
     "send": ("POST", "/api/v1/send"),
+    "ends": ("POST", "/api/v1/presence/end"),
     "messages": ("POST", "/api/v1/topics/orders/messages"),
 }
 NO_JSON = {
@@ -216,6 +217,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/broadcasts",
         "/api/v1/likes/batch",
         "/api/v1/presence",
+        "/api/v1/presence/end",
         "/api/v1/send",
         "/api/v1/topics/{topic}/lease",
         "/api/v1/topics/{topic}/leases",

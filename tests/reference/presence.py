@@ -181,6 +181,19 @@ HEADS: Final[dict[int, tuple[str, tuple[tuple[str, int], ...], str | None]]] = {
     ),
     35: ("unicast_answer", (("server", 4), ("epoch", 4), ("sequence", 8), ("ap", 4)), "outcomes"),
     36: ("here", (("site", 2), ("of", 2), ("shard", 2)), None),
+    37: (
+        "end",
+        (
+            ("server", 4),
+            ("epoch", 4),
+            ("sequence", 8),
+            ("after", 8),
+            ("user", 8),
+            ("device", 0),
+            ("expires_ms", 4),
+        ),
+        "body",
+    ),
 }
 """By kind: name, fields with their bytes (0: one byte of length and a name), and the list that fills the rest."""
 

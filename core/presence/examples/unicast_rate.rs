@@ -105,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         nobody: 1,
         unnamed: Unnamed::One(phone),
     };
-    let mut proxy = Sending::new(PROXY);
+    let mut proxy = Sending::new(PROXY, 1);
     let mut service = Courier::new(1);
     let mut gateway = Station::new(GATEWAY, settings, 0, Box::new(Still));
     let (mut at_proxy, mut at_gateway, mut mail) = (Collected::default(), Collected::default(), Mail::default());

@@ -86,6 +86,8 @@ struct Order {
     after: u64,
     user: u64,
     device: Option<Device>,
+    /// It ends the devices' sessions.
+    ends: bool,
     body: Vec<u8>,
     until: Micros,
     ways: Few<Way>,
@@ -173,16 +175,20 @@ impl Order {
     /// Sends the message to the gateways that are due. Returns their number, and when the next is due.
     fn push(&mut self, now: Micros, id: MessageId, mail: &mut Mail) -> (u64, Micros) {
         let left_ms = self.until.saturating_sub(now) / 1_000;
-        let unicast = Message::Unicast(Unicast {
+        let unicast = Unicast {
             id,
             after: self.after,
             user: self.user,
             device: self.device,
             expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
             body: &self.body,
-        });
+        };
+        let message = match self.ends {
+            true => Message::End(unicast),
+            false => Message::Unicast(unicast),
+        };
         let (ways, mut next, mut pushed) = (&mut self.ways, self.until + GRACE, 0);
-        unicast.encode(|frame| {
+        message.encode(|frame| {
             for way in ways.iter_mut().filter(|way| way.outcomes.is_none()) {
                 if way.at <= now {
                     mail.send(way.gateway, frame);
@@ -315,7 +321,7 @@ impl Courier {
         }
     }
 
-    fn take(&mut self, now: Micros, proxy: u32, unicast: &Unicast<'_>, mail: &mut Mail) {
+    fn take(&mut self, now: Micros, proxy: u32, unicast: &Unicast<'_>, ends: bool, mail: &mut Mail) {
         let id = unicast.id;
         if let Some(answer) = self.answers.get(&id) {
             self.counters.unicast_messages_again += 1;
@@ -339,6 +345,7 @@ impl Courier {
             after: unicast.after,
             user: unicast.user,
             device: unicast.device,
+            ends,
             body: unicast.body.to_vec(),
             until: now + Micros::from(unicast.expires_ms.min(EXPIRES_MS_MAX)) * 1_000,
             ways: Few::default(),
@@ -469,13 +476,14 @@ impl Task for Courier {
     }
 
     fn message(&mut self, now: Micros, peer: Identity, message: Message<'_>, mail: &mut Mail) -> bool {
+        let ends = matches!(message, Message::End(_));
         match message {
             Message::Here(_) => true,
             // A proxy numbers its own messages alone.
-            Message::Unicast(unicast) => {
+            Message::Unicast(unicast) | Message::End(unicast) => {
                 let own = (unicast.id.server, unicast.id.epoch) == (peer.node, peer.epoch);
                 if own {
-                    self.take(now, peer.node, &unicast, mail);
+                    self.take(now, peer.node, &unicast, ends, mail);
                 }
                 own && peer.role != role::UNICAST
             }

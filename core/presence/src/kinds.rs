@@ -1,6 +1,6 @@
 //! The kinds of frames that presence and unicast have.
 //!
-//! Owns the codes 24 to 36. Knows no layout.
+//! Owns the codes 24 to 37. Knows no layout.
 
 use muster_transport::{FrameKind, FrameKinds};
 
@@ -30,11 +30,13 @@ pub const UNICAST: FrameKind = FrameKind::new(34);
 pub const UNICAST_ANSWER: FrameKind = FrameKind::new(35);
 /// A node's site and shard, between any two nodes of presence.
 pub const HERE: FrameKind = FrameKind::new(36);
+/// Request to end a user's sessions, proxy to unicast service to gateway; the answer is that of a message.
+pub const END: FrameKind = FrameKind::new(37);
 
 /// Frames that fill paths: a status must cover them, so that their sender sees loss.
 pub const ELICITING: [FrameKind; 4] = [REPORT, SHARE, CHUNK, UNICAST];
 /// Frames that timers of presence request or repeat.
-pub const SILENT: [FrameKind; 9] = [
+pub const SILENT: [FrameKind; 10] = [
     EMPTY,
     BEAT,
     ASK,
@@ -44,6 +46,7 @@ pub const SILENT: [FrameKind; 9] = [
     SUPERSEDE,
     UNICAST_ANSWER,
     HERE,
+    END,
 ];
 
 /// The frames that machines of presence understand.

@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 struct Sent {
     user: u64,
     device: Option<Device>,
-    data: Vec<u8>,
+    /// `None`: it ends the devices' sessions.
+    data: Option<Vec<u8>>,
     until: Micros,
     /// Devices whose gateway was lost before it answered.
     lost: Vec<Option<Device>>,
@@ -106,10 +107,26 @@ impl Letters {
         until: Micros,
         data: &[u8],
     ) -> Result<(), SendError> {
+        self.open(number, user, device, until, Some(data.to_vec()))
+    }
+
+    /// Asks under a random number that a user's sessions end, as [`Letters::send`] sends a message. Only a client with
+    /// the shared token may.
+    pub fn end(&mut self, number: u64, user: u64, device: Option<Device>, until: Micros) -> Result<(), SendError> {
+        self.open(number, user, device, until, None)
+    }
+
+    fn open(
+        &mut self,
+        number: u64,
+        user: u64,
+        device: Option<Device>,
+        until: Micros,
+        data: Option<Vec<u8>>,
+    ) -> Result<(), SendError> {
         if self.sent.len() >= SESSION_SENDS_MAX {
             return Err(SendError::WouldBlock);
         }
-        let data = data.to_vec();
         let sent = Sent {
             user,
             device,
@@ -184,12 +201,21 @@ impl Letters {
         while let Some(number) = self.untold.front().copied() {
             if let Some(sent) = self.sent.get(&number).filter(|sent| now < sent.until) {
                 let left_ms = u32::try_from((sent.until - now) / 1_000).unwrap_or(u32::MAX);
-                let record = Record::Send {
-                    number,
-                    user: sent.user,
-                    device: sent.device,
-                    left_ms: left_ms.max(1),
-                    data: &sent.data,
+                let (user, device, left_ms) = (sent.user, sent.device, left_ms.max(1));
+                let record = match &sent.data {
+                    Some(data) => Record::Send {
+                        number,
+                        user,
+                        device,
+                        left_ms,
+                        data,
+                    },
+                    None => Record::End {
+                        number,
+                        user,
+                        device,
+                        left_ms,
+                    },
                 };
                 if !tell(&record.to_bytes()) {
                     return;

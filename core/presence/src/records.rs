@@ -16,6 +16,7 @@ const SENT: u8 = GUEST_KINDS + 1;
 const PUSH: u8 = GUEST_KINDS + 2;
 const TAKEN: u8 = GUEST_KINDS + 3;
 const LOST: u8 = GUEST_KINDS + 4;
+const END: u8 = GUEST_KINDS + 5;
 
 /// Bytes before the data in a message's body.
 pub const ENVELOPE: usize = 16;
@@ -60,6 +61,14 @@ pub enum Record<'a> {
         device: Option<Device>,
         left_ms: u32,
         data: &'a [u8],
+    },
+    /// Client to proxy: end a user's sessions. `Sent` is the answer; devices whose session was ended count as `Delivered`.
+    End {
+        number: u64,
+        user: u64,
+        /// `None`: all devices.
+        device: Option<Device>,
+        left_ms: u32,
     },
     /// Proxy to client: the outcome, or why it was not tried.
     Sent {
@@ -113,6 +122,12 @@ impl<'a> Record<'a> {
                     data,
                 }
             }
+            END => Record::End {
+                number: r.u64()?,
+                user: r.u64()?,
+                device: Device::read_any(r)?,
+                left_ms: r.u32()?,
+            },
             SENT => {
                 let (number, code) = (r.u64()?, Code::from_u8(r.u8()?));
                 let outcomes = read_outcomes(r)?;
@@ -159,6 +174,16 @@ impl Encode for Record<'_> {
                 w.u8(SEND).u64(*number).u64(*user);
                 write_device(device, w);
                 w.u32(*left_ms).put(data);
+            }
+            Record::End {
+                number,
+                user,
+                device,
+                left_ms,
+            } => {
+                w.u8(END).u64(*number).u64(*user);
+                write_device(device, w);
+                w.u32(*left_ms);
             }
             Record::Sent {
                 number,
@@ -328,6 +353,12 @@ mod tests {
                 device: None,
                 left_ms: 3,
                 data: b"",
+            },
+            Record::End {
+                number: 1,
+                user: 2,
+                device: device(&longest),
+                left_ms: 3,
             },
             Record::Sent {
                 number: 1,

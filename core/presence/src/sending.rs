@@ -66,6 +66,8 @@ struct Pending {
     after: u64,
     user: u64,
     device: Option<Device>,
+    /// It ends the devices' sessions.
+    ends: bool,
     body: Vec<u8>,
     until: Micros,
     asked: Few<ServiceRequest>,
@@ -130,6 +132,7 @@ impl Pace {
 /// The guest of a proxy.
 pub struct Sending {
     me: Identity,
+    nobody: u64,
     clients: QuickMap<u64, Client>,
     services: Peers,
     pending: QuickMap<u64, Pending>,
@@ -147,9 +150,11 @@ pub struct Sending {
 }
 
 impl Sending {
-    pub fn new(me: Identity) -> Self {
+    /// `nobody`: the user of the shared token, which alone may end sessions.
+    pub fn new(me: Identity, nobody: u64) -> Self {
         Sending {
             me,
+            nobody,
             clients: QuickMap::default(),
             services: Peers::new(role::UNICAST, me.node),
             pending: QuickMap::default(),
@@ -165,16 +170,22 @@ impl Sending {
         }
     }
 
-    fn take(&mut self, now: Micros, session: u64, send: Record<'_>) {
-        let Record::Send {
-            number,
-            user,
-            device,
-            left_ms,
-            data,
-        } = send
-        else {
-            return;
+    fn take(&mut self, now: Micros, session: u64, asked: Record<'_>) {
+        let (number, user, device, left_ms, data, ends) = match asked {
+            Record::Send {
+                number,
+                user,
+                device,
+                left_ms,
+                data,
+            } => (number, user, device, left_ms, data, false),
+            Record::End {
+                number,
+                user,
+                device,
+                left_ms,
+            } => (number, user, device, left_ms, &[][..], true),
+            _ => return,
         };
         let Some(client) = self.clients.get_mut(&session) else {
             return;
@@ -187,7 +198,8 @@ impl Sending {
             }
             return;
         }
-        if !client.recipients.has(user) {
+        let may = client.recipients.has(user) && (!ends || sender == self.nobody);
+        if !may {
             self.counters.unicast_sends_forbidden += 1;
             return self.tell(session, number, Some(Code::NotAllowed), Outcomes::new());
         }
@@ -200,7 +212,7 @@ impl Sending {
         self.newest += 1;
         let sequence = self.newest;
         let full = self.orders.len() >= ORDERS_MAX && !self.orders.contains_key(&(session, user));
-        let after = match full {
+        let after = match full || ends {
             true => 0,
             false => self.orders.insert((session, user), sequence).unwrap_or(0),
         };
@@ -212,6 +224,7 @@ impl Sending {
             after,
             user,
             device,
+            ends,
             body: letter.to_body(),
             until: now + Micros::from(left_ms.min(EXPIRES_MS_MAX)) * 1_000,
             asked: Few::default(),
@@ -257,7 +270,7 @@ impl Sending {
         };
         let hedged = pending.asked.len() == 1;
         let left_ms = pending.until.saturating_sub(now) / 1_000;
-        let unicast = Message::Unicast(Unicast {
+        let unicast = Unicast {
             id: MessageId {
                 server: self.me.node,
                 epoch: self.me.epoch,
@@ -268,9 +281,13 @@ impl Sending {
             device: pending.device,
             expires_ms: u32::try_from(left_ms).unwrap_or(u32::MAX).max(1),
             body: &pending.body,
-        });
+        };
+        let message = match pending.ends {
+            true => Message::End(unicast),
+            false => Message::Unicast(unicast),
+        };
         let (asked, counters, mut wait) = (&mut pending.asked, &mut self.counters, UNLINKED);
-        unicast.encode(|frame| {
+        message.encode(|frame| {
             for service in services.into_iter().flatten() {
                 if !host.frame(service, frame) {
                     continue;
@@ -439,8 +456,8 @@ impl Guest for Sending {
 
     fn record(&mut self, now: Micros, session: u64, record: &[u8]) -> bool {
         match Record::read(record) {
-            Some(send @ Record::Send { .. }) => {
-                self.take(now, session, send);
+            Some(asked @ (Record::Send { .. } | Record::End { .. })) => {
+                self.take(now, session, asked);
                 true
             }
             _ => false,

@@ -84,6 +84,8 @@ muster_transport::counters! {
         presence_sessions,
         /// Sessions ended: replaced by a newer one.
         presence_sessions_replaced,
+        /// Sessions ended by an operator.
+        presence_sessions_ended,
         /// Sessions refused: another device of the user replaced this one a moment ago.
         presence_sessions_barred,
         /// Sessions ended: their user has too many devices here, or the device name is invalid.
@@ -282,6 +284,17 @@ impl Guest for Station {
             (role::UNICAST, Some(Message::Unicast(unicast))) => {
                 let devices = self.access.sessions(unicast.user).map(|(device, _)| device);
                 self.deliveries.offer(now, peer.node, &unicast, devices);
+                true
+            }
+            (role::UNICAST, Some(Message::End(asked))) => {
+                let devices = self.access.sessions(asked.user).map(|(device, _)| device);
+                for device in self.deliveries.end_sessions(now, peer.node, &asked, devices) {
+                    let sessions = self.access.sessions(asked.user).filter(|(other, _)| *other == device);
+                    let before = self.endings.len();
+                    self.endings
+                        .extend(sessions.map(|(_, session)| (session, Code::Ended, 0)));
+                    self.counters.presence_sessions_ended += (self.endings.len() - before) as u64;
+                }
                 true
             }
             _ => false,

@@ -279,6 +279,25 @@ impl Deliveries {
         }
     }
 
+    /// Takes a service's request to end sessions. Returns the devices whose sessions must end; each is reported as delivered.
+    pub fn end_sessions(
+        &mut self,
+        now: Micros,
+        service: u32,
+        asked: &Unicast<'_>,
+        devices: impl Iterator<Item = Device>,
+    ) -> Vec<Device> {
+        let before = self.pushes.len();
+        self.offer(now, service, asked, devices);
+        let pushes = self.pushes.split_off(before);
+        let (ends, others): (Vec<Push>, Vec<Push>) = pushes.into_iter().partition(|push| push.id == asked.id);
+        self.pushes.extend(others);
+        for push in &ends {
+            self.delivered(now, push.id, push.user, push.device);
+        }
+        ends.into_iter().map(|push| push.device).collect()
+    }
+
     /// A device confirmed the message.
     pub fn delivered(&mut self, now: Micros, id: MessageId, user: u64, device: Device) {
         if self.take_pending(id, user, device) {

@@ -306,6 +306,8 @@ pub enum Message<'a> {
     Wait(Wait),
     Supersede(Supersede),
     Unicast(Unicast<'a>),
+    /// Ends sessions instead of delivering a message. It waits for no predecessor.
+    End(Unicast<'a>),
     UnicastAnswer(UnicastAnswer),
     Here(Here),
 }
@@ -396,6 +398,7 @@ impl<'a> Message<'a> {
                 index: r.u16()?,
             }),
             kinds::UNICAST => Message::Unicast(unicast(r)?),
+            kinds::END => Message::End(unicast(r).filter(|one| one.after == 0)?),
             kinds::UNICAST_ANSWER => Message::UnicastAnswer(UnicastAnswer {
                 id: MessageId::read(r)?,
                 ap: r.u32()?,
@@ -420,6 +423,7 @@ impl<'a> Message<'a> {
             Message::Wait(_) => kinds::WAIT,
             Message::Supersede(_) => kinds::SUPERSEDE,
             Message::Unicast(_) => kinds::UNICAST,
+            Message::End(_) => kinds::END,
             Message::UnicastAnswer(_) => kinds::UNICAST_ANSWER,
             Message::Here(_) => kinds::HERE,
         }
@@ -506,7 +510,7 @@ impl<'a> Message<'a> {
                 one.device.write(w);
                 w.u64(one.version).u16(one.index);
             }
-            Message::Unicast(unicast) => write_unicast(unicast, w),
+            Message::Unicast(unicast) | Message::End(unicast) => write_unicast(unicast, w),
             Message::UnicastAnswer(answer) => {
                 answer.id.write(w);
                 w.u32(answer.ap);

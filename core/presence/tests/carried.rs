@@ -14,6 +14,8 @@ const PROXY: Role = Role::new(2);
 const MS: Micros = 1_000;
 const USER: u64 = 7;
 const SENDER: u64 = 9;
+/// The user of the shared token.
+const NOBODY: u64 = 1;
 
 struct Still;
 
@@ -76,7 +78,7 @@ fn station(me: Identity) -> Station {
     let settings = StationSettings {
         access: AccessSettings::default(),
         deliveries: DeliverySettings::default(),
-        nobody: 1,
+        nobody: NOBODY,
         unnamed: Unnamed::One(device("device")),
     };
     Station::new(me, settings, 0, Box::new(Still))
@@ -135,6 +137,8 @@ struct World {
     flight: BTreeMap<(Micros, u64), (Identity, u32, Vec<u8>)>,
     flown: u64,
     outcomes: BTreeMap<u64, Outcomes>,
+    /// Sessions that gateways ended.
+    ended: Vec<(u64, Code)>,
     sessions: u64,
 }
 
@@ -145,7 +149,7 @@ impl World {
             dice: Dice::new(seed),
             loss,
             burst: 0,
-            proxy: (life(1, PROXY, 1), Sending::new(life(1, PROXY, 1))),
+            proxy: (life(1, PROXY, 1), Sending::new(life(1, PROXY, 1), NOBODY)),
             services: BTreeMap::new(),
             gateways: BTreeMap::new(),
             phones: Vec::new(),
@@ -153,6 +157,7 @@ impl World {
             flight: BTreeMap::new(),
             flown: 0,
             outcomes: BTreeMap::new(),
+            ended: Vec::new(),
             sessions: 0,
         };
         world.proxy.1.opened(world.now, 1, SENDER, &claims("", &["*"]));
@@ -323,6 +328,10 @@ impl World {
             let mut said = Collected::default();
             station.act(now, &mut said);
             told.extend(said.frames.into_iter().map(|(to, frame)| (*me, to, frame)));
+            for (session, code) in said.ended {
+                self.ended.push((session, code));
+                station.ended(now, session, End::Refused(code));
+            }
             for (session, record) in said.records {
                 let phones = self.phones.iter_mut();
                 let mut phones = phones.filter(|phone| (phone.at, phone.session) == (*node, session));
@@ -342,7 +351,9 @@ impl World {
 
     /// How the user's devices appear to readers.
     fn places(&self) -> Vec<Whereabouts> {
-        let phones = self.phones.iter().filter(|phone| phone.is_known(&self.gateways));
+        let ended = |phone: &Phone| self.ended.iter().any(|(session, _)| *session == phone.session);
+        let phones = self.phones.iter();
+        let phones = phones.filter(|phone| phone.is_known(&self.gateways) && !ended(phone));
         let place = |phone: &Phone| Whereabouts {
             gateway: phone.at,
             device: device(phone.name),
@@ -378,6 +389,17 @@ impl World {
     fn counted(&self, wanted: &str) -> u64 {
         let mut found = None;
         self.proxy.1.each_counter(&mut |name, _, value| {
+            if name == wanted {
+                found = Some(value);
+            }
+        });
+        found.expect("a counter")
+    }
+
+    /// One of a gateway's counters.
+    fn counted_at(&self, node: u32, wanted: &str) -> u64 {
+        let mut found = None;
+        self.gateways[&node].1.each_counter(&mut |name, _, value| {
             if name == wanted {
                 found = Some(value);
             }
@@ -741,6 +763,99 @@ fn a_session_confirms_only_messages_of_its_own_device() {
     assert_eq!(answers(&mut station, 3), 0, "of another device");
     assert_eq!(answers(&mut station, 9), 0, "of nobody");
     assert_eq!(answers(&mut station, 1), 1);
+}
+
+impl World {
+    /// A client with the shared token asks that the user's sessions end.
+    fn end(&mut self, number: u64, only: Option<&str>) {
+        self.client
+            .end(number, USER, only.map(device), self.now + 5_000 * MS)
+            .expect("place");
+    }
+
+    /// Sessions that were ended by a gateway, by device; their clients hear why.
+    fn ended_devices(&self) -> BTreeMap<&'static str, Vec<Code>> {
+        let mut all = BTreeMap::new();
+        for phone in &self.phones {
+            let codes = self.ended.iter().filter(|(session, _)| *session == phone.session);
+            all.insert(phone.name, codes.map(|(_, code)| *code).collect());
+        }
+        all
+    }
+}
+
+#[test]
+fn an_ended_device_loses_its_session_once_and_other_devices_stay() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 20);
+        world.proxy.1.opened(world.now, 1, NOBODY, &claims("", &["*"]));
+        world.end(1, Some("phone"));
+        world.live(6_000);
+        let phone = Some(device("phone"));
+        assert_eq!(
+            world.outcomes.get(&1),
+            Some(&vec![(phone, Outcome::Delivered)]),
+            "seed {seed}"
+        );
+        let ended = BTreeMap::from([("laptop", vec![]), ("phone", vec![Code::Ended])]);
+        assert_eq!(world.ended_devices(), ended, "seed {seed}");
+        assert_eq!(world.counted_at(21, "presence_sessions_ended"), 1, "seed {seed}");
+        world
+            .phones
+            .iter()
+            .for_each(|phone| assert_eq!(phone.read, [], "no message came of it"));
+    }
+}
+
+#[test]
+fn all_devices_of_a_user_are_ended_where_none_is_named_and_a_user_without_devices_has_none() {
+    let mut world = World::new(1, 0);
+    world.proxy.1.opened(world.now, 1, NOBODY, &claims("", &["*"]));
+    world.end(1, None);
+    world.live(1_000);
+    let delivered = |name| (Some(device(name)), Outcome::Delivered);
+    assert_eq!(
+        world.outcomes.get(&1),
+        Some(&vec![delivered("laptop"), delivered("phone")])
+    );
+    assert!(world.ended_devices().values().all(|codes| *codes == [Code::Ended]));
+    world.end(2, None);
+    world.live(3_000);
+    let gone = |(_, outcome): &(_, Outcome)| *outcome == Outcome::NotOnline;
+    assert!(world.outcomes[&2].iter().all(gone));
+    assert_eq!(world.ended.len(), 2, "no session twice");
+}
+
+#[test]
+fn a_user_ends_no_session_whatever_users_it_may_send_to() {
+    let mut world = World::new(1, 0);
+    world.end(1, None);
+    world.live(1_000);
+    assert_eq!(world.outcomes.get(&1), Some(&vec![]), "refused");
+    assert_eq!(world.counted("unicast_sends_forbidden"), 1);
+    assert!(world.ended_devices().values().all(Vec::is_empty));
+}
+
+#[test]
+fn a_request_to_end_sessions_that_names_a_predecessor_is_malformed() {
+    let id = MessageId {
+        server: 1,
+        epoch: 1,
+        sequence: 2,
+    };
+    let unicast = |after| Unicast {
+        id,
+        after,
+        user: USER,
+        device: None,
+        expires_ms: 5_000,
+        body: &[],
+    };
+    for (after, good) in [(0, true), (1, false)] {
+        let bytes = Message::End(unicast(after)).to_frame();
+        let frame = Frames::new(&bytes, kinds::ALL).next().expect("a frame").expect("whole");
+        assert_eq!(Message::read(frame.kind, frame.body).is_some(), good);
+    }
 }
 
 #[test]

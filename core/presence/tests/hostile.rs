@@ -71,6 +71,7 @@ fn give(writer: &mut Writer, access: &mut AccessPoint, deliveries: &mut Deliveri
         Message::FullAsk(ask) => access.full_ask(now, 1, ask),
         Message::Supersede(one) => drop(access.superseded(0, 1, one)),
         Message::Unicast(unicast) => deliveries.offer(now, 1, unicast, [device(b"phone")].into_iter()),
+        Message::End(asked) => drop(deliveries.end_sessions(now, 1, asked, [device(b"phone")].into_iter())),
         Message::Report(_) | Message::Wait(_) | Message::UnicastAnswer(_) | Message::Here(_) => {}
     }
 }

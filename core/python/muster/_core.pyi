@@ -112,6 +112,7 @@ class ClientEngine:
     def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: the same
     # `number` is random. False: too many are open. Raises `ValueError`: a wrong device, or too long.
     def send(self, number: int, user: int, device: str | None, data: bytes, lifetime_us: int) -> bool: ...
+    def end(self, number: int, user: int, device: str | None, lifetime_us: int) -> bool: ...  # as `send`
     def forget(self, number: int) -> None: ...  # its outcome is waited for no more
     def received(self, limit: int) -> list[tuple[int, int, bytes]]: ...  # sender, its number, data
     # Messages count as delivered: 0 once they are here, 1 never, as nobody reads, 2 once `confirm` names them

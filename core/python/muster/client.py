@@ -564,23 +564,48 @@ class Client:
         bytes (`TooLong`). A cancelled message may still be delivered. Needs an instance with presence.
         """
         self._check_open()
+        _check_data(data, SEND_BYTES_MAX, "message to a user")
+
+        def begin(number: int) -> bool:
+            return self.engine.send(number, user, device, data, int(expires * 1e6))
+
+        return await self._ask_devices("send to", user, device, expires, begin)
+
+    async def end_sessions(self, user: int, *, device: str | None = None, expires: float = 5.0) -> list[DeviceResult]:
+        """End the sessions of a user's online devices, or of one of them, and return the outcomes.
+
+        One result for each device: `ended`, `not_online`, `expired` (its gateway did not answer within `expires` seconds,
+        but may have ended the session), or `unknown` (its gateway was lost before it answered). The clients get the code
+        `ended` and do not come back by themselves; a program may open another client, so revoke the user to keep it out.
+        Only a client with the shared token may end sessions; others get `Refused` with `not_allowed`. Needs an instance
+        with presence.
+        """
+        self._check_open()
+
+        def begin(number: int) -> bool:
+            return self.engine.end(number, user, device, int(expires * 1e6))
+
+        found = await self._ask_devices("end the sessions of", user, device, expires, begin)
+        return [each._replace(outcome="ended") if each.outcome == "delivered" else each for each in found]
+
+    async def _ask_devices(
+        self, what: str, user: int, device: str | None, expires: float, begin: Callable[[int], bool]
+    ) -> list[DeviceResult]:
+        """Begin a request to a user's devices under a random number, and wait for the outcome of each."""
         if not isinstance(user, int) or not 0 <= user < 1 << 64:
             raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
         if device is not None and not isinstance(device, str):
             raise Invalid(f"invalid device of type {type(device).__name__} (expected text)")
-        _check_data(data, SEND_BYTES_MAX, "message to a user")
         if not 0 < _check_seconds(expires) <= SEND_S_MAX:
-            raise Invalid(
-                f"invalid lifetime of a message: {expires!r} (expected more than 0 and at most {SEND_S_MAX:g} seconds)"
-            )
+            raise Invalid(f"invalid time: {expires!r} (expected more than 0 and at most {SEND_S_MAX:g} seconds)")
         self._check_side(1)
         number = secrets.randbits(64)
         try:
-            taken = self.engine.send(number, user, device, data, int(expires * 1e6))
+            taken = begin(number)
         except ValueError as error:
             raise Invalid(str(error)) from None
         if not taken:
-            raise Refused(f"send to {user}", "busy")
+            raise Refused(f"{what} {user}", "busy")
         done: asyncio.Future[list[DeviceResult]] = self.loop.create_future()
         self._sends[number] = done
         try:
@@ -601,7 +626,8 @@ class Client:
         A message counts as delivered once it has arrived here. At most 1,024 wait to be read; further ones are not
         accepted. A client
         that was opened with `confirms` has a message delivered by `confirm` alone; while nothing reads here, senders hear
-        `not_online`. Raises `Refused` with the code `replaced` once a newer session has replaced this one.
+        `not_online`. Raises `Refused` with the code `replaced` once a newer session has replaced this one, and with `ended`
+        once an operator has ended it.
         """
         self._check_open()
         self._check_side(0)
@@ -761,13 +787,13 @@ class Client:
 
     def _use_servers(self, known: Address) -> None:
         """Pass these servers and this token to the engine. A refused session is tried again if either of them changed,
-        unless a newer session has replaced it."""
+        unless a newer session has replaced it or an operator has ended it."""
         before = self._known
         self.engine.redirect(**self._servers(known))
         self._known = known
         for side in (0, 1):
             refused = self._refused.get(side)
-            if isinstance(refused, Refused) and refused.code == "replaced":
+            if isinstance(refused, Refused) and refused.code in {"replaced", "ended"}:
                 continue
             if refused is not None and self._is_other(side, before):
                 self._revive(side, self._refused.pop(side))
@@ -1078,7 +1104,7 @@ class Client:
         if done is None or done.done():
             return
         if refused is not None:
-            done.set_exception(Refused("send to a user", refused))
+            done.set_exception(Refused("request to a user's devices", refused))
         else:
             done.set_result([DeviceResult(*each) for each in outcomes])
 

@@ -62,6 +62,8 @@ class Refused(MusterError):
         "too_much_history": "more history than the gateways allow (limit 1,024 messages unless their history_max differs)",
         "replaced": "a newer session of the same user has replaced this one; this client does not reconnect by itself; "
         "another client of this device needs a token with the claim take_over",
+        "ended": "an operator has ended this session; this client does not reconnect by itself; open another client to come "
+        "back",
         "too_many_devices": "the user has too many devices at this gateway (limit 32); end one of them",
         "bad_device": "invalid device name in the token (expected 1 to 23 printable ASCII characters without blanks and "
         "commas)",

@@ -98,11 +98,11 @@ class Direct(NamedTuple):
 
 
 class DeviceResult(NamedTuple):
-    """The outcome of a message on one device of a user."""
+    """The outcome of a message, or of the request to end sessions, on one device of a user."""
 
     device: str | None
     """None: devices whose names are not known, or those beyond the 40 outcomes of a message."""
-    outcome: Literal["delivered", "not_online", "expired", "unknown"]
+    outcome: Literal["delivered", "ended", "not_online", "expired", "unknown"]
     """`unknown`: the device's gateway was lost before it answered, so the device may have the message."""
 
 

@@ -9,7 +9,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -156,18 +156,34 @@ class Presence:
         most 60. `unknown`: its gateway was lost before it answered. Raises as `who`; after `TimedOut` and `Unavailable`
         the message may have been delivered.
         """
+        said = (
+            {"data": base64.b64encode(data).decode(), "encoding": "base64"}
+            if isinstance(data, bytes)
+            else {"data": data}
+        )
+        return self._each("/api/v1/send", users, device, expires, said)
+
+    def end(self, users: Sequence[int | str], *, device: str | None = None, expires: float = 5.0) -> list[Sent]:
+        """End the sessions of up to 1,000 users, or of their devices with the name `device`.
+
+        The outcomes are in the same order: `ended`, `not_online`, `expired` (a gateway did not answer within `expires`
+        seconds, at most 60), or `unknown` (the gateway was lost before it answered). Needs a key with the scope `end`.
+        Raises as `who`; after `TimedOut` and `Unavailable` sessions may have ended.
+        """
+        return self._each("/api/v1/presence/end", users, device, expires, {})
+
+    def _each(
+        self, path: str, users: Sequence[int | str], device: str | None, expires: float, said: Mapping[str, Any]
+    ) -> list[Sent]:
+        """Ask for something at the devices of users."""
         if len(users) > BATCH_MAX:
-            raise Invalid(f"too many users: {len(users)} (limit {BATCH_MAX} per message)")
+            raise Invalid(f"too many users: {len(users)} (limit {BATCH_MAX} per request)")
         if not users:
             return []
-        asked: dict[str, Any] = {"users": [str(user) for user in users], "expires": expires}
-        if isinstance(data, bytes):
-            asked |= {"data": base64.b64encode(data).decode(), "encoding": "base64"}
-        else:
-            asked["data"] = data
+        asked = {"users": [str(user) for user in users], "expires": expires, **said}
         if device is not None:
             asked["device"] = device
-        return [_sent(each) for each in self._ask("/api/v1/send", asked, expires)["users"]]
+        return [_sent(each) for each in self._ask(path, asked, expires)["users"]]
 
     def _opened(self) -> http.client.HTTPConnection:
         return self._kind(self._host, self._port, timeout=self._timeout)

@@ -140,6 +140,10 @@ class Client:
         """Send a message to a user's devices, and return the outcomes. As `muster.Client.send`."""
         return self._loop.run(self._client.send(user, data, device=device, expires=expires))
 
+    def end_sessions(self, user: int, *, device: str | None = None, expires: float = 5.0) -> Sequence[DeviceResult]:
+        """End the sessions of a user's devices, and return the outcomes. As `muster.Client.end_sessions`."""
+        return self._loop.run(self._client.end_sessions(user, device=device, expires=expires))
+
     def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Count a room's members, and list users. As `muster.Client.members`."""
         return self._loop.run(self._client.members(room, ids=ids, start=start, wait=wait))

@@ -1,5 +1,8 @@
 // The newest summary of the nodes, from the console's event stream: one stream for the whole page.
 import { useEffect, useState } from "./dom.js";
+import { ask } from "./server.js";
+
+const POINTS = 1000;
 
 const readers = new Set();
 let state = { sample: null, error: "", heard: 0, open: false };
@@ -42,4 +45,16 @@ export function useLive() {
     return () => readers.delete(set);
   }, []);
   return now;
+}
+
+// The sums of the last hour by columns, which grow with each reading; null before the second one.
+export function usePast() {
+  const { sample } = useLive();
+  const [past, set] = useState(null);
+  useEffect(() => { ask("GET", "api/v1/console/history").then(set, () => {}); }, []);
+  useEffect(() => {
+    if (!sample || !past || !past.at || sample.point.at <= past.at.at(-1)) return;
+    set(Object.fromEntries(Object.entries(past).map(([name, values]) => [name, [...values, sample.point[name]].slice(-POINTS)])));
+  }, [sample && sample.at]);
+  return past && past.at ? past : null;
 }

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from muster_server.control.errors import FAILURE, USAGE, UserError
 from muster_server.control.host.shown import one_line
-from muster_server.control.terminal import common
+from muster_server.control.terminal import common, sparks
 from muster_server.control.terminal.found import Target
 from muster_server.control.terminal.texts import Texts
 from muster_server.control.terminal.users import user_of
@@ -26,6 +27,10 @@ from muster_server.systems.presence.questions import ShardStats, User
 BATCH: Final = 1_000
 """Limit of users in one request."""
 AGAIN_S: Final = 1.0
+LATELY_MAX: Final = 30
+"""Limit of the values of a sparkline: one for each table, so half a minute."""
+Past = dict[tuple[int, int, int], deque[int]]
+"""Devices online in earlier tables, by site, number of shards, and shard."""
 
 
 def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[int], dict[int, str]]:
@@ -141,6 +146,7 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
     """Show the state of all shards."""
 
     counts = dict(enumerate(shards_of(where.config().section("presence")), 1))
+    past: Past | None = {} if again and not as_json and sparks.drawn() else None
 
     async def work(readers: Readers, _: Texts) -> int:
         while True:
@@ -149,7 +155,7 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
                 if as_json:
                     common.print_json([described(each) for each in shards], line=again)
                 else:
-                    common.out().print(_table(shards))
+                    common.out().print(table(shards, past))
                     for line in _gateways(shards):
                         common.out().print(line, soft_wrap=True)
             if not again:
@@ -171,17 +177,26 @@ def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[Shard
     return sorted([*shards, *silent], key=lambda each: (each.site, each.shards, each.shard))
 
 
-def _table(shards: Sequence[ShardStats]) -> Table:
+def table(shards: Sequence[ShardStats], past: Past | None = None) -> Table:
+    """A row for each shard. `past`: devices of earlier tables, which this one joins; None: no column shows them."""
     table = Table(box=None, header_style="bold")
     for name in ("site", "shard", "users", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
         table.add_column(name, justify="right")
+    if past is not None:
+        table.add_column("devices lately")
     table.add_column("state")
     for each in shards:
         writer = each.writer
         state = "serves" if not each.why else f"refused: {each.why}"
         place = (str(each.site), f"{each.shard} of {each.shards}", "" if each.users is None else str(each.users))
+        lately = []
+        if past is not None:
+            series = past.setdefault((each.site, each.shards, each.shard), deque(maxlen=LATELY_MAX))
+            if writer is not None:
+                series.append(writer.online)
+            lately = [sparks.spark(series)]
         if writer is None:
-            table.add_row(*place, *[""] * 6, state)
+            table.add_row(*place, *[""] * 6, *lately, state)
             continue
         table.add_row(
             *place,
@@ -191,6 +206,7 @@ def _table(shards: Sequence[ShardStats]) -> Table:
             f"{writer.asks} ({writer.asked})",
             f"{writer.fulls} ({writer.fulls_asked})",
             str(writer.unpublished),
+            *lately,
             state,
         )
     return table

@@ -18,7 +18,7 @@ from muster_server.control.terminal.words import tell
 from muster_server.systems.presence.cli.reach import named_json, texts_among
 from muster_server.systems.presence.devices import DEVICE, DEVICE_RULE
 
-ORDER: Final = ("delivered", "expired", "unknown", "not_online")
+ORDER: Final = ("delivered", "ended", "expired", "unknown", "not_online")
 
 
 async def send(
@@ -26,18 +26,23 @@ async def send(
 ) -> int:
     """Send stdin. Raises `UserError`."""
     number = user_of(where, user)
-    if device is not None and not re.fullmatch(DEVICE, device):
-        raise UserError(f"--device: {device!r:.60} is no name of a device: {DEVICE_RULE}", USAGE)
+    check_device(device)
     data = await asyncio.to_thread(_stdin, is_base64)
     async with connected(where, reads=False) as client:
         results = await client.send(number, data, device=device, expires=expires)
     with verdict_after():
         if as_json:
             named = named_json(number, texts_among([(number, user)]))
-            print_json(named | {"devices": [_device(each) for each in results]}, line=True)
+            print_json(named | {"devices": [document(each) for each in results]}, line=True)
         else:
             tell(words(results))
     return code(results)
+
+
+def check_device(device: str | None) -> None:
+    """Raises `UserError` for an invalid name of a device."""
+    if device is not None and not re.fullmatch(DEVICE, device):
+        raise UserError(f"--device: invalid name of a device {device!r:.60} (expected {DEVICE_RULE})", USAGE)
 
 
 def _stdin(is_base64: bool) -> bytes:
@@ -78,8 +83,9 @@ def code(results: Sequence[muster.DeviceResult]) -> int:
     outcomes = {each.outcome for each in results}
     if outcomes & {"expired", "unknown"}:
         return TRY_LATER
-    return 0 if "delivered" in outcomes else FAILURE
+    return 0 if outcomes & {"delivered", "ended"} else FAILURE
 
 
-def _device(result: muster.DeviceResult) -> dict[str, str | None]:
+def document(result: muster.DeviceResult) -> dict[str, str | None]:
+    """An outcome in JSON form."""
     return {"device": result.device, "outcome": result.outcome}

@@ -8,7 +8,7 @@ import typer
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 presence_app: Final = typer.Typer(
-    help="Show the devices on which users are online, and the state of each site.",
+    help="Show the devices on which users are online, and the state of each site; end sessions.",
     epilog="Example: muster presence who 7 8 9",
     no_args_is_help=True,
 )
@@ -81,6 +81,29 @@ def watch(
     return common.run(run(Target(config, registry), users or [], file, site, json), endless=True, streams=True)
 
 
+@presence_app.command("end", epilog="Example: muster presence end 7 --device phone")
+def end(
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1, or text.")],
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="End only the session of this device [all].")
+    ] = None,
+    expires: Annotated[float, typer.Option(min=0.001, max=600, help="Give up after this many seconds.")] = 5.0,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """End the sessions of a user's devices, and print the outcomes. The clients do not come back by themselves.
+
+    A program may open a new session; cluster.revoked_file keeps a user out. Exit code 0: the sessions have ended; 1: no
+    device is online; 75: a gateway did not answer in time, or was lost.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.presence.cli.ends import end as run
+
+    return common.run(run(Target(config, registry), user, device, expires, json))
+
+
 @presence_app.command("stats", epilog="Example: muster presence stats --watch")
 def stats(
     again: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
@@ -90,7 +113,8 @@ def stats(
 ) -> int:
     """Show each site and shard: devices, gateways with versions and lag, open requests, state.
 
-    Exit code 1 if a shard is refused.
+    With --watch, a terminal also shows the devices of the last half minute as a line of blocks. Exit code 1 if a shard is
+    refused.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target

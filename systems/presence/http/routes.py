@@ -1,7 +1,7 @@
 """Presence over HTTP: where users are online, many in one request.
 
 The base owns keys and limits (`systems/http/`); the request is that of the command. `send.py` adds the messages to
-users.
+users, and `ends.py` the ends of their sessions.
 """
 
 import re
@@ -28,7 +28,7 @@ from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.described import described
-from muster_server.systems.presence.http import send
+from muster_server.systems.presence.http import ends, send
 from muster_server.systems.presence.questions import Update, User
 
 USERS_MAX: Final = 1_000
@@ -205,7 +205,7 @@ class PresenceFace:
             "presence": Provide(presence, sync_to_thread=False),
             "sender": Provide(sender, sync_to_thread=False),
         }
-        handlers = [who, stats, changes, send.route]
+        handlers = [who, stats, changes, send.route, ends.route]
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["presence"])]
 
     async def start(self) -> None:

@@ -1,8 +1,10 @@
-"""Messages to users over HTTP: `POST /api/v1/send`. A message goes through the client library, like any program's."""
+"""Messages to users over HTTP: `POST /api/v1/send`. A message goes through the client library, like any program's.
+
+`ends.py` ends sessions through the same client."""
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -24,6 +26,8 @@ from muster_server.systems.presence.devices import DEVICE
 USERS_MAX: Final = 1_000
 """Limit of users in one request."""
 OPEN_S: Final = 5.0
+Ask = Callable[[muster.Client, int], Awaitable[Sequence[muster.DeviceResult]]]
+"""Asks for something at the devices of one user."""
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,10 +43,10 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """The outcome of a message on one device; null: devices whose names are not known."""
+    """The outcome on one device; null: devices whose names are not known."""
 
     device: str | None
-    outcome: Literal["delivered", "not_online", "expired", "unknown"]
+    outcome: Literal["delivered", "ended", "not_online", "expired", "unknown"]
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,17 +87,25 @@ class Sender:
 
     async def send(self, asked: Asked, users: Sequence[int], data: bytes) -> Sent:
         """Send to all users at once. Raises `Nothing`."""
+
+        async def one(client: muster.Client, user: int) -> Sequence[muster.DeviceResult]:
+            return await client.send(user, data, device=asked.device, expires=asked.expires)
+
+        return await self.each(users, asked.users, one)
+
+    async def each(self, users: Sequence[int], names: Sequence[str], ask: Ask) -> Sent:
+        """Ask for the devices of all users at once. Raises `Nothing`."""
         try:
             client = await self._opened()
         except muster.MusterError as error:
             raise Nothing(Problem("unavailable", str(error)[:400])) from None
-        named = zip(users, asked.users, strict=True)
-        return Sent(list(await asyncio.gather(*(self._one(client, user, name, data, asked) for user, name in named))))
+        named = zip(users, names, strict=True)
+        return Sent(list(await asyncio.gather(*(self._one(client, user, name, ask) for user, name in named))))
 
-    async def _one(self, client: muster.Client, user: int, name: str, data: bytes, asked: Asked) -> User:
+    async def _one(self, client: muster.Client, user: int, name: str, ask: Ask) -> User:
         said = User(str(user), text=None if name == str(user) else name)
         try:
-            results = await client.send(user, data, device=asked.device, expires=asked.expires)
+            results = await ask(client, user)
         except muster.MusterError as error:
             return msgspec.structs.replace(said, error=error.code)
         return msgspec.structs.replace(said, devices=[Device(each.device, each.outcome) for each in results])

@@ -70,6 +70,14 @@ impl ClientEngine {
         self.driver.as_mut().ok_or_else(closed)
     }
 
+    /// Opens the session with a proxy, and takes the records of unicast there.
+    fn carry_to_proxy(&mut self) -> PyResult<()> {
+        self.get_mut()?.machine_mut().open(monotonic_now(), Side::Proxy);
+        self.carry_letters()?;
+        self.get_mut()?.kick();
+        Ok(())
+    }
+
     /// Takes the records of unicast to its part of the client, and what that says to the sessions.
     fn carry_letters(&mut self) -> PyResult<()> {
         let letters = &mut self.letters;
@@ -467,9 +475,19 @@ impl ClientEngine {
         if self.letters.send(number, user, device, until, data).is_err() {
             return Ok(false);
         }
-        self.get_mut()?.machine_mut().open(monotonic_now(), Side::Proxy);
-        self.carry_letters()?;
-        self.get_mut()?.kick();
+        self.carry_to_proxy()?;
+        Ok(true)
+    }
+
+    /// Asks that the sessions of a user's devices end, or that of one of them; an event names its number, as of a message. False: too
+    /// many are open.
+    fn end(&mut self, number: u64, user: u64, device: Option<&str>, lifetime_us: u64) -> PyResult<bool> {
+        let device = device.map(convert::device).transpose()?;
+        let until = monotonic_now() + lifetime_us;
+        if self.letters.end(number, user, device, until).is_err() {
+            return Ok(false);
+        }
+        self.carry_to_proxy()?;
         Ok(true)
     }
 

@@ -1051,7 +1051,7 @@ impl ProxyEngine {
         let me = config.me;
         let mut machine = Proxy::new(config, seed, Box::new(KernelEntropy));
         if unicast {
-            machine.take_in(Box::new(Sending::new(me)));
+            machine.take_in(Box::new(Sending::new(me, muster_rooms::command::SHARED_USER)));
         }
         let faults = convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?;
         Ok(ProxyEngine {

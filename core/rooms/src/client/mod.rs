@@ -544,7 +544,8 @@ impl Client {
             let stays = !changed || session.give(now, &mut self.node.dice, given);
             let again = match session.state {
                 State::Idle | State::Ready => false,
-                // A session that a newer one replaced does not return by itself, whatever its next token is.
+                // A session that a newer one replaced, or that an operator ended, does not return by itself, whatever its
+                // next token is.
                 State::Refused => (other || changed) && !session.replaced,
                 State::Waiting | State::Knocking | State::Opening => !stays || other,
             };
@@ -1293,7 +1294,7 @@ impl Client {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
                     session.next_at = session.next_at.max(now + wait);
                 }
-                let replaced = code == Code::Replaced;
+                let replaced = matches!(code, Code::Replaced | Code::Ended);
                 if replaced || !code.retry() && !named {
                     let session = &mut self.sessions[slot.at()];
                     (session.state, session.replaced) = (State::Refused, replaced);

@@ -34,11 +34,13 @@ pub enum Code {
     TooManyDevices = 13,
     /// The credential names an invalid device.
     BadDevice = 14,
+    /// An operator ended the session.
+    Ended = 15,
     Unknown = 255,
 }
 
 impl Code {
-    pub const ALL: [Code; 16] = [
+    pub const ALL: [Code; 17] = [
         Code::Ok,
         Code::BadCredential,
         Code::NotReady,
@@ -54,6 +56,7 @@ impl Code {
         Code::Replaced,
         Code::TooManyDevices,
         Code::BadDevice,
+        Code::Ended,
         Code::Unknown,
     ];
 
@@ -81,6 +84,7 @@ impl Code {
             Code::Replaced => "replaced",
             Code::TooManyDevices => "too_many_devices",
             Code::BadDevice => "bad_device",
+            Code::Ended => "ended",
             Code::Unknown => "unknown",
         }
     }

@@ -1,13 +1,11 @@
 // All systems at a glance: health, alarms with their mend, an hour of curves, the nodes.
-import { html, useEffect, useState } from "../dom.js";
+import { html } from "../dom.js";
 import { Curve } from "../curve.js";
 import { age, bytes, count, ms, percent, plain, rate } from "../figures.js";
-import { useLive } from "../live.js";
+import { useLive, usePast } from "../live.js";
 import { Badge, Command, Own, Table } from "../parts.js";
 import { ask, at, query } from "../server.js";
 import { t } from "../texts.js";
-
-const POINTS = 1000;
 
 export function Overview() {
   const { sample } = useLive();
@@ -28,18 +26,13 @@ export function Overview() {
         <td><${Badge} level=${each.level} text=${each.level === "fail" ? t("fails") : t("warns")} /></td><td><${Own} text=${each.text} /><br /><span class="dim">→ <${Own} text=${each.mend} /></span></td></tr>`)}</tbody></table>`
         : html`<p class="empty">${t("No alarm. All nodes serve, and no counter of trouble has grown.")}</p>`}
         <${Command} words="muster doctor" /></section></div>
-    <${Curves} sample=${sample} />
+    <${Curves} />
     <section><h2>${t("Nodes")}</h2><${Nodes} stamp=${sample.at} /><${Command} words="muster top" /></section>`;
 }
 
-function Curves({ sample }) {
-  const [past, set] = useState(null);
-  useEffect(() => { ask("GET", "api/v1/console/history").then(set, () => {}); }, []);
-  useEffect(() => {
-    if (!past || !past.at || sample.point.at <= past.at.at(-1)) return;
-    set(Object.fromEntries(Object.entries(past).map(([name, values]) => [name, [...values, sample.point[name]].slice(-POINTS)])));
-  }, [sample.at]);
-  if (!past || !past.at) return html`<p class="empty">${t("Curves begin with the second reading.")}</p>`;
+function Curves() {
+  const past = usePast();
+  if (!past) return html`<p class="empty">${t("Curves begin with the second reading.")}</p>`;
   const of = (name, label) => ({ label, values: past[name] });
   const curves = [
     [t("Messages a second"), [of("published", t("published")), of("delivered", t("delivered")), of("dropped", t("dropped"))], rate],

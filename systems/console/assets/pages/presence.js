@@ -1,6 +1,9 @@
 // Who is online where, sites and shards, and a message to a user.
 import { html, useEffect, useState } from "../dom.js";
+import { Curve } from "../curve.js";
+import { EndSessions, outcomes } from "../devices.js";
 import { count, plain, time } from "../figures.js";
+import { usePast } from "../live.js";
 import { Action, Ask, Badge, Command, Failed, Own, useAsked } from "../parts.js";
 import { ask, query } from "../server.js";
 import { t } from "../texts.js";
@@ -10,7 +13,12 @@ export function Presence({ rest }) {
   return html`<h1>${t("Presence")}</h1>
     <section><h2>${t("A user")}</h2><${Ask} label=${t("Look up")} fields=${[{ name: "user", label: t("Number or name of a user"), value: user, required: true }]} submit=${(asked) => { set(asked.user); }} />
       ${user ? html`<${User} key=${user} user=${user} />` : html`<p class="empty">${t("Enter a user to see its devices as they come and go.")}</p>`}</section>
-    <${Shards} />`;
+    <${Online} /><${Shards} />`;
+}
+
+function Online() {
+  const past = usePast();
+  return past ? html`<${Curve} title=${t("Devices online")} times=${past.at} series=${[{ label: t("devices"), values: past.online }]} show=${count} />` : html`<p class="empty">${t("Curves begin with the second reading.")}</p>`;
 }
 
 function User({ user }) {
@@ -28,15 +36,15 @@ function User({ user }) {
   }, [user]);
   const send = async ({ data, device, expires }) => {
     const found = await ask("POST", "api/v1/send", { users: [user], data, expires: Number(expires), ...(device ? { device } : {}) });
-    const [said] = found.users;
-    return said.error || said.devices.map((each) => `${each.device || t("a device")}: ${each.outcome}`).join(", ") || t("The user has no device online.");
+    return outcomes(found.users[0]);
   };
   return html`<div><div class="row"><${Badge} level=${live || "warn"} text=${live === "ok" ? t("live") : t("connecting")} />
-      <${Action} title=${t("Send to {user}", { user: plain(user) })} label=${t("Send")} strong run=${send} fields=${[{ name: "data", label: t("Message"), type: "textarea", required: true }, { name: "device", label: t("Device; empty: all"), autocomplete: "off" }, { name: "expires", label: t("Give up after, in seconds"), value: "5", type: "number" }]} /></div>
+      <${Action} title=${t("Send to {user}", { user: plain(user) })} label=${t("Send")} strong run=${send} fields=${[{ name: "data", label: t("Message"), type: "textarea", required: true }, { name: "device", label: t("Device; empty: all"), autocomplete: "off" }, { name: "expires", label: t("Give up after, in seconds"), value: "5", type: "number" }]} />
+      <${EndSessions} user=${user} /></div>
     <${Failed} error=${error} />
     ${value ? html`<p><${Badge} level=${value.online ? "ok" : "warn"} text=${value.online ? t("online") : t("offline")} /> <${Own} text=${user} />${value.last_seen ? html`, ${t("last seen {time}", { time: time(value.last_seen) })}` : null}</p>
       ${value.devices.length ? html`<table><thead><tr><th scope="col">${t("device")}</th><th scope="col">${t("gateway")}</th><th scope="col">${t("since")}</th></tr></thead><tbody>${value.devices.map((each) => html`<tr><td class="mono"><${Own} text=${each.device} /></td><td>${each.gateway}</td><td>${time(each.since)}</td></tr>`)}</tbody></table>` : null}` : null}
-    <${Command} words=${`muster presence who ${user}`} /></div>`;
+    <${Command} words=${`muster presence who ${user}`} /><${Command} words=${`muster presence end ${user}`} /></div>`;
 }
 
 function Shards() {

@@ -1,5 +1,6 @@
 // Rooms by name; and one room: live messages, history, members, and what an operator sends.
 import { html, useEffect, useRef, useState } from "../dom.js";
+import { EndSessions } from "../devices.js";
 import { bytes, count, plain, time } from "../figures.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
 import { answer, ask, at, query } from "../server.js";
@@ -94,7 +95,8 @@ function Members({ path, name, round }) {
   const { value, error } = useAsked(() => ask("GET", `${path}/members?ids=true`), [path, round]);
   return html`<section><h2>${t("Members")}</h2><${Failed} error=${error} />
     ${value ? html`<p>${t("{count} members", { count: count(value.count) })}${value.partial ? ` (${t("a gateway did not answer")})` : ""}</p>
-      <p class="mono">${value.ids.slice(0, 200).map((id) => html`<${Own} text=${id} /> `)}${value.truncated || value.ids.length > 200 ? "…" : ""}</p>` : null}
+      <p class="mono">${value.ids.slice(0, 200).map((id) => html`<a href=${`#/presence/${encodeURIComponent(id)}`}><${Own} text=${id} /></a> `)}${value.truncated || value.ids.length > 200 ? "…" : ""}</p>` : null}
+    <div class="row"><${EndSessions} /></div>
     <${Command} words=${`muster members ${name}`} /></section>`;
 }
 

@@ -49,7 +49,7 @@ DEFAULT: Final = "default:"
 
 MISSING: Final[Mapping[str, str]] = {
     "history_remove": "messages of a room cannot be removed; [namespaces.NAME] bounds how many are kept",
-    "disconnect": "sessions end with their tokens; revoke the user or the token (docs/secure.md)",
+    "disconnect": "POST /api/v1/presence/end ends a user's sessions; revoke the user to keep it out (docs/secure.md)",
     "subscribe": "clients subscribe themselves; a token's `cap` says to which rooms they may",
     "unsubscribe": "clients unsubscribe themselves; revoke the user or the token (docs/secure.md)",
     "refresh": "clients bring another token themselves",

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from centrifuge import Client, SubscriptionEventHandler
+from centrifuge import Client, ClientEventHandler, SubscriptionEventHandler
 
 URL, TOKEN, ROOM = sys.argv[1:4]
 
@@ -13,6 +13,14 @@ URL, TOKEN, ROOM = sys.argv[1:4]
 def tell(event: str, **more: Any) -> None:
     """One line."""
     print(json.dumps({"event": event, **more}), flush=True)
+
+
+class Ends(ClientEventHandler):
+    """Tells that the client stays away."""
+
+    async def on_disconnected(self, ctx: Any) -> None:
+        """The server ended the connection, and the client does not connect again."""
+        tell("disconnected", code=ctx.code, reason=ctx.reason)
 
 
 class Events(SubscriptionEventHandler):
@@ -33,7 +41,7 @@ class Events(SubscriptionEventHandler):
 
 async def main() -> None:
     """Watch."""
-    client = Client(URL, token=TOKEN, min_reconnect_delay=0.02, max_reconnect_delay=0.2)
+    client = Client(URL, events=Ends(), token=TOKEN, min_reconnect_delay=0.02, max_reconnect_delay=0.2)
     room = client.new_subscription(ROOM, events=Events(), recoverable=True, positioned=True)
     await room.subscribe()
     await client.connect()

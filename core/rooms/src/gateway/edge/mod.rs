@@ -446,6 +446,7 @@ impl EdgeSessions {
 fn end_for(code: Code) -> Disconnect {
     match code {
         Code::Replaced => Disconnect::REPLACED,
+        Code::Ended => Disconnect::FORCE,
         Code::TooManyDevices => Disconnect::CONNECTION_LIMIT,
         Code::BadDevice => Disconnect::INVALID_TOKEN,
         Code::Draining => Disconnect::SHUTDOWN,
