@@ -83,6 +83,9 @@ def described(app: Litestar) -> dict[str, Any]:
                 operation = operations[method.lower()]
                 refused = {"description": "A problem: the path, the query or the body is malformed"}
                 operation["responses"].setdefault("400", refused)
+                for word, mark in handler.opt.get("deprecated", {}).items():
+                    parameter = next(each for each in operation["parameters"] if each["name"] == word)
+                    parameter |= {"deprecated": True, "description": mark.text}
                 if body := handler.opt.get("body"):
                     operation["requestBody"] = _body(body, operation["operationId"], document["components"])
     return document

@@ -21,6 +21,8 @@ from muster_server.plane.calls import CallError
 from muster_server.systems.fleet.asking import AWAY, Asking
 from muster_server.systems.fleet.http.streams import RunStream, ended_id
 from muster_server.systems.fleet.questions import (
+    RUN_PLACE,
+    Client,
     ClientPage,
     Clients,
     Count,
@@ -49,6 +51,7 @@ from muster_server.systems.fleet.records import ResultRow, unfit
 from muster_server.systems.fleet.selector import COUNTED, SelectorError, parse
 from muster_server.systems.fleet.watching import SeenEvents
 from muster_server.systems.fleet.wheel import PICK_MAX
+from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
@@ -170,6 +173,24 @@ class Evenness(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_minute: float
 
 
+class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of tasks, by name."""
+
+    tasks: list[TaskRow]
+    next: str | None
+    """The `after` of the next page."""
+
+
+class ListedClients(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of clients, by name. `total`: all clients that match the selector."""
+
+    total: int
+    clients: list[Client]
+    more: bool
+    next: str | None
+    """The `after` of the next page."""
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """A page of runs, the newest first."""
 
@@ -279,14 +300,21 @@ async def run_draws(
     return _json(msgspec.json.encode(explained))
 
 
-@get("/tasks", responses={200: success(list[TaskRow], "The tasks"), **problems(401, 403, 429, 503)})
-async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+@get("/tasks", responses={200: success(TaskPage, "A page of tasks"), **problems(400, 401, 403, 429, 503)})
+async def tasks(
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of tasks to list")] = 1_000,
+    after: cursors.After = "",
+) -> Response[bytes]:
     """The tasks that the key may see, by name."""
+    last = cursors.read("tasks", after, str)
     rows = await fleet.ask(Tasks(), list[TaskRow])
-    mine = [row for row in rows if caller.may("tasks", row.name)]
+    mine = sorted((row for row in rows if caller.may("tasks", row.name)), key=lambda row: row.name)
     if not mine:
         caller.need("tasks", "*")
-    return _json(msgspec.json.encode(mine))
+    shown, next = cursors.page("tasks", mine, lambda row: row.name, last, limit)
+    return _json(msgspec.json.encode(TaskPage(tasks=list(shown), next=next)))
 
 
 @put(
@@ -345,18 +373,28 @@ async def refresh(
 
 
 @get(
-    "/clients", responses={200: success(ClientPage, "A page of clients, by name"), **problems(400, 401, 403, 429, 503)}
+    "/clients",
+    responses={200: success(ListedClients, "A page of clients, by name"), **problems(400, 401, 403, 429, 503)},
 )
 async def clients(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     where: Where = "",
     limit: Annotated[int, QueryParameter(ge=1, le=10_000, description="Number of clients to list")] = 100,
-    after: Annotated[str, QueryParameter(description="Start after this client")] = "",
+    after: Annotated[
+        str,
+        QueryParameter(
+            pattern=r"^[A-Za-z0-9_-]{0,64}\Z",
+            description="The `next` of the previous page, which is the name of its last client",
+        ),
+    ] = "",
 ) -> Response[bytes]:
     """List the clients that match a selector."""
     caller.need("clients", "*")
-    return _json(msgspec.json.encode(await fleet.ask_index(where, Clients(where, limit, after), ClientPage)))
+    found = await fleet.ask_index(where, Clients(where, limit, after), ClientPage)
+    next = found.clients[-1].name if found.more and found.clients else None
+    answer = ListedClients(total=found.total, clients=found.clients, more=found.more, next=next)
+    return _json(msgspec.json.encode(answer))
 
 
 @get(
@@ -418,7 +456,9 @@ async def history(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     limit: Annotated[int, QueryParameter(ge=1, le=200, description="Number of runs to list")] = 50,
-    after: Annotated[str, QueryParameter(description="The `next` of the previous page", max_length=120)] = "",
+    after: Annotated[
+        str, QueryParameter(description="The `next` of the previous page", pattern=rf"^({RUN_PLACE})?\Z")
+    ] = "",
 ) -> Response[bytes]:
     """The started runs whose kind the key may measure, the newest first. A page may have fewer than `limit`."""
     page = await fleet.ask(PastRuns(limit, after), RunPage)

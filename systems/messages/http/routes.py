@@ -22,6 +22,7 @@ from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
 from muster_server.plane import ways
+from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, no_words, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
@@ -76,6 +77,7 @@ IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the previous page", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
 ]
+Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of entries to list")]
 Until = Annotated[
     int, QueryParameter(description="The `until` of the previous page; 0: letters that are dead now", ge=0, le=1 << 53)
 ]
@@ -351,7 +353,7 @@ async def listed(
     due_ms: Annotated[
         int | None, QueryParameter(ge=0, le=1 << 48, description="Only messages due, or retried, within this time")
     ] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of messages to list")] = 100,
+    limit: Limit = 100,
     after: After = "",
 ) -> Response[bytes]:
     """Messages of a topic by the time of their next attempt, or their due time."""
@@ -454,16 +456,23 @@ async def leases(
 @get(
     "/topics/{topic:str}/recurring",
     responses={
-        200: success(list[bodies.RecurringMessage], "By name"),
+        200: success(bodies.RecurringMessages, "A page, by name"),
         **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def recurring_all(
-    topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    limit: Limit = 1_000,
+    after: cursors.After = "",
 ) -> Response[bytes]:
     """The recurring messages of a topic."""
     caller.need("show", topic)
-    return _json([bodies.recurring(each) for each in await nodes.ask(ADMIN, "recurring", topic, list[Entry])])
+    last = cursors.read("recurring", after, str)
+    entries = sorted(await nodes.ask(ADMIN, "recurring", topic, list[Entry]), key=lambda entry: entry.key)
+    shown, next = cursors.page("recurring", entries, lambda entry: entry.asked.name, last, limit)
+    return _json(bodies.RecurringMessages(recurring=[bodies.recurring(each) for each in shown], next=next))
 
 
 @put(
@@ -513,7 +522,7 @@ async def recurring_removed(
 @get(
     "/topics/{topic:str}/dead",
     responses={
-        200: success(list[bodies.DeadLetter], "Dead letters"),
+        200: success(bodies.DeadLetters, "A page of dead letters"),
         **problems(400, 401, 403, 404, 429, 503),
     },
 )
@@ -522,28 +531,24 @@ async def dead(
     topic: TopicPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of letters to list")] = 100,
+    limit: Limit = 100,
     after: After = "",
 ) -> Response[bytes]:
-    """Messages whose attempts all failed, with the last answers of their targets. The header `Link` names the next page."""
+    """Messages whose attempts all failed, with the last answers of their targets."""
     caller.need("show", topic)
     nodes.extend(request)
     page = await nodes.ask(ADMIN, "dead-page", Query(topic, 0, EVER, ["dead"], limit, after), DeadPage, LIST_S)
-    answer = _json(
-        [
-            bodies.DeadLetter(
-                message=bodies.message(each.message),
-                died_at=each.at,
-                last=each.outcome,
-                status=each.status,
-                answer=each.answer.decode(errors="replace"),
-            )
-            for each in page.letters
-        ]
-    )
-    if page.next:
-        answer.headers["link"] = f'</api/v1/topics/{topic}/dead?limit={limit}&after={page.next}>; rel="next"'
-    return answer
+    letters = [
+        bodies.DeadLetter(
+            message=bodies.message(each.message),
+            died_at=each.at,
+            last=each.outcome,
+            status=each.status,
+            answer=each.answer.decode(errors="replace"),
+        )
+        for each in page.letters
+    ]
+    return _json(bodies.DeadLetters(letters=letters, next=page.next or None))
 
 
 @post(
@@ -664,14 +669,22 @@ async def stats(
 @get(
     "/topics",
     responses={
-        200: success(list[bodies.TopicShown], "Topics"),
-        **problems(401, 403, 429, 503),
+        200: success(bodies.TopicPage, "A page of topics, by name"),
+        **problems(400, 401, 403, 429, 503),
     },
 )
-async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]) -> Response[bytes]:
+async def topics(
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    limit: Limit = 1_000,
+    after: cursors.After = "",
+) -> Response[bytes]:
     """The topics that the key may show, without their secrets."""
+    last = cursors.read("topics", after, str)
     found = await nodes.ask(ADMIN, "topics", None, list[Topic])
-    return _json([bodies.topic(each) for each in found if caller.may("show", each.name)])
+    mine = sorted((each for each in found if caller.may("show", each.name)), key=lambda each: each.name)
+    shown, next = cursors.page("topics", mine, lambda each: each.name, last, limit)
+    return _json(bodies.TopicPage(topics=[bodies.topic(each) for each in shown], next=next))
 
 
 @get(
