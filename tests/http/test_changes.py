@@ -14,7 +14,7 @@ MARK = Deprecated("after", date(2027, 1, 1), date(2027, 12, 1))
 
 async def test_each_deprecated_parameter_is_on_the_page(make: Make) -> None:
     beside = await make()
-    application = beside.server._routes
+    application = beside.server._application()
     found: dict[tuple[str, str, str], Deprecated] = {}
     for route in application.routes:
         if isinstance(route, HTTPRoute):

@@ -7,7 +7,7 @@ that writes the table of tasks itself calls `refresh`.
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -56,7 +56,7 @@ from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
-from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
@@ -243,7 +243,7 @@ async def measure(
             return Answer(202, msgspec.json.encode(Begun(name)))
         return Answer(200, msgspec.json.encode(await fleet.account(name, caller)))
 
-    return await _once(fleet, request, caller, body, do)
+    return await fleet.base.once(request, caller, body, do)
 
 
 @get("/runs/{run:str}", responses={200: success(Account, "The run"), **problems(400, 401, 403, 404, 429, 503)})
@@ -361,15 +361,27 @@ async def drop_task(
 @post(
     "/refresh",
     status_code=200,
-    responses={200: success(Refreshed, "The scheduler uses the table"), **problems(401, 403, 429, 503)},
+    responses={
+        200: success(Refreshed, "The scheduler uses the table"),
+        **problems(400, 401, 403, 409, 422, 429, 503, 504),
+    },
 )
 async def refresh(
-    request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Read the table of tasks again, after a web application wrote it."""
     caller.need("tasks", "*")
-    none(await request.body())
-    return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
+    body = await request.body()
+    none(body)
+
+    async def do() -> Answer:
+        with repeatable():
+            return Answer(200, msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
+
+    return await fleet.base.once(request, caller, body, do)
 
 
 @get(
@@ -629,20 +641,6 @@ def _spend(caller: Caller, samples: int) -> int:
         return caller.spend_at_most_all(samples)
     except Problem as problem:
         raise Nothing(problem) from None
-
-
-async def _once(
-    fleet: FleetFace,
-    request: AnyRequest,
-    caller: Caller,
-    body: bytes,
-    do: Callable[[], Coroutine[Any, Any, Answer]],
-) -> Response[bytes]:
-    try:
-        answer = await fleet.base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    return _json(answer.body, answer.status, {"idempotency-replayed": "true"} if answer.replayed else {})
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:

@@ -24,8 +24,9 @@ from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.deprecated import Deprecated
-from muster_server.systems.http.described import problems, success
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
+from muster_server.systems.http.idempotency import Answer, repeatable
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.likes.http.answers import (
     USER,
@@ -230,10 +231,13 @@ async def likers(
     "/likes/batch",
     status_code=200,
     opt={"body": Body((list[Change],))},
-    responses=_responses(Batch, "Each change with its outcome", 413),
+    responses=_responses(Batch, "Each change with its outcome", 409, 413, 422, 504),
 )
 async def batch(
-    request: AnyRequest, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Make many changes: an array of `{"item": "share:1000", "user": "2017", "likes": true}`.
 
@@ -246,17 +250,24 @@ async def batch(
     for item in {change.item for change in changes}:
         caller.need("like", item)
     wanted = [(change.item.encode(), user_of(change.user), change.likes) for change in changes]
-    caller.spend(len(changes))
-    async with likes_face.node() as node:
-        outcomes = await node.put_all(wanted) if wanted else []
-    entries = [
-        BatchEntry(error=Failure(**problem(each).short())) if isinstance(each, LikesError) else BatchEntry(before=each)
-        for each in outcomes
-    ]
-    failed = sum(entry.error is not None for entry in entries)
-    likes_face.count("done", len(entries) - failed)
-    likes_face.count("failed", failed)
-    return _json(Batch(len(entries) - failed, failed, entries))
+
+    async def do() -> Answer:
+        with repeatable():
+            caller.spend(len(changes))
+            async with likes_face.node() as node:
+                outcomes = await node.put_all(wanted) if wanted else []
+        entries = [
+            BatchEntry(error=Failure(**problem(each).short()))
+            if isinstance(each, LikesError)
+            else BatchEntry(before=each)
+            for each in outcomes
+        ]
+        failed = sum(entry.error is not None for entry in entries)
+        likes_face.count("done", len(entries) - failed)
+        likes_face.count("failed", failed)
+        return Answer(200, msgspec.json.encode(Batch(len(entries) - failed, failed, entries)))
+
+    return await likes_face.base.once(request, caller, body, do)
 
 
 @get("/likes/both", responses=_responses(Users, "The users who like all of them"))

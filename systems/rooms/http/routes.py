@@ -3,7 +3,7 @@
 The base owns keys, limits and idempotency (`systems/http/`); `service.py` does the work of the routes.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -86,7 +86,7 @@ async def publish(
             raise said if said.code == "timeout" else Nothing(said)
         return Answer(200, msgspec.json.encode(Positioned(str(said))))
 
-    return await _once(service, request, caller, body, do)
+    return await service.base.once(request, caller, body, do)
 
 
 @get(
@@ -241,11 +241,12 @@ async def command(
             outcome = Outcome("delivered" if isinstance(said, muster.Delivered) else "expired", said.members)
         return Answer(200, msgspec.json.encode(outcome))
 
-    return await _once(service, request, caller, body, do)
+    return await service.base.once(request, caller, body, do)
 
 
 @get(
     "/rooms",
+    operation_id="rooms_list",
     opt={"deprecated": {"offset": Deprecated("after")}},
     responses={
         200: success(Rooms, "The rooms that the key may list"),
@@ -301,16 +302,6 @@ def _spend(caller: Caller, messages: int) -> None:
         caller.spend(messages)
     except Problem as problem:
         raise Nothing(problem) from None
-
-
-async def _once(
-    service: Service, request: AnyRequest, caller: Caller, body: bytes, do: Callable[[], Awaitable[Answer]]
-) -> Response[bytes]:
-    try:
-        answer = await service.base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    return _json(answer.body, answer.status, {"idempotency-replayed": "true"} if answer.replayed else {})
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
