@@ -32,6 +32,7 @@ from muster_server.systems.http import deprecated, docs, uri
 from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
+from muster_server.systems.http.description import described, operation_id
 from muster_server.systems.http.descriptors import connections_possible
 from muster_server.systems.http.entry import MakeEntry
 from muster_server.systems.http.face import AnyRequest, Base, Face, Nodes, Where, modules
@@ -211,6 +212,10 @@ class HttpFace:
         for face in self._faces:
             face.redirect(address)
 
+    def description(self) -> dict[str, Any]:
+        """The description of the API (OpenAPI)."""
+        return described(self._application())
+
     # --- status ---------------------------------------------------------------------------------------------------
 
     @property
@@ -300,6 +305,7 @@ class HttpFace:
                 path="/openapi",
                 render_plugins=[JsonRenderPlugin()],
                 use_handler_docstrings=True,
+                operation_id_creator=operation_id,
                 components=Components(
                     security_schemes={
                         "key": SecurityScheme(type="apiKey", name="X-API-Key", security_scheme_in="header"),

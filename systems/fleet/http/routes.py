@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
@@ -259,7 +260,9 @@ async def run_account(
 @get(
     "/runs/{run:str}/events",
     responses={
-        200: success(str, "Events as they arrive: `text/event-stream`"),
+        200: ResponseSpec(
+            str, generate_examples=False, media_type="text/event-stream", description="Events as they arrive"
+        ),
         204: success(None, "The run has ended, and the client has its last event"),
         **problems(400, 401, 403, 404, 429, 503),
     },

@@ -175,6 +175,7 @@ async def leave(
 
 @get(
     "/inbox",
+    opt={"events": True},
     responses={
         200: success(bodies.ShownPage, "A page; with `Accept: text/event-stream` entries as they come"),
         **problems(400, 401, 403, 429, 503, 504),

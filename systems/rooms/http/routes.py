@@ -91,6 +91,7 @@ async def publish(
 
 @get(
     MESSAGES,
+    opt={"events": True},
     responses={
         200: ResponseSpec(
             Last,
