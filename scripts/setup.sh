@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh           tools, locked dependencies, the compiled parts
 #   scripts/setup.sh --demo    also the programs that the demo of all systems runs beside its nodes
+#   scripts/setup.sh --clients also the generators of clients for the HTTP API, for scripts/clients.sh
 #   scripts/setup.sh --tests   also the needs of the whole suite: clippy, and the servers that run beside Muster
 #
 # Everything it makes is in this folder: .tools/ (uv) and .venv/. Missing system packages are
@@ -10,7 +11,7 @@
 # Exit codes: 0 ok, 2 an unknown option, 69 a system package is missing, else that of the failed step.
 set -eu
 . "$(dirname "$0")/words.sh"
-case ${1:-} in --demo) ;; *) words --tests "$@" ;; esac
+case ${1:-} in --demo | --clients) ;; *) words --tests "$@" ;; esac
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -198,6 +199,20 @@ need_sdks() {
     [ $whole != yes ] || echo "$wanted" >$sdks/stamp
 }
 
+# The generators of scripts/clients.sh, by their package clients, into .tools/clients/.
+need_clients() {
+    clients=.tools/clients
+    wanted=$(find scripts/clients -type f -print | digest)
+    [ "$(cat $clients/stamp 2>/dev/null)" != "$wanted" ] || return 0
+    say 'fetching the generators of clients into .tools/clients/'
+    rm -rf $clients && mkdir -p $clients/typescript
+    whole=yes
+    cp scripts/clients/package.json scripts/clients/package-lock.json $clients/typescript/
+    have npm && npm ci --silent --ignore-scripts --no-audit --no-fund --prefix $clients/typescript >&2 || lacks_sdk 'TypeScript' 'apt-get install nodejs npm'
+    uv pip install --quiet --target $clients/python --require-hashes -r scripts/clients/requirements.txt >&2 || lacks_sdk 'Python' ''
+    [ $whole != yes ] || echo "$wanted" >$clients/stamp
+}
+
 go_min() {
     minor=$(go version 2>/dev/null | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p')
     [ -n "$minor" ] && [ "$minor" -ge "$GO_MIN" ]
@@ -283,11 +298,13 @@ main() {
         fresh server "$server" || build_server "$server"
     fi
     [ "${1:-}" != --demo ] || need_for_demo
+    [ "${1:-}" != --clients ] || need_clients
     if [ "${1:-}" = --tests ]; then
         need_for_tests
         need_zookeeper
         need_kafka
         need_sdks
+        need_clients
         # The edge's tests run this program.
         cargo build --locked --quiet --manifest-path core/Cargo.toml -p muster-edge --example hub >&2
     fi

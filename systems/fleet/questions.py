@@ -3,7 +3,7 @@
 Owns shapes. It must not know how they are sent (`calls.py`), nor how they are carried out.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -303,6 +303,10 @@ class Explain(msgspec.Struct, frozen=True, tag=True):
     """A run's account. `run`: its name, or a task's (its last run). Answered by `Explained`."""
 
     run: str
+
+
+RUN_PLACE: Final = r"([0-9]{1,18})-([A-Za-z0-9._-]{1,64})@([0-9]{1,18})"
+"""Pattern of a place in the history of runs, as a page has it."""
 
 
 class PastRuns(msgspec.Struct, frozen=True, tag=True):

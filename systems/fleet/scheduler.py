@@ -30,6 +30,7 @@ from muster_server.systems.fleet.index_nodes import IndexNodes, running
 from muster_server.systems.fleet.mqtt import Link, LinkError
 from muster_server.systems.fleet.options import FleetSettings
 from muster_server.systems.fleet.questions import (
+    RUN_PLACE,
     Averages,
     DropTask,
     Event,
@@ -97,8 +98,7 @@ load."""
 REFUSED_SHOWN: Final = 20
 """Limit of refused tasks in one line of the log, and in the status."""
 MINUTE: Final = re.compile(r"[0-9]{1,18}")
-PLACE: Final = re.compile(r"([0-9]{1,18})-([A-Za-z0-9._-]{1,64})@([0-9]{1,18})")
-"""A place in the history of runs, as a page tells it."""
+PLACE: Final = re.compile(RUN_PLACE)
 HISTORY_MAX: Final = 200
 """Limit of runs in a page of the history, at most 1.3 KiB each in JSON: 256 KiB."""
 INSTANT: Final = 0

@@ -25,5 +25,5 @@ def success(shape: Any, text: str) -> ResponseSpec:
 
 def problems(*codes: int) -> dict[int, ResponseSpec]:
     """The answers that are problems, by their status."""
-    problem = ResponseSpec(dict[str, Any], generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
+    problem = ResponseSpec(None, generate_examples=False, media_type=CONTENT_TYPE, description="A problem")
     return dict.fromkeys(codes, problem)

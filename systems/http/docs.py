@@ -4,16 +4,15 @@ The page loads nothing from other servers, which its Content-Security-Policy enf
 """
 
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from litestar import Litestar, Response, get
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
-from litestar.routes import HTTPRoute
 from openapi_ui_bundles import swagger_ui
 
-from muster_server.systems.http.bodies import Body
+from muster_server.systems.http.description import described
 from muster_server.systems.http.face import AnyRequest
 from muster_server.systems.http.problems import Problem
 
@@ -69,33 +68,6 @@ def schema(request: AnyRequest) -> Response[bytes]:
     """OpenAPI 3.1."""
     document = described(request.app)
     return Response(msgspec.json.encode(document), media_type="application/json")
-
-
-def described(app: Litestar) -> dict[str, Any]:
-    """The description of all routes. The framework does not know bodies, because routes decode them themselves."""
-    document: dict[str, Any] = app.openapi_schema.to_schema()
-    for route in app.routes:
-        operations = document["paths"].get(route.path_format, {})
-        if not isinstance(route, HTTPRoute):
-            continue
-        for handler in route.route_handlers:
-            for method in handler.http_methods & {each.upper() for each in operations}:
-                operation = operations[method.lower()]
-                refused = {"description": "A problem: the path, the query or the body is malformed"}
-                operation["responses"].setdefault("400", refused)
-                if body := handler.opt.get("body"):
-                    operation["requestBody"] = _body(body, operation["operationId"], document["components"])
-    return document
-
-
-def _body(body: Body, prefix: str, components: dict[str, Any]) -> dict[str, Any]:
-    """The description of a body; its parts are added to the components, under names of this operation."""
-    template = f"#/components/schemas/{prefix}{{name}}"
-    schemas, parts = msgspec.json.schema_components(body.shapes, ref_template=template)
-    components.setdefault("schemas", {}).update({prefix + name: part for name, part in parts.items()})
-    shape = schemas[0] if len(schemas) == 1 else {"oneOf": list(schemas)}
-    others = {kind: {"schema": {"description": text}} for kind, text in body.others.items()}
-    return {"content": {"application/json": {"schema": shape}, **others}, "required": not body.others}
 
 
 @cache

@@ -9,15 +9,16 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 import structlog
-from litestar import Request
+from litestar import MediaType, Request, Response
 from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.control.cluster.instance import Process
 from muster_server.plane import systems
+from muster_server.systems.http.access import Caller
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.front import Ongoing, ongoing
-from muster_server.systems.http.idempotency import Answer, Idempotency
+from muster_server.systems.http.idempotency import Answer, Idempotency, Nothing
 from muster_server.systems.http.options import HttpOptions
 
 AnyRequest = Request[Any, Any, Any]
@@ -47,8 +48,19 @@ class Base:
         """The request as the face tracks it."""
         return ongoing(request.scope)
 
-    async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Call `do` once for each `Idempotency-Key`; without that header, call it. Raises `Problem`."""
+    async def once(
+        self, request: AnyRequest, caller: Caller, body: bytes, do: Callable[[], Awaitable[Answer]]
+    ) -> Response[bytes]:
+        """The response of a route that changes something: call `do` once for each `Idempotency-Key`; without that header,
+        call it. Raises `Problem`."""
+        try:
+            answer = await self._once(request, caller.name, body, do)
+        except Nothing as nothing:
+            raise nothing.problem from None
+        headers = {"idempotency-replayed": "true"} if answer.replayed else {}
+        return Response(answer.body + b"\n", status_code=answer.status, media_type=MediaType.JSON, headers=headers)
+
+    async def _once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
         key = request.headers.get("idempotency-key")
         if key is None:
             return await do()

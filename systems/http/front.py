@@ -43,6 +43,8 @@ class Ongoing:
         self.caller = ""
         self.connection: Connection | None = scope["state"].get("connection")
         self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        """Headers of the answer, besides those of its route."""
         self.streams = False
         self.whole = not ({b"content-length", b"transfer-encoding"} & headers.keys())
         """True once the body has arrived."""
@@ -124,7 +126,7 @@ class Front:
         async def say(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.status = message["status"]
-                message["headers"] = [*message["headers"], marked]
+                message["headers"] = [*message["headers"], marked, *request.headers]
             await send(message)
 
         async def hear() -> Any:

@@ -7,7 +7,8 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +27,17 @@ class Answer:
     status: int
     body: bytes
     replayed: bool = False
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Around a request that may be carried out twice without harm: its problems other than `timeout` are not kept."""
+    try:
+        yield
+    except Problem as problem:
+        if problem.code == "timeout":
+            raise
+        raise Nothing(problem) from None
 
 
 class Nothing(Exception):

@@ -28,10 +28,11 @@ from muster_server.control.errors import UserError
 from muster_server.control.node.admin import HttpServer
 from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
-from muster_server.systems.http import docs, uri
+from muster_server.systems.http import deprecated, docs, uri
 from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
+from muster_server.systems.http.description import described, operation_id
 from muster_server.systems.http.descriptors import connections_possible
 from muster_server.systems.http.entry import MakeEntry
 from muster_server.systems.http.face import AnyRequest, Base, Face, Nodes, Where, modules
@@ -45,7 +46,7 @@ LOOK_S: Final = 1.0
 """Seconds between checks of the file of keys."""
 BACKLOG: Final = 1_024
 CORS_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-API-Key", "X-Request-Id")
-CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed")
+CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed", "Deprecation", "Sunset")
 CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 415: "unsupported_media_type"}
 
 
@@ -211,6 +212,10 @@ class HttpFace:
         for face in self._faces:
             face.redirect(address)
 
+    def description(self) -> dict[str, Any]:
+        """The description of the API (OpenAPI)."""
+        return described(self._application())
+
     # --- status ---------------------------------------------------------------------------------------------------
 
     @property
@@ -301,6 +306,7 @@ class HttpFace:
                 path="/openapi",
                 render_plugins=[JsonRenderPlugin()],
                 use_handler_docstrings=True,
+                operation_id_creator=operation_id,
                 components=Components(
                     security_schemes={
                         "key": SecurityScheme(type="apiKey", name="X-API-Key", security_scheme_in="header"),
@@ -314,7 +320,7 @@ class HttpFace:
             logging_config=None,
             debug=False,
         )
-        self._queries = _queries(made)
+        self._queries, self._deprecated = _queries(made), _deprecated(made)
         return made
 
     async def _decode(self, request: AnyRequest) -> None:
@@ -333,6 +339,9 @@ class HttpFace:
                 uri.check_query(query, self._queries[request.scope["path_template"], method])
             except uri.BadUri as error:
                 raise Problem("bad_request", str(error)) from None
+            if marks := self._deprecated.get((request.scope["path_template"], method)):
+                used = [mark for word, mark in marks.items() if word in request.query_params]
+                ongoing(request.scope).headers += deprecated.headers(used)
 
     def _problem(self, request: AnyRequest, problem: Problem) -> Response[bytes]:
         self.counts.rejected(problem.code)
@@ -370,6 +379,17 @@ def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:
                 lists = {each.field_alias for each in model.expected_query_params if each.is_sequence}
                 found[route.path_format, method] = uri.Query(words | set(handler.opt.get("query", ())), lists)
     return found
+
+
+def _deprecated(app: Litestar) -> dict[tuple[str, str], deprecated.Marks]:
+    """The deprecated parameters of the routes that have any, by path and method."""
+    return {
+        (route.path_format, method): handler.opt["deprecated"]
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method, (handler, _) in route.route_handler_map.items()
+        if "deprecated" in handler.opt
+    }
 
 
 def _cors(options: HttpOptions) -> CORSConfig | None:

@@ -322,17 +322,17 @@ def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     visitor.act("Send a message", data="nobody", in_s="0", id="letter-1")
     until(lambda: site.api("GET", "topics/lost/messages/letter-1")["state"] == "dead")
     visitor.page.get_by_role("button", name="Reload").click()
-    died = site.api("GET", "topics/lost/dead")[0]["died_at"]
+    died = site.api("GET", "topics/lost/dead")["letters"][0]["died_at"]
     assert "done" in visitor.act("Replay letter-1")
-    until(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")))
+    until(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")["letters"]))
     visitor.page.get_by_role("button", name="Reload").click()
     assert "done" in visitor.act("Drop letter-1")
     assert site.api("GET", "topics/lost/messages/letter-1")["state"] == "cancelled"
     for id in ("letter-2", "letter-3"):
         site.api("POST", "topics/lost/messages", json=[{"data": "nobody", "id": id}])
-    until(lambda: len(site.api("GET", "topics/lost/dead")) == 2)
+    until(lambda: len(site.api("GET", "topics/lost/dead")["letters"]) == 2)
     assert visitor.act("Drop all") == "2 dead letters were dropped."
-    assert site.api("GET", "topics/lost/dead") == []
+    assert site.api("GET", "topics/lost/dead")["letters"] == []
 
 
 def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visitor]) -> None:
@@ -442,12 +442,12 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         places = page.get_by_role("region", name="Clients by place")
         expect(places.get_by_role("row")).to_have_count(1 + len(counted["values"]))
         visitor.act("Add a task", name="hourly", per_hour="30")
-        assert [each["name"] for each in site.api("GET", "fleet/tasks")] == ["hourly"]
+        assert [each["name"] for each in site.api("GET", "fleet/tasks")["tasks"]] == ["hourly"]
         visitor.act("Pause hourly")
-        assert site.api("GET", "fleet/tasks")[0]["paused"]
+        assert site.api("GET", "fleet/tasks")["tasks"][0]["paused"]
         picture(visitor, "fleet")
         visitor.act("Remove hourly")
-        assert site.api("GET", "fleet/tasks") == []
+        assert site.api("GET", "fleet/tasks")["tasks"] == []
         page.get_by_role("button", name="Ask clients now").click()
         dialog = page.get_by_role("dialog", name="Ask clients now")
         dialog.locator("[name=pick]").fill("5")

@@ -163,7 +163,7 @@ async def test_members_are_counted_and_named(make: Make, address: muster.testing
     client = (await make()).client("members:*")
     async with muster.connect(address) as member, member.join("sports:final"):
         answer = await client.get(f"{ROOM}/members", params={"ids": "true"})
-    assert answer.json() == {"count": 1, "ids": ["1"], "truncated": False, "partial": False}
+    assert answer.json() == {"count": 1, "ids": ["1"], "truncated": False, "partial": False, "next": None}
     for wrong in ({"wait": "0"}, {"wait": "61"}, {"start": "-1"}, {"ids": "perhaps"}):
         problem(await client.get(f"{ROOM}/members", params=wrong), 400, "bad_request")
 

@@ -39,15 +39,82 @@ async def test_items_likers_ranks_and_users_are_told(face: Face, likes: Likes) -
         assert (shown["count"], shown["newest"]) == (3, ["2", "1", "0"])
         assert shown["ranks"] == [{"field": "", "rank": 0, "of": 3}, {"field": "share", "rank": 0, "of": 3}]
         assert set(shown["windows"]) == {"1h", "24h", "7d"}
-        assert await said(await client.get("/api/v1/likes/share/2/likers?start=1&limit=1")) == {"users": ["1"]}
+        assert await said(await client.get("/api/v1/likes/share/2/likers?start=2&limit=1")) == {
+            "users": ["2"],
+            "next": None,
+        }
         both = await said(await client.get("/api/v1/likes/both?item=share:1&item=share:2"))
         assert both == {"users": ["0", "1"]}
         items = await said(await client.get("/api/v1/users/1/likes"))
-        assert items == {"user": "1", "items": ["share:2", "share:1"]}
+        assert items == {"user": "1", "items": ["share:2", "share:1"], "next": None}
         top = await said(await client.get("/api/v1/ranks?start=1&limit=1"))
+        assert top.pop("next")
         assert top == {"field": "", "window": "", "items": [{"rank": 1, "item": "share:1", "score": 2.0}]}
         field = await said(await client.get("/api/v1/ranks/agriculture?window=24h"))
         assert [each["item"] for each in field["items"]] == ["share:1"]
+
+
+async def pages(client: httpx2.AsyncClient, path: str, name: str, limit: int, between: Any = None) -> list[Any]:
+    """All entries of a list by its cursors; `between` is called after each page."""
+    found: list[Any] = []
+    after = ""
+    while after is not None:
+        page = await said(await client.get(path, params={"limit": limit, "after": after}))
+        assert len(page[name]) <= limit
+        found += page[name]
+        after = page["next"]
+        if between is not None:
+            await between()
+    return found
+
+
+async def test_pages_have_each_entry_once_while_likes_come_and_go(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:%d" % item, 7, True) for item in range(9)])
+    await likes.put_all([(b"share:0", user, True) for user in range(100, 109)])
+    fresh = iter(range(1_000, 2_000))
+
+    async def between() -> None:
+        number = next(fresh)
+        await likes.put_all([(b"fresh:%d" % number, 7, True), (b"share:0", number, True)])
+
+    async def lead() -> None:
+        number = next(fresh)
+        await likes.put_all([(b"lead:%d" % number, user, True) for user in range(60)])
+
+    async with face.client(*ALL) as client:
+        users = await pages(client, "/api/v1/likes/share/0/likers", "users", 2, between)
+        assert users[:10] == ["7", *map(str, range(100, 109))]
+        assert len(users) == len(set(users))
+        items = await pages(client, "/api/v1/users/7/likes", "items", 2, between)
+        shares = [item for item in items if item.startswith("share")]
+        assert shares == [f"share:{item}" for item in reversed(range(9))]
+        assert len(items) == len(set(items))
+        ranks = [each["item"] for each in await pages(client, "/api/v1/ranks", "items", 2, lead)]
+        assert {f"share:{item}" for item in range(9)} <= set(ranks)
+        assert len(ranks) == len(set(ranks))
+
+
+async def test_a_page_of_ranks_says_the_ranks_of_now(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:%d" % item, user, True) for item in range(4) for user in range(item + 1)])
+    async with face.client(*ALL) as client:
+        first = await said(await client.get("/api/v1/ranks/share?limit=2"))
+        assert [(each["rank"], each["item"]) for each in first["items"]] == [(0, "share:3"), (1, "share:2")]
+        await likes.put_all([(b"share:9", user, True) for user in range(9)])
+        second = await said(await client.get("/api/v1/ranks/share", params={"limit": 2, "after": first["next"]}))
+        assert [(each["rank"], each["item"]) for each in second["items"]] == [(3, "share:1"), (4, "share:0")]
+        assert second["next"] is None
+        problem(await client.get("/api/v1/ranks", params={"after": first["next"]}), 400, "bad_request")
+
+
+async def test_a_deprecated_word_works_and_says_its_end(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:1", user, True) for user in range(3)])
+    async with face.client(*ALL) as client:
+        old = await client.get("/api/v1/likes/share/1/likers?start=1")
+        assert old.json()["users"] == ["1", "2"]
+        assert old.headers["deprecation"] == "@1795910400"
+        assert old.headers["sunset"] == "Tue, 01 Jun 2027 00:00:00 GMT"
+        new = await client.get("/api/v1/likes/share/1/likers?limit=1")
+        assert not {"deprecation", "sunset"} & new.headers.keys()
 
 
 async def test_batch_tells_each_outcome_in_its_order(face: Face, likes: Likes) -> None:
@@ -126,7 +193,7 @@ async def test_an_item_has_the_same_name_over_http_and_resp(face: Face, likes: L
         assert (await said(await client.put(f"{one}/7")))["item"] == name
         assert await likes.counts([name.encode()]) == [1]
         assert (await said(await client.get(one)))["item"] == name
-        assert await said(await client.get(f"{one}/likers")) == {"users": ["7"]}
+        assert await said(await client.get(f"{one}/likers")) == {"users": ["7"], "next": None}
         assert (await said(await client.get("/api/v1/users/7/likes")))["items"] == [name]
         assert (await said(await client.delete(f"{one}/7")))["count"] == 0
 

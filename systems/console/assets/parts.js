@@ -44,7 +44,7 @@ export function useAsked(load, keys) {
 }
 
 // A table whose rows come from the server, a page at a time. `load({search, sort, offset, limit, after})` returns
-// {rows, total} for offsets, or {rows, next} for pages by cursor.
+// {rows, next} for pages by cursor, with `total` where the server counts all rows, or {rows, total} for offsets.
 export function Table({ name, load, columns, search, sorts, sort: first, empty, keys = [], filters }) {
   const [words, setWords] = useState("");
   const [sort, setSort] = useState(first || "");

@@ -7,12 +7,13 @@ that writes the table of tasks itself calls `refresh`.
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
@@ -21,6 +22,8 @@ from muster_server.plane.calls import CallError
 from muster_server.systems.fleet.asking import AWAY, Asking
 from muster_server.systems.fleet.http.streams import RunStream, ended_id
 from muster_server.systems.fleet.questions import (
+    RUN_PLACE,
+    Client,
     ClientPage,
     Clients,
     Count,
@@ -49,11 +52,12 @@ from muster_server.systems.fleet.records import ResultRow, unfit
 from muster_server.systems.fleet.selector import COUNTED, SelectorError, parse
 from muster_server.systems.fleet.watching import SeenEvents
 from muster_server.systems.fleet.wheel import PICK_MAX
+from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
-from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
@@ -170,6 +174,24 @@ class Evenness(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_minute: float
 
 
+class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of tasks, by name."""
+
+    tasks: list[TaskRow]
+    next: str | None
+    """The `after` of the next page."""
+
+
+class ListedClients(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of clients, by name. `total`: all clients that match the selector."""
+
+    total: int
+    clients: list[Client]
+    more: bool
+    next: str | None
+    """The `after` of the next page."""
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """A page of runs, the newest first."""
 
@@ -222,7 +244,7 @@ async def measure(
             return Answer(202, msgspec.json.encode(Begun(name)))
         return Answer(200, msgspec.json.encode(await fleet.account(name, caller)))
 
-    return await _once(fleet, request, caller, body, do)
+    return await fleet.base.once(request, caller, body, do)
 
 
 @get("/runs/{run:str}", responses={200: success(Account, "The run"), **problems(400, 401, 403, 404, 429, 503)})
@@ -238,7 +260,9 @@ async def run_account(
 @get(
     "/runs/{run:str}/events",
     responses={
-        200: success(str, "Events as they arrive: `text/event-stream`"),
+        200: ResponseSpec(
+            str, generate_examples=False, media_type="text/event-stream", description="Events as they arrive"
+        ),
         204: success(None, "The run has ended, and the client has its last event"),
         **problems(400, 401, 403, 404, 429, 503),
     },
@@ -279,14 +303,21 @@ async def run_draws(
     return _json(msgspec.json.encode(explained))
 
 
-@get("/tasks", responses={200: success(list[TaskRow], "The tasks"), **problems(401, 403, 429, 503)})
-async def tasks(caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]) -> Response[bytes]:
+@get("/tasks", responses={200: success(TaskPage, "A page of tasks"), **problems(400, 401, 403, 429, 503)})
+async def tasks(
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of tasks to list")] = 1_000,
+    after: cursors.After = "",
+) -> Response[bytes]:
     """The tasks that the key may see, by name."""
+    last = cursors.read("tasks", after, str)
     rows = await fleet.ask(Tasks(), list[TaskRow])
-    mine = [row for row in rows if caller.may("tasks", row.name)]
+    mine = sorted((row for row in rows if caller.may("tasks", row.name)), key=lambda row: row.name)
     if not mine:
         caller.need("tasks", "*")
-    return _json(msgspec.json.encode(mine))
+    shown, next = cursors.page("tasks", mine, lambda row: row.name, last, limit)
+    return _json(msgspec.json.encode(TaskPage(tasks=list(shown), next=next)))
 
 
 @put(
@@ -333,30 +364,52 @@ async def drop_task(
 @post(
     "/refresh",
     status_code=200,
-    responses={200: success(Refreshed, "The scheduler uses the table"), **problems(401, 403, 429, 503)},
+    responses={
+        200: success(Refreshed, "The scheduler uses the table"),
+        **problems(400, 401, 403, 409, 422, 429, 503, 504),
+    },
 )
 async def refresh(
-    request: AnyRequest, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Read the table of tasks again, after a web application wrote it."""
     caller.need("tasks", "*")
-    none(await request.body())
-    return _json(msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
+    body = await request.body()
+    none(body)
+
+    async def do() -> Answer:
+        with repeatable():
+            return Answer(200, msgspec.json.encode(await fleet.ask(Refresh(), Refreshed)))
+
+    return await fleet.base.once(request, caller, body, do)
 
 
 @get(
-    "/clients", responses={200: success(ClientPage, "A page of clients, by name"), **problems(400, 401, 403, 429, 503)}
+    "/clients",
+    responses={200: success(ListedClients, "A page of clients, by name"), **problems(400, 401, 403, 429, 503)},
 )
 async def clients(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     where: Where = "",
     limit: Annotated[int, QueryParameter(ge=1, le=10_000, description="Number of clients to list")] = 100,
-    after: Annotated[str, QueryParameter(description="Start after this client")] = "",
+    after: Annotated[
+        str,
+        QueryParameter(
+            pattern=r"^[A-Za-z0-9_-]{0,64}\Z",
+            description="The `next` of the previous page, which is the name of its last client",
+        ),
+    ] = "",
 ) -> Response[bytes]:
     """List the clients that match a selector."""
     caller.need("clients", "*")
-    return _json(msgspec.json.encode(await fleet.ask_index(where, Clients(where, limit, after), ClientPage)))
+    found = await fleet.ask_index(where, Clients(where, limit, after), ClientPage)
+    next = found.clients[-1].name if found.more and found.clients else None
+    answer = ListedClients(total=found.total, clients=found.clients, more=found.more, next=next)
+    return _json(msgspec.json.encode(answer))
 
 
 @get(
@@ -418,7 +471,9 @@ async def history(
     caller: NamedDependency[Caller],
     fleet: NamedDependency["FleetFace"],
     limit: Annotated[int, QueryParameter(ge=1, le=200, description="Number of runs to list")] = 50,
-    after: Annotated[str, QueryParameter(description="The `next` of the previous page", max_length=120)] = "",
+    after: Annotated[
+        str, QueryParameter(description="The `next` of the previous page", pattern=rf"^({RUN_PLACE})?\Z")
+    ] = "",
 ) -> Response[bytes]:
     """The started runs whose kind the key may measure, the newest first. A page may have fewer than `limit`."""
     page = await fleet.ask(PastRuns(limit, after), RunPage)
@@ -589,20 +644,6 @@ def _spend(caller: Caller, samples: int) -> int:
         return caller.spend_at_most_all(samples)
     except Problem as problem:
         raise Nothing(problem) from None
-
-
-async def _once(
-    fleet: FleetFace,
-    request: AnyRequest,
-    caller: Caller,
-    body: bytes,
-    do: Callable[[], Coroutine[Any, Any, Answer]],
-) -> Response[bytes]:
-    try:
-        answer = await fleet.base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    return _json(answer.body, answer.status, {"idempotency-replayed": "true"} if answer.replayed else {})
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:

@@ -3,7 +3,7 @@
 The base owns keys, limits and idempotency (`systems/http/`). The nodes of the system do the work.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
-from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
@@ -91,15 +91,17 @@ async def notify(
     users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("notify", user, whole=needs_whole(user))
-    caller.spend(len(users))
 
     async def do() -> Answer:
+        _spend(caller, len(users))
+        with repeatable():
+            await inbox.lookout()
         said = await inbox.ask(Notify(users, new), list[Noted])
         told = [bodies.NotedUser(name, each.seq, each.outcome) for name, each in zip(asked.users, said, strict=True)]
         inbox.count(told)
         return Answer(200, msgspec.json.encode(bodies.NotedUsers(told)))
 
-    return await _once(inbox, request, caller, body, do)
+    return await inbox.base.once(request, caller, body, do)
 
 
 @post(
@@ -124,15 +126,17 @@ async def broadcast(
     body = await request.body()
     asked = decoded(body, bodies.NewBroadcast)
     caller.need("broadcast", asked.audience)
-    caller.spend(1)
     new = New(asked.kind, _data(asked.data), "", asked.actor, asked.id)
 
     async def do() -> Answer:
+        _spend(caller, 1)
         until = now_ms() + inbox.broadcast_ms if asked.until is None else asked.until
+        with repeatable():
+            await inbox.lookout()
         said = await inbox.ask(Broadcast(asked.audience, new, until), Numbered)
         return Answer(200, msgspec.json.encode(bodies.ShownBroadcast(f"b{said.number}", said.outcome, until)))
 
-    return await _once(inbox, request, caller, body, do)
+    return await inbox.base.once(request, caller, body, do)
 
 
 @put(
@@ -171,6 +175,7 @@ async def leave(
 
 @get(
     "/inbox",
+    opt={"events": True},
     responses={
         200: success(bodies.ShownPage, "A page; with `Accept: text/event-stream` entries as they come"),
         **problems(400, 401, 403, 429, 503, 504),
@@ -223,7 +228,7 @@ async def unread(
     request: AnyRequest, caller: NamedDependency[Caller], inbox: NamedDependency["InboxFace"], user: Whose = None
 ) -> Response[bytes]:
     """The unread and unseen entries, by kind."""
-    return await _counted(inbox, _whose(caller, user))
+    return _json(await _counted(inbox, _whose(caller, user)))
 
 
 @post(
@@ -232,7 +237,7 @@ async def unread(
     opt={"body": Body((bodies.Marked,))},
     responses={
         200: success(bodies.ShownCounts, "The counts after it"),
-        **problems(400, 401, 403, 404, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def mark(
@@ -241,20 +246,28 @@ async def mark(
     caller: NamedDependency[Caller],
     inbox: NamedDependency["InboxFace"],
     user: Whose = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Mark entries as read or seen: `{"to": "58-12"}` all up to a cursor, with `"kind"` those of one kind; `{"entries":
     ["58", "b12"]}` single ones, as read. Marks only grow."""
     if verb not in {"read", "seen"}:
         raise Problem("not_found")
     whose = _whose(caller, user)
-    asked = decoded(await request.body(), bodies.Marked)
+    body = await request.body()
+    asked = decoded(body, bodies.Marked)
     if (asked.to is None) == (not asked.entries):
         raise Problem("bad_body", "give either `to`, a cursor, or `entries`")
     if verb == "seen" and asked.entries:
         raise Problem("bad_body", "entries are seen up to a cursor: give `to`")
     word: Literal["read", "seen"] = "read" if verb == "read" else "seen"
-    await inbox.ask(Mark(whose, word, _cursor(asked.to), asked.kind, asked.entries), Done)
-    return await _counted(inbox, whose)
+    to = _cursor(asked.to)
+
+    async def do() -> Answer:
+        with repeatable():
+            await inbox.ask(Mark(whose, word, to, asked.kind, asked.entries), Done)
+            return Answer(200, msgspec.json.encode(await _counted(inbox, whose)))
+
+    return await inbox.base.once(request, caller, body, do)
 
 
 @get(
@@ -414,21 +427,17 @@ async def _join(
     return _json(bodies.ShownDone((await inbox.ask(Join(audience, users, leave), Done)).count))
 
 
-async def _counted(inbox: InboxFace, user: int) -> Response[bytes]:
+async def _counted(inbox: InboxFace, user: int) -> bodies.ShownCounts:
     said = await inbox.ask(Count(user), Counts)
     totals = (min(sum(each.values()), TOTAL_MAX) for each in (said.unread, said.unseen))
-    return _json(bodies.ShownCounts(said.unread, said.unseen, *totals))
+    return bodies.ShownCounts(said.unread, said.unseen, *totals)
 
 
-async def _once(
-    inbox: InboxFace, request: AnyRequest, caller: Caller, body: bytes, do: Callable[[], Awaitable[Answer]]
-) -> Response[bytes]:
+def _spend(caller: Caller, entries: int) -> None:
     try:
-        said = await inbox.base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    headers = {"idempotency-replayed": "true"} if said.replayed else {}
-    return Response(said.body + b"\n", media_type=MediaType.JSON, status_code=said.status, headers=headers)
+        caller.spend(entries)
+    except Problem as problem:
+        raise Nothing(problem) from None
 
 
 def _json(said: msgspec.Struct) -> Response[bytes]:

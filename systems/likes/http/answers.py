@@ -105,16 +105,24 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Users(msgspec.Struct, frozen=True):
-    """Users who like an item, or all of several."""
+    """Users who like all of several items."""
 
     users: list[str]
 
 
+class Likers(msgspec.Struct, frozen=True):
+    """A page of users who like an item. `next`: the `after` of the next page."""
+
+    users: list[str]
+    next: str | None
+
+
 class Items(msgspec.Struct, frozen=True):
-    """The items that a user likes, newest first."""
+    """A page of the items that a user likes, newest first. `next`: the `after` of the next page."""
 
     user: str
     items: list[str]
+    next: str | None
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -126,8 +134,9 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Top(msgspec.Struct, frozen=True):
-    """A part of a ranking, best first."""
+    """A page of a ranking, best first. `next`: the `after` of the next page."""
 
     field: str
     window: str
     items: list[Placed]
+    next: str | None

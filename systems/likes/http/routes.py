@@ -4,10 +4,11 @@ The base owns keys, limits and problems (`systems/http/`); `client.py` has the r
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from litestar import MediaType, Response, Router, delete, get, post, put
@@ -19,10 +20,13 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.control.errors import UserError
+from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
-from muster_server.systems.http.described import problems, success
+from muster_server.systems.http.deprecated import Deprecated
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
+from muster_server.systems.http.idempotency import Answer, repeatable
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.likes.http.answers import (
     USER,
@@ -35,6 +39,7 @@ from muster_server.systems.likes.http.answers import (
     FeedPage,
     Items,
     Liked,
+    Likers,
     Placed,
     Rank,
     Shown,
@@ -47,6 +52,7 @@ from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, 
 if TYPE_CHECKING:  # the Redis library is imported only when a node is asked
     from muster_server.systems.likes.client import Likes
 
+R = TypeVar("R")
 BATCH_MAX: Final = 10_000
 ITEMS_MAX: Final = 100
 LOOK_S: Final = 1.0
@@ -57,6 +63,7 @@ Kind = Annotated[str, PathParameter(description="The item's kind", examples=[Exa
 Item = Annotated[str, PathParameter(description="The item's id, percent-encoded", examples=[Example(value="1000")])]
 User = Annotated[str, PathParameter(pattern=USER, description="The user, from 0 to 2^64-1")]
 Start = Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Number of entries to skip")]
+STARTS: Final = {"start": Deprecated("after")}
 Limit = Annotated[int, QueryParameter(ge=1, le=PAGE, description="Number of entries to list")]
 
 
@@ -199,30 +206,41 @@ async def shown(
     return _json(Shown(name, said.count, list(map(str, said.newest)), ranks, said.trends))
 
 
-@get("/likes/{kind:str}/{item:str}/likers", responses=_responses(Users, "The users who like it"))
+@get(
+    "/likes/{kind:str}/{item:str}/likers",
+    opt={"deprecated": STARTS},
+    responses=_responses(Likers, "A page of the users who like it"),
+)
 async def likers(
     kind: Kind,
     item: Item,
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
-    start: Start = 0,
     limit: Limit = 100,
+    after: cursors.After = "",
+    start: Start = 0,
 ) -> Response[bytes]:
     """The users who like an item, in a stable order."""
     name = f"{kind}:{item}"
     caller.need("likes", name)
+    former = cursors.read("likers", after, cursors.Anchored)
     async with likes_face.node() as node:
-        return _json(Users(list(map(str, await node.likers(name.encode(), start, limit)))))
+        fetch = _long(partial(node.likers, name.encode()))
+        _, found, next = await cursors.page_by_place("likers", fetch, _bytes, former, limit, start)
+    return _json(Likers(list(map(str, found)), next))
 
 
 @post(
     "/likes/batch",
     status_code=200,
     opt={"body": Body((list[Change],))},
-    responses=_responses(Batch, "Each change with its outcome", 413),
+    responses=_responses(Batch, "Each change with its outcome", 409, 413, 422, 504),
 )
 async def batch(
-    request: AnyRequest, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Make many changes: an array of `{"item": "share:1000", "user": "2017", "likes": true}`.
 
@@ -235,17 +253,24 @@ async def batch(
     for item in {change.item for change in changes}:
         caller.need("like", item)
     wanted = [(change.item.encode(), user_of(change.user), change.likes) for change in changes]
-    caller.spend(len(changes))
-    async with likes_face.node() as node:
-        outcomes = await node.put_all(wanted) if wanted else []
-    entries = [
-        BatchEntry(error=Failure(**problem(each).short())) if isinstance(each, LikesError) else BatchEntry(before=each)
-        for each in outcomes
-    ]
-    failed = sum(entry.error is not None for entry in entries)
-    likes_face.count("done", len(entries) - failed)
-    likes_face.count("failed", failed)
-    return _json(Batch(len(entries) - failed, failed, entries))
+
+    async def do() -> Answer:
+        with repeatable():
+            caller.spend(len(changes))
+            async with likes_face.node() as node:
+                outcomes = await node.put_all(wanted) if wanted else []
+        entries = [
+            BatchEntry(error=Failure(**problem(each).short()))
+            if isinstance(each, LikesError)
+            else BatchEntry(before=each)
+            for each in outcomes
+        ]
+        failed = sum(entry.error is not None for entry in entries)
+        likes_face.count("done", len(entries) - failed)
+        likes_face.count("failed", failed)
+        return Answer(200, msgspec.json.encode(Batch(len(entries) - failed, failed, entries)))
+
+    return await likes_face.base.once(request, caller, body, do)
 
 
 @post(
@@ -290,50 +315,59 @@ async def both(
         return _json(Users(list(map(str, await node.both([each.encode() for each in item])))))
 
 
-@get("/users/{user:str}/likes", responses=_responses(Items, "The items that the user likes"))
+@get(
+    "/users/{user:str}/likes",
+    opt={"deprecated": STARTS},
+    responses=_responses(Items, "A page of the items that the user likes"),
+)
 async def items(
     user: User,
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
-    start: Start = 0,
     limit: Limit = 100,
+    after: cursors.After = "",
+    start: Start = 0,
 ) -> Response[bytes]:
-    """The items that a user likes, newest first, as far as the key may read them."""
-    number = user_of(user)
+    """The items that a user likes, newest first, as far as the key may read them. A page may have fewer than `limit`."""
+    number, former = user_of(user), cursors.read("items", after, cursors.Anchored)
     async with likes_face.node() as node:
-        found = [item.decode(errors="replace") for item in await node.items(number, start, limit)]
-    return _json(Items(user, [item for item in found if caller.may("likes", item)]))
+        fetch = _long(partial(node.items, number))
+        _, items, next = await cursors.page_by_place("items", fetch, bytes, former, limit, start)
+    found = [item.decode(errors="replace") for item in items]
+    return _json(Items(user, [item for item in found if caller.may("likes", item)], next))
 
 
-@get("/ranks", responses=_responses(Top, "The top"))
+@get("/ranks", opt={"deprecated": STARTS}, responses=_responses(Top, "The top"))
 async def top(
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
-    start: Start = 0,
     limit: Limit = 100,
+    after: cursors.After = "",
+    start: Start = 0,
     window: Annotated[
         str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")
     ] = "",
 ) -> Response[bytes]:
     """The ranking of all items, by count or by a window in which newer likes count more."""
-    return await _top(likes_face, caller, "", start, limit, window)
+    return await _top(likes_face, caller, "", start, after, limit, window)
 
 
-@get("/ranks/{field:str}", responses=_responses(Top, "The top"))
+@get("/ranks/{field:str}", opt={"deprecated": STARTS}, responses=_responses(Top, "The top"))
 async def top_of(
     field: Annotated[
         str, PathParameter(description="The field, such as an item's kind", examples=[Example(value="share")])
     ],
     caller: NamedDependency[Caller],
     likes_face: NamedDependency[LikesFace],
-    start: Start = 0,
     limit: Limit = 100,
+    after: cursors.After = "",
+    start: Start = 0,
     window: Annotated[
         str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")
     ] = "",
 ) -> Response[bytes]:
     """The ranking of a field."""
-    return await _top(likes_face, caller, field, start, limit, window)
+    return await _top(likes_face, caller, field, start, after, limit, window)
 
 
 async def _toggle(face: LikesFace, caller: Caller, item: str, user: str, likes: bool) -> Response[bytes]:
@@ -350,12 +384,34 @@ async def _toggle(face: LikesFace, caller: Caller, item: str, user: str, likes: 
     return _json(Toggled(item, user, likes, was, count))
 
 
-async def _top(face: LikesFace, caller: Caller, field: str, start: int, limit: int, window: str) -> Response[bytes]:
+async def _top(
+    face: LikesFace, caller: Caller, field: str, start: int, after: str, limit: int, window: str
+) -> Response[bytes]:
     caller.need("likes", f"{field}:" if field else "*")
+    name = f"ranks {field}@{window}"
+    former = cursors.read(name, after, cursors.Anchored)
     async with face.node() as node:
-        found = await node.top(field, start, limit, window)
-    placed = [Placed(start + at, item.decode(errors="replace"), score) for at, (item, score) in enumerate(found)]
-    return _json(Top(field, window, placed))
+
+        def fetch(first: int, count: int) -> Awaitable[Sequence[tuple[bytes, float]]]:
+            return node.top(field, first, count, window)
+
+        first, found, next = await cursors.page_by_place(name, _long(fetch), lambda each: each[0], former, limit, start)
+    placed = [Placed(first + at, item.decode(errors="replace"), score) for at, (item, score) in enumerate(found)]
+    return _json(Top(field, window, placed, next))
+
+
+def _long(fetch: Callable[[int, int], Awaitable[Sequence[R]]]) -> Callable[[int, int], Awaitable[Sequence[R]]]:
+    """The same for any number of entries, of which a node gives at most `PAGE` in one answer."""
+
+    async def all_of(start: int, count: int) -> Sequence[R]:
+        found = await fetch(start, min(count, PAGE))
+        return found if count <= PAGE else [*found, *await fetch(start + PAGE, count - PAGE)]
+
+    return all_of
+
+
+def _bytes(user: int) -> bytes:
+    return user.to_bytes(8, "big")
 
 
 def user_of(text: str) -> int:

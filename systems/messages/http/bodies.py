@@ -137,6 +137,14 @@ class RecurringMessage(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
+class RecurringMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of recurring messages, by name."""
+
+    recurring: list[RecurringMessage]
+    next: str | None
+    """The `after` of the next page."""
+
+
 class LeaseAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program waits for messages: up to `most`, for `wait_s` where none is due, each under a lease of `lease_s`."""
 
@@ -247,7 +255,7 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[Message]
     matching: int
     more: bool
-    next: str | None = None
+    next: str | None
     """The `after` of the next page."""
 
 
@@ -259,6 +267,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     last: str
     status: int | None
     answer: str
+
+
+class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of dead letters."""
+
+    letters: list[DeadLetter]
+    next: str | None
+    """The `after` of the next page."""
 
 
 class HeldTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,6 +336,14 @@ class TopicShown(msgspec.Struct, frozen=True, kw_only=True):
     retries_ms: tuple[int, ...]
     timeout_s: float
     paused: bool
+
+
+class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of topics, by name."""
+
+    topics: list[TopicShown]
+    next: str | None
+    """The `after` of the next page."""
 
 
 _POST: Final = msgspec.json.Decoder(Post)

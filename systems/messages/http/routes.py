@@ -5,7 +5,7 @@ The base owns keys, limits and idempotency (`systems/http/`). The receivers and 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -22,11 +22,12 @@ from muster.instance import read_token
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.errors import UserError
 from muster_server.plane import ways
+from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded, no_words, none
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
-from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.problems import KINDS, Problem
 from muster_server.systems.messages.http import bodies
 from muster_server.systems.messages.link import LEASES_MAX, Link
@@ -76,6 +77,7 @@ IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
     str, QueryParameter(description="The `next` of the previous page", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
 ]
+Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of entries to list")]
 Until = Annotated[
     int, QueryParameter(description="The `until` of the previous page; 0: letters that are dead now", ge=0, le=1 << 53)
 ]
@@ -88,7 +90,7 @@ class MessagesFace:
     """It is always ready: without its nodes, requests report that."""
 
     def __init__(self, base: Base) -> None:
-        self._base, self._where = base, base.where
+        self.base, self._where = base, base.where
         self.batch_max = min(BATCH_MAX, base.options.batch_max)
         self._found: dict[str, list[tuple[str, int]]] = {}
         self._looked = 0.0
@@ -100,13 +102,20 @@ class MessagesFace:
 
     def count(self, outcome: str, count: int) -> None:
         """Count messages sent over HTTP."""
-        self._base.counts.add("http_delayed", "Delayed messages sent over HTTP, by outcome", count, outcome=outcome)
+        self.base.counts.add("http_delayed", "Delayed messages sent over HTTP, by outcome", count, outcome=outcome)
 
     async def ask(self, role: str, question: str, asked: Any, kind: type[T], timeout_s: float = 10.0) -> T:
         """Ask a node of a role. Raises `Problem`."""
         if time.monotonic() - self._looked > LOOK_S:
             await self._look()
         return await _asked(self._link(role).ask(question, asked, kind, timeout_s=timeout_s))
+
+    async def need(self, role: str) -> None:
+        """Raise `Nothing` if no node of a role is known: then nothing was asked."""
+        if time.monotonic() - self._looked > LOOK_S:
+            await self._look()
+        if not self._places(role):
+            raise Nothing(Problem("unavailable", f"no {role} is known"))
 
     def redirect(self, where: Where) -> None:
         """Use these servers and this token."""
@@ -124,7 +133,7 @@ class MessagesFace:
     async def _look(self) -> None:
         self._looked = time.monotonic()
         try:
-            processes = await self._base.nodes()
+            processes = await self.base.nodes()
         except UserError:  # the last nodes stay
             return
         self._found = {
@@ -151,11 +160,11 @@ class MessagesFace:
 
     def extend(self, request: AnyRequest) -> None:
         """Extend the deadline of a request that makes a list."""
-        self._base.ongoing(request).extend(LIST_S)
+        self.base.ongoing(request).extend(LIST_S)
 
     async def unless_gone(self, request: AnyRequest, answer: Coroutine[Any, Any, T], more_s: float) -> T:
         """An answer that may take `more_s` longer; cancelled once its asker is gone."""
-        ongoing = self._base.ongoing(request)
+        ongoing = self.base.ongoing(request)
         ongoing.extend(more_s)
         answering = asyncio.ensure_future(answer)
         if ongoing.connection is not None:
@@ -172,10 +181,6 @@ class MessagesFace:
             answering.cancel()
             if ongoing.connection is not None:
                 ongoing.connection.on_lost = None
-
-    async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
-        """As `Base.once`."""
-        return await self._base.once(request, caller, body, do)
 
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
@@ -254,7 +259,7 @@ async def send(
             raise Nothing(problem) from None
         return await (_send_batch(nodes, topic, body) if one is None else _send_one(nodes, topic, one))
 
-    return await _once(nodes, request, caller, body, do)
+    return await nodes.base.once(request, caller, body, do)
 
 
 def need_ways(caller: Caller, target: str, for_topic: str = "") -> None:
@@ -294,6 +299,7 @@ async def _asked(answer: Awaitable[T]) -> T:
 
 
 async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
+    await nodes.need(RECEIVE)
     try:
         asked = await nodes.ask(RECEIVE, "send_json", (topic, body), tuple[int, int, bytes])
     except Problem as problem:
@@ -307,6 +313,7 @@ async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
 
 
 async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
+    await nodes.need(RECEIVE)
     (answer,) = await nodes.ask(RECEIVE, "send", (topic, [one]), list[Sent | Refused])
     if isinstance(answer, Refused):
         nodes.count("refused", 1)
@@ -335,6 +342,7 @@ async def show(
 
 @get(
     MESSAGES,
+    operation_id="messages_list",
     responses={
         200: success(bodies.Messages, "Messages, the earliest first"),
         **problems(400, 401, 403, 404, 429, 503),
@@ -351,7 +359,7 @@ async def listed(
     due_ms: Annotated[
         int | None, QueryParameter(ge=0, le=1 << 48, description="Only messages due, or retried, within this time")
     ] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of messages to list")] = 100,
+    limit: Limit = 100,
     after: After = "",
 ) -> Response[bytes]:
     """Messages of a topic by the time of their next attempt, or their due time."""
@@ -391,16 +399,18 @@ async def change(
     body = await request.body()
 
     async def do() -> Answer:
-        if verb == "cancel":
-            none(body)
-        move = bodies.Move() if verb == "cancel" else bodies.move(body)
-        asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
+        with repeatable():
+            if verb == "cancel":
+                none(body)
+            move = bodies.Move() if verb == "cancel" else bodies.move(body)
+            asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
+        await nodes.need(RECEIVE)
         (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
         if isinstance(answer, Refused):
             raise Nothing(Problem(answer.code, answer.detail))
         return Answer(200, msgspec.json.encode(bodies.moved(answer)))
 
-    return await _once(nodes, request, caller, body, do)
+    return await nodes.base.once(request, caller, body, do)
 
 
 @post(
@@ -409,11 +419,15 @@ async def change(
     opt={"body": Body((bodies.LeaseAsked,))},
     responses={
         200: success(bodies.LeasedMessages, "Messages, perhaps none"),
-        **problems(400, 401, 403, 404, 413, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
     },
 )
 async def lease(
-    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Lease due messages of a topic whose target is `pull:`: `{"most": 32, "wait_s": 20, "lease_s": 60}`.
 
@@ -421,10 +435,16 @@ async def lease(
     answer comes as soon as one message is due, else after `wait_s` without any.
     """
     caller.need("work", topic)
-    asked = decoded(await request.body() or b"{}", bodies.LeaseAsked)
+    body = await request.body()
+    asked = decoded(body or b"{}", bodies.LeaseAsked)
     waits = Lease(topic, asked.most, asked.wait_s, asked.lease_s)
-    found = await nodes.unless_gone(request, nodes.lease(waits), asked.wait_s + LEASE_MORE_S)
-    return _json(bodies.LeasedMessages(messages=[bodies.leased(each) for each in found]))
+
+    async def do() -> Answer:
+        with repeatable():
+            found = await nodes.unless_gone(request, nodes.lease(waits), asked.wait_s + LEASE_MORE_S)
+        return Answer(200, msgspec.json.encode(bodies.LeasedMessages(messages=[bodies.leased(each) for each in found])))
+
+    return await nodes.base.once(request, caller, body, do)
 
 
 @post(
@@ -433,11 +453,15 @@ async def lease(
     opt={"body": Body((bodies.LeaseEnds,))},
     responses={
         200: success(bodies.LeaseOutcomes, "What came of each"),
-        **problems(400, 401, 403, 404, 413, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
     },
 )
 async def leases(
-    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Say what came of leases: `{"done": [LEASE], "again": [{"lease", "in_s", "why"}], "dead": [{"lease", "why"}],
     "back": [LEASE], "extend": [{"lease", "by_s"}]}`.
@@ -445,25 +469,38 @@ async def leases(
     Each is answered by `done`, or by `lost` where the lease had run out and another program has the message.
     """
     caller.need("work", topic)
-    asked = decoded(await request.body(), bodies.LeaseEnds)
+    body = await request.body()
+    asked = decoded(body, bodies.LeaseEnds)
     ends = bodies.lease_ends(asked)
-    said = await nodes.ask(RECEIVE, "leases", (topic, ends), list[LeaseSaid]) if ends else []
-    return _json(bodies.lease_outcomes(asked, said))
+
+    async def do() -> Answer:
+        with repeatable():
+            said = await nodes.ask(RECEIVE, "leases", (topic, ends), list[LeaseSaid]) if ends else []
+        return Answer(200, msgspec.json.encode(bodies.lease_outcomes(asked, said)))
+
+    return await nodes.base.once(request, caller, body, do)
 
 
 @get(
     "/topics/{topic:str}/recurring",
     responses={
-        200: success(list[bodies.RecurringMessage], "By name"),
+        200: success(bodies.RecurringMessages, "A page, by name"),
         **problems(400, 401, 403, 404, 429, 503),
     },
 )
 async def recurring_all(
-    topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    limit: Limit = 1_000,
+    after: cursors.After = "",
 ) -> Response[bytes]:
     """The recurring messages of a topic."""
     caller.need("show", topic)
-    return _json([bodies.recurring(each) for each in await nodes.ask(ADMIN, "recurring", topic, list[Entry])])
+    last = cursors.read("recurring", after, str)
+    entries = sorted(await nodes.ask(ADMIN, "recurring", topic, list[Entry]), key=lambda entry: entry.key)
+    shown, next = cursors.page("recurring", entries, lambda entry: entry.asked.name, last, limit)
+    return _json(bodies.RecurringMessages(recurring=[bodies.recurring(each) for each in shown], next=next))
 
 
 @put(
@@ -513,7 +550,7 @@ async def recurring_removed(
 @get(
     "/topics/{topic:str}/dead",
     responses={
-        200: success(list[bodies.DeadLetter], "Dead letters"),
+        200: success(bodies.DeadLetters, "A page of dead letters"),
         **problems(400, 401, 403, 404, 429, 503),
     },
 )
@@ -522,28 +559,24 @@ async def dead(
     topic: TopicPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of letters to list")] = 100,
+    limit: Limit = 100,
     after: After = "",
 ) -> Response[bytes]:
-    """Messages whose attempts all failed, with the last answers of their targets. The header `Link` names the next page."""
+    """Messages whose attempts all failed, with the last answers of their targets."""
     caller.need("show", topic)
     nodes.extend(request)
     page = await nodes.ask(ADMIN, "dead-page", Query(topic, 0, EVER, ["dead"], limit, after), DeadPage, LIST_S)
-    answer = _json(
-        [
-            bodies.DeadLetter(
-                message=bodies.message(each.message),
-                died_at=each.at,
-                last=each.outcome,
-                status=each.status,
-                answer=each.answer.decode(errors="replace"),
-            )
-            for each in page.letters
-        ]
-    )
-    if page.next:
-        answer.headers["link"] = f'</api/v1/topics/{topic}/dead?limit={limit}&after={page.next}>; rel="next"'
-    return answer
+    letters = [
+        bodies.DeadLetter(
+            message=bodies.message(each.message),
+            died_at=each.at,
+            last=each.outcome,
+            status=each.status,
+            answer=each.answer.decode(errors="replace"),
+        )
+        for each in page.letters
+    ]
+    return _json(bodies.DeadLetters(letters=letters, next=page.next or None))
 
 
 @post(
@@ -551,7 +584,7 @@ async def dead(
     status_code=200,
     responses={
         200: success(bodies.Moved, "The outcome of the change"),
-        **problems(400, 401, 403, 404, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def replay(
@@ -560,6 +593,7 @@ async def replay(
     id: IdPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Schedule a dead letter again, due now, with all its attempts."""
     return await _letter(request, topic, id, caller, nodes, "replay")
@@ -570,7 +604,7 @@ async def replay(
     status_code=200,
     responses={
         200: success(bodies.Moved, "The outcome of the change"),
-        **problems(400, 401, 403, 404, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def drop(
@@ -579,6 +613,7 @@ async def drop(
     id: IdPath,
     caller: NamedDependency[Caller],
     nodes: NamedDependency[MessagesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Give a dead letter up: it is cancelled and cannot be replayed."""
     return await _letter(request, topic, id, caller, nodes, "drop")
@@ -589,7 +624,7 @@ async def drop(
     status_code=200,
     responses={
         200: success(bodies.MovedLetters, "At most 1,000 letters are due again"),
-        **problems(400, 401, 403, 404, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def replay_page(
@@ -599,6 +634,7 @@ async def replay_page(
     nodes: NamedDependency[MessagesFace],
     until: Until = 0,
     after: After = "",
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Schedule the dead letters of a topic again, a page for each request. A letter that dies again meanwhile is left."""
     return await _letters(request, topic, caller, nodes, "replay-page", LetterPage(topic, until, after))
@@ -609,7 +645,7 @@ async def replay_page(
     status_code=200,
     responses={
         200: success(bodies.MovedLetters, "At most 1,000 letters are dropped"),
-        **problems(400, 401, 403, 404, 429, 503, 504),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def drop_page(
@@ -619,6 +655,7 @@ async def drop_page(
     nodes: NamedDependency[MessagesFace],
     until: Until = 0,
     after: After = "",
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Give the dead letters of a topic up, a page for each request. A letter that dies meanwhile is left."""
     return await _letters(request, topic, caller, nodes, "drop-page", LetterPage(topic, until, after))
@@ -628,21 +665,35 @@ async def _letter(
     request: AnyRequest, topic: str, id: str, caller: Caller, nodes: MessagesFace, question: str
 ) -> Response[bytes]:
     caller.need("change", topic)
-    none(await request.body())
-    (answer,) = await nodes.ask(ADMIN, question, (topic, [_id(id)]), list[Changed])
-    return _json(bodies.moved(answer))
+    body = await request.body()
+    none(body)
+    letter = _id(id)
+
+    async def do() -> Answer:
+        with repeatable():
+            (answer,) = await nodes.ask(ADMIN, question, (topic, [letter]), list[Changed])
+        return Answer(200, msgspec.json.encode(bodies.moved(answer)))
+
+    return await nodes.base.once(request, caller, body, do)
 
 
 async def _letters(
     request: AnyRequest, topic: str, caller: Caller, nodes: MessagesFace, question: str, page: LetterPage
 ) -> Response[bytes]:
     caller.need("change", topic)
-    none(await request.body())
+    body = await request.body()
+    none(body)
     nodes.extend(request)
-    found = await nodes.ask(ADMIN, question, page, LettersChanged, LIST_S)
-    changed = sum(each.outcome == "done" for each in found.changed)
-    request.scope["state"]["note"] = f"{changed} dead letters"
-    return _json(bodies.MovedLetters(changed=changed, until=found.until, next=found.next or None))
+
+    async def do() -> Answer:
+        with repeatable():
+            found = await nodes.ask(ADMIN, question, page, LettersChanged, LIST_S)
+        changed = sum(each.outcome == "done" for each in found.changed)
+        request.scope["state"]["note"] = f"{changed} dead letters"
+        moved = bodies.MovedLetters(changed=changed, until=found.until, next=found.next or None)
+        return Answer(200, msgspec.json.encode(moved))
+
+    return await nodes.base.once(request, caller, body, do)
 
 
 @get(
@@ -664,14 +715,22 @@ async def stats(
 @get(
     "/topics",
     responses={
-        200: success(list[bodies.TopicShown], "Topics"),
-        **problems(401, 403, 429, 503),
+        200: success(bodies.TopicPage, "A page of topics, by name"),
+        **problems(400, 401, 403, 429, 503),
     },
 )
-async def topics(caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]) -> Response[bytes]:
+async def topics(
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    limit: Limit = 1_000,
+    after: cursors.After = "",
+) -> Response[bytes]:
     """The topics that the key may show, without their secrets."""
+    last = cursors.read("topics", after, str)
     found = await nodes.ask(ADMIN, "topics", None, list[Topic])
-    return _json([bodies.topic(each) for each in found if caller.may("show", each.name)])
+    mine = sorted((each for each in found if caller.may("show", each.name)), key=lambda each: each.name)
+    shown, next = cursors.page("topics", mine, lambda each: each.name, last, limit)
+    return _json(bodies.TopicPage(topics=[bodies.topic(each) for each in shown], next=next))
 
 
 @get(
@@ -694,11 +753,15 @@ async def topic_shown(
     "/topics/{topic:str}",
     responses={
         200: success(bodies.TopicChanged, "The topic after the change"),
-        **problems(400, 401, 403, 404, 409, 429, 503),
+        **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
     },
 )
 async def topic_changed(
-    request: AnyRequest, topic: TopicPath, caller: NamedDependency[Caller], nodes: NamedDependency[MessagesFace]
+    request: AnyRequest,
+    topic: TopicPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Change settings of a topic: those in the body, for example `{"callback": "https://…", "retries_ms": [1000]}`.
 
@@ -706,14 +769,20 @@ async def topic_changed(
     new callback needs the scope of its target.
     """
     caller.need("manage", topic)
-    asked = bodies.change(await request.body())
+    body = await request.body()
+    asked = bodies.change(body)
     if asked.callback is not None:
         need_ways(caller, asked.callback)
     if asked.allowed is not None:
         for network in asked.allowed:
             caller.need("target", network)
-    found = await nodes.ask(ADMIN, "topic-change", (topic, asked), Topic)
-    return _json(bodies.changed(found, asked))
+
+    async def do() -> Answer:
+        with repeatable():
+            found = await nodes.ask(ADMIN, "topic-change", (topic, asked), Topic)
+        return Answer(200, msgspec.json.encode(bodies.changed(found, asked)))
+
+    return await nodes.base.once(request, caller, body, do)
 
 
 def face(base: Base) -> MessagesFace:
@@ -725,17 +794,6 @@ def _id(id: str) -> str:
     if not is_id(id):
         raise Problem("bad_request", f"invalid id of a message {id!r:.80}")
     return id
-
-
-async def _once(
-    nodes: MessagesFace, request: AnyRequest, caller: Caller, body: bytes, do: Callable[[], Awaitable[Answer]]
-) -> Response[bytes]:
-    try:
-        answer = await nodes.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    headers = {"idempotency-replayed": "true"} if answer.replayed else {}
-    return Response(answer.body + b"\n", status_code=answer.status, media_type=MediaType.JSON, headers=headers)
 
 
 def _json(document: Any) -> Response[bytes]:

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from litestar import MediaType, Response, post
+from litestar import Response, post
 from litestar.di import NamedDependency
 
 import muster
 from muster.client import SEND_GRACE_S
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
-from muster_server.systems.http.described import problems, success
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest
-from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.idempotency import Answer, repeatable
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.presence.devices import DEVICE
 from muster_server.systems.presence.http.send import USERS_MAX, Sender, Sent
@@ -31,15 +31,19 @@ class Ends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @post(
     "/presence/end",
+    operation_id="presence_end",
     status_code=200,
     opt={"body": Body((Ends,))},
     responses={
         200: success(Sent, "The outcome for each device"),
-        **problems(400, 401, 403, 409, 413, 422, 429, 503),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def route(
-    request: AnyRequest, caller: NamedDependency[Caller], sender: NamedDependency[Sender]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    sender: NamedDependency[Sender],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """End the sessions of many users: `{"users": ["7", "8"]}`; `"device": "phone"` ends only the session of that device.
 
@@ -51,7 +55,6 @@ async def route(
     users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("end", user, whole=needs_whole(user))
-    caller.spend(len(asked.users))
     names = ", ".join(asked.users)
     request.scope["state"]["note"] = f"{names}: {asked.device}" if asked.device else names
     base = sender.base
@@ -61,10 +64,8 @@ async def route(
         return await client.end_sessions(user, device=asked.device, expires=asked.expires)
 
     async def do() -> Answer:
-        return Answer(200, msgspec.json.encode(await sender.each(users, asked.users, one)))
+        with repeatable():
+            caller.spend(len(asked.users))
+            return Answer(200, msgspec.json.encode(await sender.each(users, asked.users, one)))
 
-    try:
-        said = await base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    return Response(said.body + b"\n", media_type=MediaType.JSON, status_code=said.status)
+    return await base.once(request, caller, body, do)

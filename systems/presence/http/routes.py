@@ -41,7 +41,7 @@ WATCHES_EACH: Final = 1_000
 """Limit of watches that share a connection to a reader, which accepts 1,024 concurrent requests per connection."""
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UsersAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for users, each a number of 64 bits as text, or the text that names the user."""
 
     users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
@@ -82,7 +82,7 @@ class Shards(msgspec.Struct, frozen=True):
 @post(
     "/presence",
     status_code=200,
-    opt={"body": Body((Asked,)), "reads": True},
+    opt={"body": Body((UsersAsked,)), "reads": True},
     responses={
         200: success(Said, "The users, in the order of the request"),
         **problems(400, 401, 403, 413, 429, 503, 504),
@@ -92,7 +92,7 @@ async def who(
     request: AnyRequest, caller: NamedDependency[Caller], presence: NamedDependency["PresenceFace"]
 ) -> Response[bytes]:
     """Look users up: `{"users": ["7", "8"]}`; `"site": 1` asks only that site."""
-    asked = decoded(await request.body(), Asked)
+    asked = decoded(await request.body(), UsersAsked)
     numbers = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("presence", user, whole=needs_whole(user))

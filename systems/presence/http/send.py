@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
-from litestar import MediaType, Response, post
+from litestar import Response, post
 from litestar.di import NamedDependency
 
 import muster
@@ -16,7 +16,7 @@ from muster.client import SEND_GRACE_S
 from muster.sizes import SEND_BYTES_MAX
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
-from muster_server.systems.http.described import problems, success
+from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.named import needs_whole, users_of
@@ -30,7 +30,7 @@ Ask = Callable[[muster.Client, int], Awaitable[Sequence[muster.DeviceResult]]]
 """Asks for something at the devices of one user."""
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One message to many users, each a number of 64 bits as text, or the text that names the user."""
 
     users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
@@ -85,7 +85,7 @@ class Sender:
         if self._client is not None and not self._client.closed:
             await self._client.close(timeout=1.0)
 
-    async def send(self, asked: Asked, users: Sequence[int], data: bytes) -> Sent:
+    async def send(self, asked: NewMessage, users: Sequence[int], data: bytes) -> Sent:
         """Send to all users at once. Raises `Nothing`."""
 
         async def one(client: muster.Client, user: int) -> Sequence[muster.DeviceResult]:
@@ -122,15 +122,19 @@ class Sender:
 
 @post(
     "/send",
+    operation_id="presence_send",
     status_code=200,
-    opt={"body": Body((Asked,))},
+    opt={"body": Body((NewMessage,))},
     responses={
         200: success(Sent, "The outcome for each device"),
-        **problems(400, 401, 403, 409, 413, 422, 429, 503),
+        **problems(400, 401, 403, 409, 413, 422, 429, 503, 504),
     },
 )
 async def route(
-    request: AnyRequest, caller: NamedDependency[Caller], sender: NamedDependency[Sender]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    sender: NamedDependency[Sender],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
 
@@ -138,7 +142,7 @@ async def route(
     message is binary.
     """
     body = await request.body()
-    asked = decoded(body, Asked)
+    asked = decoded(body, NewMessage)
     try:
         data = asked.data.encode() if asked.encoding == "utf-8" else base64.b64decode(asked.data, validate=True)
     except ValueError:
@@ -148,15 +152,14 @@ async def route(
     users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("unicast", user, whole=needs_whole(user))
-    caller.spend(len(asked.users))
     base = sender.base
     base.ongoing(request).extend(asked.expires + SEND_GRACE_S)
 
     async def do() -> Answer:
+        try:
+            caller.spend(len(asked.users))
+        except Problem as problem:
+            raise Nothing(problem) from None
         return Answer(200, msgspec.json.encode(await sender.send(asked, users, data)))
 
-    try:
-        said = await base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    return Response(said.body + b"\n", media_type=MediaType.JSON, status_code=said.status)
+    return await base.once(request, caller, body, do)

@@ -57,12 +57,14 @@ class Last(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """The members of a room. `ids`: users, as text; `truncated`: there are more; `partial`: a gateway did not answer."""
+    """The members of a room. `ids`: users, as text; `truncated`: there are more; `partial`: a gateway did not answer.
+    `next`: the `after` of the next page of users."""
 
     count: int
     ids: list[str]
     truncated: bool
     partial: bool
+    next: str | None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -75,12 +77,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Rooms(msgspec.Struct, frozen=True):
     """Rooms by name. `matching`: all such rooms that were read; `truncated`: some rooms were not read; `partial`: a
-    gateway did not answer."""
+    gateway did not answer; `next`: the `after` of the next page."""
 
     rooms: list[dict[str, Any]]
     matching: int
     truncated: bool
     partial: bool
+    next: str | None
 
 
 def batch_answer(said: Sequence[muster.Position | Problem]) -> Answer:

@@ -3,7 +3,7 @@
 The base owns keys, limits and idempotency (`systems/http/`); `service.py` does the work of the routes.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,8 +16,10 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster.client import COMMAND_GRACE_S, COMMAND_S_MAX
+from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body
+from muster_server.systems.http.deprecated import Deprecated
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
@@ -34,6 +36,9 @@ MESSAGES: Final = "/rooms/{room:str}/messages"
 EVENTS: Final = "text/event-stream"
 ONE: Final = "One message, unchanged"
 BATCH: Final = "One message per line, each as in application/json"
+MEMBERS_MAX: Final = 100
+USER_MAX: Final = (1 << 64) - 1
+UserNumber = Annotated[int, msgspec.Meta(ge=0)]
 
 
 ROOM: Final = "The room's name, percent-encoded: `sports:final`, `a%2Fb`"
@@ -81,11 +86,12 @@ async def publish(
             raise said if said.code == "timeout" else Nothing(said)
         return Answer(200, msgspec.json.encode(Positioned(str(said))))
 
-    return await _once(service, request, caller, body, do)
+    return await service.base.once(request, caller, body, do)
 
 
 @get(
     MESSAGES,
+    opt={"events": True},
     responses={
         200: ResponseSpec(
             Last,
@@ -165,6 +171,7 @@ async def direct(
 
 @get(
     "/rooms/{room:str}/members",
+    opt={"deprecated": {"start": Deprecated("after")}},
     responses={
         200: success(Counted, "The members"),
         **problems(400, 401, 403, 429, 503, 504),
@@ -175,22 +182,29 @@ async def members(
     room: Room,
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
-    ids: Annotated[bool, QueryParameter(description="Also list the users, at most 100")] = False,
+    ids: Annotated[bool, QueryParameter(description="Also list the users")] = False,
     start: Annotated[str, QueryParameter(pattern=r"^[0-9]{1,20}\Z", description="The first user of the list")] = "0",
+    limit: Annotated[int, QueryParameter(ge=1, le=MEMBERS_MAX, description="Number of users to list")] = MEMBERS_MAX,
+    after: cursors.After = "",
     wait: Annotated[float, QueryParameter(gt=0, le=60, description="Limit of the wait for gateways, in seconds")] = 1.0,
 ) -> Response[bytes]:
-    """Count a room's members over all gateways. A user with two clients counts twice."""
+    """Count a room's members over all gateways, and list the users with `ids`. A user with two clients counts twice."""
     name = room_name(room)
     caller.need("members", name)
+    last = cursors.read("members", after, UserNumber)
     service.base.ongoing(request).extend(wait + COMMAND_GRACE_S)
+    first = int(start) if last is None else last + 1
+    if first > USER_MAX:
+        raise Problem("bad_request", f"no user from {first} on (limit 2^64-1)")
     try:
         said: muster.Members = await service.ask(
-            caller, lambda client: client.members(name, ids=ids, start=int(start), wait=wait)
+            caller, lambda client: client.members(name, ids=ids, start=first, wait=wait)
         )
     except Nothing as nothing:
         raise nothing.problem from None
-    users = [str(user) for user in said.ids]
-    return _json(msgspec.json.encode(Counted(said.count, users, said.truncated, said.partial)))
+    users, truncated = said.ids[:limit], said.truncated or len(said.ids) > limit
+    next = cursors.written("members", users[-1]) if truncated and users else None
+    return _json(msgspec.json.encode(Counted(said.count, [str(user) for user in users], truncated, said.partial, next)))
 
 
 @post(
@@ -228,11 +242,13 @@ async def command(
             outcome = Outcome("delivered" if isinstance(said, muster.Delivered) else "expired", said.members)
         return Answer(200, msgspec.json.encode(outcome))
 
-    return await _once(service, request, caller, body, do)
+    return await service.base.once(request, caller, body, do)
 
 
 @get(
     "/rooms",
+    operation_id="rooms_list",
+    opt={"deprecated": {"offset": Deprecated("after")}},
     responses={
         200: success(Rooms, "The rooms that the key may list"),
         **problems(400, 401, 403, 429, 503),
@@ -243,15 +259,18 @@ async def rooms(
     caller: NamedDependency[Caller],
     service: NamedDependency[Service],
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of rooms to list")] = 100,
+    after: cursors.After = "",
     offset: Annotated[int, QueryParameter(ge=0, le=1 << 32, description="Number of rooms to skip")] = 0,
     search: Annotated[str, QueryParameter(max_length=255, description="Text that the names contain")] = "",
 ) -> Response[bytes]:
     """List the rooms that have members or recent messages, by name, as far as the key may list them."""
     if caller.key is None or not any(scope.startswith("rooms:") for scope in caller.key.scopes):
         raise Problem("not_allowed", f"{caller.name} may not list rooms")
+    last = cursors.read("rooms", after, str)
     found, truncated, partial = await service.listing.rooms()
     mine = [room for room in found if search in room["name"] and caller.may("rooms", room["name"])]
-    return _json(msgspec.json.encode(Rooms(mine[offset : offset + limit], len(mine), truncated, partial)))
+    shown, next = cursors.page("rooms", mine[offset:], lambda room: str(room["name"]), last, limit)
+    return _json(msgspec.json.encode(Rooms(list(shown), len(mine), truncated, partial, next)))
 
 
 class RoomsFace(Service):
@@ -284,16 +303,6 @@ def _spend(caller: Caller, messages: int) -> None:
         caller.spend(messages)
     except Problem as problem:
         raise Nothing(problem) from None
-
-
-async def _once(
-    service: Service, request: AnyRequest, caller: Caller, body: bytes, do: Callable[[], Awaitable[Answer]]
-) -> Response[bytes]:
-    try:
-        answer = await service.base.once(request, caller.name, body, do)
-    except Nothing as nothing:
-        raise nothing.problem from None
-    return _json(answer.body, answer.status, {"idempotency-replayed": "true"} if answer.replayed else {})
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:

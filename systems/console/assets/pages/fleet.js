@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../dom.js";
 import { count, plain, time } from "../figures.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
-import { ask, at, query } from "../server.js";
+import { all, ask, at, query } from "../server.js";
 import { t } from "../texts.js";
 
 export function Fleet({ rest }) {
@@ -106,8 +106,8 @@ function Tasks() {
   const changed = () => again((was) => was + 1);
   const body = (row) => ({ kind: row.kind, target: row.target, where: row.selector, every_minutes: row.every_minutes, pick: row.pick, per_hour: row.per_hour, customer: row.customer, slip_ms: row.slip_ms, options: row.options, paused: row.paused });
   const load = async ({ search, offset, limit }) => {
-    const all = (await ask("GET", "api/v1/fleet/tasks")).filter((each) => `${each.name} ${each.kind} ${each.selector}`.includes(search));
-    return { rows: all.slice(offset, offset + limit), total: all.length };
+    const found = (await all("api/v1/fleet/tasks", "tasks")).filter((each) => `${each.name} ${each.kind} ${each.selector}`.includes(search));
+    return { rows: found.slice(offset, offset + limit), total: found.length };
   };
   const columns = [
     { key: "name", title: t("task"), show: (row) => html`<a href=${`#/fleet/runs/${encodeURIComponent(row.name)}`}><${Own} text=${row.name} /></a>` },
@@ -130,7 +130,7 @@ function Clients() {
   const [where, set] = useState("");
   const load = async ({ limit, after }) => {
     const found = await ask("GET", `api/v1/fleet/clients${query({ where, limit, after })}`);
-    return { rows: found.clients, next: found.more ? found.clients.at(-1).name : "", all: found.total };
+    return { rows: found.clients, next: found.next, all: found.total };
   };
   const columns = [
     { key: "name", title: t("client"), show: (row) => html`<span class="mono"><${Own} text=${row.name} /></span>` },

@@ -11,9 +11,9 @@ export function Likes({ rest }) {
   const [window, setWindow] = useState("");
   const [field, setField] = useState("");
   const [round, again] = useState(0);
-  const load = async ({ offset, limit }) => {
-    const found = await ask("GET", `${field ? at`api/v1/ranks/${field}` : "api/v1/ranks"}${query({ start: offset, limit, window })}`);
-    return { rows: found.items, next: found.items.length === limit ? "more" : "" };
+  const load = async ({ after, limit }) => {
+    const found = await ask("GET", `${field ? at`api/v1/ranks/${field}` : "api/v1/ranks"}${query({ after, limit, window })}`);
+    return { rows: found.items, next: found.next };
   };
   const columns = [
     { key: "rank", title: t("rank"), number: true, show: (row) => count(row.rank + 1) },

@@ -3,7 +3,7 @@ import { html, useState } from "../dom.js";
 import { Curve } from "../curve.js";
 import { age, count, ms, plain, rate, time } from "../figures.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
-import { answer, ask, at, query } from "../server.js";
+import { all, answer, ask, at, query } from "../server.js";
 import { t } from "../texts.js";
 
 const link = (topic) => `#/messages/${encodeURIComponent(topic)}`;
@@ -14,8 +14,8 @@ export function Messages({ rest }) {
 
 function Topics() {
   const load = async ({ search, offset, limit }) => {
-    const all = (await ask("GET", "api/v1/topics")).filter((each) => each.name.includes(search) || each.callback.includes(search));
-    return { rows: all.slice(offset, offset + limit), total: all.length };
+    const found = (await all("api/v1/topics", "topics")).filter((each) => each.name.includes(search) || each.callback.includes(search));
+    return { rows: found.slice(offset, offset + limit), total: found.length };
   };
   const columns = [
     { key: "name", title: t("topic"), show: (row) => html`<a href=${link(row.name)}><${Own} text=${row.name} /></a> ${row.paused ? html`<${Badge} level="warn" text=${t("paused")} />` : null}` },
@@ -124,9 +124,8 @@ function Waiting({ path, name, round, changed }) {
 
 function Dead({ path, name, round, changed }) {
   const load = async ({ limit, after }) => {
-    const { document, response } = await answer("GET", `${path}/dead${query({ limit, after })}`);
-    const more = /[?&]after=([^>&]*)/.exec(response.headers.get("link") || "");
-    return { rows: document, next: more ? decodeURIComponent(more[1]) : "" };
+    const found = await ask("GET", `${path}/dead${query({ limit, after })}`);
+    return { rows: found.letters, next: found.next };
   };
   const one = (id, verb) => async () => t("Outcome: {outcome}", await ask("POST", `${path}/dead/${encodeURIComponent(id)}/${verb}`));
   const columns = [
@@ -136,7 +135,7 @@ function Dead({ path, name, round, changed }) {
     { key: "act", title: t("actions"), show: (row, again) => { const done = () => { again(); changed(); }; return html`<span class="row">
       <${Action} title=${t("Replay {id}", row.message)} label=${t("Replay")} done=${done} about=${t("The message is due now, with all its attempts.")} run=${one(row.message.id, "replay")} />
       <${Action} title=${t("Drop {id}", row.message)} label=${t("Drop")} danger done=${done} about=${t("The message is given up: nothing can replay it.")} run=${one(row.message.id, "drop")} /></span>`; } }];
-  const all = async (verb) => {  // the letters that are dead now: those that die meanwhile are not listed by `until`
+  const whole = async (verb) => {  // the letters that are dead now: those that die meanwhile are not listed by `until`
     let count = 0, page = { until: 0, next: "" };
     do {
       page = await ask("POST", `${path}/dead/${verb}${query({ until: page.until, after: page.next })}`);
@@ -144,8 +143,8 @@ function Dead({ path, name, round, changed }) {
     } while (page.next);
     return count;
   };
-  return html`<section><h2>${t("Dead letters")}</h2><div class="row"><${Action} title=${t("Replay all")} about=${t("Every dead letter of this topic is due now, with all its attempts.")} done=${changed} run=${async () => t("{count} dead letters are due again.", { count: await all("replay") })} />
-      <${Action} title=${t("Drop all")} danger about=${t("Every dead letter of this topic is given up: nothing can replay it.")} done=${changed} run=${async () => t("{count} dead letters were dropped.", { count: await all("drop") })} /></div>
+  return html`<section><h2>${t("Dead letters")}</h2><div class="row"><${Action} title=${t("Replay all")} about=${t("Every dead letter of this topic is due now, with all its attempts.")} done=${changed} run=${async () => t("{count} dead letters are due again.", { count: await whole("replay") })} />
+      <${Action} title=${t("Drop all")} danger about=${t("Every dead letter of this topic is given up: nothing can replay it.")} done=${changed} run=${async () => t("{count} dead letters were dropped.", { count: await whole("drop") })} /></div>
     <${Table} name=${t("Dead letters")} columns=${columns} load=${load} keys=${[path, round]} empty=${t("No dead letter. Messages come here after their last attempt.")} />
     <${Command} words=${`muster delay dead ls ${name}`} /></section>`;
 }

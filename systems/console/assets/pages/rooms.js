@@ -23,9 +23,9 @@ function List() {
     { key: "flow", title: t("flow") },
     { key: "owner", title: t("owner"), show: (row) => html`<${Own} text=${row.owner || ""} />` },
     { key: "gateways", title: t("gateways"), show: (row) => html`<${Own} text=${(row.gateways || []).join(", ")} />` }];
-  const load = async ({ search, offset, limit }) => {
-    const found = await ask("GET", `api/v1/rooms${query({ search, offset, limit })}`);
-    return { rows: found.rooms, total: found.matching };
+  const load = async ({ search, after, limit }) => {
+    const found = await ask("GET", `api/v1/rooms${query({ search, after, limit })}`);
+    return { rows: found.rooms, total: found.matching, next: found.next };
   };
   return html`<h1>${t("Rooms")}</h1><section>
     <${Ask} label=${t("Open")} fields=${[{ name: "room", label: t("Name of a room"), required: true }]} submit=${({ room }) => { location.hash = link(room); }} />
