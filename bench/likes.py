@@ -90,13 +90,11 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     """All loads in turn."""
     held = HELD_QUICK if quick else HELD
     with pin.on(pin.DRIVER_CORE):
-        seconds = SECONDS_QUICK if quick else SECONDS
-        toggled = _toggled(rounds, seconds, progress)
-        fed = _fed(rounds, seconds, progress)
+        toggled = _toggled(rounds, SECONDS_QUICK if quick else SECONDS, progress)
         memory, restarts = _kept(held, rounds, progress)
     return (
         *_cases(toggled, quick),
-        *_feed_cases(fed, quick),
+        *_feed_cases(toggled, quick),
         *_memory_cases(held, memory, quick),
         *_restart_cases(held, restarts, quick),
     )
@@ -251,10 +249,12 @@ def _toggled(rounds: int, seconds: float, progress: Progress) -> Results:
         entries = [Entry("null", lambda: _null(directory))]
         for server in servers:
             saturate(server.port, [_standing(server)])
+            saturate(server.port, [likes_feed.likes(server.ranks)])
             for name, toggles in loads.items():
                 entries.append(_saturated(f"{name}, {server.name}", server, toggles.plain(), seconds))
             entries.append(_saturated(f"ranked, {server.name}", server, ranked.ranked(server, asks=True), seconds))
             entries.append(_asked(f"asked, {server.name}", server, asked.ranked(server, asks=False), seconds))
+        entries += [_pages(server, seconds) for server in servers[1:]]
         entries.append(_saturated(f"hot, {MUSTER}", servers[-1], hot.plain(), seconds))
         return interleave(entries, rounds, progress)
 
@@ -286,14 +286,6 @@ def _asked(name: str, server: Server, sources: Sequence[Iterator[Pipeline]], sec
         return Sample(figures, void=f"the client was {late_ms:.1f} ms late (p99)" if late_ms > LATE_MS else "")
 
     return Entry(name, once)
-
-
-def _fed(rounds: int, seconds: float, progress: Progress) -> Results:
-    with ExitStack() as stack:
-        servers = [_redis(stack, SETS), _muster(stack)]
-        for server in servers:
-            saturate(server.port, [likes_feed.likes(server.ranks)])
-        return interleave([_pages(server, seconds) for server in servers], rounds, progress)
 
 
 def _pages(server: Server, seconds: float) -> Entry:
@@ -458,14 +450,14 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
 
 def _feed_cases(results: Results, quick: bool) -> Iterator[Case]:
     title = f"page of a feed, {likes_feed.ITEMS:,} items: count, viewer's like, newest {likes_feed.NEWEST}"
-    mine, other = f"feed, {MUSTER}", f"feed, {SETS}"
+    mine, other = f"feed, {MUSTER}", f"feed, {EVERYSEC}"
     if not quick:
         yield Case.limit(f"{title}: {P99}", results.series(mine, P99), GOALS["feed"])
-        yield Case.plain(f"{title}: {SETS}, {P99}", results.series(other, P99))
+        yield Case.plain(f"{title}: {EVERYSEC}, {P99}", results.series(other, P99))
     for figure in (P50, PAGE_CPU):
         yield Case.plain(f"{title}: {MUSTER}, {figure}", results.series(mine, figure))
         yield Case.compared(
-            f"{title}: {figure}, over {SETS}", results.series(mine, figure), results.series(other, figure)
+            f"{title}: {figure}, over {EVERYSEC}", results.series(mine, figure), results.series(other, figure)
         )
 
 

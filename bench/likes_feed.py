@@ -18,7 +18,7 @@ USERS: Final = range(1_000_000, 1_000_000 + STANDING)
 
 
 def _item(number: int) -> bytes:
-    return b"share:%d" % number
+    return b"post:%d" % number
 
 
 def _likers(number: int) -> list[int]:

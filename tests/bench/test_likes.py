@@ -79,11 +79,12 @@ def test_a_small_run_judges_every_goal_and_has_a_peer_for_each_rate(monkeypatch:
     except Missing as missing:
         pytest.skip(str(missing))
     monkeypatch.setattr(likes, "SECONDS_QUICK", 0.1)
+    monkeypatch.setattr(likes, "PAGES", 1_000)  # enough that their CPU is not 0 where it is counted in ticks of 10 ms
     monkeypatch.setattr(likes, "HELD_QUICK", 400_000)
     monkeypatch.setattr(likes, "LATE_MS", 1e6)  # nothing is judged by its time here
     cases = likes.run(rounds=1, quick=True)
     goals = {case.goal for case in cases if case.goal}
     left_out = {str(likes.GOALS[name]) for name in ("memory", "asked", "feed")}
     assert goals == {str(goal) for goal in likes.GOALS.values()} - left_out
-    assert all(case.value > 0 for case in cases)
+    assert [case.name for case in cases if case.value <= 0] == []
     assert all(case.ratio for case in cases if " over " in case.name)
