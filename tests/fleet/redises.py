@@ -8,10 +8,12 @@ import socket
 import subprocess
 from pathlib import Path
 
-from muster_server.control.host.ports import Ports
+from tests.ports import free_ports
 from tests.waiting import PATIENT_S, until, until_asked
 
 WORD = "a-password"
+PATIENT_MS = 60_000
+"""Until all know each other a busy machine keeps some of them silent for longer than a second."""
 MASTER = re.compile(r"slave0:\S*offset=(\d+).*master_repl_offset:(\d+)", re.DOTALL)
 """A master's report: how far its replica is, and how far it is itself."""
 
@@ -21,9 +23,7 @@ class Redis:
 
     def __init__(self, folder: Path, *words: str) -> None:
         folder.mkdir(parents=True)
-        with Ports() as ports:
-            self.host, self.port = ports.tcp("test", "127.0.0.1")
-            _, self.bus = ports.tcp("test", "127.0.0.1")
+        self.host, (self.port, self.bus) = "127.0.0.1", free_ports(2)
         self.folder = folder
         self._sentinel = "--sentinel" in words
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,7 +79,7 @@ class Sentinels:
             await each.start(
                 f"sentinel monitor main {first.host} {first.port} 2",
                 f"sentinel auth-pass main {WORD}",
-                "sentinel down-after-milliseconds main 500",
+                f"sentinel down-after-milliseconds main {PATIENT_MS}",
                 "sentinel failover-timeout main 3000",
             )
 
@@ -90,6 +90,8 @@ class Sentinels:
             return whole and all(_field(each, "num-other-sentinels") == "2" for each in said)
 
         await until_asked(known)
+        for each in self.sentinels:
+            _asked(each, "sentinel", "set", "main", "down-after-milliseconds", "500")
 
     def end(self) -> None:
         for each in (*self.sentinels, *self.redis):
@@ -107,7 +109,8 @@ class Cluster:
         return f"redis+cluster://{','.join(each.place for each in self.redis)}"
 
     async def start(self) -> None:
-        words = ('save ""', "cluster-enabled yes", "cluster-node-timeout 1000", "repl-diskless-sync-delay 0")
+        patient = f"cluster-node-timeout {PATIENT_MS}"
+        words = ('save ""', "cluster-enabled yes", patient, "repl-diskless-sync-delay 0")
         for each in self.redis:
             await each.start(*words, f"cluster-port {each.bus}")
         places = [each.place for each in self.redis]
@@ -129,7 +132,7 @@ class Cluster:
         raise AssertionError(lines)
 
     async def replicated(self) -> None:
-        """Until each master has its replica, which has all that was written."""
+        """Until each master has its replica, which has all that was written. From then on a silent master is replaced."""
 
         def ready() -> bool:
             said = ["\n".join(_asked(each, "info", "replication")) for each in self.redis]
@@ -139,6 +142,8 @@ class Cluster:
             return linked == len(masters) == 3 and max(behind) == 0
 
         await until_asked(ready)
+        for each in self.redis:
+            _asked(each, "config", "set", "cluster-node-timeout", "1000")
 
     def end(self) -> None:
         for each in self.redis:
