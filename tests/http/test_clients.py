@@ -18,7 +18,7 @@ from tests.faults.test_http import make_key
 from tests.waiting import PATIENT_S
 
 TOOLS: Final = ROOT / ".tools" / "clients"
-PROGRAMS: Final = Path(__file__).parent / "programs"
+PROGRAMS: Final = ROOT / "examples" / "clients"
 PAGE: Final = (ROOT / "docs" / "http.md").read_text()
 MEND: Final = "needs the generators of clients; to get them: scripts/setup.sh --tests (with Node.js 18 and npm)"
 
