@@ -15,8 +15,9 @@ mkdir -p "$1"
 folder=$(cd "$1" && pwd) openapi=
 [ $# -lt 2 ] || openapi=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 cd "$(dirname "$0")/.."
-scripts/setup.sh --clients
 tools=$PWD/.tools/clients
+[ "$tools/stamp" -nt scripts/clients/requirements.txt ] && [ "$tools/stamp" -nt scripts/clients/package-lock.json ] ||
+    scripts/setup.sh --clients
 [ -d "$tools/typescript/node_modules" ] || { echo 'clients: npm is missing: apt-get install nodejs npm' >&2; exit 69; }
 
 if [ -n "$openapi" ]; then
@@ -29,5 +30,7 @@ rm -rf "$folder/python" "$folder/typescript"
 mkdir -p "$folder/python" "$folder/typescript"
 PYTHONPATH=$tools/python PATH=$PWD/.venv/bin:$PATH .venv/bin/python -m openapi_python_client generate --fail-on-warning \
     --path "$folder/plain.json" --meta none --output-path "$folder/python/muster_http" --config scripts/clients/python.yml >&2
+# A member with a default may be left out of a body.
+"$tools/typescript/node_modules/.bin/openapi-typescript" "$folder/plain.json" --default-non-nullable false \
+    --output "$folder/typescript/muster.d.ts" >&2
 rm "$folder/plain.json"
-"$tools/typescript/node_modules/.bin/openapi-typescript" "$folder/openapi.json" --output "$folder/typescript/muster.d.ts" >&2

@@ -202,7 +202,7 @@ need_sdks() {
 # The generators of scripts/clients.sh, by their package clients, into .tools/clients/.
 need_clients() {
     clients=.tools/clients
-    wanted=$(find scripts/clients -type f -print | digest)
+    wanted=$(printf '%s\n' scripts/clients/requirements.txt scripts/clients/package.json scripts/clients/package-lock.json | digest)
     [ "$(cat $clients/stamp 2>/dev/null)" != "$wanted" ] || return 0
     say 'fetching the generators of clients into .tools/clients/'
     rm -rf $clients && mkdir -p $clients/typescript

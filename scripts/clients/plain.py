@@ -1,7 +1,7 @@
-"""Reduces an OpenAPI to what a generated client for Python can do: from standard input to standard output.
+"""Reduces an OpenAPI to what generated clients can do: from standard input to standard output.
 
-Left out are bodies that are not JSON where the route takes JSON too, because the generator cannot tell them apart by their
-type, and routes that answer event streams alone, because a generated function waits for the end of its answer.
+Left out are bodies that are not JSON where the route takes JSON too, because generators cannot tell them apart by their
+type, and event streams, because a generated function waits for the end of its answer.
 """
 
 import json

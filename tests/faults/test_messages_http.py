@@ -100,7 +100,7 @@ async def test_changes_and_reads_over_http(served: tuple[Instance, Hooks, str]) 
         assert [each["id"] for each in found["messages"]][:2] == ["c", "b"]
         assert found["messages"][0]["data"] == "c"
         topics = (await asking.get("/api/v1/topics")).json()
-        assert [topic["name"] for topic in topics] == ["orders"]
+        assert [topic["name"] for topic in topics["topics"]] == ["orders"]
         assert "secret" not in json.dumps(topics)
         assert (await asking.post("/api/v1/topics/none/messages", json={"data": 1})).status_code == 404
 

@@ -132,11 +132,11 @@ async def test_letters_that_die_again_are_replayed_once_and_keep_their_topic(ser
 
         await until(lambda: len(dead()) == 4, 60)
         ids: list[str] = []
-        page = f"{path}/dead?limit=3"
-        while page:
-            answer = await asking.get(page)
-            ids += [each["message"]["id"] for each in answer.json()]
-            page = answer.links["next"]["url"] if "next" in answer.links else ""
+        after: str | None = ""
+        while after is not None:
+            page = (await asking.get(f"{path}/dead", params={"limit": 3, "after": after})).json()
+            ids += [each["message"]["id"] for each in page["letters"]]
+            after = page["next"]
         assert sorted(ids) == sorted(dead())
         listed = (await asking.get(f"{path}/messages", params={"states": "dead", "limit": 1})).json()
         onward = {"states": "dead", "limit": 3, "after": listed["next"]}

@@ -1,5 +1,7 @@
-"""`docs/api-changes.md` says what is deprecated and until when, as the description of the API and answers do."""
+"""`docs/api-changes.md` says what is deprecated and until when, and what a client of the last release misses."""
 
+import json
+import re
 from datetime import date, timedelta
 
 from litestar.routes import HTTPRoute
@@ -7,8 +9,12 @@ from litestar.routes import HTTPRoute
 from muster_server.systems.http.deprecated import DAYS_MIN, Deprecated, Marks, headers
 from tests.documents import ROOT, cells, spans
 from tests.http.conftest import Make
+from tests.http.contract import Contract, changes, contract
 
 PAGE = (ROOT / "docs" / "api-changes.md").read_text()
+RELEASES = ROOT / "tests" / "http" / "releases"
+LAST_VERSION = "0.2.0"
+LAST: Contract = json.loads((RELEASES / f"{LAST_VERSION}.json").read_text())
 MARK = Deprecated("after", date(2027, 1, 1), date(2027, 12, 1))
 
 
@@ -44,3 +50,30 @@ def test_the_headers_say_the_earliest_end() -> None:
     said = [(b"deprecation", b"@1798761600"), (b"sunset", b"Wed, 01 Dec 2027 00:00:00 GMT")]
     assert headers([later, MARK]) == said
     assert headers([]) == []
+
+
+async def test_what_clients_of_the_last_release_miss_is_on_the_page(make: Make) -> None:
+    document = (await (await make()).client().get("/openapi.json")).json()
+    missed = changes(LAST, contract(document))
+    said = {row[0].strip("`") for row in cells(PAGE, "route", "0.2.0", "now", "mend")}
+    assert said == missed.keys(), missed
+
+
+def test_the_contract_of_the_last_release_is_there() -> None:
+    """At a release: `tests/http/contract.py` says how it is written."""
+    newest = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert (RELEASES / f"{newest}.json").is_file()
+    assert newest == LAST_VERSION
+
+
+def test_each_kind_of_loss_is_found() -> None:
+    old = {"parameters": ["a", "b"], "needs": [], "answers": {"200": ["x", "y"], "202": ["z"]}}
+    now = {"parameters": ["b", "c"], "needs": ["c"], "answers": {"200": ["x", "new"]}}
+    said = ["parameter a is gone", "parameter c is needed", "field y of 200 is gone", "the answer 202 is gone"]
+    assert changes({"GET /a": old}, {"GET /a": now}) == {"GET /a": said}
+    assert changes({"GET /a": old}, {}) == {"GET /a": ["the route is gone"]}
+    array = {"parameters": [], "needs": [], "answers": {"200": "array"}}
+    other = array | {"answers": {"200": ["x"]}}
+    assert changes({"GET /a": array}, {"GET /a": other}).keys() == {"GET /a"}
+    assert changes({"GET /a": other}, {"GET /a": array}).keys() == {"GET /a"}
+    assert changes({"GET /a": other}, {"GET /a": other, "GET /b": array}) == {}

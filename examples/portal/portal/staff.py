@@ -22,7 +22,7 @@ async def staff_page(request: Asked) -> Response[str]:
     dead = []
     for topic in jobs.tasks.handlers:
         said = await services.ask("GET", f"topics/{topic}/dead", params={"limit": 20})
-        dead += [(topic, letter) for letter in said]
+        dead += [(topic, letter) for letter in said["letters"]]
     return page(request, "staff.html", waiting=waiting, dead=dead)
 
 
