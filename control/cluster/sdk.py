@@ -133,6 +133,9 @@ class Client(Protocol):
     ) -> Sequence[muster.DeviceResult]:
         """Send a message to a user's devices, and return the outcomes."""
 
+    async def end_sessions(self, user: int, *, device: str | None, expires: float) -> Sequence[muster.DeviceResult]:
+        """End the sessions of a user's devices, and return the outcomes."""
+
     def direct(self) -> AsyncIterator[muster.Direct]:
         """Messages to this client's user, as they arrive."""
 

@@ -245,7 +245,7 @@ def test_no_page_keeps_people_out_or_overflows_a_phone(site: Site, enter: Callab
         page = visitor.go(place)
         assert place.startswith("nodes/") or violations(page) == [], place  # its hundreds of rows are those of others
         page.set_viewport_size({"width": 360, "height": 740})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+        page.wait_for_function("() => document.documentElement.scrollWidth <= 360")  # curves follow a frame later
         page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.get_by_label("Look", exact=True).select_option("dark")
     for place in ("overview", "keys"):
@@ -387,6 +387,37 @@ def test_presence(site: Site, enter: Callable[..., Visitor]) -> None:
         assert site.api("POST", "presence", json={"users": ["7"]})["users"][0]["online"]
     expect(page.get_by_text("offline")).to_be_visible()
     expect(page.get_by_role("region", name="Sites and shards")).to_contain_text("serves")
+
+
+def test_sessions_are_ended(site: Site, enter: Callable[..., Visitor]) -> None:
+    def devices() -> set[str]:
+        return {each["device"] for each in site.api("POST", "presence", json={"users": ["8"]})["users"][0]["devices"]}
+
+    visitor = enter()
+    with contextlib.ExitStack() as stack:
+        for name in ("phone", "laptop", "watch"):
+            words = ("token", "8", "--rights", "read", "--device", name)
+            token = site.instance.ran(*words).stdout.decode().strip()
+            stack.enter_context(background(site, "sub", "lobby", "--token", token))
+        page = visitor.go("presence/8")
+        expect(page.get_by_text("watch", exact=True)).to_be_visible()
+        until(lambda: devices() == {"phone", "laptop", "watch"})
+        assert visitor.act("End sessions of 8", device="phone") == "phone: ended"
+        expect(page.get_by_text("phone", exact=True)).to_have_count(0)
+        until(lambda: devices() == {"laptop", "watch"})
+        until(lambda: "8" in site.api("GET", "rooms/lobby/members?ids=true")["ids"])
+        page = visitor.go("rooms/lobby")
+        expect(page.get_by_role("link", name="8", exact=True)).to_be_visible()
+        assert visitor.act("End a member's sessions", user="8", device="watch") == "watch: ended"
+        until(lambda: devices() == {"laptop"})
+        done = site.instance.ran("presence", "end", "8")
+        assert done.stdout.startswith(b"ended: laptop")  # a device that has just gone may be named too
+        until(lambda: not devices())
+    logged = site.said("console", "audit", "--search", "presence/end", "--json")
+    assert [(each["user"], each["detail"], each["status"]) for each in logged] == [
+        ("ann", "8: watch", 200),
+        ("ann", "8: phone", 200),
+    ]
 
 
 def test_likes(site: Site, enter: Callable[..., Visitor]) -> None:

@@ -97,6 +97,9 @@ class Client:
     ) -> Sequence[muster.DeviceResult]:
         return await asyncio.Future()
 
+    async def end_sessions(self, user: int, *, device: str | None, expires: float) -> Sequence[muster.DeviceResult]:
+        return await asyncio.Future()
+
     async def direct(self) -> AsyncIterator[muster.Direct]:
         yield await asyncio.Future()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import structlog
 
@@ -821,3 +822,22 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     assert line.count("\n") == 1, line
     assert line.startswith("muster: ")
     assert said in line
+
+
+async def test_a_console_of_its_own_takes_a_link_that_is_made_on_its_machine(hosts: Hosts) -> None:
+    roles = ("broker", "router", "gateway", "proxy", "console")
+    await hosts.serve(*(hosts.start(f"{role}-a", role) for role in roles))
+
+    async def login(*words: str) -> tuple[int, str, str]:
+        return await hosts.asked("console", "login", "--role", "viewer", "--json", *words, *NAMED)
+
+    code, _, why = await login("--name", "console-b")
+    assert (code, "no console runs on this machine" in why) == (69, True), "it runs elsewhere, or not at all"
+    code, said, why = await login("--name", "console-a")
+    assert code == 0, why
+    url, _, one_time = json.loads(said)["url"].partition("/#login=")
+    async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+        for status in (200, 401):
+            answer = await client.post("/api/v1/console/session", json={"code": one_time})
+            assert answer.status_code == status, answer.text
+            assert status == 401 or answer.json()["role"] == "viewer"

@@ -175,28 +175,31 @@ async def end(instance: Instance, user: int, *words: str) -> tuple[int, str]:
 
 async def test_an_operator_ends_one_device_of_a_user_or_all_and_their_clients_stay_away(shared: Instance) -> None:
     assert await end(shared, 40) == (1, "not online")
-    async with device(shared, 40, "phone", at=0) as phone, device(shared, 40, "laptop", at=1) as laptop:
-        async with device(shared, 41, "phone", at=0) as stranger:
-            await seen(shared, 40, "phone", "laptop")
-            await seen(shared, 41, "phone")
-            assert await end(shared, 40, "--device", "phone") == (0, "ended: phone")
-            with pytest.raises(muster.Refused) as told:
-                await got(phone, 1)
-            assert told.value.code == "ended"
-            await seen(shared, 40, "laptop")
-            assert await send(shared, 40, "hello") == (0, "delivered: laptop")
-            assert await got(laptop, 1) == [b"hello"]
-            ends = [(each.host, each.port, each.public_key) for each in shared.record().gateways]
-            phone.redirect(muster.Address(tuple(ends), (), (await token(shared, 40, "phone")).encode()))
-            with pytest.raises(muster.Refused) as told:
-                await got(phone, 1)
-            assert told.value.code == "ended", "neither another token nor another server brings it back"
-            async with device(shared, 40, "phone", at=1):
-                await seen(shared, 40, "phone", "laptop")  # a new client may come at once
-                assert await end(shared, 40) == (0, "ended: laptop, phone")
-            await seen(shared, 40)
-            assert await send(shared, 41, "you stay") == (0, "delivered: phone")
-            assert await got(stranger, 1) == [b"you stay"]
+    async with (
+        device(shared, 40, "phone", at=0) as phone,
+        device(shared, 40, "laptop", at=1) as laptop,
+        device(shared, 41, "phone", at=0) as stranger,
+    ):
+        await seen(shared, 40, "phone", "laptop")
+        await seen(shared, 41, "phone")
+        assert await end(shared, 40, "--device", "phone") == (0, "ended: phone")
+        with pytest.raises(muster.Refused) as told:
+            await got(phone, 1)
+        assert told.value.code == "ended"
+        await seen(shared, 40, "laptop")
+        assert await send(shared, 40, "hello") == (0, "delivered: laptop")
+        assert await got(laptop, 1) == [b"hello"]
+        ends = [(each.host, each.port, each.public_key) for each in shared.record().gateways]
+        phone.redirect(muster.Address(tuple(ends), (), (await token(shared, 40, "phone")).encode()))
+        with pytest.raises(muster.Refused) as told:
+            await got(phone, 1)
+        assert told.value.code == "ended", "neither another token nor another server brings it back"
+        async with device(shared, 40, "phone", at=1):
+            await seen(shared, 40, "phone", "laptop")  # a new client may come at once
+            assert await end(shared, 40) == (0, "ended: laptop, phone")
+        await seen(shared, 40)
+        assert await send(shared, 41, "you stay") == (0, "delivered: phone")
+        assert await got(stranger, 1) == [b"you stay"]
 
 
 async def test_only_the_shared_token_ends_sessions(shared: Instance) -> None:

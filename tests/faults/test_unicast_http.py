@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import muster
+from muster.presence import Presence
 from tests.faults.instance import Instance
 from tests.faults.test_messages import said
 from tests.faults.test_messages_users import ask, state
@@ -142,3 +144,24 @@ async def test_a_stream_of_direct_messages_is_a_users(shared: Instance) -> None:
         writer.write(f"GET {DIRECT} HTTP/1.1\r\n{head}\r\n".encode())
         assert status in await reader.readline(), headers
         writer.close()
+
+
+async def test_a_key_ends_the_sessions_of_its_users_alone(shared: Instance) -> None:
+    made = json.loads(
+        (await asyncio.to_thread(shared.ran, "key", "create", "ops", "--scope", "end:61", "--json")).stdout
+    )
+    host, port = await asyncio.to_thread(face, shared)
+    async with device(shared, 61, "phone") as phone, device(shared, 61, "laptop"), device(shared, 62, "phone"):
+        await seen(shared, 61, "phone", "laptop")
+        await seen(shared, 62, "phone")
+        with Presence(f"http://{host}:{port}", key=made["key"]) as presence:
+            with pytest.raises(muster.Refused) as told:
+                await asyncio.to_thread(presence.end, [61, 62])
+            assert told.value.code == "not_allowed"
+            (sent,) = await asyncio.to_thread(presence.end, [61], device="phone")
+            assert (sent.user, sent.devices) == (61, (muster.DeviceResult("phone", "ended"),))
+        with pytest.raises(muster.Refused) as told:
+            await got(phone, 1)
+        assert told.value.code == "ended"
+        await seen(shared, 61, "laptop")
+        await seen(shared, 62, "phone")

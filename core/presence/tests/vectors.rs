@@ -86,9 +86,11 @@ fn fields(message: &Message<'_>) -> Value {
             "wait_ms": one.wait_ms}),
         Message::Supersede(one) => json!({"ap": one.origin.ap, "epoch": one.origin.epoch, "user": one.user,
             "device": device(&one.device), "version": one.version, "index": one.index}),
-        Message::Unicast(one) | Message::End(one) => json!({"server": one.id.server, "epoch": one.id.epoch, "sequence": one.id.sequence,
+        Message::Unicast(one) | Message::End(one) => {
+            json!({"server": one.id.server, "epoch": one.id.epoch, "sequence": one.id.sequence,
             "after": one.after, "user": one.user, "device": any(&one.device), "expires_ms": one.expires_ms,
-            "body": hex(one.body)}),
+            "body": hex(one.body)})
+        }
         Message::UnicastAnswer(one) => {
             let outcomes = one.outcomes.iter();
             let outcome = |(of, outcome): &(Option<Device>, _)| json!({"device": any(of), "outcome": *outcome as u8});
@@ -141,6 +143,10 @@ fn a_cut_or_longer_vector_is_malformed_or_another_frame() {
             other => other.is_some(),
         };
         // Only a body of any bytes may grow.
-        assert_eq!(is_good, [kinds::UNICAST, kinds::END].contains(&frame.kind) && bytes.len() < 1_000, "{case}");
+        assert_eq!(
+            is_good,
+            [kinds::UNICAST, kinds::END].contains(&frame.kind) && bytes.len() < 1_000,
+            "{case}"
+        );
     }
 }

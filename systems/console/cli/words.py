@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from muster_server.control.terminal.options import ConfigFile, Json
+from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
 
 console_app: Final = typer.Typer(
     help="Log in to the web console, and show its audit log.",
@@ -30,11 +30,24 @@ def add(app: typer.Typer) -> None:
 
 
 @console_app.command("login", epilog="Example: muster console login --role viewer")
-def login(role: Role = RoleName.operator, json: Json = False, config: ConfigFile = None) -> int:
-    """Print a URL of the running console that logs in once, within `console.login_s`."""
+def login(
+    role: Role = RoleName.operator,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the node of muster serve [HOST-console].")
+    ] = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print a URL of this machine's console that logs in once, within `console.login_s`.
+
+    For a node of muster serve, give the node's configuration; the user must be able to write the node's folder.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
     from muster_server.systems.console.cli.commands import login as run
 
-    return run(config, role.value, json)
+    return common.run(run(Target(config, registry), name, role.value, json))
 
 
 @console_app.command("user", epilog="Example: muster console user ann --role operator")

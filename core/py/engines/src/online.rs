@@ -63,7 +63,10 @@ pub fn station(me: Identity, options: StationOptions) -> PyResult<Box<Station>> 
 /// The guest of an edge: pages that share a token each have a device of their own.
 pub fn two_doors(me: Identity, options: StationOptions) -> PyResult<Box<TwoDoors>> {
     let station = stationed(me, options, Unnamed::Each(convert::device("web")?))?;
-    Ok(Box::new(TwoDoors::new(station, Sending::new(me, muster_rooms::command::SHARED_USER))))
+    Ok(Box::new(TwoDoors::new(
+        station,
+        Sending::new(me, muster_rooms::command::SHARED_USER),
+    )))
 }
 
 fn stationed(me: Identity, (window, otherwise, ranges): StationOptions, unnamed: Unnamed) -> PyResult<Station> {
