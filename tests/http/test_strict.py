@@ -215,6 +215,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/inbox/settings",
         "/api/v1/broadcasts",
         "/api/v1/likes/batch",
+        "/api/v1/likes/feed",
         "/api/v1/presence",
         "/api/v1/send",
         "/api/v1/topics/{topic}/lease",
