@@ -226,4 +226,4 @@ async def test_the_description_has_each_body(make: Make) -> None:
     schemas = document["components"]["schemas"]
     (run,) = (described["POST", "/api/v1/fleet/runs"]["application/json"]["schema"],)
     assert set(schemas[run["$ref"].rpartition("/")[2]]["required"]) == {"kind", "pick"}
-    assert set(described["POST", "/api/v1/topics/{topic}/messages"]) == {"application/json", "*/*"}
+    assert set(described["POST", "/api/v1/topics/{topic}/messages"]) == {"application/json", "application/octet-stream"}
