@@ -16,7 +16,7 @@ from tests.http.conftest import Make
 ALL = [f"{action}:*" for action in actions()]
 BOUNDED = {
     "/api/v1/fleet/counts": "limit, most clients first: at most 1,000 values, and `more` counts the others",
-    "/api/v1/fleet/runs/{run}": "the clients of one run: fleet pick, at most 10,000",
+    "/api/v1/fleet/runs/{run}": "the clients of one run: its pick, at most 1,048,576",
     "/api/v1/fleet/runs/{run}/draws": "the draws of one run",
     "/api/v1/fleet/wheel": "120 minutes",
     "/api/v1/likes/both": "at most 10,000 users",
