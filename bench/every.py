@@ -74,7 +74,7 @@ def _parsed(text: str) -> Report | None:
 
 
 def _is_quick(report: Report) -> bool:
-    """Whether a document is of a quick run; one of two loopbacks has a part for each."""
+    """Return whether a document is of a quick run. A document of two loopbacks has a part for each."""
     run = report.machine.get("run")
     parts = [run, *run.values()] if isinstance(run, dict) else []
     return any(isinstance(part, dict) and part.get("quick") for part in parts)

@@ -1,7 +1,7 @@
 """Pages of a feed for the bench of likes: the likes below them, the question, and its one right answer.
 
-Muster is asked by one command. Redis has a sorted set of likers an item, by the time of their likes, as its own recipes
-have, and is asked by a pipeline of three commands an item.
+Muster is asked by one command. Redis has a sorted set of likers for each item, by the time of their likes, as its own recipes
+have, and is asked by a pipeline of three commands for each item.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from bench.likes_client import PING, PONG, Pipeline, command
 ITEMS: Final = 1_000
 NEWEST: Final = 3
 STANDING: Final = 50
-"""At most so many likers has an item; the least is one."""
+"""Most likers of an item; each has one at least."""
 VIEWER: Final = 7
 USERS: Final = range(1_000_000, 1_000_000 + STANDING)
 

@@ -49,7 +49,7 @@ class Uses:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to write, and the last time is a minute ago."""
+        """True if there is something to write, and the last time is a minute ago."""
         return self._clock() >= self._due and self._seen != self._saved
 
     def save(self, known: Iterable[str], *, at_once: bool = False) -> None:

@@ -86,5 +86,7 @@ def test_a_small_run_judges_every_goal_and_has_a_peer_for_each_rate(monkeypatch:
     goals = {case.goal for case in cases if case.goal}
     left_out = {str(likes.GOALS[name]) for name in ("memory", "asked", "feed")}
     assert goals == {str(goal) for goal in likes.GOALS.values()} - left_out
-    assert [case.name for case in cases if case.value <= 0] == []
-    assert all(case.ratio for case in cases if " over " in case.name)
+    tiny = ("bytes for a further like", likes.PAGE_CPU)  # a page more or less of the allocator, a tick of a clock
+    measured = [case for case in cases if not any(figure in case.name for figure in tiny)]
+    assert [case.name for case in measured if case.value <= 0] == []
+    assert [case.name for case in measured if " over " in case.name and not case.ratio] == []
