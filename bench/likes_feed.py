@@ -1,6 +1,6 @@
 """Pages of a feed for the bench of likes: the likes below them, the question, and its one right answer.
 
-Muster is asked by one command. Redis has a sorted set of likers for each item, by the time of their likes, as its own recipes
+Muster is asked by one command. Redis has a sorted set of likers for each item, by the time of their likes, as its recipes
 have, and is asked by a pipeline of three commands for each item.
 """
 
