@@ -15,7 +15,7 @@ from tests.cache.conftest import Makes
 from tests.cache.test_fence import Slow
 from tests.cache.way import Way
 from tests.redis_server import RedisServer, client_of
-from tests.waiting import until
+from tests.waiting import PATIENT_S, until
 
 
 async def test_a_process_that_is_cut_off_serves_level_1_for_its_lease_and_no_longer(
@@ -93,7 +93,10 @@ async def test_drops_reach_another_process_within_milliseconds(caches: Makes, re
     for _ in range(50):
         await there.drop("share:7")
     await until(lambda: here.figures()["heard"] == 50)
-    assert 0 < here.figures()["late_ms"] < 60_000
+    async with asyncio.timeout(PATIENT_S):
+        while here.figures()["late_ms"] == 0.0:  # the clock of the Redis is known less well than a drop takes
+            await there.drop("share:7")
+    assert here.figures()["late_ms"] < 60_000
 
 
 # --- rooms -----------------------------------------------------------------------------------------------------------

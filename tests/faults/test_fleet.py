@@ -214,7 +214,7 @@ async def _web(client: httpx2.AsyncClient) -> None:
         assert (await refused).status_code == status
     put = await client.put("/tasks/web-shop", json={"kind": "ping", "per_hour": 30, "where": "province=520000"})
     assert (put.status_code, put.json()["per_hour"]) == (200, 30)
-    assert [task["name"] for task in (await client.get("/tasks")).json()] == ["web-shop"]
+    assert [task["name"] for task in (await client.get("/tasks")).json()["tasks"]] == ["web-shop"]
     assert (await client.get("/clients", params={"where": "province=310000"})).json()["total"] == 10
     assert (await client.delete("/tasks/web-shop")).status_code == 200
     assert (await client.delete("/tasks/web-shop")).status_code == 404
