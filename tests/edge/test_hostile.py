@@ -216,9 +216,9 @@ async def test_a_client_that_reads_nothing_costs_a_cursor(edge: Role) -> None:
             assert "subscribe" in await client.reply(2)
         text = json.dumps("x" * 20_000).encode()
 
-        async with muster.connect(edge.instance.folder.path, gateways=[], timeout=PATIENT_S) as client:
+        async with muster.connect(edge.instance.folder.path, gateways=[], timeout=PATIENT_S) as program:
             for _ in range(0, MESSAGES, BATCH):
-                publishing = asyncio.gather(*(client.publish(PUBLISHED, text) for _ in range(BATCH)))
+                publishing = asyncio.gather(*(program.publish(PUBLISHED, text) for _ in range(BATCH)))
                 heard = 0
                 while heard < BATCH:  # a reader that is slower than the publisher would have gaps of its own
                     told = (await other.message()).get("push", {})

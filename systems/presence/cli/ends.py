@@ -1,13 +1,11 @@
 """`muster presence end`: ends the sessions of a user, or of one of its devices, through the client library."""
 
 from muster_server.control.errors import UNAVAILABLE, UserError
-from muster_server.control.terminal.common import print_json, verdict_after
 from muster_server.control.terminal.found import Target, connected, found
 from muster_server.control.terminal.users import user_of
-from muster_server.control.terminal.words import tell
 from muster_server.systems.presence.asking import ROLE
-from muster_server.systems.presence.cli.reach import NONE_RUNS, named_json, texts_among
-from muster_server.systems.presence.cli.send import check_device, code, document, words
+from muster_server.systems.presence.cli.reach import NONE_RUNS
+from muster_server.systems.presence.cli.send import check_device, show
 
 
 async def end(where: Target, user: str, device: str | None, expires: float, as_json: bool) -> int:
@@ -19,10 +17,4 @@ async def end(where: Target, user: str, device: str | None, expires: float, as_j
             raise UserError(NONE_RUNS, UNAVAILABLE)
     async with connected(where, reads=False) as client:
         results = await client.end_sessions(number, device=device, expires=expires)
-    with verdict_after():
-        if as_json:
-            named = named_json(number, texts_among([(number, user)]))
-            print_json(named | {"devices": [document(each) for each in results]}, line=True)
-        else:
-            tell(words(results))
-    return code(results)
+    return show(number, user, results, as_json)

@@ -30,6 +30,11 @@ async def send(
     data = await asyncio.to_thread(_stdin, is_base64)
     async with connected(where, reads=False) as client:
         results = await client.send(number, data, device=device, expires=expires)
+    return show(number, user, results, as_json)
+
+
+def show(number: int, user: str, results: Sequence[muster.DeviceResult], as_json: bool) -> int:
+    """Print the outcomes of one user's devices, and return the exit code."""
     with verdict_after():
         if as_json:
             named = named_json(number, texts_among([(number, user)]))
