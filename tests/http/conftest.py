@@ -30,6 +30,14 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     return {"uvloop": uvloop.Loop}
 
 
+async def until_refused(ask: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+    """Ask again until a limit refuses it: a machine that stands still for a moment lets more pass."""
+    async with asyncio.timeout(PATIENT_S):
+        while (answer := await ask()).status_code != 429:
+            pass
+    return answer
+
+
 async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = PATIENT_S) -> None:
     """Ask again until it holds."""
     async with asyncio.timeout(seconds):

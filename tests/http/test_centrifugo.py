@@ -1,5 +1,6 @@
 """The server API of Centrifugo: what its methods do with rooms, their scopes and the codes of their errors."""
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +12,7 @@ import muster.testing
 from muster_server.systems.rooms.http.centrifugo import positions
 from muster_server.systems.rooms.http.centrifugo.methods import METHODS, MISSING
 from tests.http.conftest import Make, eventually
+from tests.waiting import PATIENT_S
 
 ALL = ("publish:*", "history:*", "members:*", "rooms:*")
 Call = Callable[..., Awaitable[Any]]
@@ -207,8 +209,12 @@ async def test_a_key_may_come_by_either_header(make: Make) -> None:
 
 async def test_a_rate_limit_is_the_code_for_too_many(make: Make) -> None:
     call = calling((await make(messages_rate=1)).client(*ALL))
-    codes = [(await call("publish", channel="a:b", data=1)).get("error", {}).get("code") for _ in range(3)]
-    assert codes == [None, None, 111]
+    codes: list[int | None] = []
+    async with asyncio.timeout(PATIENT_S):
+        while 111 not in codes:  # a machine that stands still for a second lets one more pass
+            codes.append((await call("publish", channel="a:b", data=1)).get("error", {}).get("code"))
+    assert len(codes) >= 3
+    assert set(codes) == {None, 111}
 
 
 async def test_every_method_is_described(make: Make) -> None:
