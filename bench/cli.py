@@ -712,25 +712,21 @@ def every(
         _say(str(error))
         raise typer.Exit(EXIT_FAILURE) from None
     reports = [each.report for each in outcomes if each.report is not None]
+    missing = {each.name: each.why for each in outcomes if each.why}  # without figures that judge, and the reason
     if json:
-        typer.echo(dumps({"benches": [each.as_dict() for each in reports], "missing": _missing(outcomes)}))
+        typer.echo(dumps({"benches": [each.as_dict() for each in reports], "missing": missing}))
     else:
         typer.echo(markdown([each for each in reports if not each.void]))
-    for name, why in _missing(outcomes).items():
+    for name, why in missing.items():
         _say(f"{name}: {why}")
     failed = any(each.code not in {0, EXIT_UNAVAILABLE, EXIT_TRY_LATER} for each in outcomes)
-    if failed or (check and not all(each.report is not None and each.report.holds for each in outcomes)):
+    if failed or (check and (missing or not all(report.holds for report in reports))):
         raise typer.Exit(EXIT_FAILURE)
 
 
 def _names() -> list[str]:
     """The words of this command, in their order."""
     return [each.name or str(getattr(each.callback, "__name__", "")) for each in app.registered_commands]
-
-
-def _missing(outcomes: Sequence[every_bench.Outcome]) -> dict[str, str]:
-    """The benches without figures that judge, with the reason."""
-    return {each.name: each.why for each in outcomes if each.why}
 
 
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")

@@ -55,7 +55,8 @@ def _outcomes(names: Sequence[str], folder: Path, quick: bool, progress: Progres
             if report is not None:
                 file.write_text(done.stdout)
             lines = done.stderr.strip().splitlines()
-            why = (report.void if report is not None else "") or (lines[-1] if done.returncode and lines else "")
+            ended = f"ended with {done.returncode} and no document"
+            why = report.void if report is not None else (lines or [ended])[-1]
             yield Outcome(name, done.returncode, report, why)
 
 

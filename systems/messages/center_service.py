@@ -26,6 +26,7 @@ from muster_server.systems.messages.options import CenterOptions
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.schedule import (
     AGAIN_S,
+    LISTS_MAX,
     EmbeddedSchedule,
     NewChange,
     OnFires,
@@ -61,9 +62,8 @@ DAY_MS: Final = 24 * HOUR_MS
 SEGMENT_BYTES: Final = 64 << 20
 HELD_TOLD: Final = 100
 """Limit of held targets in a status."""
-LISTS_MAX: Final = 4
-"""Limit of concurrent lists, which is the stores' own; further ones wait. One page of the console asks for five."""
 LISTS_WAITING_MAX: Final = 256
+"""Limit of lists that run or wait. One page of the console asks for five."""
 
 
 class CenterService(MessagesService):

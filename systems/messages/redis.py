@@ -26,6 +26,7 @@ from muster_server import _engines
 from muster_server.systems.messages import redis_scripts as scripts
 from muster_server.systems.messages.redis_place import Away, Full, Place
 from muster_server.systems.messages.schedule import (
+    LISTS_MAX,
     Fields,
     NewChange,
     NewMessage,
@@ -53,7 +54,6 @@ BODY_BYTES_MAX: Final = 1 << 20
 ROUNDS_MAX: Final = 100
 LISTED_MAX: Final = 200_000
 """Limit of messages that one list reads: a second or two. Beyond it the list is marked as cut."""
-LISTS_MAX: Final = 4
 LOOK_S: Final = 2.0
 """Seconds between two searches for overdue messages."""
 LOOKED_MAX: Final = 20_000

@@ -33,6 +33,8 @@ retry; and when the oldest was due."""
 OnFires = Callable[[int, bytes], None]
 """Called with a worker, and an array of `Fire` in MessagePack: messages that were claimed for it."""
 
+LISTS_MAX: Final = 4
+"""Limit of concurrent lists of one schedule; `find` answers a further one with `busy`."""
 MARK: Final = "mark"
 AGAIN_S: Final = 0.02
 """Seconds after which a store that still reads its index is asked again."""

@@ -186,7 +186,7 @@ class Benches:
                     words, 69, "", "muster bench: no peer is installed: apt-get install x\n"
                 )
             case "paced":
-                void = replace(report, void="paced: the generator is late")
+                void = replace(report, cases=(PLAIN,), void="paced: the generator is late")
                 return subprocess.CompletedProcess(words, 75, void.as_json(), "muster bench: paced: late\n")
             case "hops":
                 return subprocess.CompletedProcess(words, 1, "", "Traceback\nRuntimeError: broken\n")
@@ -212,6 +212,8 @@ def test_all_benches_run_one_after_another_and_go_on_after_an_interruption(
     assert [each["bench"] for each in document["benches"]] == ["limits", "paced", "likes"]
     assert set(document["missing"]) == {"peers", "paced"}
     assert document["benches"][1]["void"] == "paced: the generator is late"
+    unfinished = runner.invoke(cli.app, ["all", "paced", "--check", "--to", str(tmp_path)])
+    assert unfinished.exit_code == 1, "no goal was judged"
     runner.invoke(cli.app, ["all", "limits", "--to", str(tmp_path)])
     assert list(benches.asked[-1]) == ["limits", "--json", "--no-progress"], "a quick document is no full one"
 

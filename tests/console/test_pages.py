@@ -77,7 +77,7 @@ class Visitor:
         self.page.set_default_timeout(PATIENT_S * 1_000)
         self.troubles: list[str] = []
         self._answers: list[Response] = []
-        """Those that failed at the server."""
+        """Answers with a status of 500 and above."""
         self.forgives = re.compile(r"Failed to load resource.* 40[13]")
         """A page asks first whether there is a session."""
         self.page.on("console", self._heard)

@@ -498,7 +498,7 @@ async def recurring_all(
     """The recurring messages of a topic."""
     caller.need("show", topic)
     last = cursors.read("recurring", after, str)
-    entries = sorted(await nodes.ask(ADMIN, "recurring", topic, list[Entry]), key=lambda entry: entry.key)
+    entries = sorted(await nodes.ask(ADMIN, "recurring", topic, list[Entry]), key=lambda entry: entry.asked.name)
     shown, next = cursors.page("recurring", entries, lambda entry: entry.asked.name, last, limit)
     return _json(bodies.RecurringMessages(recurring=[bodies.recurring(each) for each in shown], next=next))
 
