@@ -107,15 +107,14 @@ def _free() -> list[int]:
 
 
 def _mark(port: int) -> bool:
-    """Mark the port, unless another process has it marked. While it is marked, no other process chooses it."""
+    """Mark the port, unless it is marked. While it is marked, it is not chosen again, neither here nor elsewhere."""
     now = time.monotonic()
     for past in [past for past, (end, _) in _MARKS.items() if end < now]:
         os.close(_MARKS.pop(past)[1])
-    if port not in _MARKS:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
-            try:
-                mark.bind(f"\0muster-port-{port}")
-            except OSError:
-                return False
-            _MARKS[port] = now + MARKED_S, mark.detach()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
+        try:
+            mark.bind(f"\0muster-port-{port}")
+        except OSError:
+            return False
+        _MARKS[port] = now + MARKED_S, mark.detach()
     return True

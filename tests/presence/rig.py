@@ -202,6 +202,9 @@ class Rig:
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
+        if error is not None:
+            for log in sorted(self.folder.glob("*.log")):
+                print(f"== {log.name}", *log.read_text(errors="replace").splitlines()[-20:], sep="\n")
         await self.asking.close()
         for gateway in self.gateways.values():
             await gateway.end()

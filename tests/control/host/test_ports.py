@@ -10,6 +10,7 @@ import pytest
 from muster_server.control.errors import UserError
 from muster_server.control.host import ports
 from muster_server.control.host.ports import Ports
+from tests.ports import free_ports
 
 
 def kernels() -> range:
@@ -61,6 +62,26 @@ def test_a_port_that_another_start_has_chosen_is_not_chosen_until_its_node_has_i
     ports._MARKS.update({port: (0.0, mark) for port, (_, mark) in ports._MARKS.items()})
     assert ports._mark(other)
     assert set(ports._MARKS) == {other}, "the time of the others is over"
+
+
+def test_a_port_is_chosen_once_though_its_server_does_not_listen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test's Redis and one of its nodes had one port once in some hundred starts, and one of them ended."""
+    first, second = unused(2)
+    monkeypatch.setattr(ports, "_free", lambda: [first, second])
+    given = []
+    for _ in range(2):
+        with Ports() as chosen:
+            given.append(chosen.tcp("a", "127.0.0.1")[1])
+    assert given == [first, second]
+
+
+def test_a_port_for_tests_is_free_for_datagrams_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The links of nodes are UDP. A node of another test may have the port, where TCP is free."""
+    taken, free = unused(2)
+    monkeypatch.setattr(ports, "_free", lambda: [taken, free])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as node:
+        node.bind(("127.0.0.1", taken))
+        assert free_ports(1) == [free]
 
 
 def test_where_the_kernel_gives_all_ports_one_of_them_is_taken(
