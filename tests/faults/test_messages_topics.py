@@ -200,3 +200,17 @@ async def test_a_target_needs_the_scope_of_the_direct_way(served: tuple[Instance
     async with client(instance, **{"x-api-key": make_key(instance, "send:plain")}) as asking:
         # The topic's own target is the operator's word.
         assert (await asking.post(f"{path}/messages", json=later)).status_code == 200
+
+
+async def test_several_topics_are_created_at_once_until_one_is_refused(served: tuple[Instance, Hooks]) -> None:
+    instance, _ = served
+    made = said(instance, "topic", "create", "pull-a", "pull-b", "--callback", "pull:", "--retries", "1s,10s")
+    assert [(topic["name"], topic["callback"]) for topic in made] == [("pull-a", "pull:"), ("pull-b", "pull:")]
+    # The second one is there already, with other settings.
+    done = instance.ran("topic", "create", "pull-c", "pull-b", "pull-d", "--callback", "pull:", "--retries", "5s")
+    assert done.returncode != 0
+    assert b"created topic pull-c" in done.stderr
+    assert b"pull-b" in done.stderr.splitlines()[-1]
+    names = {topic["name"] for topic in said(instance, "topic", "ls")}
+    assert "pull-c" in names
+    assert "pull-d" not in names

@@ -44,6 +44,22 @@ class Site:
         """A program that keeps cookies, as a browser does."""
         return Visitor(self.origins[server])
 
+    def has(self, *words: str) -> bool:
+        """Return whether such a process runs."""
+        with contextlib.suppress(AssertionError):
+            return self.child(*words) > 0
+        return False
+
+    def asked(self, path: str) -> Any:
+        """The answer of Muster's HTTP face."""
+        answer = httpx2.get(
+            self.settings["http_url"] + path,
+            headers={"x-api-key": self.settings["key"]},
+            timeout=PATIENT_S,
+            trust_env=False,
+        )
+        return answer.raise_for_status().json()
+
     def child(self, *words: str) -> int:
         """The pid of a process that the portal has started, by words of its command line."""
         for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
@@ -101,7 +117,7 @@ class Visitor:
 
     def login(self, email: str, password: str = PASSWORD) -> httpx2.Response:
         """Log in."""
-        return self.send("/login", email=email, password=password)
+        return self.send("/login", contact=email, password=password)
 
     def close(self) -> None:
         """Leave."""
@@ -126,7 +142,7 @@ class Person:
 
     def login(self, email: str) -> None:
         """Fill the form of the page."""
-        self.page.get_by_label("E-mail").fill(email)
+        self.page.get_by_label("E-mail or phone").fill(email)
         self.page.get_by_label("Password").fill(PASSWORD)
         self.page.get_by_role("button", name="Log in").click()
         expect(self.page.get_by_role("button", name="Log out")).to_be_visible()

@@ -19,7 +19,7 @@ def test_a_session_id_from_before_the_login_opens_nothing(visitor: Visit) -> Non
     planted = "planted-by-somebody-else-0123456789"
     victim.http.cookies.set("portal", planted, domain="127.0.0.1", path="/")
     token = victim.token("/login")
-    answer = victim.http.post("/login", data={"csrf": token, "email": BO, "password": "correct horse battery"})
+    answer = victim.http.post("/login", data={"csrf": token, "contact": BO, "password": "correct horse battery"})
     given = answer.cookies["portal"]
     assert answer.status_code == 303
     assert given != planted
@@ -73,7 +73,7 @@ def test_nobody_learns_which_addresses_have_accounts(visitor: Visit, site: Site)
     fields = {"name": "Eve", "password": "a long password", "kind": "person"}
     pages = []
     for email in ANN, "nobody@example.org":
-        answer = stranger.send("/register", email=email, **fields)
+        answer = stranger.send("/register", contact=email, **fields)
         page = answer.text.replace(email, "EMAIL")
         pages.append((answer.status_code, re.sub(r'"registration" value="\w+"', "", page)))
         assert site.mail(email)
@@ -89,7 +89,7 @@ def test_guesses_are_bounded(visitor: Visit, site: Site) -> None:
     said = [stranger.login("guess@example.org", f"wrong {at}").status_code for at in range(7)]
     assert said == [400] * 5 + [429] * 2
     fields = {"name": "Guess", "password": "a long password", "kind": "person"}
-    page = stranger.send("/register", email="guess@example.org", **fields).text
+    page = stranger.send("/register", contact="guess@example.org", **fields).text
     registration = re.search(r'name="registration" value="(\w+)"', page)
     assert registration is not None
     code = re.search(r"\d{6}", site.mail("guess@example.org"))

@@ -113,7 +113,7 @@ def test_letters_are_read_on_both_sides(site: Site) -> None:
 def test_a_department_writes_once_staff_has_checked_it(enter: Enter, site: Site) -> None:
     staff, new = enter(STAFF), Visitor(site.origins[1])
     fields = {"name": "Soil office", "password": "a long password", "department": "Soil", "head": "Dr Lin"}
-    answer = new.send("/register", email="soil@example.org", kind="department", **fields)
+    answer = new.send("/register", contact="soil@example.org", kind="department", **fields)
     registration = re.search(r'name="registration" value="(\w+)"', answer.text)
     assert registration is not None, answer.text
     code = re.search(r"\d{6}", site.mail("soil@example.org"))

@@ -51,12 +51,30 @@ worker = Worker()
 @tasks.handler("mail", lease_s=30)
 def mail(to: str, subject: str, text: str) -> None:
     """Send a mail: here, write it into the sink. A real portal speaks SMTP here, with the task's id as Message-ID."""
+    _sink(to, f"To: {to}\nSubject: {subject}\n\n{text}\n")
+
+
+@tasks.handler("text", lease_s=30)
+def text(to: str, text: str) -> None:
+    """Send a text to a phone: here, into the sink. A real portal asks a gateway here, with the task's id as its key."""
+    _sink(to, f"To: {to}\n\n{text}\n")
+
+
+def _sink(to: str, said: str) -> None:
     folder = SETTINGS.mail_folder
     folder.mkdir(exist_ok=True)
-    name = re.sub(r"[^a-z0-9@._-]", "_", to.lower())
+    name = re.sub(r"[^a-z0-9@.+_-]", "_", to.lower())
     part = folder / f".{name}-{time.time_ns()}"
-    part.write_text(f"To: {to}\nSubject: {subject}\n\n{text}\n")
+    part.write_text(said)
     part.rename(folder / f"{name}-{time.time_ns()}.txt")
+
+
+async def write_to(contact: str, subject: str, said: str, *, id: str) -> None:
+    """Write to an account's contact: a mail, or a text. Both are tasks."""
+    if contact.startswith("+"):
+        await text.send(id=id, to=contact, text=said)
+    else:
+        await mail.send(id=id, to=contact, subject=subject, text=said)
 
 
 @tasks.handler("publish")
@@ -161,6 +179,68 @@ async def unread(user: str, entries: list[dict[str, Any]]) -> None:
     if account is None:
         return
     lines = [str(entry["data"]["text"]) for entry in entries if isinstance(entry.get("data"), dict)]
-    await mail.send(
-        id=f"unread-{user}-{entries[0]['id']}", to=account.email, subject="News at the portal", text="\n".join(lines)
-    )
+    await write_to(account.contact, "News at the portal", "\n".join(lines), id=f"unread-{user}-{entries[0]['id']}")
+
+
+@tasks.handler("ordered", lease_s=10)
+async def ordered(order: int) -> None:
+    """Have the ledger take the fee of an order, and tell both sides."""
+    from .orders import pay
+
+    services, _ = await worker()
+    found, share, state = await pay(services, order)
+    outcome = {"paid": "is paid: you can read it", "refused": "was refused: you have too few credits"}
+    said = {
+        "text": f"Your order of “{share.title}” {outcome.get(state, 'was taken back')}",
+        "path": f"/shares/{share.id}",
+    }
+    await services.inbox.notify(found.buyer, "order", said, id=f"order:{order}:{state}")
+    if state == "paid":
+        said = {"text": f"You got {found.fee} credits for “{share.title}”", "path": "/orders"}
+        await services.inbox.notify(share.author, "order", said, group=f"sold:{share.id}", id=f"sold:{order}")
+
+
+@tasks.handler("returned", lease_s=10)
+async def returned(order: int) -> None:
+    """The compensation: return the fee of an order that its buyer took back."""
+    from .orders import undo
+
+    services, _ = await worker()
+    await undo(services, order)
+
+
+@tasks.handler("withdrawn", lease_s=10)
+async def withdrawn(share: int) -> None:
+    """The compensation for a share that its author took back: return the fees of a thousand, and go on with the others."""
+    from .orders import undo_all
+
+    services, _ = await worker()
+    async with services.reading() as session:
+        found = await session.get(Share, share)
+    assert found is not None
+    while orders := await undo_all(services, share, FAN_OUT):
+        for each in orders:
+            said = {"text": f"“{found.title}” was withdrawn: you have your {each.fee} credits back", "path": "/orders"}
+            await services.inbox.notify(each.buyer, "order", said, id=f"order:{each.id}:returned")
+
+
+@tasks.handler("report")
+async def report() -> None:
+    """Each night: send orders again that were left over, and tell the staff what the day brought."""
+    from .report import left_over, lines, staff
+
+    services, _ = await worker()
+    orders = await left_over(services)
+    day = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime())
+    for order in orders:
+        await ordered.send(id=f"again-{order}-{day[:10]}", order=order)
+    text = "\n".join([f"The portal on {day}", *await lines(services, len(orders))])
+    for account in await staff(services):
+        async with services.reading() as session:
+            found = await session.get(Account, account)
+        assert found is not None
+        await services.inbox.notify(account, "report", {"text": text, "path": "/staff"}, id=f"report:{day}")
+        await write_to(found.contact, "The portal's night", text, id=f"report-{account}-{day}")
+
+
+report.every("nightly", "0 3 * * *")

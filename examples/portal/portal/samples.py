@@ -25,17 +25,23 @@ SHARES: Final = (
 
 
 async def fill(settings: Settings) -> list[tuple[str, str]]:
-    """Make them unless they are there. Returns their e-mail addresses and passwords."""
+    """Make them unless they are there. Returns their addresses and passwords."""
     engine = create_async_engine(settings.database_url)
     kept = await passwords.hashed(PASSWORD)
     made: list[int] = []
     async with AsyncSession(engine) as session, session.begin():
         if (await session.scalars(select(Account.id).limit(1))).first() is None:
-            for email, name, staff in PEOPLE:
+            for contact, name, staff in PEOPLE:
                 made.append(new_id())
                 session.add(
                     Account(
-                        id=made[-1], email=email, name=name, kind="person", state="active", staff=staff, password=kept
+                        id=made[-1],
+                        contact=contact,
+                        name=name,
+                        kind="person",
+                        state="active",
+                        staff=staff,
+                        password=kept,
                     )
                 )
             await session.flush()
@@ -55,4 +61,4 @@ async def fill(settings: Settings) -> list[tuple[str, str]]:
     async with AsyncInbox(settings.http_url, key=settings.key) as inbox:
         for user in made:
             await inbox.follow("all", user)
-    return [(email, PASSWORD) for email, _, _ in PEOPLE]
+    return [(contact, PASSWORD) for contact, _, _ in PEOPLE]

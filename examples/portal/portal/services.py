@@ -21,8 +21,9 @@ from muster.database.transactions import Transactions
 from muster.inbox import AsyncInbox
 from muster.messages import AsyncMessages, Messages
 
+from .ledger import Accounts
 from .settings import Settings
-from .tables import Base
+from .tables import Base, Ledger
 
 SECONDS = 10.0
 """Limit of a question to Muster."""
@@ -34,6 +35,8 @@ class Services:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.engine = create_async_engine(settings.database_url, connect_args={"timeout": 30})
+        self.ledger_engine = create_async_engine(settings.ledger_url, connect_args={"timeout": 30})
+        self.ledger = Accounts(self.ledger_engine)
         self.database = Replicas(self.engine)
         self.cache = Cache(settings.redis_url, name="portal")
         self.inbox = AsyncInbox(settings.http_url, key=settings.key)
@@ -110,7 +113,8 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     async with AsyncExitStack() as stack:
         made = Services(settings)
         stack.callback(made._checked.close)
-        stack.push_async_callback(made.engine.dispose)
+        for engine in made.engine, made.ledger_engine:
+            stack.push_async_callback(engine.dispose)
         for each in made.database, made.cache, made.inbox, made.messages, made.http:
             await stack.enter_async_context(each)
         made.rooms = await stack.enter_async_context(muster.connect(settings.instance, gateways=[]))
@@ -119,10 +123,12 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
 
 async def create(settings: Settings) -> None:
     """Make the tables that are missing."""
-    engine = create_async_engine(settings.database_url)
-    async with engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-    await rows.create(engine)
-    async with engine.connect() as connection:  # readers do not wait for a writer
-        await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-    await engine.dispose()
+    for url, tables in (settings.database_url, Base.metadata), (settings.ledger_url, Ledger.metadata):
+        engine = create_async_engine(url)
+        async with engine.begin() as connection:
+            await connection.run_sync(tables.create_all)
+        if tables is Base.metadata:
+            await rows.create(engine)
+        async with engine.connect() as connection:  # readers do not wait for a writer
+            await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        await engine.dispose()

@@ -39,8 +39,13 @@ class Settings(msgspec.Struct, frozen=True):
         return f"sqlite+aiosqlite:///{self.folder}/portal.db"
 
     @property
+    def ledger_url(self) -> str:
+        """The database of credits and payments."""
+        return f"sqlite+aiosqlite:///{self.folder}/ledger.db"
+
+    @property
     def mail_folder(self) -> Path:
-        """The mail sink."""
+        """The sink of mails and texts."""
         return Path(self.folder) / "mail"
 
 

@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 import muster
 
-from . import jobs
+from . import jobs, orders
+from .accounts.sessions import Member
 from .desk import (
     FIELDS,
     Asked,
@@ -38,6 +39,7 @@ from .tables import Account, Reply, Share, new_id, now
 FRONT_MAX: Final = 30
 REPLIES_MAX: Final = 200
 AHEAD_S_MAX: Final = 366 * 86_400
+FEE_MAX: Final = 1_000
 
 
 class Pages:
@@ -81,7 +83,14 @@ def card(share: Share, author: Account) -> str:
 def shown(share: Share, author: Account) -> dict[str, Any]:
     """A share on its own page."""
     html = rendered("_share.html", share=share, author=author)
-    return {"id": share.id, "title": share.title, "author": author.id, "html": html}
+    return {
+        "id": share.id,
+        "title": share.title,
+        "author": author.id,
+        "fee": share.fee,
+        "text": share.text,
+        "html": html,
+    }
 
 
 async def replies_html(session: AsyncSession, share: int) -> str:
@@ -134,12 +143,29 @@ async def share_page(request: Asked, id: int) -> Response[str]:
             waiting, found = row[0], shown(*row) | {"replies": ""}
     if found is None:
         raise NotFoundException
-    context: dict[str, Any] = {"share": found, "waiting": waiting}
+    context: dict[str, Any] = {"share": found, "waiting": waiting, "order": await _order_of(services, found, me)}
     for name in "html", "replies":
         context[name] = Markup(found[name])
     for kind in "share", "favourite":
         context[kind + "_liked"] = await services.liked(kind, id, me.id if me else 0)
     return page(request, "share.html", **context)
+
+
+@get("/shares/{id:int}/order")
+async def order_part(request: Asked, id: int) -> Response[str]:
+    """The text of a share that takes a fee, or the order of it."""
+    services, me = services_of(request.app.state), visitor_of(request).member
+    found = await pages_of(request.app.state).share(id)
+    if found is None or not found["fee"]:
+        raise NotFoundException
+    return fragment(request, "_order.html", share=found, order=await _order_of(services, found, me))
+
+
+async def _order_of(services: Services, share: dict[str, Any], me: Member | None) -> str:
+    """The state of a reader's order; `paid` for the author too."""
+    if me is None or not share["fee"]:
+        return ""
+    return "paid" if me.id == share["author"] else await orders.state_of(services, share["id"], me.id)
 
 
 @get("/shares/{id:int}/live")
@@ -165,7 +191,7 @@ async def write(request: Asked) -> Response[Any]:
     field = await field_of(request, "field", 20)
     if field not in FIELDS:
         raise ClientException(f"Field: it is one of {', '.join(FIELDS)}.")
-    wait_s = max(0.0, await _wait_s(request))
+    wait_s, fee = max(0.0, await _wait_s(request)), await _fee(request)
     id = new_id()
     share = Share(
         id=id,
@@ -174,6 +200,7 @@ async def write(request: Asked) -> Response[Any]:
         title=await field_of(request, "title", 120, 3),
         text=await field_of(request, "text", 20_000, 3),
         state="waiting" if wait_s else "public",
+        fee=fee,
         public_at=now() + wait_s,
     )
     keys = pages_of(request.app.state).of_share(share)
@@ -222,6 +249,25 @@ async def edit(request: Asked, id: int) -> Response[Any]:
     return go(request, f"/shares/{id}")
 
 
+@post("/shares/{id:int}/withdraw", status_code=200)
+async def withdraw(request: Asked, id: int) -> Response[Any]:
+    """Take back a public share; the worker returns the fees of those who have paid."""
+    services, me, pages = services_of(request.app.state), member_of(request), pages_of(request.app.state)
+    async with services.reading() as session:
+        share = await session.get(Share, id)
+    if share is None or share.author != me.id:
+        raise NotFoundException
+    public = Share.id == id, Share.state == "public"
+    async with (
+        services.cache.changing(*pages.of_share(share)) as change,
+        AsyncSession(services.engine) as session,
+        services.transactions.transaction(session, "withdrawn", {"share": id}),
+    ):
+        await session.execute(update(Share).where(*public).values(state="withdrawn"))
+        change.check()
+    return go(request, "/")
+
+
 @post("/shares/{id:int}/replies", status_code=200)
 async def reply(request: Asked, id: int) -> Response[Any]:
     """Reply; the worker tells all readers and the author of the share."""
@@ -258,6 +304,14 @@ async def like(request: Asked, kind: str, id: int) -> Response[Any]:
     return go(request, f"/shares/{id}")
 
 
+async def _fee(request: Asked) -> int:
+    """Credits that it takes to read a share; nothing: 0."""
+    fee = await field_of(request, "fee", 4, 0) or "0"
+    if not (fee.isascii() and fee.isdecimal()) or int(fee) > FEE_MAX:
+        raise ClientException(f"Fee: it is a number of credits from 0 to {FEE_MAX}.")
+    return int(fee)
+
+
 async def _wait_s(request: Asked) -> float:
     """How long a share waits: `wait` seconds, or until `at`."""
     at = await field_of(request, "at", 40, 0)
@@ -287,4 +341,4 @@ async def publish(services: Services, pages: Pages, id: int) -> tuple[Share, Acc
     return row if row is not None and row[0].state == "public" else None
 
 
-ROUTES: Final = [front_page, share_page, live_part, write_page, write, cancel, edit, reply, like]
+ROUTES: Final = [front_page, share_page, order_part, live_part, write_page, write, cancel, edit, withdraw, reply, like]

@@ -1,4 +1,4 @@
-"""Pages of the staff: checks of departments, a broadcast to all members, and tasks that failed for good."""
+"""Pages of the staff: checks of departments, a broadcast to all members, the report, and tasks that failed for good."""
 
 from typing import Any, Final, cast
 
@@ -54,6 +54,14 @@ async def broadcast(request: Asked) -> Response[Any]:
     return go(request, "/staff")
 
 
+@post("/staff/report", status_code=200)
+async def report(request: Asked) -> Response[Any]:
+    """Have the nightly report made now."""
+    staff_of(request)
+    await jobs.report.send()
+    return go(request, "/staff")
+
+
 @post("/staff/dead/{topic:str}/{id:str}", status_code=200)
 async def replay(request: Asked, topic: str, id: str) -> Response[Any]:
     """Have a task that failed for good tried again."""
@@ -67,4 +75,4 @@ async def replay(request: Asked, topic: str, id: str) -> Response[Any]:
     return go(request, "/staff")
 
 
-ROUTES: Final = [staff_page, check, broadcast, replay]
+ROUTES: Final = [staff_page, check, broadcast, report, replay]

@@ -36,7 +36,10 @@ SCOPES: Final = (
     *("send:*", "work:*", "change:*", "show:*", "like:*", "likes:*"),
     *("presence:*", "unicast:*", "notify:*", "inbox:*", "broadcast:*"),
 )
-PULLED: Final = ("mail", "unread", "publish", "followed", "replied", "liked", "wrote")
+PULLED: Final = (
+    *("mail", "text", "unread", "publish", "followed", "replied", "liked", "wrote"),
+    *("ordered", "returned", "withdrawn", "report"),
+)
 """Topics whose messages workers lease."""
 
 
@@ -114,8 +117,8 @@ async def _run(plan: Plan, stack: AsyncExitStack) -> None:
             await _answers(origin)
         for index, origin in enumerate(origins):
             print(f"portal: server {index + 1} at {origin}/", flush=True)
-        for email, password in people:
-            print(f"portal: log in as {email} with {password}", flush=True)
+        for contact, password in people:
+            print(f"portal: log in as {contact} with {password}", flush=True)
         print(f"portal: mails are in {made.mail_folder}; Ctrl-C stops it", flush=True)
 
 
@@ -253,19 +256,13 @@ async def _prepared(
     check_secret = before.get("check_secret") or _secret()
     checks = ("--retries", "1s,10s,1m,5m,50m,6h", "--callback", f"{origins[0]}/muster/checks")
     wanted: list[tuple[str, ...]]
-    wanted = [("topic", "create", topic, "--callback", "pull:", "--retries", "1s,10s,1m,10m") for topic in PULLED]
+    wanted = [("topic", "create", *PULLED, "--callback", "pull:", "--retries", "1s,10s,1m,10m")]
     verb, given = ("change", ()) if before else ("create", ("--secret", check_secret))
     wanted.append(("topic", verb, "portal-checks", *checks, *given))
     if not before:
         scopes = [word for scope in SCOPES for word in ("--scope", scope)]
         wanted.append(("key", "create", "portal", *scopes, "--json"))
-    places = asyncio.Semaphore(4)
-
-    async def one(words: tuple[str, ...]) -> str:
-        async with places:
-            return await _said(environment, *words)
-
-    said = await asyncio.gather(*map(one, wanted))
+    said = await asyncio.gather(*(_said(environment, *words) for words in wanted))
     return Settings(
         folder=str(folder),
         instance=str(folder / "instance"),

@@ -1,4 +1,4 @@
-"""The tables of the portal."""
+"""The tables of the portal, and those of the ledger, a database of its own."""
 
 import secrets
 from datetime import UTC, datetime
@@ -27,7 +27,8 @@ class Account(Base):
     __tablename__ = "accounts"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    email: Mapped[str] = mapped_column(String(254), unique=True)
+    contact: Mapped[str] = mapped_column(String(254), unique=True)
+    """An e-mail address, or a phone number as `+8613812345678`."""
     name: Mapped[str] = mapped_column(String(60))
     kind: Mapped[str] = mapped_column(String(12))
     """`person` or `department`."""
@@ -46,14 +47,14 @@ class Registration(Base):
     __tablename__ = "registrations"
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    email: Mapped[str] = mapped_column(String(254))
+    contact: Mapped[str] = mapped_column(String(254))
     name: Mapped[str] = mapped_column(String(60))
     kind: Mapped[str] = mapped_column(String(12))
     department: Mapped[str] = mapped_column(String(80), default="")
     head: Mapped[str] = mapped_column(String(60), default="")
     password: Mapped[str] = mapped_column(String(200))
     code: Mapped[str] = mapped_column(String(64))
-    """Digest of the code; empty: the address has an account, so no code helps."""
+    """Digest of the code; empty: the contact has an account, so no code helps."""
     tries: Mapped[int] = mapped_column(default=0)
     ends_at: Mapped[float] = mapped_column()
 
@@ -71,10 +72,10 @@ class Login(Base):
     address: Mapped[str] = mapped_column(String(45), default="")
 
 
-class Failure(Base):
-    """Failed logins of an address with an e-mail address."""
+class Count(Base):
+    """Counts what a stranger may do only a few times: logins that fail, and codes to one contact."""
 
-    __tablename__ = "failures"
+    __tablename__ = "counts"
 
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
     count: Mapped[int] = mapped_column(default=0)
@@ -93,7 +94,9 @@ class Share(Base):
     title: Mapped[str] = mapped_column(String(120))
     text: Mapped[str] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(12))
-    """`public`; `waiting` for its time; `cancelled`."""
+    """`public`; `waiting` for its time; `cancelled`; `withdrawn` after it was public."""
+    fee: Mapped[int] = mapped_column(default=0)
+    """Credits that it takes to read it."""
     public_at: Mapped[float] = mapped_column()
     message: Mapped[str] = mapped_column(String(64), default="")
     """Id of the delayed message that publishes it."""
@@ -135,3 +138,46 @@ class Follow(Base):
     account: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
     target: Mapped[str] = mapped_column(String(40), primary_key=True, index=True)
     """`user:1002` or `field:seeds`."""
+
+
+class Order(Base):
+    """A member buys the right to read a share. The ledger has the credits; `orders.py` keeps both in step."""
+
+    __tablename__ = "orders"
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    share: Mapped[int] = mapped_column(ForeignKey("shares.id"), index=True)
+    buyer: Mapped[int] = mapped_column(ForeignKey("accounts.id"), index=True)
+    fee: Mapped[int] = mapped_column()
+    state: Mapped[str] = mapped_column(String(12), index=True)
+    """`waiting` for the ledger; `paid`; `refused` by it; `cancelled` by the buyer; `returned`: the share was withdrawn."""
+    open: Mapped[str | None] = mapped_column(String(42), unique=True)
+    """Share and buyer while the order is waiting or paid, so that there is one; else null."""
+    at: Mapped[float] = mapped_column(default=now)
+
+
+class Ledger(DeclarativeBase):
+    """Tables of the database that has the credits."""
+
+
+class Wallet(Ledger):
+    """The credits of an account."""
+
+    __tablename__ = "wallets"
+
+    account: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    credits: Mapped[int] = mapped_column()
+
+
+class Payment(Ledger):
+    """What the ledger did for an order. Its key has each order paid once, and returned once."""
+
+    __tablename__ = "payments"
+
+    order: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    buyer: Mapped[int] = mapped_column(BigInteger)
+    seller: Mapped[int] = mapped_column(BigInteger)
+    fee: Mapped[int] = mapped_column()
+    state: Mapped[str] = mapped_column(String(12))
+    """`taken`; `refused`: too few credits; `returned`, perhaps before it was taken."""
+    at: Mapped[float] = mapped_column(default=now)

@@ -17,7 +17,7 @@ from litestar.datastructures import ResponseHeader
 from litestar.static_files import create_static_files_router
 from litestar.types import Receive, Scope, Send
 
-from . import inbox, jobs, letters, people, shares, staff
+from . import inbox, jobs, letters, orders, people, shares, staff
 from . import settings as stored
 from .accounts import routes as account_routes
 from .accounts.sessions import Sessions
@@ -77,6 +77,7 @@ def application(settings: Settings) -> Litestar:
             *inbox.ROUTES,
             *people.ROUTES,
             *letters.ROUTES,
+            *orders.ROUTES,
             *staff.ROUTES,
         ],
         lifespan=[lifespan],

@@ -119,7 +119,7 @@ async def _topic_of(admin: Link, id: str, topic: str | None) -> str:
 
 def create(
     where: Target,
-    name: str,
+    names: list[str],
     callback: str,
     secret: str,
     workers: int,
@@ -132,23 +132,34 @@ def create(
     rate: float,
     as_json: bool,
 ) -> int:
-    """Make a topic. Raises `UserError`."""
+    """Make topics with the same settings, in their order; the first error ends it. Raises `UserError`."""
     given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate)
-    new = _converted({"name": name, "secret": secret, **given}, NewTopic)
-    topic = ask(where, lambda _, admin: admin.ask("topic-create", new, Topic))
-    with common.verdict_after():
-        if as_json:
-            common.print_json(msgspec.structs.asdict(topic))
-        else:
-            if not topic.is_leased:
-                print(topic.secrets[0])
-            what = (
-                "programs lease its messages"
-                if topic.is_leased
-                else f"the secret signs its callbacks to {topic.callback}"
-            )
-            say(f"muster: created topic {topic.name}; {what}")
+    new = [_converted({"name": name, "secret": secret, **given}, NewTopic) for name in names]
+    made: list[Topic] = []
+
+    async def create_all(_: Link, admin: Link) -> None:
+        for each in new:
+            topic = await admin.ask("topic-create", each, Topic)
+            made.append(topic)
+
+    try:
+        ask(where, create_all)
+    finally:
+        with common.verdict_after():
+            if not as_json:
+                for topic in made:
+                    _created(topic)
+            elif made:
+                found = [msgspec.structs.asdict(topic) for topic in made]
+                common.print_json(found[0] if len(names) == 1 else found)
     return 0
+
+
+def _created(topic: Topic) -> None:
+    if not topic.is_leased:
+        print(topic.secrets[0])
+    what = "programs lease its messages" if topic.is_leased else f"the secret signs its callbacks to {topic.callback}"
+    say(f"muster: created topic {topic.name}; {what}")
 
 
 def change_topic(

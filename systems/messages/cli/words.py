@@ -26,6 +26,7 @@ dead_app: Final = typer.Typer(
     no_args_is_help=True,
 )
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names; all of them get the same settings.")]
 MessageId = Annotated[str, typer.Argument(metavar="ID")]
 After = Annotated[str, typer.Option(metavar="NEXT", help="Only messages after a page, as given at its end.")]
 OfTopic = Annotated[
@@ -44,7 +45,7 @@ def add(app: typer.Typer) -> None:
 
 @topic_app.command("create", epilog="Example: muster topic create orders --callback https://shop.example/hook")
 def topic_create(
-    name: TopicName,
+    names: TopicNames,
     callback: Annotated[
         str,
         typer.Option(
@@ -90,13 +91,13 @@ def topic_create(
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """Create a topic and print its secret. Creating the same topic again succeeds."""
+    """Create topics and print their secrets. Creating the same topic again succeeds."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import create
 
     where = Target(config, registry)
     return create(
-        where, name, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, json
+        where, names, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, json
     )
 
 

@@ -1,4 +1,4 @@
-"""Pages of accounts: register with a code by mail, log in, log out, the token of a page for the edge."""
+"""Pages of accounts: register with a code by mail or phone, log in, log out, the token of a page for the edge."""
 
 import hashlib
 import hmac
@@ -16,14 +16,18 @@ from sqlalchemy.exc import IntegrityError
 from .. import jobs
 from ..desk import Asked, field_of, logged_in, logged_out, page, services_of, sessions_of, visitor_of
 from ..services import Services
-from ..tables import Account, Failure, Registration, new_id, now
+from ..tables import Account, Count, Registration, new_id, now
 from . import passwords
 from .sessions import Visitor
 
 EMAIL: Final = re.compile(r"[^@\s<>\"]{1,64}@[^@\s<>\"]{1,180}")
+PHONE: Final = re.compile(r"\+[1-9][0-9]{7,14}")
 CODE_LASTS_S: Final = 1_800
 TRIES_MAX: Final = 5
 FAILURES_LAST_S: Final = 900
+CODES_MAX: Final = 3
+"""Codes to one contact in an hour: a text costs money, and nobody wants a hundred mails."""
+CODES_LAST_S: Final = 3_600
 TOKEN_S: Final = 300
 
 
@@ -35,22 +39,24 @@ async def register_page(request: Asked) -> Response[str]:
 
 @post("/register", status_code=200)
 async def register(request: Asked) -> Response[Any]:
-    """Mail a code. The answer is the same for an address that has an account: its owner learns of it by mail alone."""
+    """Send a code. The answer is the same for a contact that has an account: its owner alone learns of it."""
     services = services_of(request.app.state)
-    email = await _email(request)
+    contact = await _contact(request)
     kind = "department" if await field_of(request, "kind", 12) == "department" else "person"
     department = await field_of(request, "department", 80, label="Department") if kind == "department" else ""
     head = await field_of(request, "head", 60, label="Head of the department") if kind == "department" else ""
     name = await field_of(request, "name", 60, 2)
     password = await field_of(request, "password", passwords.LONGEST, passwords.SHORTEST)
+    if await _count(services, _digest("code", contact), CODES_LAST_S) > CODES_MAX:
+        raise TooManyRequestsException("Too many codes were sent to you. Wait for an hour.")
     kept, code, id = await passwords.hashed(password), f"{secrets.randbelow(10**6):06}", secrets.token_hex(16)
     async with services.writing() as session:
         await session.execute(delete(Registration).where(Registration.ends_at < now()))
-        taken = (await session.scalars(select(Account.id).where(Account.email == email))).first() is not None
+        taken = (await session.scalars(select(Account.id).where(Account.contact == contact))).first() is not None
         session.add(
             Registration(
                 id=id,
-                email=email,
+                contact=contact,
                 name=name,
                 kind=kind,
                 department=department,
@@ -61,11 +67,11 @@ async def register(request: Asked) -> Response[Any]:
             )
         )
     if taken:
-        text = "Somebody, perhaps you, wanted an account with this address. It has one already: log in with it."
+        text = "Somebody, perhaps you, wanted an account here. You have one already: log in."
     else:
         text = f"Your code is {code}. It is good for half an hour."
-    await jobs.mail.send(id=f"register-{id}", to=email, subject="Your account at the portal", text=text)
-    return page(request, "code.html", registration=id, email=email)
+    await jobs.write_to(contact, "Your account at the portal", text, id=f"register-{id}")
+    return page(request, "code.html", registration=id, contact=contact)
 
 
 @post("/register/code", status_code=200)
@@ -81,10 +87,10 @@ async def enter_code(request: Asked) -> Response[Any]:
     if found is None or found.ends_at < now() or found.tries > TRIES_MAX:
         raise ClientException("The code is not good any more. Register again.")
     if not hmac.compare_digest(found.code, _digest(id, code)):
-        return page(request, "code.html", 400, registration=id, email=found.email, wrong=True)
+        return page(request, "code.html", 400, registration=id, contact=found.contact, wrong=True)
     account = Account(
         id=new_id(),
-        email=found.email,
+        contact=found.contact,
         name=found.name,
         kind=found.kind,
         department=found.department,
@@ -96,7 +102,7 @@ async def enter_code(request: Asked) -> Response[Any]:
         async with services.writing() as session:
             await session.execute(delete(Registration).where(Registration.id == id))
             session.add(account)
-    except IntegrityError:  # the address got an account meanwhile
+    except IntegrityError:  # the contact got an account meanwhile
         raise ClientException("The code is not good any more. Register again.") from None
     await services.inbox.follow("all", account.id)
     cookie, _ = await sessions.begin(account.id, _address(request))
@@ -113,17 +119,17 @@ async def login_page(request: Asked, ended: str = "") -> Response[str]:
 async def login(request: Asked) -> Response[Any]:
     """Begin a session; it ends the account's others."""
     services, sessions = services_of(request.app.state), sessions_of(request.app.state)
-    email, address = await _email(request), _address(request)
+    contact, address = await _contact(request), _address(request)
     password = await field_of(request, "password", passwords.LONGEST, 1)
-    failures = _digest(email, address)
-    if await _count_failure(services, failures) > TRIES_MAX:
+    failures = _digest(contact, address)
+    if await _count(services, failures, FAILURES_LAST_S) > TRIES_MAX:
         raise TooManyRequestsException("Too many tries. Wait for a quarter of an hour.")
     async with services.reading() as session:
-        account = (await session.scalars(select(Account).where(Account.email == email))).first()
+        account = (await session.scalars(select(Account).where(Account.contact == contact))).first()
     if not await passwords.matches(account.password if account else None, password) or account is None:
-        return page(request, "login.html", 400, wrong=True, email=email)
+        return page(request, "login.html", 400, wrong=True, contact=contact)
     async with services.writing() as session:
-        await session.execute(delete(Failure).where(Failure.key == failures))
+        await session.execute(delete(Count).where(Count.key == failures))
     cookie, is_new = await sessions.begin(account.id, address)
     if is_new:
         await services.inbox.notify(account.id, "login", {"text": f"A login from {address}", "path": "/"})
@@ -155,23 +161,27 @@ def claims(visitor: Visitor, now_s: int) -> dict[str, Any]:
     return {"sub": str(visitor.member.id), "exp": now_s + TOKEN_S, "cap": cap}
 
 
-async def _count_failure(services: Services, key: str) -> int:
-    """Count a try before the password is looked at, so that tries at once are counted too."""
+async def _count(services: Services, key: str, lasts_s: float) -> int:
+    """Count a try before it is looked at, so that tries at once are counted too."""
     async with services.writing() as session:
-        await session.execute(delete(Failure).where(Failure.until < now()))
-        found = await session.get(Failure, key)
+        await session.execute(delete(Count).where(Count.until < now()))
+        found = await session.get(Count, key)
         if found is None:
-            found = Failure(key=key, count=0, until=now() + FAILURES_LAST_S)
+            found = Count(key=key, count=0, until=now() + lasts_s)
             session.add(found)
         found.count += 1
         return found.count
 
 
-async def _email(request: Asked) -> str:
-    email = (await field_of(request, "email", 254, 3, "E-mail")).lower()
-    if not EMAIL.fullmatch(email):
-        raise ClientException("E-mail: it is no address, such as ann@example.org.")
-    return email
+async def _contact(request: Asked) -> str:
+    """An e-mail address, or a phone number without blanks. Raises `ClientException`."""
+    contact = (await field_of(request, "contact", 254, 3, "E-mail or phone")).lower()
+    number = re.sub(r"[ ()./-]", "", contact)
+    if PHONE.fullmatch(number):
+        return number
+    if not EMAIL.fullmatch(contact):
+        raise ClientException("E-mail or phone: give an address as ann@example.org, or a number as +8613812345678.")
+    return contact
 
 
 def _address(request: Asked) -> str:

@@ -1,0 +1,142 @@
+"""Orders over two databases, the nightly report, and codes by phone."""
+
+import os
+import re
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.portal.site import ANN, BO, STAFF, Site, Visitor, until
+
+Visit = Callable[..., Visitor]
+SECRET_TEXT = "the water comes on Tuesdays"
+
+
+def credits(visitor: Visitor) -> int:
+    found = re.search(r'id="credits">(-?\d+)<', visitor.get("/orders").text)
+    assert found is not None
+    return int(found[1])
+
+
+def sold(author: Visitor, title: str, fee: int) -> str:
+    """Publish a share with a fee, and return its path."""
+    answer = author.send("/shares", title=title, text=SECRET_TEXT, field="seeds", at="", fee=str(fee))
+    path: str = answer.headers["location"]
+    return path
+
+
+@pytest.fixture
+def two(visitor: Visit) -> tuple[Visitor, Visitor]:
+    ann, bo = visitor(), visitor(1)
+    ann.login(ANN)
+    bo.login(BO)
+    return ann, bo
+
+
+def test_a_share_with_a_fee_is_paid_for_once_and_read_after_that(two: tuple[Visitor, Visitor], visitor: Visit) -> None:
+    ann, bo = two
+    before = credits(ann), credits(bo)
+    path = sold(ann, "Paid once", 3)
+    for reader in bo, visitor():
+        page = reader.get(path).text
+        assert "It takes 3 credits" in page
+        assert SECRET_TEXT not in page
+    assert SECRET_TEXT in ann.get(path).text
+    for _ in range(2):
+        assert bo.send(f"{path}/order").status_code == 303
+    until(lambda: SECRET_TEXT in bo.get(path).text, "the text of a share that was paid for")
+    assert bo.send(f"{path}/order").status_code == 303
+    assert (credits(ann), credits(bo)) == (before[0] + 3, before[1] - 3)
+    assert SECRET_TEXT not in visitor().get(path).text
+    until(lambda: "You got 3 credits" in ann.get("/inbox").text, "the notice of the sale")
+    # The author takes it back: the compensation returns the fee.
+    assert bo.send(f"{path}/withdraw").status_code == 404
+    assert ann.send(f"{path}/withdraw").status_code == 303
+    until(lambda: (credits(ann), credits(bo)) == before, "the fee's return")
+    until(lambda: "3 credits back" in bo.get("/inbox").text, "the notice of the return")
+    assert bo.get(path).status_code == 404
+
+
+def test_a_member_with_too_few_credits_is_refused_and_may_try_again(two: tuple[Visitor, Visitor]) -> None:
+    ann, bo = two
+    before = credits(bo)
+    path = sold(ann, "Too dear", 1_000)
+    for _ in range(2):
+        assert bo.send(f"{path}/order").status_code == 303
+        until(lambda: "You have too few" in bo.get(path).text, "the refusal")
+    assert credits(bo) == before
+    assert SECRET_TEXT not in bo.get(path).text
+    for fee in "1001", "-1", "two":
+        assert ann.send("/shares", title="No fee", text="text", field="seeds", at="", fee=fee).status_code == 400
+
+
+def test_credits_and_orders_agree_after_deaths_of_the_worker(two: tuple[Visitor, Visitor], site: Site) -> None:
+    ann, bo = two
+    paths = [sold(ann, f"Order {number}", 1) for number in range(12)]
+    for number, path in enumerate(paths):
+        assert bo.send(f"{path}/order").status_code == 303
+        if number % 3 == 0:
+            for id in re.findall(r"/orders/(\d+)/cancel", bo.get("/orders").text)[:1]:
+                assert bo.send(f"/orders/{id}/cancel").status_code in {303, 400}
+        if number % 4 == 1:
+            until(lambda: site.has("muster.work"), "the next worker")
+            os.kill(site.child("muster.work"), signal.SIGKILL)
+    for path in paths[10:]:
+        assert ann.send(f"{path}/withdraw").status_code == 303
+
+    def agree() -> bool:
+        with sqlite3.connect(site.folder / "portal.db") as portal, sqlite3.connect(site.folder / "ledger.db") as ledger:
+            orders = dict(portal.execute("SELECT id, state FROM orders"))
+            payments = dict(ledger.execute('SELECT "order", state FROM payments'))
+            withdrawn = portal.execute(
+                "SELECT 1 FROM orders o JOIN shares s ON s.id = o.share WHERE s.state <> 'public' AND o.state = 'paid'"
+            ).fetchall()
+        wanted = {"paid": "taken", "refused": "refused", "cancelled": "returned", "returned": "returned"}
+        return not withdrawn and all(payments.get(id) == wanted.get(state, "") for id, state in orders.items())
+
+    until(agree, "both databases to agree")
+    with sqlite3.connect(site.folder / "portal.db") as portal:
+        states = Counter(state for (state,) in portal.execute("SELECT state FROM orders"))
+    assert "waiting" not in states
+    assert states["paid"] >= 6
+    with sqlite3.connect(site.folder / "ledger.db") as ledger:
+        (total, least, taken) = ledger.execute(
+            "SELECT sum(credits - 20), min(credits), (SELECT sum(fee) FROM payments WHERE state = 'taken') FROM wallets"
+        ).fetchone()
+    assert (total, taken) == (0, credits(ann) - 20)
+    assert least >= 0
+
+
+def test_the_report_reaches_the_staff(visitor: Visit, site: Site) -> None:
+    staff, bo = visitor(), visitor()
+    staff.login(STAFF)
+    bo.login(BO)
+    assert bo.send("/staff/report").status_code == 404
+    assert staff.send("/staff/report").status_code == 303
+    text = site.mail(STAFF, lambda text: "The portal on" in text)
+    assert re.search(r"shares: [1-9]", text)
+    assert "credits gained or lost by all accounts together: 0" in text
+    until(lambda: "The portal on" in staff.get("/inbox").text, "the report's notice")
+    (entry,) = site.asked("/api/v1/topics/report/recurring")["recurring"]
+    assert (entry["name"], entry["cron"]) == ("nightly", "0 3 * * *")
+
+
+def test_an_account_is_made_by_a_code_to_a_phone(visitor: Visit, site: Site) -> None:
+    new, again = visitor(), visitor(1)
+    fields = {"name": "Di", "password": "a long password", "kind": "person"}
+    page = new.send("/register", contact="+86 138-1234 5678", **fields).text
+    registration = re.search(r'name="registration" value="(\w+)"', page)
+    assert registration is not None, page
+    code = re.search(r"\b\d{6}\b", site.mail("+8613812345678").partition("\n\n")[2])
+    assert code is not None
+    assert new.send("/register/code", registration=registration[1], code=code[0]).status_code == 303
+    assert again.login("+8613812345678", "a long password").status_code == 303
+    # The owner of a number that has an account learns of another registration, and texts are bounded.
+    codes = [again.send("/register", contact="+8613812345678", **fields).status_code for _ in range(3)]
+    assert codes == [200, 200, 429]
+    assert site.mail("+8613812345678", lambda text: "You have one already" in text)
+    for wrong in "+12", "138 1234 5678", "ann":
+        assert again.send("/register", contact=wrong, **fields).status_code == 400
