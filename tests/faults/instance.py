@@ -232,6 +232,13 @@ class Instance:
         """`/metrics` without the prefix `muster_` and the suffix `_total`; labels that all have are left out."""
         return samples(self.get(node, "/metrics"))
 
+    def cpu_s(self) -> float:
+        """Processor time of all nodes since they started, in seconds. It hardly depends on what else the machine does."""
+        ticks = 0
+        for pid in self.pids().values():
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def room(self, node: str, name: str) -> dict[str, Any]:
         """A node's answer about one room."""
         answer: dict[str, Any] = json.loads(self.get(node, f"/api/v1/rooms/{quote(name, safe='')}"))
