@@ -77,6 +77,9 @@ missing_for_tests() {
     have java || missing="$missing default-jre-headless"
     { zookeeper_there && kafka_there; } || have mvn || missing="$missing maven"
     for name in chromium nginx haproxy; do have "$name" || missing="$missing $name"; done
+    for name in keepalived curl; do have "$name" || missing="$missing $name"; done
+    have ip || missing="$missing iproute2"
+    [ -e /usr/lib/nginx/modules/ngx_http_js_module.so ] || missing="$missing libnginx-mod-http-js"
     have node || missing="$missing nodejs"
     have npm || missing="$missing npm"
     have chromium || missing="$missing chromium"
