@@ -16,7 +16,7 @@ import muster
 from muster.clock import now_ms
 from muster_server.plane.calls import CallError
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.bodies import Body, decoded, none
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
@@ -144,14 +144,13 @@ async def broadcast(
     responses={200: success(bodies.ShownDone, "The user is in the audience"), **problems(400, 401, 403, 429, 503, 504)},
 )
 async def join(
-    request: AnyRequest,
     audience: AudiencePath,
     user: UserPath,
     caller: NamedDependency[Caller],
     inbox: NamedDependency["InboxFace"],
 ) -> Response[bytes]:
     """Add a user to an audience: the user gets its broadcasts from now on. For `all`: the user begins now."""
-    return await _join(request, inbox, caller, audience, user, leave=False)
+    return await _join(inbox, caller, audience, user, leave=False)
 
 
 @delete(
@@ -163,14 +162,13 @@ async def join(
     },
 )
 async def leave(
-    request: AnyRequest,
     audience: AudiencePath,
     user: UserPath,
     caller: NamedDependency[Caller],
     inbox: NamedDependency["InboxFace"],
 ) -> Response[bytes]:
     """Remove a user from an audience."""
-    return await _join(request, inbox, caller, audience, user, leave=True)
+    return await _join(inbox, caller, audience, user, leave=True)
 
 
 @get(
@@ -418,10 +416,7 @@ def _data(raw: msgspec.Raw) -> bytes:
     return made
 
 
-async def _join(
-    request: AnyRequest, inbox: InboxFace, caller: Caller, audience: str, name: str, *, leave: bool
-) -> Response[bytes]:
-    none(await request.body())
+async def _join(inbox: InboxFace, caller: Caller, audience: str, name: str, *, leave: bool) -> Response[bytes]:
     caller.need("broadcast", audience)
     users = users_of(caller, [name], "bad_request")
     return _json(bodies.ShownDone((await inbox.ask(Join(audience, users, leave), Done)).count))

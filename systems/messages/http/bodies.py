@@ -349,7 +349,6 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
 _POST: Final = msgspec.json.Decoder(Post)
 _POSTS: Final = msgspec.json.Decoder(list[Post])
 _PARTS: Final = msgspec.json.Decoder(list[Part])
-_CHANGE: Final = msgspec.json.Decoder(TopicChange)
 _MOVE: Final = msgspec.json.Decoder(Move)
 
 
@@ -523,14 +522,6 @@ def lease_outcomes(asked: LeaseEnds, said: Sequence[LeaseSaid]) -> LeaseOutcomes
         parts.append(outcomes[: len(verb)])
         outcomes = outcomes[len(verb) :]
     return LeaseOutcomes(done=parts[0], again=parts[1], dead=parts[2], back=parts[3], extend=parts[4])
-
-
-def change(body: bytes) -> TopicChange:
-    """Parse new settings of a topic. Raises `Problem`."""
-    try:
-        return _CHANGE.decode(body)
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
 
 
 def changed(found: Topic, asked: TopicChange) -> TopicChanged:
