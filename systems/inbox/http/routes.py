@@ -24,6 +24,7 @@ from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
+from muster_server.systems.http.times import ms
 from muster_server.systems.inbox.asking import AWAY, Address, Inboxes
 from muster_server.systems.inbox.http import bodies
 from muster_server.systems.inbox.http.streams import InboxStream, InboxStreams
@@ -127,10 +128,11 @@ async def broadcast(
     asked = decoded(body, bodies.NewBroadcast)
     caller.need("broadcast", asked.audience)
     new = New(asked.kind, _data(asked.data), "", asked.actor, asked.id)
+    end = ms(asked.until, "until")
 
     async def do() -> Answer:
         _spend(caller, 1)
-        until = now_ms() + inbox.broadcast_ms if asked.until is None else asked.until
+        until = now_ms() + inbox.broadcast_ms if end is None else end
         with repeatable():
             await inbox.lookout()
         said = await inbox.ask(Broadcast(asked.audience, new, until), Numbered)

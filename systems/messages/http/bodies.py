@@ -4,7 +4,6 @@ Owns these shapes, and which part of a body is the message. Knows no route and n
 """
 
 import contextlib
-import datetime
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,7 @@ from msgspec import Meta
 
 from muster_server.systems.http.bodies import decoded, no_words
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.http.times import Time, ms
 from muster_server.systems.messages.recurring import CRON_CHARS_MAX, Entry, Missed
 from muster_server.systems.messages.shapes import (
     ID,
@@ -36,11 +36,6 @@ from muster_server.systems.messages.shapes import (
 from muster_server.systems.messages.topics import Topic, TopicChange
 
 JSON: Final = "application/json"
-Time = Ms | datetime.datetime
-"""Milliseconds since 1970, or ISO 8601 with a zone."""
-TIMES_MS: Final = range(10**11, 10**14)
-"""Accepted times in milliseconds since 1970, from 1973 to 5138. A smaller number is in seconds, a larger one in
-microseconds."""
 QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type"})
 """Query parameters for a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
@@ -383,18 +378,6 @@ def is_batch(body: bytes, kind: str) -> bool:
 def move(body: bytes) -> Move:
     """Parse the move of a due time. Raises `Problem`."""
     return decoded(body or b"{}", _MOVE)
-
-
-def ms(time: Time | None, name: str = "to") -> int | None:
-    """Milliseconds since 1970 of the member `name`. Raises `Problem` for a time without a zone, or in another unit."""
-    if isinstance(time, datetime.datetime):
-        if time.tzinfo is None:
-            raise Problem("bad_body", f"{name}: missing zone (expected for example 2027-01-01T00:00:00+08:00)")
-        return round(time.timestamp() * 1_000)
-    if time is not None and time not in TIMES_MS:
-        unit = "seconds" if time < TIMES_MS.start else "microseconds or less"
-        raise Problem("bad_body", f"{name}: {time} is in {unit} (expected milliseconds since 1970)")
-    return time
 
 
 def _send(post: Post) -> Send:

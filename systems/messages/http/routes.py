@@ -29,6 +29,7 @@ from muster_server.systems.http.described import IdempotencyKey, problems, succe
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.problems import KINDS, Problem
+from muster_server.systems.http.times import ms
 from muster_server.systems.messages.http import bodies
 from muster_server.systems.messages.link import LEASES_MAX, Link
 from muster_server.systems.messages.receiver import Unreachable
@@ -403,7 +404,7 @@ async def change(
             if verb == "cancel":
                 no_body(body)
             move = bodies.Move() if verb == "cancel" else bodies.move(body)
-            asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
+            asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=ms(move.to, "to"))
         await nodes.need(RECEIVE)
         (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
         if isinstance(answer, Refused):
