@@ -332,9 +332,10 @@ async def tasks(
 async def put_task(
     request: AnyRequest, task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
 ) -> Response[bytes]:
-    """Create or replace a task."""
+    """Create or replace a task. The key needs `tasks` for its name, and `measure` for its kind."""
     caller.need("tasks", task)
     said = _body(await request.body(), TaskBody)
+    caller.need("measure", said.kind)
     values = {
         "selector": said.where,
         **{name: getattr(said, name) for name in said.__struct_fields__ if name != "where"},

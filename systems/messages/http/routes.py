@@ -522,9 +522,11 @@ async def recurring_put(
 ) -> Response[bytes]:
     """Have a message sent again and again: `{"cron": "0 3 * * *", "zone": "Asia/Shanghai", "data": {}, "missed": "once"}`.
 
-    Each occurrence is one message, whose id has its time. Asked for again, nothing changes.
+    Each occurrence is one message, whose id has its time. Asked for again, nothing changes. The key needs `send` and
+    `change` for the topic.
     """
     caller.need("change", topic)
+    caller.need("send", topic)
     asked = decoded(await request.body(), bodies.RecurringAsked)
     new = NewEntry(
         topic=topic, name=name, cron=asked.cron, zone=asked.zone, missed=asked.missed, body=bytes(asked.data)
