@@ -72,13 +72,13 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
     for role in roles:
         if database := role.get("database"):
             console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)
+        for note in role.get("notes", []):
+            console.print(f"{role['name']}: {note}", soft_wrap=True)
     for program in record.programs or []:
         state = f"process {program.pid}, {common.counted(program.restarts, 'restart')}"
         if not program.ready:
             state = f"{FAILS}: {program.waits}" if program.waits else "not ready"
         console.print(f"program {program.name}, {address_text(*program.bind)}: {state}")
-        for note in role.get("notes", []):
-            console.print(f"{role['name']}: {note}", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     more = "restarts" if record.pid else "registered"
     for column in ("name", "partition", "node", "state", more, "epoch", "pid", "address", "admin"):

@@ -72,12 +72,13 @@ class KafkaLogs:
     def _need_topic(self, topic: str) -> None:
         """Find or create a topic whose settings lose no record. Raises `Failed`."""
         try:
-            found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
-            if found.error is not None:
+            # All topics: a question that names a missing one would have Kafka make it, with the broker's own settings.
+            known = self._admin.list_topics(timeout=ASK_S).topics
+            if topic not in known or known[topic].error is not None:
                 made = NewTopic(topic, self._partitions, self._replicas, config=dict(_TOPIC))
                 with contextlib.suppress(_Exists):
                     _made(self._admin.create_topics([made], request_timeout=ASK_S)[topic])
-                found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
+            found = self._admin.list_topics(topic, timeout=ASK_S).topics[topic]
             if len(found.partitions) not in {0, self._partitions}:  # 0: the broker does not know the topic yet
                 raise Failed(
                     f"topic {topic} has {len(found.partitions)} partitions, but {self._partitions} are configured"

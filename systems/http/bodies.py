@@ -40,7 +40,7 @@ def decoded(body: bytes | msgspec.Raw, shape: type[T] | msgspec.json.Decoder[T])
         raise Problem("bad_body", str(error)) from None
 
 
-def none(body: bytes) -> None:
+def no_body(body: bytes) -> None:
     """Refuse any body. Raises `Problem`."""
     if body.strip() not in _EMPTY:
         raise Problem("bad_body", "this path accepts no body")

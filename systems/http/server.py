@@ -30,6 +30,7 @@ from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
 from muster_server.systems.http import deprecated, docs, uri
 from muster_server.systems.http.access import Access, Caller
+from muster_server.systems.http.bodies import no_body
 from muster_server.systems.http.connection import connection
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.description import described, operation_id
@@ -47,6 +48,8 @@ LOOK_S: Final = 1.0
 BACKLOG: Final = 1_024
 CORS_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-API-Key", "X-Request-Id")
 CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed", "Deprecation", "Sunset")
+CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""Methods whose body is refused where a route describes none."""
 CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 415: "unsupported_media_type"}
 
 
@@ -278,6 +281,8 @@ class HttpFace:
             else:
                 found = self._access.caller(request.headers.get("authorization"), request.headers.get("x-api-key"))
             ongoing(request.scope).caller = found.name
+            if (request.scope["path_template"], request.scope["method"]) in self._bodiless:
+                no_body(await request.body())
             return found
 
         @get("/healthz", include_in_schema=False, sync_to_thread=False)
@@ -320,7 +325,7 @@ class HttpFace:
             logging_config=None,
             debug=False,
         )
-        self._queries, self._deprecated = _queries(made), _deprecated(made)
+        self._queries, self._deprecated, self._bodiless = _queries(made), _deprecated(made), _bodiless(made)
         return made
 
     async def _decode(self, request: AnyRequest) -> None:
@@ -379,6 +384,17 @@ def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:
                 lists = {each.field_alias for each in model.expected_query_params if each.is_sequence}
                 found[route.path_format, method] = uri.Query(words | set(handler.opt.get("query", ())), lists)
     return found
+
+
+def _bodiless(app: Litestar) -> set[tuple[str, str]]:
+    """The path and method of each route that changes something and describes no body."""
+    return {
+        (route.path_format, method)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method, (handler, _) in route.route_handler_map.items()
+        if method in CHANGES and "body" not in handler.opt
+    }
 
 
 def _deprecated(app: Litestar) -> dict[tuple[str, str], deprecated.Marks]:

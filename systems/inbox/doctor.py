@@ -34,6 +34,12 @@ def judged(name: str, said: dict[str, Any]) -> list[Finding]:
         found.append(fail(CHECK, f"{name}: {why}", "correct the database: inbox.database, or database.url"))
     if why := said.get("mails"):
         found.append(warn(CHECK, f"{name}: mails wait: {why}", "run muster topic ls, and see inbox.mail_topic"))
+    if rows := said.get("unreadable_rows"):
+        row, why = next(iter(rows.items()))
+        text = f"{name}: {said['unreadable']} rows are left out, for example {row}: {why}"
+        found.append(
+            warn(CHECK, text, "correct or delete these rows; `unreadable_rows` of the node's status lists them")
+        )
     if said.get("waiting", 0) > WAITING_MAX:
         text = f"{name}: {said['waiting']} entries wait for the database"
         found.append(warn(CHECK, text, "use a faster disk or a database server"))

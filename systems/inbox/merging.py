@@ -11,8 +11,8 @@ from muster_server.systems.inbox.shapes import Cursor, Entry
 
 FIRST: Final = Cursor(0, 0)
 
-Row = tuple[int, Entry]
-"""An entry with its number in its list."""
+Row = tuple[int, Entry | None]
+"""An entry with its number in its list; None: it cannot be read, and a page leaves it out."""
 
 
 def newer(
@@ -22,9 +22,9 @@ def newer(
 
     The lists begin after the cursor and go at least one beyond `limit`, if there are that many entries up to `now`."""
     mine, theirs = 0, 0
-    found: list[Entry] = []
+    found: list[Entry | None] = []
     while len(found) < limit and (mine < len(own) or theirs < len(broadcasts)):
-        if theirs == len(broadcasts) or (mine < len(own) and own[mine][1].at <= broadcasts[theirs][1].at):
+        if theirs == len(broadcasts) or (mine < len(own) and _at(own[mine]) <= _at(broadcasts[theirs])):
             found.append(own[mine][1])
             mine += 1
         else:
@@ -32,7 +32,7 @@ def newer(
             theirs += 1
     seq = now.seq if mine == len(own) else own[mine - 1][0] if mine else after.seq
     number = now.number if theirs == len(broadcasts) else broadcasts[theirs - 1][0] if theirs else after.number
-    return found, Cursor(seq, number), mine < len(own) or theirs < len(broadcasts)
+    return _good(found), Cursor(seq, number), mine < len(own) or theirs < len(broadcasts)
 
 
 def older(
@@ -40,13 +40,22 @@ def older(
 ) -> tuple[list[Entry], Cursor, bool]:
     """The same in descending order, from before the cursor on."""
     mine, theirs = 0, 0
-    found: list[Entry] = []
+    found: list[Entry | None] = []
     while len(found) < limit and (mine < len(own) or theirs < len(broadcasts)):
-        if theirs == len(broadcasts) or (mine < len(own) and own[mine][1].at >= broadcasts[theirs][1].at):
+        if theirs == len(broadcasts) or (mine < len(own) and _at(own[mine]) >= _at(broadcasts[theirs])):
             found.append(own[mine][1])
             mine += 1
         else:
             found.append(broadcasts[theirs][1])
             theirs += 1
     end = Cursor(own[mine - 1][0] if mine else before.seq, broadcasts[theirs - 1][0] if theirs else before.number)
-    return found, end, mine < len(own) or theirs < len(broadcasts)
+    return _good(found), end, mine < len(own) or theirs < len(broadcasts)
+
+
+def _at(row: Row) -> int:
+    """Its time; that of an unreadable one is unknown, so it comes at once."""
+    return 0 if row[1] is None else row[1].at
+
+
+def _good(found: Sequence[Entry | None]) -> list[Entry]:
+    return [entry for entry in found if entry is not None]

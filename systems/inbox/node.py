@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -62,6 +63,8 @@ CHANGES_MAX: Final = 1_000
 SWEEP_S: Final = 60.0
 SWEEP_ROWS: Final = 5_000
 AGAIN_S: Final = 1.0
+UNREADABLE_SHOWN: Final = 20
+"""Limit of unreadable rows in the status."""
 A = TypeVar("A")
 OUTCOMES: Final = ("new", "grown", "same", "off", "conflict")
 
@@ -299,6 +302,9 @@ class InboxNode:
             said["store"] = self._error
         if self._mails is not None and self._mails.error:
             said["mails"] = self._mails.error
+        if rows := self._store.unreadable:
+            said["unreadable"] = len(rows)
+            said["unreadable_rows"] = dict(islice(rows.items(), UNREADABLE_SHOWN))
         return said
 
     def counters(self) -> list[Figure]:
@@ -331,6 +337,11 @@ class InboxNode:
             ("inbox_waiting", "Entries that wait for the database", float(self._writer.waiting)),
             ("inbox_hints_waiting", "Hints that wait", float(self._hints.waiting)),
             ("inbox_watches", "Watches of HTTP faces", float(len(self._watches))),
+            (
+                "inbox_unreadable",
+                "Rows left out because they are damaged or were written wrongly, at most 1000; the status lists some",
+                float(len(self._store.unreadable)),
+            ),
             ("inbox_mails_stuck", "1 while mails wait because their topic does not take them", float(self._stuck())),
         ]
 

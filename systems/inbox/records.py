@@ -3,7 +3,7 @@
 Owns the protocol and the rows that only the nodes use. It must not know SQL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -79,6 +79,10 @@ class Store(Protocol):
 
     dropped: int
     """Entries beyond the limit of their inboxes, and old ones."""
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Rows that cannot be read, with the reason of each; the first thousand."""
 
     async def notify(self, asked: Sequence[tuple[int, New]], now: int, told: list[Told] | None = None) -> list[Noted]:
         """Put entries into inboxes, in this order. `told` gets those that are new or have grown."""

@@ -4,6 +4,7 @@ Owns the file of entries, and when each occurs. The next occurrence of an entry 
 fires though its maker is away. Its id names the occurrence: made twice, it is one message. It must not know the schedule.
 """
 
+import contextlib
 import datetime
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -76,6 +77,35 @@ class _Book(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     entries: list[Entry] = []
 
 
+class _Parts(msgspec.Struct, frozen=True):
+    """The file, with each entry as it stands."""
+
+    entries: list[msgspec.Raw] = []
+
+
+def read(file: Path) -> list[Entry]:
+    """The entries of a file. Raises `ValueError` for a damaged one, `OSError`."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Book).entries
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"damaged: {error}") from None
+
+
+def intact(file: Path) -> list[Entry]:
+    """The entries of a damaged file that can be read alone. Raises `OSError`."""
+    found: list[Entry] = []
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        for part in msgspec.json.decode(file.read_bytes(), type=_Parts).entries:
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found.append(msgspec.json.decode(part, type=Entry))
+    return found
+
+
+def written(entries: Sequence[Entry]) -> bytes:
+    """The content of a file with these entries."""
+    return msgspec.json.format(msgspec.json.encode(_Book(entries=list(entries)))) + b"\n"
+
+
 def occurrences(asked: NewEntry, after: int) -> Iterator[int]:
     """Times after this one, in ms since 1970. A time that summer time passes over or repeats is as Debian's cron has it.
     Raises `RecurringError`."""
@@ -116,12 +146,12 @@ class Recurring:
     def open(self) -> None:
         """Read the file. Raises `ValueError` for a damaged one."""
         try:
-            book = msgspec.json.decode(self._file.read_bytes(), type=_Book)
+            entries = read(self._file)
         except FileNotFoundError:
             return
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"{self._file}: damaged: {error}; bring the file back, or remove it") from None
-        self._entries = {entry.key: entry for entry in book.entries}
+        except ValueError as error:
+            raise ValueError(f"{self._file}: {error}; bring the file back, or run muster repair messages") from None
+        self._entries = {entry.key: entry for entry in entries}
 
     def all(self, topic: str = "") -> list[Entry]:
         """The recurring messages of a topic, or of all topics, by name."""
@@ -196,4 +226,4 @@ class Recurring:
 
     def _write(self) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(self._file, msgspec.json.format(msgspec.json.encode(_Book(entries=self.all()))) + b"\n")
+        write_atomically(self._file, written(self.all()))

@@ -15,9 +15,11 @@ from muster_server.control.cluster.instance import Record, folder
 from muster_server.control.cluster.specs import absolute
 from muster_server.control.config.options import Config
 from muster_server.control.errors import UserError
+from muster_server.plane.files import write_atomically
 from muster_server.plane.kind import Around
 from muster_server.plane.kinds import kind
 from muster_server.plane.stores import Report, Store, locked, put_aside, sqlite_faults, sqlite_saved
+from muster_server.systems.messages import recurring
 from muster_server.systems.messages.answers import FILE as ANSWERS
 from muster_server.systems.messages.options import CenterOptions
 from muster_server.systems.messages.system import CENTER
@@ -40,6 +42,8 @@ def stores(config: Config, record: Record | None) -> list[Store]:
         found.append(ScheduleStore(schedule, record if runs else None))
     if topics.exists():
         found.append(TopicsStore(topics / FILE, schedule / FILE))
+    if (topics / recurring.FILE).exists():
+        found.append(RecurringStore(topics / recurring.FILE))
     if (schedule / ANSWERS).exists():
         found.append(AnswersStore(schedule / ANSWERS))
     return found
@@ -150,6 +154,35 @@ class TopicsStore:
             f"{self._file}: damaged, and so is its copy; restore the file, because no id of a message can be "
             "found without it"
         ]
+
+
+class RecurringStore:
+    """The `plane.stores.Store` of the recurring messages."""
+
+    name = "messages, recurring"
+
+    def __init__(self, file: Path) -> None:
+        self.place, self._file = file.parent, file
+
+    def check(self) -> Report:
+        """As `Store.check`."""
+        report = Report(self.name)
+        try:
+            report.holds = f"{len(recurring.read(self._file))} recurring messages"
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            report.fault(self._file, str(error))
+        return report
+
+    def repair(self, aside: Path) -> list[str]:
+        """As `Store.repair`."""
+        if not self.check().faults:
+            return []
+        kept = recurring.intact(self._file)
+        put_aside(self._file, aside)
+        write_atomically(self._file, recurring.written(kept))
+        return [f"{self._file}: the damaged file was moved to {aside}; {len(kept)} recurring messages were kept"]
 
 
 class AnswersStore:

@@ -188,7 +188,10 @@ SYSTEM: Final = System(
     doctor="muster_server.systems.messages.doctor:examined",
     actions=(
         Action("send", "send delayed messages to these topics"),
-        Action("change", "cancel, postpone and advance messages of these topics, and replay or drop dead letters"),
+        Action(
+            "change",
+            "cancel, postpone and advance messages of these topics, replay or drop dead letters, and set recurring ones",
+        ),
         Action("show", "read messages, dead letters and figures of these topics"),
         Action("target", "send delayed messages to these addresses, as https://shop.example/* or kafka:orders"),
         Action("work", "lease messages of these topics, and say what came of them"),

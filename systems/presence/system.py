@@ -40,6 +40,7 @@ SYSTEM: Final = System(
         Action("unicast", "send messages to these users"),
         Action("end", "end the sessions of these users"),
     ),
+    stores="muster_server.systems.presence.stores:stores",
     http="muster_server.systems.presence.http.routes",
     http_settings="muster_server.systems.presence.system:told",
 )

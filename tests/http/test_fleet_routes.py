@@ -163,6 +163,22 @@ async def test_a_scope_is_held_against_the_decoded_name(beside: Beside, schedule
     assert (await client.delete("/api/v1/fleet/tasks/a%252Fb")).status_code == 403
 
 
+async def test_a_task_needs_the_right_to_measure_its_kind(beside: Beside, scheduler: Scheduler) -> None:
+    client = beside.client("tasks:*", "measure:ping")
+    assert (await client.put("/api/v1/fleet/tasks/shop", json={"kind": "ping"})).status_code == 200
+    said = await client.put("/api/v1/fleet/tasks/shop", json={"kind": "exec"})
+    assert (said.status_code, said.json()["code"]) == (403, "not_allowed")
+    assert "measure:exec" in said.json()["detail"]
+    assert len(scheduler.asked) == 1
+
+
+@pytest.mark.parametrize("scopes", [("change:*",), ("send:*",)])
+async def test_a_recurring_message_needs_the_rights_to_change_and_to_send(make: Make, scopes: tuple[str, ...]) -> None:
+    client = (await make()).client(*scopes)
+    said = await client.put("/api/v1/topics/orders/recurring/nightly", json={"cron": "0 3 * * *", "data": 1})
+    assert (said.status_code, said.json()["code"]) == (403, "not_allowed")
+
+
 @pytest.mark.parametrize("name", ["%FF", "%zz", "100%"])
 async def test_a_name_that_cannot_be_decoded_is_refused(beside: Beside, scheduler: Scheduler, name: str) -> None:
     answer = await beside.client("measure:*").get(f"/api/v1/fleet/runs/{name}")

@@ -69,6 +69,25 @@ async def test_each_route_refuses_a_word_that_it_does_not_know(make: Make) -> No
             assert "unknown query parameter 'in_s'" in answer.json()["detail"]
 
 
+async def test_a_route_without_a_described_body_refuses_any(make: Make) -> None:
+    beside = await make(requests_rate=100_000)
+    client = beside.client(*ALL)
+    document = (await client.get("/openapi.json")).json()
+    seen: set[str] = set()
+    for path, item in document["paths"].items():
+        for method in item.keys() & {"post", "put", "patch", "delete"}:
+            if "requestBody" in item[method]:
+                continue
+            seen.add(f"{method} {path}")
+            at = path.replace("{user}", "7").replace("{", "").replace("}", "")
+            for body in (b'{"in_s": 60}', b"\xff", b"[]"):
+                answer = await client.request(method, at, content=body)
+                assert (answer.status_code, answer.json()["code"]) == (400, "bad_body"), (method, path, answer.text)
+                assert answer.json()["detail"] == "this path accepts no body"
+    assert {"put /api/v1/likes/{kind}/{item}/{user}", "delete /api/v1/topics/{topic}/recurring/{name}"} <= seen
+    assert not any(each.startswith("patch") for each in seen)
+
+
 @pytest.mark.parametrize("query", ["in_ms=60&in_ms=61", "in_ms=%FF", "in_ms=1%"])
 async def test_a_query_that_is_not_clear_is_refused(make: Make, query: str) -> None:
     client = (await make()).client(*ALL)
@@ -220,6 +239,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/presence",
         "/api/v1/presence/end",
         "/api/v1/send",
+        "/api/v1/topics/{topic}",
         "/api/v1/topics/{topic}/lease",
         "/api/v1/topics/{topic}/leases",
         "/api/v1/topics/{topic}/messages",

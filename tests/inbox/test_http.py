@@ -42,6 +42,17 @@ async def test_an_entry_is_kept_listed_counted_and_read(beside: Beside) -> None:
     assert (await program.get("/api/v1/inbox?user=8")).json()["entries"][0]["read"] is False
 
 
+@pytest.mark.parametrize(("until", "unit"), [(1_900_000_000, "seconds"), (1_900_000_000_000_000, "microseconds")])
+async def test_an_end_in_another_unit_is_refused(beside: Beside, until: int, unit: str) -> None:
+    program = beside.client(*BOTH)
+    said = await program.post("/api/v1/broadcasts", json={"audience": "all", "kind": "news", "until": until})
+    assert (said.status_code, said.json()["code"]) == (400, "bad_body"), said.text
+    assert f"until: {until} is in {unit}" in said.json()["detail"]
+    for good in (1_900_000_000_000, "2030-03-17T17:46:40Z"):
+        said = await program.post("/api/v1/broadcasts", json={"audience": "all", "kind": "news", "until": good})
+        assert said.json()["until"] == 1_900_000_000_000, said.text
+
+
 async def test_pages_follow_each_other_in_both_directions(beside: Beside) -> None:
     program, ann = beside.client(*BOTH), beside.client(token=token(7, "read"))
     for number in range(7):

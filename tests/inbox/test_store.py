@@ -326,3 +326,103 @@ async def test_every_answer_is_that_of_the_model(store: "SqlStore", seed: int) -
         assert [(each.id, each.count, each.data, each.read) for each in page.entries] == [
             (item.id, item.count, item.new.data, item.id in person.read) for item in expected
         ]
+
+
+ROWS: dict[str, tuple[str, str, Any]] = {
+    "data that is not UTF-8": ("muster_inbox", "data", b"\xff"),
+    "no data": ("muster_inbox", "data", b""),
+    "data over several lines": ("muster_inbox", "data", b"[1,\n2]"),
+    "a kind that is none": ("muster_inbox", "kind", "BAD KIND"),
+    "an actor that forges a line": ("muster_inbox", "actor", "a\nb"),
+    "a time before 1970": ("muster_inbox", "at_ms", -5),
+    "a count below one": ("muster_inbox", "count", -5),
+    "a broadcast that is not UTF-8": ("muster_inbox_broadcasts", "data", b"\xff"),
+    "a broadcast's kind": ("muster_inbox_broadcasts", "kind", "BAD KIND"),
+    "settings that are not JSON": ("muster_inbox_users", "settings", "{"),
+    "settings of another form": ("muster_inbox_users", "settings", '{"like": {"x": 1}}'),
+}
+TYPES: dict[str, tuple[str, str, Any]] = {
+    "data as text": ("muster_inbox", "data", "text"),
+    "a time as text": ("muster_inbox", "at_ms", "x"),
+    "an actor as bytes": ("muster_inbox", "actor", b"\xff"),
+    "a broadcast's kind as bytes": ("muster_inbox_broadcasts", "kind", b"\xff"),
+    "a number as text": ("muster_inbox_users", "last_seq", "x"),
+    "a broadcast's number as text": ("muster_inbox_users", "since", "x"),
+}
+"""Only SQLite takes these."""
+
+
+@pytest.mark.parametrize("row", [*ROWS, *TYPES])
+async def test_a_row_that_is_wrong_hides_nothing_else(database: "Database", store: "SqlStore", row: str) -> None:
+    from sqlalchemy import text
+
+    if row in TYPES and not database.url.startswith("sqlite"):
+        pytest.skip("this database keeps the types of its columns")
+    table, column, value = (ROWS | TYPES)[row]
+    like = New("like", b"1")
+    await store.notify([(7, like), (8, like)], 1)
+    for data in (b"2", b"3"):
+        await store.broadcast(Broadcast("all", New("news", data), FAR), 1)
+    where = "number = 1" if table.endswith("broadcasts") else "user_id = 7"
+    async with store._database.transaction(writes=True) as connection:
+        quote = "`" if database.url.startswith("mysql") else '"'
+        changed = text(f"UPDATE {table} SET {quote}{column}{quote} = :value WHERE {where}")
+        await connection.execute(changed, {"value": value})
+    assert await store.notify([(7, like), (8, like)], 1) == [Noted(2, "new"), Noted(2, "new")]
+    hidden = {"muster_inbox": "1", "muster_inbox_broadcasts": "b1", "muster_inbox_users": ""}[table]
+    for user in (7, 8):
+        mine = {"b1"} if hidden == "b1" else {hidden} if user == 7 else set[str]()
+        assert set(await ids(store, user)) == {"1", "2", "b1", "b2"} - mine
+        assert set(await ids(store, user, after=Cursor(), limit=1)) <= {"1", "2", "b1", "b2"} - mine
+        assert (await store.count(Count(user), 0)).unread["like"] in {1, 2}
+        assert (await store.unread([user], 0))[user] >= 2
+    await store.choose(Choose(8, {"like": Choice(push=False)}))
+    if row != "a number as text":  # that one was corrected by the entry
+        ((name, why),) = store.unreadable.items()
+        assert name.startswith(table)
+        assert why.startswith(column)
+
+
+async def test_pages_go_on_behind_rows_that_are_wrong(store: "SqlStore") -> None:
+    from sqlalchemy import text
+
+    await store.notify([(7, New("like", b"1")) for _ in range(9)], 1)
+    async with store._database.transaction(writes=True) as connection:
+        await connection.execute(text("UPDATE muster_inbox SET actor = '\n' WHERE seq IN (3, 4, 5, 9)"))
+    for words in ({"after": Cursor()}, {"before": None}):
+        found: list[str] = []
+        asked = Read(7, limit=2, **words)  # type: ignore[arg-type]
+        while True:
+            page = await store.read(asked, 0)
+            found += [each.id for each in page.entries]
+            if not page.more:
+                break
+            at = {"after": page.end} if "after" in words else {"before": page.end}
+            asked = Read(7, limit=2, **at)
+        assert sorted(found) == ["1", "2", "6", "7", "8"]
+
+
+async def test_a_number_behind_the_entries_is_corrected(store: "SqlStore") -> None:
+    """As after a table of users was restored alone."""
+    from sqlalchemy import text
+
+    like = New("like", b"1")
+    await store.notify([(7, like), (7, like), (8, like)], 1)
+    async with store._database.transaction(writes=True) as connection:
+        await connection.execute(text("UPDATE muster_inbox_users SET last_seq = 0 WHERE user_id = 7"))
+    assert await store.notify([(8, like), (7, like)], 1) == [Noted(2, "new"), Noted(3, "new")]
+    assert await ids(store, 7) == ["3", "2", "1"]
+
+
+async def test_a_mail_of_a_row_that_is_wrong_keeps_no_other_one_back(database: "Database") -> None:
+    from sqlalchemy import text
+
+    store = opened(database, mail="at_once", mails=True)
+    try:
+        await store.notify([(7, New("like", b"1")), (8, New("like", b"1"))], 1)
+        async with store._database.transaction(writes=True) as connection:
+            await connection.execute(text("UPDATE muster_inbox SET actor = '\n' WHERE user_id = 7"))
+        assert [each.user for each in await store.due(1_000, 10)] == [8]
+        assert [each.user for each in await store.due(1_000, 1)] == [8]
+    finally:
+        await store.close()

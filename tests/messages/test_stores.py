@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from muster_server.plane.stores import InUse
+from muster_server.systems.messages import recurring
 from muster_server.systems.messages.answers import FILE as ANSWERS
 from muster_server.systems.messages.answers import Answers, LastAnswer
+from muster_server.systems.messages.recurring import Recurring
 from muster_server.systems.messages.schedule import EmbeddedSchedule
-from muster_server.systems.messages.stores import AnswersStore, ScheduleStore, TopicsStore
+from muster_server.systems.messages.stores import AnswersStore, RecurringStore, ScheduleStore, TopicsStore
 from muster_server.systems.messages.topics import FILE, NewTopic, TopicsFile
 
 MESSAGES = 50
@@ -102,6 +104,29 @@ def test_lost_or_damaged_topics_come_back_with_their_key_from_the_schedules_copy
     book = json.loads(copy.read_bytes())
     copy.write_text(json.dumps(book | {"key": "0" * 64}))
     assert "different key" in store.check().faults[0].text
+
+
+def test_damaged_recurring_messages_keep_those_that_are_whole(tmp_path: Path) -> None:
+    file = tmp_path / recurring.FILE
+    entries = [
+        recurring.Entry(asked=recurring.NewEntry(topic="orders", name=f"n{at}", cron="0 3 * * *"), last=at)
+        for at in range(3)
+    ]
+    whole = recurring.written(entries)
+    file.write_bytes(whole)
+    store = RecurringStore(file)
+    assert (store.check().holds, store.check().faults) == ("3 recurring messages", [])
+    for number, (damaged, kept) in enumerate(
+        ((whole.replace(b'"n1"', b'"n "'), ["n0", "n2"]), (whole[:-20], []), (b"", []), (b"\xff" * 40, []))
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match="muster repair messages"):
+            Recurring(tmp_path, None, None).open()  # type: ignore[arg-type]
+        assert [fault.file for fault in store.check().faults] == [str(file)]
+        assert f"{len(kept)} recurring messages were kept" in store.repair(tmp_path / f"aside{number}")[0]
+        assert not store.check().faults
+        assert [entry.asked.name for entry in recurring.read(file)] == kept
+        assert (tmp_path / f"aside{number}" / recurring.FILE).read_bytes() == damaged
 
 
 def test_damaged_answers_keep_the_rows_that_can_be_read(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Caller:
         ("room:sports", "publish:sports"),
         ("room:sports:final", "publish:sports:*"),
         ("user:7", "unicast:7"),
+        ("inbox:7", "notify:7"),
         ("kafka:orders", "target:kafka:orders"),
         ("https://shop.example/hook", "target:https://shop.example/*"),
         ("http://10.1.2.3/", "target:*"),
@@ -33,7 +34,7 @@ class Caller:
 )
 def test_a_target_needs_its_scope_and_no_other_will_do(target: str, scope: str) -> None:
     need_ways(Caller("send:orders", scope), target)  # type: ignore[arg-type]
-    everything_else = ("publish:*", "unicast:*", "target:*", "send:*", "change:*", "show:*", "manage:*")
+    everything_else = ("publish:*", "unicast:*", "notify:*", "target:*", "send:*", "change:*", "show:*", "manage:*")
     others = [each for each in everything_else if each.partition(":")[0] != scope.partition(":")[0]]
     with pytest.raises(Problem) as caught:
         need_ways(Caller(*others), target)  # type: ignore[arg-type]

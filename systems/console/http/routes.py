@@ -25,7 +25,7 @@ from muster_server.systems.console.sampler import LINKS_MAX, SORTS, Seen
 from muster_server.systems.console.sessions import Session
 from muster_server.systems.http import keys, uses
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.bodies import decoded, none
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.face import AnyRequest
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
@@ -62,7 +62,7 @@ class NewNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     partition: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
 
 
-@post("/session", status_code=200)
+@post("/session", status_code=200, opt={"body": Body((Login,))})
 async def login(request: AnyRequest, entry: Entry) -> Response[bytes]:
     """Log in."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -182,7 +182,7 @@ async def topology(entry: Entry, caller: NamedDependency[Caller]) -> Response[by
     )
 
 
-@post("/topology/nodes", status_code=200)
+@post("/topology/nodes", status_code=200, opt={"body": Body((NewNode,))})
 async def add_node(request: AnyRequest, entry: Entry, caller: NamedDependency[Caller]) -> Response[bytes]:
     """Start one more node of the instance of `muster up`."""
     asked = decoded(await request.body(), NewNode)
@@ -208,9 +208,8 @@ async def doctor(entry: Entry, caller: NamedDependency[Caller]) -> Response[byte
 
 
 @post("/doctor", status_code=200)
-async def examine(request: AnyRequest, entry: Entry, caller: NamedDependency[Caller]) -> Response[bytes]:
+async def examine(entry: Entry, caller: NamedDependency[Caller]) -> Response[bytes]:
     """Examine this machine, the configuration and the instance again."""
-    none(await request.body())
     return _json(await entry.examiner.again())
 
 
@@ -234,7 +233,7 @@ async def listed_keys(
     return _json({"total": len(rows), "rows": rows[offset : offset + limit], "actions": scopes})
 
 
-@post("/keys", status_code=201)
+@post("/keys", status_code=201, opt={"body": Body((NewKey,))})
 async def create_key(request: AnyRequest, entry: Entry, caller: NamedDependency[Caller]) -> Response[bytes]:
     """Make a key; the answer is the only one that has its secret."""
     asked = decoded(await request.body(), NewKey)

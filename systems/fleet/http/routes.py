@@ -54,7 +54,7 @@ from muster_server.systems.fleet.watching import SeenEvents
 from muster_server.systems.fleet.wheel import PICK_MAX
 from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.bodies import Body, decoded, none
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
@@ -332,9 +332,10 @@ async def tasks(
 async def put_task(
     request: AnyRequest, task: TaskName, caller: NamedDependency[Caller], fleet: NamedDependency["FleetFace"]
 ) -> Response[bytes]:
-    """Create or replace a task."""
+    """Create or replace a task. The key needs `tasks` for its name, and `measure` for its kind."""
     caller.need("tasks", task)
     said = _body(await request.body(), TaskBody)
+    caller.need("measure", said.kind)
     values = {
         "selector": said.where,
         **{name: getattr(said, name) for name in said.__struct_fields__ if name != "where"},
@@ -378,7 +379,6 @@ async def refresh(
     """Read the table of tasks again, after a web application wrote it."""
     caller.need("tasks", "*")
     body = await request.body()
-    none(body)
 
     async def do() -> Answer:
         with repeatable():

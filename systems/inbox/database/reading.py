@@ -7,48 +7,44 @@ from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.systems.inbox.database import schema
+from muster_server.systems.inbox.database.rows import Marks, Person, Unreadable, broadcast, entry, is_kind
 from muster_server.systems.inbox.database.schema import loaded, stored
-from muster_server.systems.inbox.merging import FIRST, Row, newer, older
-from muster_server.systems.inbox.preferences import Preferences, parsed
+from muster_server.systems.inbox.merging import FIRST, newer, older
 from muster_server.systems.inbox.records import Due, Limits
-from muster_server.systems.inbox.shapes import ALL, COUNT_MAX, Count, Counts, Cursor, Entry, Page, Read, Totals
+from muster_server.systems.inbox.shapes import ALL, COUNT_MAX, Count, Counts, Cursor, Page, Read, Totals
 
 NEWEST: Final = 256
 """Entries of a user that are counted first: a full inbox mostly has its `COUNT_MAX` unread ones among them."""
+Mailed = tuple[int, int, int]
+"""The mail of an entry: user as SQL has it, number, due time."""
 _MARKS: Final = ("read_seq", "read_number", "seen_seq", "seen_number")
-
-
-class Marks:
-    """The marks of a user, by kind."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self._kinds = {row["kind"]: row for row in rows}
-
-    def of(self, kind: str, name: str) -> int:
-        """The greater of the mark of a kind, and the one of all kinds."""
-        return max((self._kinds[each][name] for each in (kind, "") if each in self._kinds), default=0)
-
-
-class Person(Preferences):
-    """The row of a user."""
-
-    def __init__(self, last_seq: int, since: int, settings: str | None, limits: Limits) -> None:
-        super().__init__(parsed(settings), limits)
-        self.last_seq, self.since = last_seq, since
 
 
 class Reading:
     """Reads on a connection in a transaction."""
 
-    def __init__(self, instance: str, limits: Limits) -> None:
-        self._instance, self._limits = instance, limits
+    def __init__(self, instance: str, limits: Limits, unreadable: Unreadable) -> None:
+        self._instance, self._limits, self._unreadable = instance, limits, unreadable
 
     async def user(self, connection: AsyncConnection, user: int) -> Person:
         """The row of a user, or what it would be."""
         table = schema.users
         wanted = select(table.c.last_seq, table.c.since, table.c.settings).where(*self._of(table, user))
         row = (await connection.execute(wanted)).first()
-        return Person(0, 0, None, self._limits) if row is None else Person(*row, self._limits)
+        found = Person(user, row, self._limits, self._unreadable)
+        if not found.numbered:
+            found.last_seq = (await self.last_seqs(connection, [user])).get(user, 0)
+        return found
+
+    async def last_seqs(self, connection: AsyncConnection, users: Sequence[int]) -> dict[int, int]:
+        """The greatest numbers among the entries of users; a user without entries has none."""
+        own = schema.entries
+        wanted = (
+            select(own.c.user_id, func.max(own.c.seq))
+            .where(own.c.instance == self._instance, own.c.user_id.in_(users))
+            .group_by(own.c.user_id)
+        )
+        return {row.user_id: row[1] for row in await connection.execute(wanted)}
 
     async def last(self, connection: AsyncConnection) -> int:
         """The number of the last broadcast."""
@@ -102,10 +98,12 @@ class Reading:
         else:
             mine = mine.where(own.c.seq < before.seq).order_by(own.c.seq.desc())
             theirs = theirs.where(told.c.number < before.number).order_by(told.c.number.desc())
-        entries = [_entry(each, marks) for each in (await connection.execute(mine.limit(most))).mappings()]
+        entries = [
+            entry(each, marks, self._unreadable) for each in (await connection.execute(mine.limit(most))).mappings()
+        ]
         rows = (await connection.execute(theirs.limit(most))).mappings().all() if there.number else []
         read = await self._read_ones(connection, user, [each["number"] for each in rows])
-        broadcasts = [_broadcast(each, marks, read) for each in rows]
+        broadcasts = [broadcast(each, marks, read, self._unreadable) for each in rows]
         if asked.after is not None:
             found, end, more = newer(entries, broadcasts, after, there, asked.limit)
         else:
@@ -125,6 +123,8 @@ class Reading:
                 *([self._told_count(user, verb, row, last, now)] if last else []),
             ):
                 for kind, count in await connection.execute(each):
+                    if not is_kind(kind):
+                        continue
                     found[kind] = min(found.get(kind, 0) + count, COUNT_MAX)
             said.append(found)
         return Counts(*said)
@@ -135,7 +135,7 @@ class Reading:
         mine = people.c.instance == self._instance, people.c.user_id.in_(users)
         wanted = select(people.c.user_id, people.c.last_seq, people.c.since, people.c.settings).where(*mine)
         rows = {
-            row.user_id: Person(row.last_seq, row.since, row.settings, self._limits)
+            row.user_id: Person(row.user_id, (row.last_seq, row.since, row.settings), self._limits, self._unreadable)
             for row in await connection.execute(wanted)
         }
         found = dict.fromkeys(rows, 0)
@@ -209,8 +209,8 @@ class Reading:
             ),
         ]
 
-    async def due(self, connection: AsyncConnection, now: int, limit: int) -> tuple[list[Due], list[Due]]:
-        """Entries whose mail is due: those that are not read, and those that are."""
+    async def due(self, connection: AsyncConnection, now: int, limit: int) -> tuple[list[Due], list[Mailed]]:
+        """Entries whose mail is due and that are not read; and the mails of others, which are read or cannot be read."""
         table = schema.entries
         wanted = (
             select(table)
@@ -221,12 +221,14 @@ class Reading:
         rows = (await connection.execute(wanted)).mappings().all()
         marks = {user: await self._marks(connection, user) for user in {row["user_id"] for row in rows}}
         unread: list[Due] = []
-        read: list[Due] = []
+        needless: list[Mailed] = []
         for row in rows:
-            _, entry = _entry(row, marks[row["user_id"]])
-            found = Due(loaded(row["user_id"]), row["mail"], row["mail_due"], entry)
-            (read if entry.read else unread).append(found)
-        return unread, read
+            seq, told = entry(row, marks[row["user_id"]], self._unreadable)
+            if told is None or told.read:
+                needless.append((row["user_id"], seq, row["mail_due"]))
+            else:
+                unread.append(Due(loaded(row["user_id"]), row["mail"], row["mail_due"], told))
+        return unread, needless
 
     async def totals(self, connection: AsyncConnection, now: int) -> Totals:
         """As `Store.totals`."""
@@ -266,19 +268,3 @@ class Reading:
 
     def _of(self, table: Any, user: Any) -> tuple[Any, Any]:
         return table.c.instance == self._instance, table.c.user_id == user
-
-
-def _entry(row: Any, marks: Marks) -> Row:
-    seq: int = row["seq"]
-    is_read = bool(row["is_read"]) or seq <= marks.of(row["kind"], "read_seq")
-    entry = Entry(
-        str(seq), row["kind"], row["grp"] or "", row["actor"], row["count"], row["at_ms"], row["data"], is_read
-    )
-    return seq, entry
-
-
-def _broadcast(row: Any, marks: Marks, read: set[int]) -> Row:
-    number: int = row["number"]
-    is_read = number in read or number <= marks.of(row["kind"], "read_number")
-    entry = Entry(f"b{number}", row["kind"], "", row["actor"], 1, row["at_ms"], row["data"], is_read, row["audience"])
-    return number, entry

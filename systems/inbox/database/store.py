@@ -5,7 +5,7 @@ reader could see, whichever node writes.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.inbox.database import schema
-from muster_server.systems.inbox.database.reading import Person, Reading
+from muster_server.systems.inbox.database.reading import Mailed, Reading
+from muster_server.systems.inbox.database.rows import Person, Unreadable
 from muster_server.systems.inbox.database.schema import loaded, stored
 from muster_server.systems.inbox.preferences import written
 from muster_server.systems.inbox.records import Due, Full, Limits, StoreError, Told, Unfit
@@ -63,9 +64,15 @@ class SqlStore:
         """Entries beyond the limit of their inboxes, and old ones."""
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
         self._instance, self._limits = instance, limits
-        self._reading = Reading(instance, limits)
+        self._unreadable = Unreadable()
+        self._reading = Reading(instance, limits, self._unreadable)
         self._make_user = self._database.upsert(schema.users, ("last_seq",))
         self._make_last = self._database.upsert(schema.last, ("number",))
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """As `Store.unreadable`."""
+        return self._unreadable.rows
 
     async def close(self) -> None:
         """As `Store.close`."""
@@ -83,10 +90,15 @@ class SqlStore:
             nonlocal over
             heard.clear()
             batch = _Batch(self, connection, now, heard)
-            said[:] = await batch.write(asked)
+            said[:] = await batch.write(asked, renumber)
             over = batch.dropped
 
-        await self._write(write)
+        renumber = False
+        try:
+            await self._write(write)
+        except Unfit:  # a user's last number may be behind the entries, as after a restored table
+            renumber = True
+            await self._write(write)
         self.dropped += over
         if told is not None:
             told += heard
@@ -263,12 +275,15 @@ class SqlStore:
     async def due(self, now: int, limit: int) -> list[Due]:
         """As `Store.due`."""
         async with self._read() as connection:
-            found, read = await self._reading.due(connection, now, limit)
-        await self.mailed(read)
+            found, needless = await self._reading.due(connection, now, limit)
+        await self._mailed(needless)
         return found
 
     async def mailed(self, sent: Sequence[Due]) -> None:
         """As `Store.mailed`."""
+        await self._mailed([(stored(each.user), int(each.entry.id), each.due) for each in sent])
+
+    async def _mailed(self, sent: Sequence[Mailed]) -> None:
         if not sent:
             return
         table = schema.entries
@@ -278,7 +293,7 @@ class SqlStore:
             table.c.seq == bindparam("at"),
             table.c.mail_due == bindparam("by"),
         )
-        rows = [{"of": stored(each.user), "at": int(each.entry.id), "by": each.due} for each in sent]
+        rows = [{"of": user, "at": seq, "by": due} for user, seq, due in sent]
 
         async def write(connection: AsyncConnection) -> None:
             await connection.execute(update(table).where(mine).values(mail_due=None), rows)
@@ -340,8 +355,11 @@ class SqlStore:
 
     # --- internal -----------------------------------------------------------------------------------------------------
 
-    async def locked(self, connection: AsyncConnection, users: Sequence[int]) -> dict[int, Person]:
-        """The rows of these users, which are made if needed, locked until the transaction ends."""
+    async def locked(
+        self, connection: AsyncConnection, users: Sequence[int], *, renumber: bool = False
+    ) -> dict[int, Person]:
+        """The rows of these users, which are made if needed, locked until the transaction ends. `renumber`: the entries
+        tell the last numbers, too."""
         table = schema.users
         found: dict[int, Person] = {}
         for first in range(0, len(users), AT_ONCE):
@@ -359,7 +377,11 @@ class SqlStore:
                 await connection.execute(self._make_user, [none | {"user_id": user} for user in new])
                 rows = (await connection.execute(wanted)).all()
             for row in rows:
-                found[row.user_id] = Person(row.last_seq, row.since, row.settings, self._limits)
+                kept = row.last_seq, row.since, row.settings
+                found[row.user_id] = Person(row.user_id, kept, self._limits, self._unreadable)
+        if lost := [user for user, person in found.items() if renumber or not person.numbered]:
+            for user, last_seq in (await self._reading.last_seqs(connection, lost)).items():
+                found[user].last_seq = max(found[user].last_seq, last_seq)
         return found
 
     @contextlib.asynccontextmanager
@@ -402,10 +424,11 @@ class _Batch:
         """Rows of groups, before they grew."""
         self._new_ids: list[dict[str, Any]] = []
 
-    async def write(self, asked: Sequence[tuple[int, New]]) -> list[Noted]:
+    async def write(self, asked: Sequence[tuple[int, New]], renumber: bool) -> list[Noted]:
         """Write all; what came of each."""
         entries = [(stored(user), new) for user, new in asked]
-        self._users = await self._store.locked(self._connection, sorted({user for user, _ in entries}))
+        users = sorted({user for user, _ in entries})
+        self._users = await self._store.locked(self._connection, users, renumber=renumber)
         before = {user: row.last_seq for user, row in self._users.items()}
         await self._look_up_ids(sorted({(user, new.id) for user, new in entries if new.id}))
         await self._look_up_groups(sorted({(user, new.kind, new.group) for user, new in entries if new.group}))
@@ -435,7 +458,7 @@ class _Batch:
             "kind": new.kind,
             "grp": new.group or None,
             "actor": new.actor,
-            "count": 1 if there is None else there["count"] + 1,
+            "count": _grown(there["count"]) if there is not None else 1,
             "at_ms": self._now,
             "is_read": False,
             "mail_due": due,
@@ -510,6 +533,11 @@ class _Batch:
                     entries.c.seq <= person.last_seq - most,
                 )
                 self.dropped += (await self._connection.execute(delete(entries).where(old))).rowcount
+
+
+def _grown(count: Any) -> int:
+    """The count of a group after one more entry; a damaged one begins again."""
+    return count + 1 if isinstance(count, int) and count > 0 else 1
 
 
 def _digest(new: New, audience: str = "") -> bytes:

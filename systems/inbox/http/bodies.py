@@ -1,10 +1,11 @@
 """The shapes of the inbox in JSON: what requests have, and what answers say."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from muster_server.systems.http.times import Time
 from muster_server.systems.inbox.shapes import (
     CURSOR,
     ENTRY,
@@ -22,7 +23,6 @@ from muster_server.systems.inbox.shapes import (
     cursor,
 )
 
-MS_MAX: Final = 1 << 53
 CursorText = Annotated[str, Meta(pattern=rf"^{CURSOR}\Z")]
 EntryId = Annotated[str, Meta(pattern=rf"^{ENTRY}\Z")]
 
@@ -46,14 +46,14 @@ class NewEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewBroadcast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry for an audience; `until` in ms since 1970."""
+    """An entry for an audience; `until` in milliseconds since 1970, or ISO 8601 with a zone."""
 
     audience: Audience
     kind: Kind
     data: msgspec.Raw = msgspec.field(default_factory=_null)
     actor: Text = ""
     id: Id = ""
-    until: Annotated[int, Meta(ge=0, le=MS_MAX)] | None = None
+    until: Time | None = None
 
 
 class Marked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

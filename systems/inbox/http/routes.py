@@ -16,7 +16,7 @@ import muster
 from muster.clock import now_ms
 from muster_server.plane.calls import CallError
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.bodies import Body, decoded, none
+from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
@@ -24,6 +24,7 @@ from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
+from muster_server.systems.http.times import ms
 from muster_server.systems.inbox.asking import AWAY, Address, Inboxes
 from muster_server.systems.inbox.http import bodies
 from muster_server.systems.inbox.http.streams import InboxStream, InboxStreams
@@ -127,10 +128,11 @@ async def broadcast(
     asked = decoded(body, bodies.NewBroadcast)
     caller.need("broadcast", asked.audience)
     new = New(asked.kind, _data(asked.data), "", asked.actor, asked.id)
+    end = ms(asked.until, "until")
 
     async def do() -> Answer:
         _spend(caller, 1)
-        until = now_ms() + inbox.broadcast_ms if asked.until is None else asked.until
+        until = now_ms() + inbox.broadcast_ms if end is None else end
         with repeatable():
             await inbox.lookout()
         said = await inbox.ask(Broadcast(asked.audience, new, until), Numbered)
@@ -144,14 +146,13 @@ async def broadcast(
     responses={200: success(bodies.ShownDone, "The user is in the audience"), **problems(400, 401, 403, 429, 503, 504)},
 )
 async def join(
-    request: AnyRequest,
     audience: AudiencePath,
     user: UserPath,
     caller: NamedDependency[Caller],
     inbox: NamedDependency["InboxFace"],
 ) -> Response[bytes]:
     """Add a user to an audience: the user gets its broadcasts from now on. For `all`: the user begins now."""
-    return await _join(request, inbox, caller, audience, user, leave=False)
+    return await _join(inbox, caller, audience, user, leave=False)
 
 
 @delete(
@@ -163,14 +164,13 @@ async def join(
     },
 )
 async def leave(
-    request: AnyRequest,
     audience: AudiencePath,
     user: UserPath,
     caller: NamedDependency[Caller],
     inbox: NamedDependency["InboxFace"],
 ) -> Response[bytes]:
     """Remove a user from an audience."""
-    return await _join(request, inbox, caller, audience, user, leave=True)
+    return await _join(inbox, caller, audience, user, leave=True)
 
 
 @get(
@@ -418,10 +418,7 @@ def _data(raw: msgspec.Raw) -> bytes:
     return made
 
 
-async def _join(
-    request: AnyRequest, inbox: InboxFace, caller: Caller, audience: str, name: str, *, leave: bool
-) -> Response[bytes]:
-    none(await request.body())
+async def _join(inbox: InboxFace, caller: Caller, audience: str, name: str, *, leave: bool) -> Response[bytes]:
     caller.need("broadcast", audience)
     users = users_of(caller, [name], "bad_request")
     return _json(bodies.ShownDone((await inbox.ask(Join(audience, users, leave), Done)).count))

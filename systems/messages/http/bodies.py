@@ -4,7 +4,6 @@ Owns these shapes, and which part of a body is the message. Knows no route and n
 """
 
 import contextlib
-import datetime
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,7 @@ from msgspec import Meta
 
 from muster_server.systems.http.bodies import decoded, no_words
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.http.times import Time, ms
 from muster_server.systems.messages.recurring import CRON_CHARS_MAX, Entry, Missed
 from muster_server.systems.messages.shapes import (
     ID,
@@ -36,11 +36,6 @@ from muster_server.systems.messages.shapes import (
 from muster_server.systems.messages.topics import Topic, TopicChange
 
 JSON: Final = "application/json"
-Time = Ms | datetime.datetime
-"""Milliseconds since 1970, or ISO 8601 with a zone."""
-TIMES_MS: Final = range(10**11, 10**14)
-"""Accepted times in milliseconds since 1970, from 1973 to 5138. A smaller number is in seconds, a larger one in
-microseconds."""
 QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type"})
 """Query parameters for a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
@@ -349,7 +344,6 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
 _POST: Final = msgspec.json.Decoder(Post)
 _POSTS: Final = msgspec.json.Decoder(list[Post])
 _PARTS: Final = msgspec.json.Decoder(list[Part])
-_CHANGE: Final = msgspec.json.Decoder(TopicChange)
 _MOVE: Final = msgspec.json.Decoder(Move)
 
 
@@ -384,18 +378,6 @@ def is_batch(body: bytes, kind: str) -> bool:
 def move(body: bytes) -> Move:
     """Parse the move of a due time. Raises `Problem`."""
     return decoded(body or b"{}", _MOVE)
-
-
-def ms(time: Time | None, name: str = "to") -> int | None:
-    """Milliseconds since 1970 of the member `name`. Raises `Problem` for a time without a zone, or in another unit."""
-    if isinstance(time, datetime.datetime):
-        if time.tzinfo is None:
-            raise Problem("bad_body", f"{name}: missing zone (expected for example 2027-01-01T00:00:00+08:00)")
-        return round(time.timestamp() * 1_000)
-    if time is not None and time not in TIMES_MS:
-        unit = "seconds" if time < TIMES_MS.start else "microseconds or less"
-        raise Problem("bad_body", f"{name}: {time} is in {unit} (expected milliseconds since 1970)")
-    return time
 
 
 def _send(post: Post) -> Send:
@@ -523,14 +505,6 @@ def lease_outcomes(asked: LeaseEnds, said: Sequence[LeaseSaid]) -> LeaseOutcomes
         parts.append(outcomes[: len(verb)])
         outcomes = outcomes[len(verb) :]
     return LeaseOutcomes(done=parts[0], again=parts[1], dead=parts[2], back=parts[3], extend=parts[4])
-
-
-def change(body: bytes) -> TopicChange:
-    """Parse new settings of a topic. Raises `Problem`."""
-    try:
-        return _CHANGE.decode(body)
-    except msgspec.MsgspecError as error:
-        raise Problem("bad_body", str(error)) from None
 
 
 def changed(found: Topic, asked: TopicChange) -> TopicChanged:

@@ -24,11 +24,12 @@ from muster_server.control.errors import UserError
 from muster_server.plane import ways
 from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
-from muster_server.systems.http.bodies import Body, decoded, no_words, none
+from muster_server.systems.http.bodies import Body, decoded, no_body, no_words
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.problems import KINDS, Problem
+from muster_server.systems.http.times import ms
 from muster_server.systems.messages.http import bodies
 from muster_server.systems.messages.link import LEASES_MAX, Link
 from muster_server.systems.messages.receiver import Unreachable
@@ -60,7 +61,7 @@ from muster_server.systems.messages.shapes import (
 )
 from muster_server.systems.messages.system import ADMIN, RECEIVE
 from muster_server.systems.messages.targets import TargetError, parse
-from muster_server.systems.messages.topics import NAME, Topic
+from muster_server.systems.messages.topics import NAME, Topic, TopicChange
 
 T = TypeVar("T")
 MESSAGES: Final = "/topics/{topic:str}/messages"
@@ -401,9 +402,9 @@ async def change(
     async def do() -> Answer:
         with repeatable():
             if verb == "cancel":
-                none(body)
+                no_body(body)
             move = bodies.Move() if verb == "cancel" else bodies.move(body)
-            asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=bodies.ms(move.to))
+            asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=ms(move.to, "to"))
         await nodes.need(RECEIVE)
         (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
         if isinstance(answer, Refused):
@@ -521,9 +522,11 @@ async def recurring_put(
 ) -> Response[bytes]:
     """Have a message sent again and again: `{"cron": "0 3 * * *", "zone": "Asia/Shanghai", "data": {}, "missed": "once"}`.
 
-    Each occurrence is one message, whose id has its time. Asked for again, nothing changes.
+    Each occurrence is one message, whose id has its time. Asked for again, nothing changes. The key needs `send` and
+    `change` for the topic.
     """
     caller.need("change", topic)
+    caller.need("send", topic)
     asked = decoded(await request.body(), bodies.RecurringAsked)
     new = NewEntry(
         topic=topic, name=name, cron=asked.cron, zone=asked.zone, missed=asked.missed, body=bytes(asked.data)
@@ -666,7 +669,6 @@ async def _letter(
 ) -> Response[bytes]:
     caller.need("change", topic)
     body = await request.body()
-    none(body)
     letter = _id(id)
 
     async def do() -> Answer:
@@ -682,7 +684,6 @@ async def _letters(
 ) -> Response[bytes]:
     caller.need("change", topic)
     body = await request.body()
-    none(body)
     nodes.extend(request)
 
     async def do() -> Answer:
@@ -751,6 +752,7 @@ async def topic_shown(
 
 @patch(
     "/topics/{topic:str}",
+    opt={"body": Body((TopicChange,))},
     responses={
         200: success(bodies.TopicChanged, "The topic after the change"),
         **problems(400, 401, 403, 404, 409, 422, 429, 503, 504),
@@ -770,7 +772,7 @@ async def topic_changed(
     """
     caller.need("manage", topic)
     body = await request.body()
-    asked = bodies.change(body)
+    asked = decoded(body, TopicChange)
     if asked.callback is not None:
         need_ways(caller, asked.callback)
     if asked.allowed is not None:

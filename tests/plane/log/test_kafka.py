@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from muster_server.plane.log import Batch, Failed, Fenced, Log
+from muster_server.plane.log.kafka import _TOPIC as TOPIC_SETTINGS
 from muster_server.plane.log.kafka import KafkaLogs
 from muster_server.plane.log.place import parse
 from muster_server.plane.log.shared import BATCH, Head
@@ -120,6 +124,52 @@ async def test_batch_that_is_there_twice_counts_once(make: Make) -> None:
     make.write(Head(BATCH, 1, 1, 0).message(Batch.of([b"a"]).payload), b"noise", b"")
     assert await log.append(Batch.of([b"b"])) == range(1, 2)
     assert await read(await make.owner(2)) == {0: b"a", 1: b"b"}
+
+
+class Stock:
+    """An administrator of a Kafka that makes each topic that a question names, with its own settings."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, int] = {}
+
+    def list_topics(self, topic: str | None = None, timeout: float = 0.0) -> SimpleNamespace:
+        if topic is not None:
+            self.topics.setdefault(topic, 1)
+        found = {
+            name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(count)))
+            for name, count in self.topics.items()
+        }
+        return SimpleNamespace(topics=found)
+
+    def create_topics(self, made: list[NewTopic], request_timeout: float) -> dict[str, Future[None]]:
+        (one,) = made
+        assert one.topic not in self.topics
+        self.topics[one.topic] = one.num_partitions
+        return {one.topic: done(None)}
+
+    def describe_configs(self, resources: list[ConfigResource], request_timeout: float) -> dict[Any, Future[Any]]:
+        return {
+            each: done({key: SimpleNamespace(value=value) for key, value in TOPIC_SETTINGS.items()})
+            for each in resources
+        }
+
+
+def done(result: Any) -> Future[Any]:
+    made: Future[Any] = Future()
+    made.set_result(result)
+    return made
+
+
+async def test_a_kafka_that_makes_topics_by_itself_does_not_make_that_of_a_log() -> None:
+    """Kafka's default: auto.create.topics.enable=true."""
+    logs = KafkaLogs("127.0.0.1:1", "p", partitions=4, replicas=1)
+    logs._admin = stock = Stock()  # type: ignore[assignment]
+    try:
+        await asyncio.to_thread(logs._need_topic, "p.likes")
+        assert stock.topics == {"p.likes": 4}
+        await asyncio.to_thread(logs._need_topic, "p.likes")
+    finally:
+        await logs.close()
 
 
 async def test_topic_that_loses_records_is_refused(make: Make) -> None:

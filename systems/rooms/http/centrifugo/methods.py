@@ -53,7 +53,7 @@ MISSING: Final[Mapping[str, str]] = {
     "subscribe": "clients subscribe themselves; a token's `cap` says to which rooms they may",
     "unsubscribe": "clients unsubscribe themselves; revoke the user or the token (docs/secure.md)",
     "refresh": "clients bring another token themselves",
-    "connections": "GET /api/v1/presence tells where users are online",
+    "connections": "POST /api/v1/presence tells where users are online",
 }
 """Methods that Muster refuses, each with what to do instead."""
 
