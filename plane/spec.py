@@ -58,6 +58,8 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     client: tuple[str, int] | None
     """The address of the role for clients, and its public key in hex."""
     public_key: str
+    secure: bool = False
+    """Clients connect to that address by TLS."""
     session_ms: int
     auth: Literal["none", "digest", "sasl"]
     user: str

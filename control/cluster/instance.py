@@ -119,6 +119,7 @@ def registered(node: Node, access: AdminAccess, name: str = "") -> Process:
         access=access,
         registered=node.state,
         bind=node.client if node.client is not None and kind(node.role).serves else UNSET,
+        secure=node.secure,
     )
 
 

@@ -144,6 +144,7 @@ def registration(
         cluster=own.cluster,
         client=client,
         public_key=public_key,
+        secure=of.secure(config.section),
         session_ms=registry.session_ms,
         auth=registry.auth,
         user=registry.user,

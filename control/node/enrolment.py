@@ -162,6 +162,7 @@ class Enrolment:
             admin=spec.admin,
             version=__version__,
             name=self._where.name,
+            secure=self._where.secure,
         )
         self._apart = False
         """True while it has stepped back."""

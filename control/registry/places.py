@@ -90,6 +90,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of partitions of its layer, as this process uses it; 0: unknown. Not part of the map either."""
     name: Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME})?\Z")] = ""
     """Its stable name, for people; empty for nodes of 0.1.0."""
+    secure: bool = False
+    """Clients connect to its address by TLS; False for nodes of 0.2.0, which do not tell."""
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True):

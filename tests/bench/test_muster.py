@@ -335,10 +335,16 @@ def _small_nodes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_edge(patch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FANOUTS", (5,)), ("DELIVERIES_PER_S", 500), ("SECONDS_QUICK", 0.2), ("IDLE_QUICK", 40)):
+    for name, value in (
+        ("FANOUTS", (5,)),
+        ("DELIVERIES_PER_S", 500),
+        ("INTERVAL_RATE", 1_000),
+        ("SECONDS_QUICK", 0.2),
+        ("IDLE_QUICK", 40),
+    ):
         patch.setattr(edge, name, value)
     patch.setattr(edge, "LATE", 0.0)  # nothing is timed here
-    patch.setattr(edge_servers, "CENTRIFUGO", "no-such-program")
+    patch.setattr(edge_servers, "PEERS", ())
 
 
 def _small_rejoin(patch: pytest.MonkeyPatch) -> None:

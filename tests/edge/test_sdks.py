@@ -56,7 +56,11 @@ OF_ROLE: Final = {
         "hears_who_comes_and_who_leaves",
         "is_subscribed_to_the_rooms_of_its_token",
     ),
-    "go": ("sends_to_all_tabs_of_a_user_and_hears_of_each",),
+    "go": (
+        "sends_to_all_tabs_of_a_user_and_hears_of_each",
+        "hears_who_comes_and_who_leaves",
+        "is_subscribed_to_the_rooms_of_its_token",
+    ),
 }
 """Cases of what the hub in memory has not: rights, devices, commands and calls."""
 ENCODINGS: Final = ("json", "protobuf")

@@ -21,7 +21,7 @@ const patient = 60 * time.Second
 
 var url, encoding string
 
-var given struct{ Token, Other, Wrong, Expired, Small string }
+var given struct{ Token, Other, Wrong, Expired, Small, Enters, Hall string }
 
 type event struct {
 	name    string
@@ -29,6 +29,12 @@ type event struct {
 }
 
 func connected(config centrifuge.Config) (*centrifuge.Client, chan event) {
+	client, seen := unconnected(config)
+	_ = client.Connect()
+	return client, seen
+}
+
+func unconnected(config centrifuge.Config) (*centrifuge.Client, chan event) {
 	config.MinReconnectDelay = 20 * time.Millisecond
 	make1 := centrifuge.NewJsonClient
 	if encoding == "protobuf" {
@@ -37,7 +43,6 @@ func connected(config centrifuge.Config) (*centrifuge.Client, chan event) {
 	client, seen := make1(url, config), make(chan event, 4096)
 	client.OnConnected(func(e centrifuge.ConnectedEvent) { seen <- event{"connected", e} })
 	client.OnDisconnected(func(e centrifuge.DisconnectedEvent) { seen <- event{"disconnected", e} })
-	_ = client.Connect()
 	return client, seen
 }
 
@@ -67,6 +72,8 @@ func joined(client *centrifuge.Client, room string, config centrifuge.Subscripti
 	subscription.OnSubscribed(func(e centrifuge.SubscribedEvent) { seen <- event{"subscribed", e} })
 	subscription.OnUnsubscribed(func(e centrifuge.UnsubscribedEvent) { seen <- event{"unsubscribed", e} })
 	subscription.OnPublication(func(e centrifuge.PublicationEvent) { seen <- event{"publication", e} })
+	subscription.OnJoin(func(e centrifuge.JoinEvent) { seen <- event{"join", e.User} })
+	subscription.OnLeave(func(e centrifuge.LeaveEvent) { seen <- event{"leave", e.User} })
 	if err := subscription.Subscribe(); err != nil {
 		return nil, nil, err
 	}
@@ -262,6 +269,107 @@ func sendsToAllTabsOfAUserAndHearsOfEach(string) error {
 	}
 }
 
+func hearsWhoComesAndWhoLeaves(room string) error {
+	one, _ := connected(user())
+	defer one.Close()
+	two, _ := connected(centrifuge.Config{Token: given.Other})
+	defer two.Close()
+	hears := func(seen chan event, name, user string) error {
+		context, err := await(seen, name)
+		if err == nil && context.(string) != user {
+			err = fmt.Errorf("%s of %s came in place of %s", name, context, user)
+		}
+		return err
+	}
+	_, seen, err := joined(one, room, centrifuge.SubscriptionConfig{JoinLeave: true})
+	if err != nil {
+		return err
+	}
+	if err := hears(seen, "join", "7"); err != nil {
+		return err
+	}
+	other, _, err := joined(two, room, centrifuge.SubscriptionConfig{})
+	if err != nil {
+		return err
+	}
+	if err := hears(seen, "join", "8"); err != nil {
+		return err
+	}
+	return errors.Join(other.Unsubscribe(), hears(seen, "leave", "8"))
+}
+
+func isSubscribedToTheRoomsOfItsToken(room string) error {
+	client, _ := unconnected(centrifuge.Config{Token: given.Enters})
+	defer client.Close()
+	seen := make(chan event, 4096)
+	client.OnSubscribed(func(e centrifuge.ServerSubscribedEvent) { seen <- event{"subscribed", e} })
+	client.OnPublication(func(e centrifuge.ServerPublicationEvent) {
+		var said struct {
+			Room string
+			N    int
+		}
+		if json.Unmarshal(e.Data, &said) == nil && said.Room == room {
+			seen <- event{"publication", said.N}
+		}
+	})
+	other, _ := connected(centrifuge.Config{Token: given.Other})
+	defer other.Close()
+	publish := func(first, last int) error {
+		for n := first; n <= last; n++ {
+			data := []byte(fmt.Sprintf(`{"room":%q,"n":%d}`, room, n))
+			if _, err := other.Publish(context.Background(), given.Hall, data); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	subscribed := func(recovering, recovered bool) error {
+		context, err := await(seen, "subscribed")
+		if err != nil {
+			return err
+		}
+		e := context.(centrifuge.ServerSubscribedEvent)
+		if e.Channel != given.Hall || e.WasRecovering != recovering || e.Recovered != recovered {
+			return fmt.Errorf("subscribed to %s: recovering %v, recovered %v", e.Channel, e.WasRecovering, e.Recovered)
+		}
+		return nil
+	}
+	hears := func(numbers ...int) error {
+		for _, n := range numbers {
+			context, err := await(seen, "publication")
+			if err != nil {
+				return err
+			}
+			if context.(int) != n {
+				return fmt.Errorf("%d came in place of %d", context, n)
+			}
+		}
+		return nil
+	}
+	for _, step := range []func() error{
+		client.Connect,
+		func() error { return subscribed(false, false) },
+		func() error { return publish(0, 0) },
+		func() error { return hears(0) },
+		client.Disconnect,
+		func() error { return publish(1, 2) },
+		client.Connect,
+		func() error { return subscribed(true, true) },
+		func() error { return hears(1, 2) },
+		client.Disconnect,
+		func() error { return publish(3, 305) },
+		client.Connect,
+		func() error { return subscribed(true, false) },
+		func() error { return publish(306, 306) },
+		func() error { return hears(306) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func isRefusedWithAWrongToken(string) error {
 	client, seen := connected(centrifuge.Config{Token: given.Wrong})
 	defer client.Close()
@@ -300,6 +408,8 @@ func main() {
 		{"unsubscribes_and_hears_no_more", unsubscribesAndHearsNoMore},
 		{"gets_an_error_for_an_unknown_method", getsAnErrorForAnUnknownMethod},
 		{"sends_to_all_tabs_of_a_user_and_hears_of_each", sendsToAllTabsOfAUserAndHearsOfEach},
+		{"hears_who_comes_and_who_leaves", hearsWhoComesAndWhoLeaves},
+		{"is_subscribed_to_the_rooms_of_its_token", isSubscribedToTheRoomsOfItsToken},
 		{"is_refused_with_a_wrong_token", isRefusedWithAWrongToken},
 		{"brings_another_token_for_one_that_has_expired", bringsAnotherTokenForOneThatHasExpired},
 	}
