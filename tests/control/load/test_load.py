@@ -34,8 +34,8 @@ class Fake:
 
     sent, done, wrong = "sent", "done", ("lost",)
 
-    def __init__(self, share: Share, slices: int, lost: int) -> None:
-        self._share, self._slices, self._lost = share, slices, lost
+    def __init__(self, share: Share, slices: int, lost: int, arrives: bool) -> None:
+        self._share, self._slices, self._lost, self._arrives = share, slices, lost, arrives
         self._calls = 0
         self.closed = False
 
@@ -52,7 +52,7 @@ class Fake:
             latencies=np.full(10, 1_000 * (self._share.index + 1), dtype=np.uint64),
             late=np.zeros(10, dtype=np.uint64),
             over=over,
-            complete=over,
+            complete=over and self._arrives,
         )
 
     async def close(self) -> None:
@@ -63,9 +63,10 @@ class FakeLoad(msgspec.Struct, frozen=True, kw_only=True):
     for_s: float = 1.0
     slices: int = 3
     lost: int = 0
+    arrives: bool = True
 
     def generator(self, share: Share) -> Fake:
-        return Fake(share, self.slices, self.lost)
+        return Fake(share, self.slices, self.lost, self.arrives)
 
 
 def test_an_empty_second_has_no_latency_and_a_full_one_has_all() -> None:
@@ -193,6 +194,16 @@ async def test_the_exit_code_judges_the_claims_or_else_the_losses(
     assert found == code
     assert re.search(r"^ +seconds +sent/s", printed, re.M)
     assert "30 sent" in printed
+
+
+async def test_a_run_whose_last_messages_never_came_fails_whatever_it_claims(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "SETTLE_S", 0.0)
+    run = Run(system="fake", settings=FakeLoad(arrives=False), where=ELSEWHERE, claims=[parse("lost=0")])
+    found, printed = await ran(run, capsys)
+    assert found == 1
+    assert "NOT ALL ARRIVED" in printed
 
 
 async def test_a_run_in_json_has_its_points_and_a_page_needs_nothing_beside_itself(
