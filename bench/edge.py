@@ -20,11 +20,13 @@ import uvloop
 from bench import edge_servers, pin
 from bench.child import ChildFailedError
 from bench.edge_servers import Server
-from bench.edge_sessions import ENCODINGS, Encoding, Session, opened, payload, publish
+from bench.edge_sessions import Session, opened, payload
 from bench.null.sockets import allow_files
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave
+from muster_server.systems.edge import wire
+from muster_server.systems.edge.wire import ENCODINGS, Encoding
 
 FANOUTS: Final = (100, 1_000)
 DELIVERIES_PER_S: Final = 50_000
@@ -124,7 +126,7 @@ class _Publisher:
         """One more message."""
         self.count += 1
         data = payload(self._size)
-        self._session.transport.write(publish(self._encoding, 10 + self.count, self._channel, data))
+        self._session.transport.write(wire.publish(self._encoding, 10 + self.count, self._channel, data))
 
 
 async def _window(reader: Session, send: _Publisher) -> None:

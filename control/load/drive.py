@@ -175,7 +175,7 @@ class _Loop:
     async def _read(self) -> dict[str, float]:
         """Cores that the servers used since the last reading, by role, or by all roles of a shared process. None where their
         metrics can't be read."""
-        if self._run.where.end.gateway() is not None:
+        if self._run.where.end.edges or self._run.where.end.gateway() is not None:
             return {}
         try:
             async with found(self._run.where) as nodes:

@@ -19,11 +19,12 @@ def load(instance: Instance, *words: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_each_system_carries_a_load_whole(make: Make, tmp_path: Path) -> None:
-    instance = make(systems={"enabled": "presence,likes,messages,inbox"})
+    instance = make(systems={"enabled": "presence,likes,messages,inbox,edge"})
     page = tmp_path / "page.html"
     with instance.running():
         loads: list[tuple[list[str], str, int]] = [
             (["rooms", "--members", "50", "--rooms", "5", "--rate", "200", "--html", str(page)], "delivered", 4_000),
+            (["edge", "--members", "50", "--rooms", "5", "--rate", "100"], "delivered", 2_000),
             (["likes", "--items", "20", "--rate", "300"], "done", 600),
             (["messages", "--rate", "50", "--delay", "500ms"], "fired", 100),
             (["presence", "--users", "20", "--rate", "50"], "done", 100),
@@ -56,6 +57,22 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
     assert code in {0, 1}
 
 
+def test_members_of_an_edge_that_is_gone_come_back_by_another_and_miss_nothing(make: Make) -> None:
+    instance = make(up={"processes": "apart", "edges": 2}, systems={"enabled": "edge"})
+    with instance.running():
+        words = ["load", "edge", "--members", "40", "--rooms", "4", "--rate", "100", "--for", "6s", "--json"]
+        with instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            assert running.stderr is not None
+            assert b"at 2 edges" in running.stderr.readline()
+            instance.kill("edge-1")
+            printed, _ = running.communicate(timeout=PATIENT_S)
+    counts = json.loads(printed)["counts"]
+    assert counts["sessions_lost"] > 0
+    assert counts["joined"] == 40
+    assert (counts["out_of_turn"], counts["corrupted"]) == (0, 0)
+    assert counts["delivered"] + counts["lost"] >= counts["published"] * 10
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -65,6 +82,9 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
         (["rooms", "--hosts", "2"], "--listen"),
         (["likes"], "no node of likes runs here"),
         (["inbox"], "no inbox runs here"),
+        (["edge"], "no edge runs here"),
+        (["edge", "--url", "http://127.0.0.1:1"], "no URL of an edge"),
+        (["edge", "--url", "ws://192.0.2.1:1"], "--i-own-this-target"),
         (["inbox", "--users", "1", "--rate", "10000"], "raise --users"),
         (["--join", "x", "rooms"], "--join"),
     ],
