@@ -6,6 +6,7 @@ message, which reaches a member that it joins at each gateway, as well as all ot
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -27,6 +28,7 @@ from muster_server.control.terminal.lines import Line, seen, table
 from muster_server.control.terminal.readings import name_silent, read_all
 from muster_server.plane.kinds import clustered
 from muster_server.systems.rooms.cli.ls import DOORS
+from muster_server.systems.rooms.cli.trace_picture import picture
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +78,17 @@ class Trace(Way, frozen=True, kw_only=True):
     others: list[Way]
 
 
-async def show(where: Target, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
-    """Print the trace, through one cluster or all. Returns 0, or 75 if a node did not answer in time."""
+async def show(
+    where: Target,
+    room: str,
+    cluster: str | None,
+    message: str | None,
+    wait_s: float,
+    as_json: bool,
+    svg: bool = False,
+) -> int:
+    """Print the trace, through one cluster or all, or a picture of it. Returns 0, or 75 if a node did not answer in
+    time."""
     sdk.check_name(room)
     data = None if message is None else common.typed(message)
     if data is not None and len(data) > MESSAGE_BYTES_MAX:
@@ -126,6 +137,8 @@ async def show(where: Target, room: str, cluster: str | None, message: str | Non
     with common.verdict_after():
         if as_json:
             common.print_json(trace)
+        elif svg:
+            sys.stdout.write(picture(trace, ways))
         else:
             _print(trace, ways)
     times = [timed for way in ways for timed in (*way.asked, *way.delivered, way.acknowledged) if timed is not None]
