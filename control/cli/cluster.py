@@ -7,7 +7,7 @@ code 75.
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -80,17 +80,19 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the growth has spent in its step, by the node that has known it longest."""
 
 
-async def show(where: Target, as_json: bool, watch: bool, svg: bool = False) -> int:
-    """Print the cluster once, or every second until a signal; or a picture of it."""
+Draw = Callable[[Sequence[Layer]], str]
+"""Makes a picture of the layers."""
+
+
+async def show(where: Target, as_json: bool, watch: bool, draw: Draw | None = None) -> int:
+    """Print the cluster once, or every second until a signal; or draw it."""
     async with everybody(where, kept=True) as nodes:
         async for record, before, now in follow(nodes):
             missing = uncovered(record, (reading.status for reading in now.values()))
             with contextlib.nullcontext() if watch else common.verdict_after():
                 layers = arranged(record.processes, before, now, missing)
-                if svg:
-                    from muster_server.control.cli.cluster_picture import picture
-
-                    sys.stdout.write(picture(layers))
+                if draw is not None:
+                    sys.stdout.write(draw(layers))
                 else:
                     _print(layers, as_json, watch)
             code = name_silent(now)

@@ -437,11 +437,13 @@ def cluster_show(
 ) -> int:
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and due growth."""
     from muster_server.control.cli.cluster import show
+    from muster_server.control.cli.cluster_picture import picture
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
 
     alone(svg, {"--json": json, "--watch": watch})
-    return common.run(show(Target(config, registry, node=node), json, watch, svg), endless=watch, streams=watch)
+    work = show(Target(config, registry, node=node), json, watch, picture if svg else None)
+    return common.run(work, endless=watch, streams=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")

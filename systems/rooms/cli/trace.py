@@ -8,7 +8,7 @@ message, which reaches a member that it joins at each gateway, as well as all ot
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +28,6 @@ from muster_server.control.terminal.lines import Line, seen, table
 from muster_server.control.terminal.readings import name_silent, read_all
 from muster_server.plane.kinds import clustered
 from muster_server.systems.rooms.cli.ls import DOORS
-from muster_server.systems.rooms.cli.trace_picture import picture
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,9 +84,9 @@ async def show(
     message: str | None,
     wait_s: float,
     as_json: bool,
-    svg: bool = False,
+    draw: Callable[[Trace, Sequence[Way]], str] | None = None,
 ) -> int:
-    """Print the trace, through one cluster or all, or a picture of it. Returns 0, or 75 if a node did not answer in
+    """Print the trace, through one cluster or all, or draw it. Returns 0, or 75 if a node did not answer in
     time."""
     sdk.check_name(room)
     data = None if message is None else common.typed(message)
@@ -137,8 +136,8 @@ async def show(
     with common.verdict_after():
         if as_json:
             common.print_json(trace)
-        elif svg:
-            sys.stdout.write(picture(trace, ways))
+        elif draw is not None:
+            sys.stdout.write(draw(trace, ways))
         else:
             _print(trace, ways)
     times = [timed for way in ways for timed in (*way.asked, *way.delivered, way.acknowledged) if timed is not None]

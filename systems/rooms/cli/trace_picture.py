@@ -1,12 +1,10 @@
 """`muster trace ROOM --svg`: the nodes on a room's way from left to right, each hop with its time."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from muster_server.control.terminal.svg import Drawing, Kind
-
-if TYPE_CHECKING:
-    from muster_server.systems.rooms.cli.trace import NodeAnswer, Trace, Way
+from muster_server.systems.rooms.cli.trace import NodeAnswer, Trace, Way
 
 WIDTH: Final = 920
 CARD: Final = 170
@@ -18,7 +16,7 @@ NODES_MAX: Final = 40
 """Nodes of a column that are drawn."""
 
 
-def picture(trace: "Trace", ways: "Sequence[Way]") -> str:
+def picture(trace: Trace, ways: Sequence[Way]) -> str:
     """The file."""
     drawing = Drawing(WIDTH, f"The way of the room {trace.room}")
     members = "" if trace.members is None else f", {trace.members:,} member{'s' * (trace.members != 1)}"
@@ -29,7 +27,7 @@ def picture(trace: "Trace", ways: "Sequence[Way]") -> str:
     return str(drawing)
 
 
-def _way(drawing: Drawing, trace: "Trace", way: "Way", top: float, *, named: bool) -> float:
+def _way(drawing: Drawing, trace: Trace, way: Way, top: float, *, named: bool) -> float:
     """Draw the way through one cluster, and return the place below it."""
     if named:
         drawing.text(LEFTS[0], top + 12, way.cluster, "faint")
@@ -58,7 +56,7 @@ def _way(drawing: Drawing, trace: "Trace", way: "Way", top: float, *, named: boo
     return top + rows * STEP + 24
 
 
-def _ms(proxy: "NodeAnswer", gateway: str | None) -> float | None:
+def _ms(proxy: NodeAnswer, gateway: str | None) -> float | None:
     """The time of the first hop behind a proxy, or of the hop to a gateway."""
     if gateway is None:
         return proxy.hops[0].ms if proxy.hops else None

@@ -209,9 +209,11 @@ def trace(
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.rooms.cli.trace import show
+    from muster_server.systems.rooms.cli.trace_picture import picture
 
     alone(svg, {"--json": json})
-    return common.run(show(Target(config, registry), room, cluster, message, wait, json, svg))
+    draw = picture if svg else None
+    return common.run(show(Target(config, registry), room, cluster, message, wait, json, draw))
 
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
