@@ -190,6 +190,11 @@ def test_names_are_told_from_functions_words_and_labels() -> None:
     assert said.listed == {"role", "node", "c"}
 
 
+def test_the_page_lists_every_dashboard() -> None:
+    listed = re.findall(r"^\| `(\w+)\.json` \|", (ROOT / "docs" / "watch.md").read_text(), re.MULTILINE)
+    assert set(listed) == DASHBOARDS.keys()
+
+
 def test_each_system_has_its_dashboard() -> None:
     assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet", "inbox", "edge", "console"}
     rows = [panel["title"] for panel in DASHBOARDS["muster"]["panels"] if panel["type"] == "row"]
