@@ -102,8 +102,11 @@ class RoomsGenerator:
             self._began, load = True, self._load
             self._engine.schedule(load.size, self._share.rate(load.rate), load.for_s, load.ramp_s)
         told = await asyncio.to_thread(self._engine.advance, seconds)
+        counts = {name: told[name] for name in COUNTS}
+        # The engine counts each jump; a gap announces one.
+        counts["out_of_turn"] = max(0, counts["out_of_turn"] - counts["gaps"])
         return Slice(
-            counts={name: told[name] for name in COUNTS},
+            counts=counts,
             latencies=_micros(told["latencies_us"]),
             late=_micros(told["late_us"]),
             over=told["over"],

@@ -1,0 +1,43 @@
+"""The counts of `muster load rooms`: an announced loss is a loss, and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from muster_server.control.load.generator import Share
+from muster_server.systems.rooms.load import COUNTS, RoomsGenerator, RoomsLoad
+
+LOAD = RoomsLoad(
+    gateways=[],
+    proxies=[],
+    credential=b"",
+    members=1,
+    rooms=1,
+    publishers=1,
+    rate=1.0,
+    size=200,
+    for_s=1.0,
+    ramp_s=0.0,
+)
+
+
+class Engine:
+    """Tells what it is given."""
+
+    def __init__(self, **counts: int) -> None:
+        self._told: dict[str, Any] = dict.fromkeys(COUNTS, 0) | counts
+        self._told |= {"latencies_us": b"", "late_us": b"", "over": True, "complete": True}
+
+    def schedule(self, *_: object) -> None:
+        """Nothing is sent."""
+
+    def advance(self, _: float) -> dict[str, Any]:
+        return self._told
+
+
+@pytest.mark.parametrize(("jumps", "gaps", "out_of_turn"), [(0, 0, 0), (3, 3, 0), (3, 0, 3), (5, 3, 2), (0, 2, 0)])
+async def test_a_jump_that_a_gap_announced_is_not_out_of_turn(jumps: int, gaps: int, out_of_turn: int) -> None:
+    generator = RoomsGenerator(LOAD, Share(run="r"))
+    generator._engine = Engine(out_of_turn=jumps, gaps=gaps, lost=7)  # type: ignore[assignment]
+    counts = (await generator.advance(0.0)).counts
+    assert (counts["out_of_turn"], counts["gaps"], counts["lost"]) == (out_of_turn, gaps, 7)
