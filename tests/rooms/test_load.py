@@ -25,7 +25,7 @@ class Engine:
     """Tells what it is given."""
 
     def __init__(self, **counts: int) -> None:
-        self._told: dict[str, Any] = dict.fromkeys(COUNTS, 0) | counts
+        self._told: dict[str, Any] = {name: counts.get(name, 0) for name in COUNTS}
         self._told |= {"latencies_us": b"", "late_us": b"", "over": True, "complete": True}
 
     def schedule(self, *_: object) -> None:

@@ -43,7 +43,8 @@ class Fake:
         return f"fake {self._share.index} of {self._share.of}"
 
     async def advance(self, seconds: float) -> Slice:
-        await asyncio.sleep(0.01)
+        if self._calls < self._slices:  # one that is complete has nothing to wait for
+            await asyncio.sleep(0.01)
         self._calls += 1
         calls = min(self._calls, self._slices)
         over = self._calls >= self._slices
@@ -65,8 +66,12 @@ class FakeLoad(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     arrives: bool = True
 
+    slices_others: int = 0
+    """Those of the hosts that join; 0: as many."""
+
     def generator(self, share: Share) -> Fake:
-        return Fake(share, self.slices, self.lost, self.arrives)
+        slices = (share.index and self.slices_others) or self.slices
+        return Fake(share, slices, self.lost, self.arrives)
 
 
 def test_an_empty_second_has_no_latency_and_a_full_one_has_all() -> None:
@@ -254,6 +259,24 @@ async def test_two_hosts_share_a_run_and_one_report(
     assert report.hosts == 2
     assert report.counts["sent"] == 100
     assert report.latency_ms["max"] == pytest.approx(2.0, rel=0.01)
+
+
+async def test_a_host_that_leads_and_has_ended_waits_for_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = asyncio.Queue[str]()
+    monkeypatch.setattr("muster_server.control.load.hosts.say", said.put_nowait)
+    run = Run(system="fake", settings=FakeLoad(slices=2, slices_others=20), where=ELSEWHERE, as_json=True)
+    lead = Lead(1, run.name, "fake", run.settings)
+    await lead.listen("127.0.0.1:0")
+    leading = asyncio.create_task(drive(run, lead))
+    where = (await said.get()).split()[-1]
+    assert await asyncio.wait_for(join(where, {"fake": FakeLoad}), PATIENT_S) == 0
+    assert await asyncio.wait_for(leading, PATIENT_S) == 0
+    await lead.close()
+    report = msgspec.json.decode(capsys.readouterr().out, type=Report)
+    assert (report.ended, report.counts["sent"]) == ("complete", 20 + 200)
+    assert len(report.points) <= 2 + PATIENT_S, "a point each second at most"
 
 
 @pytest.mark.parametrize("where", ["", "127.0.0.1:1", "nowhere/word", "127.0.0.1:1/"])
