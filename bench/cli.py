@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated, cast
@@ -68,6 +67,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="Under a minute: median of 
 Rounds = Annotated[int | None, typer.Option("--rounds", min=1, max=101, help="Interleaved rounds [5; 3 if quick].")]
 Size = Annotated[int, typer.Option("--size", min=17, max=1400, help="Payload bytes.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="DIR", file_okay=False, help="Also draw the figures as SVG into this folder."),
+]
 Lo = Annotated[
     Loopback,
     typer.Option(
@@ -86,6 +89,7 @@ class Options:
     size: int
     loopback: Loopback
     bars: bool
+    plot: Path | None = None
 
     @property
     def rounds_wanted(self) -> int:
@@ -112,10 +116,11 @@ def limits(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """The kernel's cost per datagram: sends, GSO, receive, GRO, echo, relays. libc only, no Muster."""
 
-    _run("limits", _limits, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("limits", _limits, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _limits(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -133,13 +138,14 @@ def peers(
     size: Size = 200,
     loopback: Lo = Loopback.both,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Muster, Redis pub/sub, NATS and Mosquitto side by side: 1 publisher, 100 and 1,000 subscribers.
 
     Every delivery of every peer is counted and compared byte by byte. `wire` runs only the saturated loads.
     """
 
-    _run("peers", _peers, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("peers", _peers, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _peers(options: Options, progress: Progress, label: str) -> tuple[Case, ...]:
@@ -175,9 +181,10 @@ def paced(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """CPU and latency at an open schedule of 50 k to 1 M deliveries a second to 100 members, beside the peers."""
-    _run("paced", _paced, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("paced", _paced, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _paced(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -209,9 +216,10 @@ def receive(
     size: Size = 256,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """CPU per packet from the socket to the route, against a bare drain, uvloop and decryption alone."""
-    _run("receive", _receive, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("receive", _receive, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _receive(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -229,9 +237,10 @@ def overload(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Twice the capacity: the share still delivered, its age, and the delay of the loops."""
-    _run("overload", _overload, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("overload", _overload, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _overload(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -249,9 +258,10 @@ def memory(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Bytes and CPU of idle sessions at the gateway, from the slope over their number: resident, and allocated."""
-    _run("memory", _memory, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("memory", _memory, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _memory(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -269,9 +279,10 @@ def hops(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """CPU per delivered message over all roles, against three blocking raw relays."""
-    _run("hops", _hops, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("hops", _hops, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _hops(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -289,9 +300,10 @@ def fanout(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """The gateway alone: one datagram per delivery against raw sendmmsg, bundles, GSO; by clients and sizes."""
-    _run("fanout", _fanout, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("fanout", _fanout, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -307,13 +319,14 @@ def scale(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Costs of membership, a broker's start, doublings and maps as they grow; then recovery after deaths.
 
     The first part runs in memory, without sockets. Unless `--quick`, processes follow: `rejoin` once, `failover` three
     times.
     """
-    _run("scale", _scale, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("scale", _scale, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _scale(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -329,12 +342,13 @@ def commands(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """100,000 reliable commands by 5,000 users over lossy links: each delivered once or reported, and the time it
     takes."""
     if size > COMMAND_BYTES_MAX:
         raise typer.BadParameter(f"a command has at most {COMMAND_BYTES_MAX} bytes", param_hint="--size")
-    _run("commands", _commands, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("commands", _commands, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -352,9 +366,10 @@ def edge(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Browsers over WebSocket beside Centrifugo: CPU and time of a delivery in both encodings, memory of a session."""
-    _run("edge", _edge, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("edge", _edge, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _edge(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -372,9 +387,10 @@ def http(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Publishes and event streams over HTTP, beside redis-py behind the same framework."""
-    _run("http", _http, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("http", _http, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _http(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -392,10 +408,11 @@ def isolation(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Effects of a room of 100,000 members, and of a stopped member, on the others: their p99, and the gateway's
     memory."""
-    _run("isolation", _isolation, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("isolation", _isolation, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _isolation(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -415,11 +432,12 @@ def failover(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """One of two nodes of each role dies or stands still under a steady load: the time until all members are served
     again."""
     rounds = rounds or (failover_bench.ROUNDS_QUICK if quick else failover_bench.ROUNDS)
-    _run("failover", _failover, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("failover", _failover, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _failover(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -437,9 +455,10 @@ def rejoin(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """A gateway with 20,000 members dies: the time until all are at the other one, and that gateway's load."""
-    _run("rejoin", _rejoin, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("rejoin", _rejoin, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _rejoin(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -457,9 +476,10 @@ def nodes(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Brokers and routers 4x2 against one of each, two gateways against one: CPU per delivery, and throughput."""
-    _run("nodes", _nodes, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("nodes", _nodes, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _nodes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -477,9 +497,10 @@ def loss(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """1 % lost, 1 % reordered and 1 % doubled on every link: each message once, and the remaining throughput."""
-    _run("loss", _loss, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("loss", _loss, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _loss(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -495,12 +516,13 @@ def fleet(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Fair picks of 100 clients of 20,000 and 1,000,000, beside NumPy's weighted choice and SQLite's random order.
 
     Then a whole fleet: 19,900 clients (2,000 if quick) over mosquitto, and 1,000 (100) tasks a minute of 100 clients each.
     """
-    _run("fleet", _fleet, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("fleet", _fleet, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -519,24 +541,21 @@ def delay(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw lateness against pending messages into this SVG file.")
-    ] = None,
+    plot: Plot = None,
 ) -> None:
     """Delayed messages: accepted durably, fired on time, back after a death; beside a Redis pump, dramatiq and NATS.
 
     10,000,000 messages are pending (500,000 if quick). TMPDIR must be on a disk, where a sync takes time.
     """
-    options = Options(json, check, quick, rounds, 0, Loopback.host, not no_progress)
-    _run("delay", partial(_delay, plot), options)
+    _run("delay", _delay, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
-def _delay(plot: Path | None, options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+def _delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     try:
         from bench import delay as delay_bench
     except ModuleNotFoundError as error:
         raise Missing(f"{error.name} is not installed; it comes with muster-server[messages] and the tools") from None
-    return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, say=_say, plot=plot, progress=progress)
+    return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, say=_say, progress=progress)
 
 
 @app.command(epilog="Example: muster bench likes --quick")
@@ -546,12 +565,13 @@ def likes(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Likes: durable toggles, counts and rankings while they run, memory, a restart; beside Redis with the same client.
 
     10,000,000 likes for memory and restart (600,000 if quick). TMPDIR must be on a disk, where a sync takes time.
     """
-    _run("likes", _likes, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("likes", _likes, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _likes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -565,12 +585,13 @@ def presence(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Presence: events into the store, look-ups of 1,000 users, a writer's restart, bytes a user; beside redis-py.
 
     1,000,000 users for the bytes (50,000 if quick).
     """
-    _run("presence", _presence, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("presence", _presence, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _presence(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -588,9 +609,10 @@ def unicast(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Messages to one user beside messages of a room with one member: servers' CPU, rate, latency."""
-    _run("unicast", _unicast, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("unicast", _unicast, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _unicast(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -608,9 +630,10 @@ def sdk(
     size: Size = 200,
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """What a message costs a Python program: reading, waiting for it, publishing; beside redis-py and nats-py."""
-    _run("sdk", _sdk, Options(json, check, quick, rounds, size, loopback, not no_progress))
+    _run("sdk", _sdk, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
 
 
 def _sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -630,9 +653,10 @@ def tasks(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """No-op tasks a second, and from `send` to the handler; beside dramatiq and streaq."""
-    _run("tasks", _tasks, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("tasks", _tasks, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _tasks(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -650,12 +674,13 @@ def inbox(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Entries a second, from POST to an event stream, a page of 50, and a broadcast to 10,000 streams.
 
     TMPDIR must be on a disk, where a sync takes time.
     """
-    _run("inbox", _inbox, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("inbox", _inbox, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _inbox(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -673,9 +698,10 @@ def cache(
     quick: Quick = False,
     rounds: Rounds = None,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """What the cache costs and keeps: hits, loads of a miss, drops, a scan; beside cashews, aiocache and dogpile.cache."""
-    _run("cache", _cache, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+    _run("cache", _cache, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _cache(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
@@ -696,6 +722,7 @@ def every(
     check: Check = False,
     quick: Annotated[bool, typer.Option("--quick", help="Quick runs: an hour in all.")] = False,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Run all benches one after another, and print the goals of all as Markdown tables.
 
@@ -712,11 +739,12 @@ def every(
         _say(str(error))
         raise typer.Exit(EXIT_FAILURE) from None
     reports = [each.report for each in outcomes if each.report is not None]
+    _draw(reports, plot)
     missing = {each.name: each.why for each in outcomes if each.why}  # without figures that judge, and the reason
     if json:
         typer.echo(dumps({"benches": [each.as_dict() for each in reports], "missing": missing}))
     else:
-        typer.echo(markdown([each for each in reports if not each.void]))
+        typer.echo(markdown([each for each in reports if not each.void], plot.name if plot else None))
     for name, why in missing.items():
         _say(f"{name}: {why}")
     failed = any(each.code not in {0, EXIT_UNAVAILABLE, EXIT_TRY_LATER} for each in outcomes)
@@ -734,10 +762,7 @@ def table(
     files: Annotated[
         list[Path], typer.Argument(exists=True, dir_okay=False, help="Output of benches with --json, a file each.")
     ],
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="DIR", file_okay=False, help="Also draw the figures as SVG into this folder."),
-    ] = None,
+    plot: Plot = None,
 ) -> None:
     """Print the goals of documents made with --json as Markdown tables. Measures nothing."""
     reports = []
@@ -747,10 +772,26 @@ def table(
         except (ValueError, KeyError, TypeError):
             _say(f"{file}: no document of a bench; write one by `muster bench … --json > {file}`")
             raise typer.Exit(EXIT_FAILURE) from None
-    if plot is not None:
-        for drawn in draw(reports, plot):
-            _say(f"drew {drawn}")
+    _draw(reports, plot)
     typer.echo(markdown(reports, plot.name if plot else None))
+
+
+def _draw(reports: Sequence[Report], folder: Path | None) -> None:
+    """Draw what the reports have figures for, if a folder is given."""
+    if folder is None:
+        return
+    try:
+        drawn = draw(reports, folder)
+    except ModuleNotFoundError as error:
+        _say(f"--plot: {error.name} is not installed; it comes with muster-server[bench]")
+        raise typer.Exit(EXIT_UNAVAILABLE) from None
+    except OSError as error:
+        _say(f"--plot {folder}: {error.strerror or error}")
+        raise typer.Exit(EXIT_FAILURE) from None
+    for file in drawn:
+        _say(f"drew {file}")
+    if not drawn:
+        _say("--plot: nothing to draw: no goal, and no figure at two sizes")
 
 
 def _run(name: str, measure: Measure, options: Options) -> None:
@@ -771,6 +812,7 @@ def _run(name: str, measure: Measure, options: Options) -> None:
         typer.echo(report.as_json())
     else:
         report.show(Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH))
+    _draw([report], options.plot)
     if options.check and not report.holds:
         raise typer.Exit(EXIT_FAILURE)
 

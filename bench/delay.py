@@ -17,7 +17,6 @@ from bench.child import private_directory
 from bench.delay_faces import Dramatiq, Face, Muster, Nats, Pump
 from bench.delay_loads import BACK, CPU, DOUBLED, FIGURES, LOST, Hook, accepting, firing, killing, null_server
 from bench.delay_pending import Pending
-from bench.plots import curves
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Series, interleave
@@ -48,9 +47,7 @@ GOALS: Final = {
 }
 
 
-def run(
-    *, rounds: int, quick: bool, say: Callable[[str], None], plot: Path | None = None, progress: Progress = silent
-) -> tuple[Case, ...]:
+def run(*, rounds: int, quick: bool, say: Callable[[str], None], progress: Progress = silent) -> tuple[Case, ...]:
     """All loads in turn. `say`: what is left out, and why."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(private_directory("delay")))
@@ -78,9 +75,6 @@ def run(
             cases += [Case.plain(f"{text}: {figure}", Series((figures[figure],))) for figure in (DOUBLED, BACK)]
         sizes = SIZES_QUICK if quick else SIZES
         pending = delay_pending.run(sizes, FIRED, hook, directory / "pending", progress)
-        if plot is not None:
-            late = {"p50": [at.p50_ms for at in pending.points], "p99": [at.p99_ms for at in pending.points]}
-            curves(plot, ("messages pending", "lateness, ms"), [at.pending for at in pending.points], late)
         return (*cases, *_pending_cases(pending, quick))
 
 

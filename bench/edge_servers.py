@@ -11,8 +11,9 @@ from typing import Final
 
 from bench import cpu, pin
 from bench.child import Child, free_port, listens, private_directory
-from bench.edge_sessions import CENTRIFUGE, CHANNEL, PATH, Encoding
+from bench.edge_sessions import CENTRIFUGE, CHANNEL, Encoding
 from bench.muster import Instance
+from muster_server.systems.edge.wire import PATH
 
 MUSTER: Final = "muster"
 WAITS: Final = "muster with a write interval"

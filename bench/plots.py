@@ -4,12 +4,13 @@ The same reports give the same bytes. Needs matplotlib, which the extra `bench` 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench.report import HOLDS, MISSED, WITHIN, Case, Goal, Report
+from bench.sweeps import PLACE, Sweep, sweeps
 from bench.table import Found, bound, by_goal
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 WIDTH_IN: Final = 9.4
 ROW_IN: Final = 0.27
+SWEEP_ROWS: Final = 9
+SPAN: Final = 8
+"""The greatest over the least value from which on an axis goes by powers of ten."""
 SATURATED: Final = re.compile(r"(?:(?P<way>\w+): )?muster over (?P<peer>\w+), x100 saturated, deliveries/s")
 LEAST: Final = 1 / 10
 """Figures that are better than this part of their bound are drawn here."""
@@ -43,10 +47,17 @@ class Theme:
     peer: str
     missed: str
 
+    @property
+    def curves(self) -> tuple[str, ...]:
+        """The colours of curves, one after another."""
+        return (self.own, self.missed, *CURVES)
+
     def of(self, verdict: str) -> str:
         return {HOLDS: self.own, WITHIN: self.faint, MISSED: self.missed}[verdict]
 
 
+CURVES: Final = ("#bf8700", "#1a7f37", "#8250df")
+"""Further colours of curves, which suit both pages."""
 THEMES: Final = (
     Theme("", "#1f2328", "#8c959f", "#0969da", "#afb8c1", "#cf222e"),
     Theme("-dark", "#e6edf3", "#7d8590", "#58a6ff", "#484f58", "#ff7b72"),
@@ -60,28 +71,12 @@ def draw(reports: Sequence[Report], folder: Path) -> list[Path]:
     for theme in THEMES:
         figures = {f"goal-{goal.lower()}": _goal(cases, theme) for goal, cases in by_goal(reports).items()}
         figures["deliveries"] = _deliveries(reports, theme)
+        figures |= {sweep.file: _sweep(sweep, theme) for report in reports for sweep in sweeps(report)}
         for name, figure in figures.items():
             if figure is not None:
                 written.append(folder / f"{name}{theme.ending}.svg")
                 _save(figure, written[-1])
     return written
-
-
-def curves(file: Path, axes: tuple[str, str], at: Sequence[float], values: Mapping[str, Sequence[float]]) -> None:
-    """Draw a curve for each name over the points `at`, both axes by powers of ten, for a light page."""
-    theme = THEMES[0]
-    figure, plot = _figure(12, theme)
-    for (name, ys), color in zip(values.items(), (theme.own, theme.missed), strict=True):
-        drawn = [max(y, 0.01) for y in ys]
-        plot.plot(at, drawn, color=color, marker="o", markersize=4)
-        plot.annotate(name, (at[-1], drawn[-1]), xytext=(8, -3), textcoords="offset points", color=color)
-    plot.set_xscale("log")
-    plot.set_yscale("log")
-    plot.set_xticks(list(at), [f"{each:,.0f}" for each in at])
-    plot.minorticks_off()
-    plot.set_xlabel(axes[0])
-    plot.set_ylabel(axes[1], color=theme.ink)
-    _save(figure, file)
 
 
 def rates(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
@@ -117,6 +112,30 @@ def _deliveries(reports: Sequence[Report], theme: Theme) -> "Figure | None":
     axes.set_xlim(0, 1.12 * max(rate for _, _, rate in rows) / 1e6)
     axes.set_xlabel("deliveries a second, in millions: one publisher, 100 subscribers, saturated")
     axes.invert_yaxis()
+    return figure
+
+
+def _sweep(sweep: Sweep, theme: Theme) -> "Figure":
+    """A curve for each system, over the size. An axis whose values span more than a power of ten goes by powers of ten."""
+    figure, axes = _figure(SWEEP_ROWS, theme)
+    for number, (name, curve) in enumerate(sweep.curves.items()):
+        color = theme.curves[number % len(theme.curves)]
+        axes.plot(list(curve), list(curve.values()), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
+    sizes = sorted({size for curve in sweep.curves.values() for size in curve})
+    values = [value for curve in sweep.curves.values() for value in curve.values()]
+    if sizes[0] > 0 and sizes[-1] / sizes[0] >= SPAN:
+        axes.set_xscale("log")
+    if min(values) > 0 and max(values) / min(values) >= SPAN:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, max(values) * 1.1)
+    axes.minorticks_off()
+    axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+    axes.set_title(sweep.title, color=theme.ink, fontsize=9, loc="left")
+    axes.set_xlabel(PLACE)
+    axes.grid(axis="y", color=theme.faint, linewidth=0.4, alpha=0.5)
+    if len(sweep.curves) > 1:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=theme.ink, fontsize=8)
     return figure
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bench.goals import goals
 from bench.report import HOLDS, MISSED, Case, Goal, Report, number
+from bench.sweeps import PLACE, sweeps
 
 HEAD = ("what", "bound", "value", "against", "ratio", "min..max", "")
 
@@ -37,7 +38,18 @@ def markdown(reports: Sequence[Report], plots: str | None = None) -> str:
     ]
     for goal, cases in found.items():
         lines += ["", *_section(goal, cases, plots)]
+    if plots:
+        lines += _curves(reports, plots)
     return "\n".join([*lines, "", *_machines(reports)])
+
+
+def _curves(reports: Sequence[Report], plots: str) -> Iterator[str]:
+    """The plots of all sweeps."""
+    found = [sweep for report in reports for sweep in sweeps(report)]
+    if found:
+        yield from ("", "### Curves", "", f"`{PLACE}` stands for the size on the axis.")
+    for sweep in found:
+        yield from ("", picture(f"{plots}/{sweep.file}", sweep.title))
 
 
 def _section(goal: str, cases: Sequence[Found], plots: str | None) -> Iterator[str]:

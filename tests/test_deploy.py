@@ -2,11 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from muster_server.control.cli.cluster import DUE
 from muster_server.control.config.options import Links
@@ -14,6 +18,7 @@ from muster_server.control.registry.steps import STANDS_S
 from muster_server.plane.kinds import kinds
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names
+from tests.test_containers import SERVICES
 
 DASHBOARDS: Final[dict[str, dict[str, Any]]] = {
     file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "deploy" / "grafana").glob("*.json"))
@@ -185,8 +190,13 @@ def test_names_are_told_from_functions_words_and_labels() -> None:
     assert said.listed == {"role", "node", "c"}
 
 
+def test_the_page_lists_every_dashboard() -> None:
+    listed = re.findall(r"^\| `(\w+)\.json` \|", (ROOT / "docs" / "watch.md").read_text(), re.MULTILINE)
+    assert set(listed) == DASHBOARDS.keys()
+
+
 def test_each_system_has_its_dashboard() -> None:
-    assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet", "inbox"}
+    assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet", "inbox", "edge", "console"}
     rows = [panel["title"] for panel in DASHBOARDS["muster"]["panels"] if panel["type"] == "row"]
     assert rows == ["Overview", "Per role", "Repair and loss", "Overload", "Links", "Commands", "Process"]
     assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)
@@ -278,3 +288,52 @@ def test_what_links_are_judged_by_rings_at_the_limits_that_the_command_has_by_de
     assert expressions["MusterLinkBeyondLimits"] == f"{loss} or {latency}"
     shown = {use.metric for _, expression in panels() for use in names(expression).uses}
     assert shown >= {"muster_link_up", "muster_link_availability_ratio", "muster_registry_partitions_uncovered"}
+
+
+# --- what compose gives to Prometheus and Grafana --------------------------------------------------------------------
+
+
+def read(path: str) -> Any:
+    """A YAML file in `deploy/`."""
+    return yaml.safe_load((ROOT / "deploy" / path).read_text())
+
+
+def test_grafana_gets_its_source_and_every_dashboard() -> None:
+    grafana = SERVICES["grafana"]
+    mounts = dict(each.split(":")[:2] for each in grafana["volumes"])
+    assert mounts["./grafana/provisioning"] == "/etc/grafana/provisioning"
+    (provider,) = read("grafana/provisioning/dashboards/muster.yaml")["providers"]
+    assert mounts["./grafana"] == provider["options"]["path"]
+    assert {file.suffix for file in (ROOT / "deploy" / "grafana" / "provisioning").rglob("*") if file.is_file()} == {
+        ".yaml"
+    }
+    (source,) = read("grafana/provisioning/datasources/muster.yaml")["datasources"]
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
+    shared = SERVICES["prometheus"]["network_mode"].removeprefix("service:")
+    assert source["url"] == f"http://{shared}:9090"
+
+
+def test_prometheus_has_the_rules_and_reads_what_the_service_beside_it_writes() -> None:
+    mounts = dict(each.split(":")[:2] for each in SERVICES["prometheus"]["volumes"])
+    settings = read("prometheus/prometheus.yml")
+    assert settings["rule_files"] == [mounts["./prometheus/muster.rules.yml"]]
+    assert f"--config.file={mounts['./prometheus/prometheus.yml']}" in SERVICES["prometheus"]["command"]
+    (job,) = settings["scrape_configs"]
+    ((file,),) = [each["files"] for each in job["file_sd_configs"]]
+    assert file.startswith(mounts["targets"])
+    assert f" {file}\n" in SERVICES["targets"]["command"][0]
+    (volume,) = [each for each in SERVICES["targets"]["volumes"] if each.startswith("targets:")]
+    assert volume.split(":")[1] == mounts["targets"]
+    assert SERVICES["targets"]["network_mode"] == SERVICES["prometheus"]["network_mode"] == "service:demo"
+
+
+def test_the_targets_are_the_admin_ports_of_all_processes(tmp_path: Path) -> None:
+    nodes = [{"admin": f"http://127.0.0.1:{port}"} for port in (4001, 4000, 4001)]
+    program = tmp_path / "muster"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps({'nodes': nodes})}'\n")
+    program.chmod(0o755)
+    (script,) = SERVICES["targets"]["command"]
+    once = script.replace("/targets/", f"{tmp_path}/").replace("sleep 15", "exit 0")
+    environment = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
+    subprocess.run([*SERVICES["targets"]["entrypoint"], once], env=environment, check=True)
+    assert json.loads((tmp_path / "muster.json").read_text()) == [{"targets": ["127.0.0.1:4000", "127.0.0.1:4001"]}]

@@ -5,8 +5,9 @@ code 75.
 """
 
 import contextlib
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -79,13 +80,21 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the growth has spent in its step, by the node that has known it longest."""
 
 
-async def show(where: Target, as_json: bool, watch: bool) -> int:
-    """Print the cluster once, or every second until a signal."""
+Draw = Callable[[Sequence[Layer]], str]
+"""Makes a picture of the layers."""
+
+
+async def show(where: Target, as_json: bool, watch: bool, draw: Draw | None = None) -> int:
+    """Print the cluster once, or every second until a signal; or draw it."""
     async with everybody(where, kept=True) as nodes:
         async for record, before, now in follow(nodes):
             missing = uncovered(record, (reading.status for reading in now.values()))
             with contextlib.nullcontext() if watch else common.verdict_after():
-                _print(arranged(record.processes, before, now, missing), as_json, watch)
+                layers = arranged(record.processes, before, now, missing)
+                if draw is not None:
+                    sys.stdout.write(draw(layers))
+                else:
+                    _print(layers, as_json, watch)
             code = name_silent(now)
             if not watch:
                 return code
@@ -148,7 +157,7 @@ def _load(process: Process, before: Reading | None, now: Reading, known: Mapping
     )
 
 
-def _is_partitioned(name: str) -> bool:
+def is_partitioned(name: str) -> bool:
     return name.partition("/")[0] in partitioned()
 
 
@@ -166,7 +175,7 @@ def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int
             else "no more partitions are possible"
         )
         lines.append(f"{name}: {what}: {grow}")
-    partitioned = _is_partitioned(name)
+    partitioned = is_partitioned(name)
     for partition, group in groupby(nodes, lambda node: node.partition):
         busiest = max(group, key=lambda node: node.cpu or 0.0)
         if busiest.cpu is not None and busiest.cpu >= DUE:
@@ -199,7 +208,7 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
     for each in layers:
         for node in each.nodes:
             wide = each.growth.to if each.growth else each.partitions
-            partition = f"{node.partition}/{wide}" if _is_partitioned(each.layer) else ""
+            partition = f"{node.partition}/{wide}" if is_partitioned(each.layer) else ""
             counts = ("" if count is None else f"{count:,}" for count in (node.rooms, node.memberships, node.members))
             per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
             cpu = "" if node.cpu is None else f"{node.cpu:.0%}"

@@ -18,7 +18,16 @@ import typer
 
 from muster_server.control.errors import FAILURE, USAGE, UserError
 from muster_server.control.terminal.choices import Addable, Column, Layer, Served
-from muster_server.control.terminal.options import ConfigFile, Json, NodeAddress, RegistryUrl, chance, unused
+from muster_server.control.terminal.options import (
+    ConfigFile,
+    Json,
+    NodeAddress,
+    RegistryUrl,
+    Svg,
+    alone,
+    chance,
+    unused,
+)
 from muster_server.control.terminal.words import say
 from muster_server.plane import systems
 from muster_server.plane.kind import System, named
@@ -420,6 +429,7 @@ def repair(
 @cluster_app.command("show", epilog="Example: muster cluster show --watch")
 def cluster_show(
     json: Json = False,
+    svg: Svg = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     node: NodeAddress = None,
     registry: RegistryUrl = None,
@@ -427,10 +437,13 @@ def cluster_show(
 ) -> int:
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and due growth."""
     from muster_server.control.cli.cluster import show
+    from muster_server.control.cli.cluster_picture import picture
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
 
-    return common.run(show(Target(config, registry, node=node), json, watch), endless=watch, streams=watch)
+    alone(svg, {"--json": json, "--watch": watch})
+    work = show(Target(config, registry, node=node), json, watch, picture if svg else None)
+    return common.run(work, endless=watch, streams=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")

@@ -19,14 +19,17 @@ from rich.table import Table
 from rich.text import Text
 
 from muster_server.control.errors import TRY_LATER, UserError
-from muster_server.control.terminal import common, tables
+from muster_server.control.terminal import common, sparks, tables
 from muster_server.control.terminal.activity import Row, Sample, taken
 from muster_server.control.terminal.choices import Column
 from muster_server.control.terminal.found import Target, found
 from muster_server.control.terminal.readings import NO_ANSWER, follow, name_silent
 from muster_server.plane.kinds import partitioned
 
-LEAST: Final = ("most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms")
+LATELY: Final = "out/s lately"
+LATELY_MAX: Final = 12
+"""The newest samples of a node's sparkline."""
+LEAST: Final = (LATELY, "most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms")
 """Columns of the table that a narrow terminal drops, the first of them first."""
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
 """Sort columns by the key that selects them: their first letter."""
@@ -87,6 +90,9 @@ class Screen:
     def __init__(self, sort: Column) -> None:
         self._sort = sort
         self._sample: Sample | None = None
+        self._lately = sparks.Lately(LATELY_MAX) if sparks.drawn() else None
+        self._lines: dict[int, str] | None = None
+        """The sparkline of each node."""
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "Screen":
@@ -107,15 +113,21 @@ class Screen:
     def draw(self, sample: Sample) -> None:
         """Show this sample from now on."""
         self._sample = sample
-        self._live.update(_page(sample, self._sort, self._console), refresh=True)
+        if self._lately is not None:
+            self._lines = {row.node: self._lately.add(row.node, row.out_per_s) for row in sample.nodes}
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._sample is not None:
+            page = _page(self._sample, self._sort, self._console, self._lines)
+            self._live.update(page, refresh=True)
 
     def _typed(self, key: str, task: "asyncio.Task[int]") -> None:
         if key == "q":
             task.cancel()
         elif key in KEYS:
             self._sort = KEYS[key]
-            if self._sample is not None:
-                self.draw(self._sample)
+            self._redraw()
 
 
 @contextlib.contextmanager
@@ -142,8 +154,8 @@ def _keys(descriptor: int, typed: "Callable[[str, asyncio.Task[int]], None]") ->
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _page(sample: Sample, sort: Column, console: Console) -> Group:
-    table, _ = tables.fitted(console, _table(sample.nodes, sort), LEAST, console.width)
+def _page(sample: Sample, sort: Column, console: Console, lines: Mapping[int, str] | None) -> Group:
+    table, _ = tables.fitted(console, _table(sample.nodes, sort, lines), LEAST, console.width)
     table.width = tables.width(console, table)
     keys = "  ".join(f"{column.value[0]} {column.value}" for column in Column)
     return Group(_total(sample), Text(), table, Text(), Text(f"q: quit, sort by: {keys}", style="dim"))
@@ -168,7 +180,8 @@ def _total(sample: Sample) -> Text:
     return Text.assemble((sample.instance, style), "  ", ", ".join(words))
 
 
-def _table(rows: Sequence[Row], sort: Column) -> Table:
+def _table(rows: Sequence[Row], sort: Column, lines: Mapping[int, str] | None = None) -> Table:
+    """`lines`: what each node sent in the last samples, as a sparkline; None: no column shows it."""
     table = Table(box=None, pad_edge=False)
     for title in ("node", "part", "state"):
         table.add_column(title, no_wrap=True)
@@ -190,6 +203,8 @@ def _table(rows: Sequence[Row], sort: Column) -> Table:
     for title, column in titles.items():
         style = "bold underline" if column is sort and column is not None else "bold"
         table.add_column(title, justify="left" if title == "most" else "right", no_wrap=True, header_style=style)
+    if lines is not None:
+        table.add_column(LATELY, justify="left", no_wrap=True, header_style="bold")
     for row in ordered(rows, sort):
         last = (row.repaired_per_s, row.rooms, row.memberships, row.members, row.bytes_in_per_s, row.bytes_out_per_s)
         table.add_row(
@@ -202,6 +217,7 @@ def _table(rows: Sequence[Row], sort: Column) -> Table:
             short(row.dropped_per_s),
             row.dropped_most or "",
             *map(short, last),
+            *([] if lines is None else [lines.get(row.node, "")]),
             style=None if row.state == "ready" else "red" if row.state == NO_ANSWER else "yellow",
         )
     return table

@@ -49,7 +49,7 @@ class OpenLoop:
                     break
                 await asyncio.wait(self._open, timeout=until - now, return_when=asyncio.ALL_COMPLETED)
             else:
-                await asyncio.sleep(min(max(self._due(self._next) - now, 0.0), TICK_S, max(until - now, 0.0)))
+                await asyncio.sleep(min(max(self.due(self._next) - now, 0.0), TICK_S, max(until - now, 0.0)))
         latencies, self._latencies = self._latencies, []
         late, self._late = self._late, []
         return Slice(
@@ -71,7 +71,8 @@ class OpenLoop:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _due(self, number: int) -> float:
+    def due(self, number: int) -> float:
+        """When request N falls due, by the monotonic clock."""
         assert self._began is not None
         risen = self._rate * self._ramp / 2
         if number < risen:
@@ -79,7 +80,7 @@ class OpenLoop:
         return self._began + self._ramp + (number - risen) / self._rate
 
     def _send_due(self, now: float) -> None:
-        while not self.over and (due := self._due(self._next)) <= now and len(self._open) < AHEAD_MAX:
+        while not self.over and (due := self.due(self._next)) <= now and len(self._open) < AHEAD_MAX:
             self._late.append(int((now - due) * 1e6))
             task = asyncio.create_task(self._one(self._next, due))
             self._open.add(task)

@@ -44,7 +44,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0, or 1: a claim does not hold, or, where no claim was made, something went wrong."""
+        """0, or 1: a claim does not hold; no claim was made and something went wrong; or not all arrived, so that no claim
+        about losses can be judged."""
+        if self.ended == "late":
+            return 1
         return int(not all(claim.holds for claim in self.claims) if self.claims else not self.whole)
 
 

@@ -45,12 +45,14 @@ UNCERTIFIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The options of an end client: its first gateways, and its credential."""
+    """The options of an end client: its first gateways or edges, and its credential."""
 
     url: str | None = None
     gateways: Sequence[str] = ()
     token: str | None = None
     token_file: Path | None = None
+    edges: Sequence[str] = ()
+    """URLs of edges, for a client by WebSocket."""
 
     @property
     def is_user(self) -> bool:

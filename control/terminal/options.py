@@ -23,6 +23,7 @@ NodeAddress = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Svg = Annotated[bool, typer.Option("--svg", help="Print a picture on stdout, as SVG for light and dark pages.")]
 Url = Annotated[
     str | None,
     typer.Option(
@@ -50,6 +51,12 @@ def unused(given: Mapping[str, bool], without: str) -> None:
     """Raise `UserError` for a given flag that needs another one."""
     if flag := next((flag for flag, is_given in given.items() if is_given), None):
         raise UserError(f"{flag} needs {without}", USAGE)
+
+
+def alone(svg: bool, others: Mapping[str, bool]) -> None:
+    """Raise `UserError` for `--svg` beside another form of the output."""
+    if svg and (flag := next((flag for flag, is_given in others.items() if is_given), None)):
+        raise UserError(f"--svg excludes {flag}", USAGE)
 
 
 def chance(flag: str, text: str | None) -> float | None:

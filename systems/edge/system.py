@@ -41,5 +41,7 @@ SYSTEM: Final = System(
     kinds=(EDGE,),
     presets={"edge.arena_mib": 64},
     check="muster_server.systems.edge.check:wrong",
+    load="muster_server.systems.edge.load",
+    load_word="muster_server.systems.edge.cli.load:add",
     page="muster_server.systems.edge.chat.server:served",
 )

@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -15,6 +16,8 @@ from muster_server.control.load.generator import Micros, Share, Slice
 from muster_server.control.terminal.found import Target, client_of, found
 
 CONNECT_S: Final = 120.0
+STEP_S: Final = 1.0
+"""The engine connects for this long at a time: Ctrl-C ends it in between."""
 ROOMS_MAX: Final = 100_000
 PUBLICATIONS: Final = 256
 """Rooms that one session may publish to."""
@@ -65,6 +68,8 @@ class RoomsGenerator:
         self._load, self._share = load, share
         self._engine: LoadEngine | None = None
         self._began = False
+        self._running: asyncio.Future[Any] | None = None
+        """What the engine does in its thread."""
 
     async def open(self) -> str:
         """Open all sessions and join."""
@@ -87,7 +92,9 @@ class RoomsGenerator:
             publishers=publishers,
             learns=True,
         )
-        joined = await asyncio.to_thread(engine.connect, CONNECT_S)
+        joined, until = 0, time.monotonic() + CONNECT_S
+        while joined < members and time.monotonic() < until:
+            joined = await self._run(engine.connect, STEP_S)
         if joined < members:
             raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
         publishers = max(publishers, -(-rooms // PUBLICATIONS))
@@ -101,9 +108,12 @@ class RoomsGenerator:
         if not self._began:
             self._began, load = True, self._load
             self._engine.schedule(load.size, self._share.rate(load.rate), load.for_s, load.ramp_s)
-        told = await asyncio.to_thread(self._engine.advance, seconds)
+        told = await self._run(self._engine.advance, seconds)
+        counts = {name: told[name] for name in COUNTS}
+        # The engine counts each jump; a gap announces one.
+        counts["out_of_turn"] = max(0, counts["out_of_turn"] - counts["gaps"])
         return Slice(
-            counts={name: told[name] for name in COUNTS},
+            counts=counts,
             latencies=_micros(told["latencies_us"]),
             late=_micros(told["late_us"]),
             over=told["over"],
@@ -112,8 +122,15 @@ class RoomsGenerator:
 
     async def close(self) -> None:
         """End all sessions."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
         if self._engine is not None:
-            await asyncio.to_thread(self._engine.close)
+            await self._run(self._engine.close)
+
+    async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Have the engine work in a thread. A task that is cancelled leaves it at work, which `close` waits for."""
+        self._running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+        return await asyncio.shield(self._running)
 
 
 COUNTS: Final = (

@@ -1,15 +1,18 @@
 """`muster load` of every system, against one real instance, and with a gateway killed under it."""
 
 import json
+import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.waiting import PATIENT_S
+
+PIPES: Final[dict[str, Any]] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 def load(instance: Instance, *words: str) -> tuple[int, dict[str, Any], str]:
@@ -19,11 +22,12 @@ def load(instance: Instance, *words: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_each_system_carries_a_load_whole(make: Make, tmp_path: Path) -> None:
-    instance = make(systems={"enabled": "presence,likes,messages,inbox"})
+    instance = make(systems={"enabled": "presence,likes,messages,inbox,edge"})
     page = tmp_path / "page.html"
     with instance.running():
         loads: list[tuple[list[str], str, int]] = [
             (["rooms", "--members", "50", "--rooms", "5", "--rate", "200", "--html", str(page)], "delivered", 4_000),
+            (["edge", "--members", "50", "--rooms", "5", "--rate", "100"], "delivered", 2_000),
             (["likes", "--items", "20", "--rate", "300"], "done", 600),
             (["messages", "--rate", "50", "--delay", "500ms"], "fired", 100),
             (["presence", "--users", "20", "--rate", "50"], "done", 100),
@@ -35,6 +39,14 @@ def test_each_system_carries_a_load_whole(make: Make, tmp_path: Path) -> None:
             assert report["counts"][done] == expected, (words, report["counts"])
             assert report["latency_ms"]["p99"] > 0
             assert report["ended"] == "complete"
+        with instance.command("load", "rooms", "--members", "5", "--rooms", "1", "--for", "1h", **PIPES) as running:
+            assert running.stdout is not None
+            for _ in range(3):
+                assert running.stdout.readline()
+            running.send_signal(signal.SIGINT)
+            printed, said_at_last = running.communicate(timeout=PATIENT_S)
+            assert running.wait() == 0, (printed, said_at_last)  # Ctrl-C ends a run with its summary
+    assert b"0 lost, 0 out_of_turn, 0 corrupted" in printed
     assert page.read_text().count("<svg") >= 3
 
 
@@ -42,7 +54,7 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
     instance = make(up={"gateways": 2, "processes": "apart"})
     with instance.running():
         words = ["load", "rooms", "--members", "40", "--rooms", "4", "--rate", "200", "--for", "6s", "--json"]
-        with instance.command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        with instance.command(*words, **PIPES) as running:
             assert running.stderr is not None
             assert b"Ctrl-C" in running.stderr.readline()
             instance.kill("gateway-1")
@@ -56,6 +68,22 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
     assert code in {0, 1}
 
 
+def test_members_of_an_edge_that_is_gone_come_back_by_another_and_miss_nothing(make: Make) -> None:
+    instance = make(up={"processes": "apart", "edges": 2}, systems={"enabled": "edge"})
+    with instance.running():
+        words = ["load", "edge", "--members", "40", "--rooms", "4", "--rate", "100", "--for", "6s", "--json"]
+        with instance.command(*words, **PIPES) as running:
+            assert running.stderr is not None
+            assert b"at 2 edges" in running.stderr.readline()
+            instance.kill("edge-1")
+            printed, _ = running.communicate(timeout=PATIENT_S)
+    counts = json.loads(printed)["counts"]
+    assert counts["sessions_lost"] > 0
+    assert counts["joined"] == 40
+    assert (counts["out_of_turn"], counts["corrupted"]) == (0, 0)
+    assert counts["delivered"] + counts["lost"] >= counts["published"] * 10
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -65,6 +93,9 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
         (["rooms", "--hosts", "2"], "--listen"),
         (["likes"], "no node of likes runs here"),
         (["inbox"], "no inbox runs here"),
+        (["edge"], "no edge runs here"),
+        (["edge", "--url", "http://127.0.0.1:1"], "no URL of an edge"),
+        (["edge", "--url", "ws://192.0.2.1:1"], "--i-own-this-target"),
         (["inbox", "--users", "1", "--rate", "10000"], "raise --users"),
         (["--join", "x", "rooms"], "--join"),
     ],

@@ -3,13 +3,14 @@
 import msgspec
 from rich.console import Console
 
-from muster_server.systems.presence.cli.commands import LATELY_MAX, Past, table
+from muster_server.control.terminal.sparks import BLOCKS, LATELY_MAX, Lately
+from muster_server.systems.presence.cli.commands import table
 from muster_server.systems.presence.questions import ShardStats, WriterStats
 
 WRITER = WriterStats(1, 1, 0, 1, 1, "", 3, [], 0, 0, 0, 0, 0, 0)
 
 
-def shown(online: int | None, past: Past | None) -> str:
+def shown(online: int | None, past: Lately | None) -> str:
     writer = None if online is None else msgspec.structs.replace(WRITER, online=online)
     console = Console(width=200)
     with console.capture() as said:
@@ -18,15 +19,15 @@ def shown(online: int | None, past: Past | None) -> str:
 
 
 def test_a_watch_draws_the_devices_of_earlier_tables() -> None:
-    past: Past = {}
+    past = Lately()
     for online in (0, 7, 7):
         last = shown(online, past)
     assert "devices lately" in last
     assert "▁██" in last
     assert "▁██" in shown(None, past), "a shard without a report keeps its line"
     for online in range(2 * LATELY_MAX):
-        shown(online, past)
-    assert [len(series) for series in past.values()] == [LATELY_MAX]
+        last = shown(online, past)
+    assert sum(last.count(block) for block in BLOCKS) == LATELY_MAX
 
 
 def test_one_table_alone_has_no_line() -> None:

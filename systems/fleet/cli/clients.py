@@ -1,5 +1,6 @@
 """`muster fleet clients SELECTOR` and `muster fleet fairness SELECTOR`: the state of an index node."""
 
+import sys
 import time
 from typing import Final
 
@@ -7,9 +8,11 @@ import msgspec
 from rich.table import Table
 
 from muster_server.control.errors import USAGE, UserError
+from muster_server.control.terminal import sparks
 from muster_server.control.terminal.common import counted, out, print_json, verdict_after
 from muster_server.control.terminal.words import say, tell
 from muster_server.systems.fleet.asking import Asking
+from muster_server.systems.fleet.cli.fairness_picture import picture
 from muster_server.systems.fleet.questions import (
     ClientPage,
     Clients,
@@ -57,18 +60,21 @@ async def counts(asking: Asking, by: str, selector: str, as_json: bool) -> int:
             return 0
         most = max((count for _, count in found.values), default=1)
         for value, count in found.values:
-            tell(f"{value:>12} {'#' * max(1, BAR * count // most):{BAR}} {count}")
+            tell(f"{value:>12} {sparks.bar(count, most, BAR):{BAR}} {count}")
     say(counted(found.clients, "client") + (f"; {found.more} more values" if found.more else ""))
     return 0
 
 
-async def fairness(asking: Asking, selector: str, as_json: bool) -> int:
-    """Show how evenly the clients are picked."""
+async def fairness(asking: Asking, selector: str, as_json: bool, svg: bool = False) -> int:
+    """Show how evenly the clients are picked, in words or as a picture."""
     _check(selector)
     spread = await asking.owner(selector, Fairness(selector), Spread)
     with verdict_after():
         if as_json:
             print_json(msgspec.to_builtins(spread, str_keys=True))
+            return 0
+        if svg:
+            sys.stdout.write(picture(spread, selector))
             return 0
         times = sorted(spread.picked)
         print(
@@ -80,7 +86,7 @@ async def fairness(asking: Asking, selector: str, as_json: bool) -> int:
             most = max(spread.picked.values())
             for time in times:
                 count = spread.picked[time]
-                print(f"{time:>8} {'#' * max(1, BAR * count // most):{BAR}} {count}")
+                print(f"{time:>8} {sparks.bar(count, most, BAR):{BAR}} {count}")
         print(f"weights: lightest {spread.lightest:.3f}, mean {spread.mean_weight:.3f}")
         picked, tasks = spread.picked_per_task, spread.tasks_per_minute
         print(

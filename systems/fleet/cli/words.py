@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from muster_server.control.errors import USAGE, UserError
-from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl, unused
+from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl, Svg, alone, unused
 
 fleet_app: Final = typer.Typer(
     help="Ask clients over MQTT, give them tasks, and show how evenly they are picked.",
@@ -100,13 +100,18 @@ def wheel(json: Json = False, registry: RegistryUrl = None, config: ConfigFile =
 
 @fleet_app.command("fairness", epilog="Example: muster fleet fairness province=520000")
 def fairness(
-    selector: Selector = "", json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+    selector: Selector = "",
+    json: Json = False,
+    svg: Svg = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
 ) -> int:
     """Show the number of picks of each client, the weights, and how the penalty is computed."""
     from muster_server.systems.fleet.cli.clients import fairness as show
     from muster_server.systems.fleet.cli.reach import reaching
 
-    return reaching(config, registry, lambda asking: show(asking, selector, json))
+    alone(svg, {"--json": json})
+    return reaching(config, registry, lambda asking: show(asking, selector, json, svg))
 
 
 @fleet_app.command("counts", epilog="Example: muster fleet counts province country=CN")

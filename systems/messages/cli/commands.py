@@ -22,7 +22,7 @@ from muster_server.control.errors import (
     UserError,
 )
 from muster_server.control.host.shown import one_line
-from muster_server.control.terminal import common
+from muster_server.control.terminal import common, sparks
 from muster_server.control.terminal.durations import UNITS, length
 from muster_server.control.terminal.found import Target, client_of, once
 from muster_server.control.terminal.words import say
@@ -54,6 +54,9 @@ from muster_server.systems.messages.system import ADMIN, RECEIVE
 from muster_server.systems.messages.topics import POLICIES, NewTopic, Topic, TopicChange
 
 T = TypeVar("T")
+BAR: Final = 40
+MINUTES_MAX: Final = 15
+"""Minutes of a topic that are shown."""
 STATES: Final = ("scheduled", "firing", "done", "dead", "withdrawn")
 WHY: Final = {
     "unreachable": "it cannot be reached",
@@ -348,14 +351,23 @@ def stats(where: Target, name: str, as_json: bool) -> int:
         table.add_column("minute")
         for column in columns:
             table.add_column(column.replace("_", " "), justify="right")
-        for minute in found.minutes[-15:]:
+        minutes = found.minutes[-MINUTES_MAX:]
+        for minute in minutes:
             cells = ["" if minute[column] is None else f"{minute[column]:g}" for column in columns]
             table.add_row(moment(minute["minute"]), *cells)
+        if len(minutes) > 1 and sparks.drawn():
+            series = ([each[column] for each in minutes if each[column] is not None] for column in columns)
+            table.add_row("lately", *(sparks.spark(values) for values in series))
         if found.minutes:
             common.out().print(table)
-        waiting = ", ".join(f"{label} {count}" for label, count in found.backlog.items() if count)
         more = "at least " if found.more else ""
-        print(f"{more}{found.pending} wait" + (f" ({waiting})" if waiting else ""))
+        print(
+            f"{more}{found.pending} wait" + (", by the time until they are due:" if any(found.backlog.values()) else "")
+        )
+        most = max(found.backlog.values(), default=0)
+        for label, count in found.backlog.items():
+            if count:
+                print(f"{label:>12} {sparks.bar(count, most, BAR):{BAR}} {count}")
         if found.overdue:
             print(
                 f"{found.overdue} messages are overdue, the oldest for {_words_s(found.overdue_ms)}; see muster "

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,10 +26,6 @@ from muster_server.systems.presence.questions import ShardStats, User
 BATCH: Final = 1_000
 """Limit of users in one request."""
 AGAIN_S: Final = 1.0
-LATELY_MAX: Final = 30
-"""Limit of the values of a sparkline: one for each table, so half a minute."""
-Past = dict[tuple[int, int, int], deque[int]]
-"""Devices online in earlier tables, by site, number of shards, and shard."""
 
 
 def asked(where: Target, users: Sequence[str], file: Path | None) -> tuple[list[int], dict[int, str]]:
@@ -146,7 +141,7 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
     """Show the state of all shards."""
 
     counts = dict(enumerate(shards_of(where.config().section("presence")), 1))
-    past: Past | None = {} if again and not as_json and sparks.drawn() else None
+    past = sparks.Lately() if again and not as_json and sparks.drawn() else None
 
     async def work(readers: Readers, _: Texts) -> int:
         while True:
@@ -177,7 +172,7 @@ def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[Shard
     return sorted([*shards, *silent], key=lambda each: (each.site, each.shards, each.shard))
 
 
-def table(shards: Sequence[ShardStats], past: Past | None = None) -> Table:
+def table(shards: Sequence[ShardStats], past: sparks.Lately | None = None) -> Table:
     """A row for each shard. `past`: devices of earlier tables, which this one joins; None: no column shows them."""
     table = Table(box=None, header_style="bold")
     for name in ("site", "shard", "users", "devices", "gateways", "gaps", "asks", "full states", "unpublished"):
@@ -191,10 +186,7 @@ def table(shards: Sequence[ShardStats], past: Past | None = None) -> Table:
         place = (str(each.site), f"{each.shard} of {each.shards}", "" if each.users is None else str(each.users))
         lately = []
         if past is not None:
-            series = past.setdefault((each.site, each.shards, each.shard), deque(maxlen=LATELY_MAX))
-            if writer is not None:
-                series.append(writer.online)
-            lately = [sparks.spark(series)]
+            lately = [past.add((each.site, each.shards, each.shard), None if writer is None else writer.online)]
         if writer is None:
             table.add_row(*place, *[""] * 6, *lately, state)
             continue

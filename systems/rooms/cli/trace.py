@@ -6,8 +6,9 @@ message, which reaches a member that it joins at each gateway, as well as all ot
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import quote
@@ -76,8 +77,17 @@ class Trace(Way, frozen=True, kw_only=True):
     others: list[Way]
 
 
-async def show(where: Target, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
-    """Print the trace, through one cluster or all. Returns 0, or 75 if a node did not answer in time."""
+async def show(
+    where: Target,
+    room: str,
+    cluster: str | None,
+    message: str | None,
+    wait_s: float,
+    as_json: bool,
+    draw: Callable[[Trace, Sequence[Way]], str] | None = None,
+) -> int:
+    """Print the trace, through one cluster or all, or draw it. Returns 0, or 75 if a node did not answer in
+    time."""
     sdk.check_name(room)
     data = None if message is None else common.typed(message)
     if data is not None and len(data) > MESSAGE_BYTES_MAX:
@@ -126,6 +136,8 @@ async def show(where: Target, room: str, cluster: str | None, message: str | Non
     with common.verdict_after():
         if as_json:
             common.print_json(trace)
+        elif draw is not None:
+            sys.stdout.write(draw(trace, ways))
         else:
             _print(trace, ways)
     times = [timed for way in ways for timed in (*way.asked, *way.delivered, way.acknowledged) if timed is not None]

@@ -16,9 +16,11 @@ from muster_server.control.terminal.options import (
     Json,
     NodeAddress,
     RegistryUrl,
+    Svg,
     Token,
     TokenFile,
     Url,
+    alone,
     unused,
 )
 
@@ -196,6 +198,7 @@ def trace(
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=60, help="Wait this many seconds for each step.")] = 5.0,
     json: Json = False,
+    svg: Svg = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
@@ -206,8 +209,11 @@ def trace(
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import Target
     from muster_server.systems.rooms.cli.trace import show
+    from muster_server.systems.rooms.cli.trace_picture import picture
 
-    return common.run(show(Target(config, registry), room, cluster, message, wait, json))
+    alone(svg, {"--json": json})
+    draw = picture if svg else None
+    return common.run(show(Target(config, registry), room, cluster, message, wait, json, draw))
 
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")

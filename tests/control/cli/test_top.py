@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import pytest
 
-from muster_server.control.cli.top import KEYS, ordered, short
+from muster_server.control.cli.top import KEYS, LATELY, _table, ordered, short
 from muster_server.control.errors import UserError
 from muster_server.control.terminal.activity import BYTES_OUT, LAG, METRICS, TRAFFIC, Row, taken
 from muster_server.control.terminal.choices import Column
@@ -30,6 +30,13 @@ PUBLISHED: Final = "muster_messages_published_total"
 
 def row(name: str, **figures: float | None) -> Row:
     return Row(name=name, role="gateway", node=1, partition=0, state="ready", **figures)  # type: ignore[arg-type]
+
+
+def test_a_live_table_shows_what_each_node_sent_lately() -> None:
+    rows = [row("a", out_per_s=1.0), row("b")]
+    assert LATELY not in [column.header for column in _table(rows, Column.none).columns]
+    last = _table(rows, Column.none, {1: "▁█"}).columns[-1]
+    assert (last.header, list(last.cells)) == (LATELY, ["▁█", "▁█"])
 
 
 def test_a_sample_has_the_rates_of_each_node_and_the_sums_of_all() -> None:

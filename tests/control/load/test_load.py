@@ -34,8 +34,8 @@ class Fake:
 
     sent, done, wrong = "sent", "done", ("lost",)
 
-    def __init__(self, share: Share, slices: int, lost: int) -> None:
-        self._share, self._slices, self._lost = share, slices, lost
+    def __init__(self, share: Share, slices: int, lost: int, arrives: bool) -> None:
+        self._share, self._slices, self._lost, self._arrives = share, slices, lost, arrives
         self._calls = 0
         self.closed = False
 
@@ -43,7 +43,8 @@ class Fake:
         return f"fake {self._share.index} of {self._share.of}"
 
     async def advance(self, seconds: float) -> Slice:
-        await asyncio.sleep(0.01)
+        if self._calls < self._slices:  # one that is complete has nothing to wait for
+            await asyncio.sleep(0.01)
         self._calls += 1
         calls = min(self._calls, self._slices)
         over = self._calls >= self._slices
@@ -52,7 +53,7 @@ class Fake:
             latencies=np.full(10, 1_000 * (self._share.index + 1), dtype=np.uint64),
             late=np.zeros(10, dtype=np.uint64),
             over=over,
-            complete=over,
+            complete=over and self._arrives,
         )
 
     async def close(self) -> None:
@@ -63,9 +64,14 @@ class FakeLoad(msgspec.Struct, frozen=True, kw_only=True):
     for_s: float = 1.0
     slices: int = 3
     lost: int = 0
+    arrives: bool = True
+
+    slices_others: int = 0
+    """Those of the hosts that join; 0: as many."""
 
     def generator(self, share: Share) -> Fake:
-        return Fake(share, self.slices, self.lost)
+        slices = (share.index and self.slices_others) or self.slices
+        return Fake(share, slices, self.lost, self.arrives)
 
 
 def test_an_empty_second_has_no_latency_and_a_full_one_has_all() -> None:
@@ -195,6 +201,16 @@ async def test_the_exit_code_judges_the_claims_or_else_the_losses(
     assert "30 sent" in printed
 
 
+async def test_a_run_whose_last_messages_never_came_fails_whatever_it_claims(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "SETTLE_S", 0.0)
+    run = Run(system="fake", settings=FakeLoad(arrives=False), where=ELSEWHERE, claims=[parse("lost=0")])
+    found, printed = await ran(run, capsys)
+    assert found == 1
+    assert "NOT ALL ARRIVED" in printed
+
+
 async def test_a_run_in_json_has_its_points_and_a_page_needs_nothing_beside_itself(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -243,6 +259,24 @@ async def test_two_hosts_share_a_run_and_one_report(
     assert report.hosts == 2
     assert report.counts["sent"] == 100
     assert report.latency_ms["max"] == pytest.approx(2.0, rel=0.01)
+
+
+async def test_a_host_that_leads_and_has_ended_waits_for_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = asyncio.Queue[str]()
+    monkeypatch.setattr("muster_server.control.load.hosts.say", said.put_nowait)
+    run = Run(system="fake", settings=FakeLoad(slices=2, slices_others=20), where=ELSEWHERE, as_json=True)
+    lead = Lead(1, run.name, "fake", run.settings)
+    await lead.listen("127.0.0.1:0")
+    leading = asyncio.create_task(drive(run, lead))
+    where = (await said.get()).split()[-1]
+    assert await asyncio.wait_for(join(where, {"fake": FakeLoad}), PATIENT_S) == 0
+    assert await asyncio.wait_for(leading, PATIENT_S) == 0
+    await lead.close()
+    report = msgspec.json.decode(capsys.readouterr().out, type=Report)
+    assert (report.ended, report.counts["sent"]) == ("complete", 20 + 200)
+    assert len(report.points) <= 2 + PATIENT_S, "a point each second at most"
 
 
 @pytest.mark.parametrize("where", ["", "127.0.0.1:1", "nowhere/word", "127.0.0.1:1/"])
