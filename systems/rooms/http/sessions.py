@@ -38,6 +38,8 @@ class Session:
         self.users = 0
         """Requests and rooms that use the session now."""
         self.closed = False
+        self.ended = False
+        """An operator ended it: a later request gets another one."""
 
     async def publisher(self) -> muster.Client:
         """The client that publishes, commands and counts. Raises `MusterError`."""
@@ -58,6 +60,19 @@ class Session:
             self._readers.append(reader)
             self._rooms[reader] = 1
             return reader
+
+    async def at(self, proxy: Endpoint) -> muster.Client:
+        """A client at this proxy alone, for one question; the caller closes it. Raises `MusterError`."""
+        return await self._open(gateways=[], proxies=[proxy])
+
+    def proxies(self) -> Sequence[Endpoint]:
+        """The proxies that are known. Raises `MusterError`."""
+        where = self._where if isinstance(self._where, muster.Address) else muster.instance.find(self._where)
+        return where.proxies
+
+    def failed(self, error: muster.MusterError) -> None:
+        """A client of the session has failed."""
+        self.ended |= error.code == "ended"
 
     async def left(self, reader: muster.Client) -> None:
         """Release a room of a client; a client without rooms is closed, except the last one."""
@@ -140,6 +155,9 @@ class Sessions:
         if token is None:
             return self.own
         session = self._users.get(token)
+        if session is not None and session.ended:
+            self._drop(token)
+            session = None
         if session is None:
             if len(self._users) >= self._users_max:
                 self._evict()
