@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +35,7 @@ class Growing(msgspec.Struct, kw_only=True):
     layer: str
     began: float
     code: int | None = None
-    lines: deque[Line] = msgspec.field(default_factory=lambda: deque(maxlen=LINES_MAX))
+    lines: list[Line] = msgspec.field(default_factory=list[Line])
 
 
 class Growths:
@@ -88,9 +87,8 @@ class Growths:
         try:
             while line := await process.stderr.readline():
                 text = line.decode(errors="replace").strip()[:LINE_CHARS_MAX]
-                growing.lines.append(
-                    Line(time.time(), text.removeprefix("muster: ").removeprefix(f"{growing.layer}: "))
-                )
+                growing.lines.append(Line(time.time(), text.removeprefix("muster: ")))
+                del growing.lines[:-LINES_MAX]
             growing.code = await process.wait()
         except (ValueError, asyncio.CancelledError):  # a line without an end, or the console ends
             with contextlib.suppress(ProcessLookupError):

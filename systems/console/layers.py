@@ -32,14 +32,19 @@ def layers_of(seen: Seen) -> list[LayerRow]:
     up = seen.record.pid != 0 and bool(seen.record.registry)
     return [
         LayerRow(
-            layer=each.layer,
+            layer=_named(each.layer),
             partitions=each.partitions,
             nodes=len(each.nodes),
-            grows=up and each.layer in partitioned() and not each.growth,
+            grows=up and _named(each.layer) in partitioned() and not each.growth,
             growth=each.growth or None,
             step_s=each.step_s or 0.0 if each.growth else None,
             due=[line[:400] for line in each.due[:DUE_MAX]],
         )
         for each in arranged(seen.record.processes, {}, seen.readings)
-        if each.layer.partition("/")[0] in partitioned() and (each.nodes or each.layer.partition("/")[2] != MAIN)
+        if each.layer.partition("/")[0] in partitioned()
     ]
+
+
+def _named(layer: str) -> str:
+    """The layer's name without that of the first cluster, as commands take it."""
+    return layer.removesuffix(f"/{MAIN}")

@@ -18,7 +18,7 @@ export function Layers({ layers, growths, changed }) {
 }
 
 function Double({ layer, changed }) {
-  if (!layer.grows) return html`<span class="dim">${layer.growth ? "" : html`<code>${plain(`muster cluster grow ${layer.layer}`)}</code>`}</span>`;
+  if (!layer.grows) return html`<span class="dim">${layer.growth ? "" : html`<code>${plain(`muster cluster grow ${layer.layer.replace("/", " --cluster ")}`)}</code>`}</span>`;
   const to = 2 * layer.partitions;
   const replicas = Math.max(1, Math.ceil(layer.nodes / layer.partitions));
   const run = async () => {

@@ -25,16 +25,15 @@ OPEN_S: Final = 5.0
 async def paths(service: Service, caller: Caller, room: str, limit: int, wait_s: float) -> Paths:
     """Ask through up to `limit` proxies, all at once. Raises `Problem`."""
     try:
-        nodes = await service.base.nodes()
+        nodes, by_key = await service.base.nodes(), service.base.names()
     except UserError as error:
         raise Problem("unavailable", str(error)) from None
     names = {each.node: each.name for each in nodes}
-    by_place = {tuple(each.link): each.name for each in nodes}
     proxies = service.proxies()
     if not proxies:
         raise Problem("unavailable", "no proxy is known yet; try again")
-    first = sorted(proxies, key=lambda each: by_place.get(each[:2], ""))[:limit]
-    asked = (_path(service, caller, each, by_place.get(each[:2], ""), names, room, wait_s) for each in first)
+    first = sorted(proxies, key=lambda each: by_key.get(each[2], ""))[:limit]
+    asked = (_path(service, caller, each, by_key.get(each[2], ""), names, room, wait_s) for each in first)
     found = await asyncio.gather(*asked)
     counts = [count for _, count in found if count is not None]
     return Paths(room, counts[0] if counts else None, [path for path, _ in found], len(proxies))
@@ -45,7 +44,7 @@ async def _path(
 ) -> tuple[Path, int | None]:
     name = name or f"{proxy[0]}:{proxy[1]}"
     try:
-        async with asyncio.timeout(OPEN_S + wait_s), await service.session(caller).at(proxy) as client:
+        async with asyncio.timeout(OPEN_S + wait_s), service.session(caller).at(proxy) as client:
             began = time.monotonic()
             members = await client.members(room, wait=wait_s)
             took = round(1_000 * (time.monotonic() - began), 3)

@@ -6,7 +6,8 @@ Opens a client when it is first needed, closes it when its user is idle, and bou
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import muster
@@ -61,9 +62,14 @@ class Session:
             self._rooms[reader] = 1
             return reader
 
-    async def at(self, proxy: Endpoint) -> muster.Client:
-        """A client at this proxy alone, for one question; the caller closes it. Raises `MusterError`."""
-        return await self._open(gateways=[], proxies=[proxy])
+    @asynccontextmanager
+    async def at(self, proxy: Endpoint) -> AsyncIterator[muster.Client]:
+        """A client at this proxy alone, while the block lasts. Raises `MusterError`."""
+        client = await self._open(gateways=[], proxies=[proxy])
+        try:
+            yield client
+        finally:
+            await _close(client)
 
     def proxies(self) -> Sequence[Endpoint]:
         """The proxies that are known. Raises `MusterError`."""
