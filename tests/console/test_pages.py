@@ -11,11 +11,11 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 import pytest
-import redis
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
@@ -339,7 +339,7 @@ def test_partitions_of_likes_move_to_a_new_node_and_off_it(site: Site, enter: Ca
     partitions = page.get_by_role("region", name="Partitions", exact=True)
     (all,) = owners().values()
     expect(partitions.get_by_role("row")).to_have_count(1 + all)
-    expect(partitions).to_contain_text("0–")
+    expect(partitions).to_contain_text(re.compile(r"0.16383|0.1023"))
     told = visitor.act("Move partitions to a new node")
     assert told == "Started: likes-1."
     until(lambda: owners() == {"likes": all - all // 2, "likes-1": all // 2})
@@ -354,23 +354,22 @@ def test_partitions_of_likes_move_to_a_new_node_and_off_it(site: Site, enter: Ca
 
 
 def test_bitmaps_of_a_redis_are_imported(site: Site, enter: Callable[..., Visitor], tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis") as source:
-        with redis.Redis(host="127.0.0.1", port=source.port) as client:
-            for user in (3, 5, 1_000):
-                client.setbit("film:1", user, 1)
-            client.setbit("other:1", 4, 1)
+    source = RedisServer(tmp_path / "redis", appendonly=False).start()
+    try:
+        for user in (3, 5, 1_000):
+            source.said("SETBIT", "film:1", str(user), "1")
+        source.said("SETBIT", "other:1", "4", "1")
         visitor = enter()
         page = visitor.go("likes")
-        secret = f"redis://:not-told@127.0.0.1:{source.port}/0"
         imports = page.get_by_role("region", name="Imports")
-        visitor.act("Import from a Redis", url=secret, pattern="film:*")
-        row = imports.get_by_role("row").nth(1)
-        expect(row).to_contain_text("the source Redis: ")  # it has no password
+        visitor.act("Import from a Redis", url=f"redis://:not-told@127.0.0.1:{source.port}/0", pattern="film:*")
+        expect(imports.get_by_role("row").nth(1)).to_contain_text("failed the source Redis:")  # it has no password
         visitor.act("Import from a Redis", url=source.url, pattern="film:*")
-        row = imports.get_by_role("row").nth(1)
-        expect(row).to_contain_text("done")
-        expect(row).to_contain_text("1 / 1")
+        expect(imports.get_by_role("row").nth(1)).to_contain_text("done")
+        expect(imports.get_by_role("row").nth(1)).to_contain_text("1 / 1")
         assert "not-told" not in page.content()
+    finally:
+        source.end()
     shown = site.said("likes", "show", "film:1", "--json")
     assert (shown["count"], sorted(shown["newest"])) == (3, ["1000", "3", "5"])
     assert site.api("GET", "likes/other/1")["count"] == 0
