@@ -233,7 +233,7 @@ async def members(
 
 @delete(
     "/rooms/{room:str}/members/{user:str}",
-    operation_id="member_end",
+    operation_id="rooms_member_end",
     status_code=200,
     responses={200: success(Ended, "The number of ended sessions"), **problems(400, 401, 403, 429, 503, 504)},
 )
@@ -267,7 +267,7 @@ async def end_member(
 
 @get(
     "/rooms/{room:str}/trace",
-    operation_id="room_trace",
+    operation_id="rooms_trace",
     responses={200: success(Paths, "The paths, one for each proxy"), **problems(400, 401, 403, 429, 503, 504)},
 )
 async def trace(
