@@ -260,9 +260,9 @@ async def partitions(caller: NamedDependency[Caller], likes_face: NamedDependenc
 @post(
     "/likes/imports",
     operation_id="likes_import",
-    status_code=202,
+    status_code=200,
     opt={"body": Body((ImportAsked,))},
-    responses={202: success(Import, "The import has begun"), **problems(400, 401, 403, 409, 413, 422, 429, 503, 504)},
+    responses={200: success(Import, "The import has begun"), **problems(400, 401, 403, 409, 413, 422, 429, 503, 504)},
 )
 async def begin_import(
     request: AnyRequest,
@@ -282,7 +282,7 @@ async def begin_import(
     async def do() -> Answer:
         if find_spec("redis") is None:
             raise Problem("unavailable", MISSING)
-        return Answer(202, msgspec.json.encode(likes_face.importer.begin(asked)))
+        return Answer(200, msgspec.json.encode(likes_face.importer.begin(asked)))
 
     return await likes_face.base.once(request, caller, body, do)
 
