@@ -136,6 +136,9 @@ class Client(Protocol):
     async def end_sessions(self, user: int, *, device: str | None, expires: float) -> Sequence[muster.DeviceResult]:
         """End the sessions of a user's devices, and return the outcomes."""
 
+    async def end_member(self, room: str, user: int, *, expires: float) -> int:
+        """End the sessions with which a user is a member, and return their number."""
+
     def direct(self) -> AsyncIterator[muster.Direct]:
         """Messages to this client's user, as they arrive."""
 

@@ -43,6 +43,8 @@ class Base:
     """The secret that nodes share, for systems whose nodes require a proof of it."""
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """For each system, the value of its `System.http_settings`."""
+    names: Callable[[], Mapping[str, str]] = dict
+    """Returns the names of the running gateways and proxies by their public keys in hex. Raises `UserError`."""
 
     def ongoing(self, request: AnyRequest) -> Ongoing:
         """The request as the face tracks it."""

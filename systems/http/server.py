@@ -5,7 +5,7 @@ Combines the other files here. Knows systems by their modules (`face.py`).
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -71,6 +71,8 @@ class Serving:
     """The secret that nodes share."""
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """For each system, the settings of its routes."""
+    names: Callable[[], Mapping[str, str]] = dict
+    """Returns the names of the running gateways and proxies by their public keys in hex."""
 
 
 class HttpFace:
@@ -105,6 +107,7 @@ class HttpFace:
             log,
             settings.cluster_secret_file,
             settings.told,
+            settings.names,
         )
         self._base = base
         self._faces: list[Face] = [module.face(base) for module in modules()]

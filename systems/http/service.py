@@ -45,6 +45,7 @@ class HttpService:
                 version=__version__,
                 cluster_secret_file=spec.cluster_secret_file,
                 told=settings.systems,
+                names=self._names,
             ),
             context.log,
             entry,
@@ -90,6 +91,14 @@ class HttpService:
         if not self._registry:
             return instance.find(Folder(Path(self._told.folder))).processes
         return [instance.registered(node, self._access) for node in self._context.snapshot().nodes]
+
+    def _names(self) -> dict[str, str]:
+        """The gateways and proxies by their public keys. Raises `UserError`."""
+        if self._registry:
+            return {node.public_key: node.name for node in self._context.snapshot().nodes if node.public_key}
+        record = instance.find(Folder(Path(self._told.folder)))
+        named = {each.node: each.name for each in record.processes}
+        return {each.public_key: named.get(each.node, "") for each in (*record.gateways, *record.proxies)}
 
     def status(self) -> dict[str, Any]:
         """The state of the face, and totals."""

@@ -60,9 +60,14 @@ def event(name: str, data: Any, id: str = "") -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (known, name.encode(), msgspec.json.encode(data))
 
 
+ENDED: Final = "ended"
+"""The reason of an end by an operator, and the id of its `goodbye`. An `EventSource` comes back with this id and gets 204,
+which ends its retries."""
+
+
 def goodbye(reason: str) -> bytes:
     """The last event."""
-    return event("goodbye", {"reason": reason, "retry_ms": RETRY_MS})
+    return event("goodbye", {"reason": reason, "retry_ms": RETRY_MS}, ENDED if reason == ENDED else "")
 
 
 class Streams(Protocol):

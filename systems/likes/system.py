@@ -79,6 +79,7 @@ SYSTEM: Final = System(
     actions=(
         Action("like", "like these items for users, and take likes back"),
         Action("likes", "read counts, likers and ranks of these items"),
+        Action("import", "move bitmaps of a Redis into likes: `import:*`"),
     ),
     http="muster_server.systems.likes.http.routes",
     http_settings="muster_server.systems.likes.system:told",

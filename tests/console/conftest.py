@@ -1,11 +1,13 @@
 """A console of each test, in its own loop."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.console.served import Served
 from tests.control.command import Command
@@ -37,3 +39,12 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 async def served(make: Make) -> Served:
     """A console with two users."""
     return await make()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests of this file."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -8,9 +8,7 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,22 +17,19 @@ from typing import Any, Final
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Response, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
 from muster_server.systems.http.system import KEYS
-from tests.console.served import PASSWORDS, USERS
+from tests.console.served import USERS
+from tests.console.visitors import HEIGHT, WIDTH, Visitor, background, picture, until
 from tests.faults.instance import Instance, configuration
+from tests.redis_server import RedisServer
 from tests.waiting import PATIENT_S
 
 PAGES: Final = ("overview", "rooms", "topology", "presence", "likes", "messages", "fleet", "keys", "doctor")
 HOSTILE: Final = "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>\u202egnp.exe"
-PICTURES: Final = os.environ.get("MUSTERTEST_PICTURES", "")
-"""A folder for pictures of the pages, for docs."""
-WIDTH, HEIGHT = 1_280, 860
-
-expect.set_options(timeout=PATIENT_S * 1_000)
 
 
 class Site:
@@ -67,75 +62,13 @@ class Site:
         return answer.json()
 
 
-class Visitor:
-    """One person in a browser of its own. `close` fails if the page reported an error or asked another host."""
-
-    def __init__(self, site: Site, browser: Browser, name: str, **options: Any) -> None:
-        self.site = site
-        self.context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB", **options)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(PATIENT_S * 1_000)
-        self.troubles: list[str] = []
-        self._answers: list[Response] = []
-        """Answers with a status of 500 and above."""
-        self.forgives = re.compile(r"Failed to load resource.* 40[13]")
-        """A page asks first whether there is a session."""
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.troubles.append(f"a dialog: {dialog.message}"))
-        self.page.on("request", lambda request: self._asked(request.url))
-        self.page.on("response", lambda response: self._answers.append(response) if response.status >= 500 else None)
-        self.page.goto(site.url)
-        self.page.get_by_label("Name").fill(name)
-        self.page.get_by_label("Password").fill(PASSWORDS[name])
-        self.page.get_by_role("button", name="Log in").click()
-        expect(self.page.get_by_role("navigation")).to_be_visible()
-
-    def _heard(self, message: ConsoleMessage) -> None:
-        if message.type == "error" and not self.forgives.search(message.text):
-            self.troubles.append(message.text)
-
-    def _asked(self, url: str) -> None:
-        if not url.startswith((self.site.url, "data:")):
-            self.troubles.append(f"asked {url}")
-
-    def go(self, place: str) -> Page:
-        """Open a page of the console."""
-        self.page.goto(f"{self.site.url}/#/{place}")
-        expect(self.page.get_by_role("heading", level=1)).to_be_visible()
-        return self.page
-
-    def act(self, title: str, *, label: str = "", **fields: str) -> str:
-        """Open the form of an action, fill it, send it, and return what the page tells."""
-        self.page.get_by_role("button", name=title, exact=True).first.click()
-        dialog = self.page.get_by_role("dialog", name=title, exact=True)
-        for name, value in fields.items():
-            field = dialog.locator(f"[name='{name}']")
-            if field.evaluate("each => each.tagName") == "SELECT":
-                field.select_option(value)
-            else:
-                field.fill(value)
-        dialog.locator("button[type=submit]").click()
-        told = dialog.locator(".notice")
-        expect(told).to_be_visible()
-        text = told.inner_text()
-        assert "fail" not in (told.get_attribute("class") or ""), text
-        dialog.get_by_role("button", name="Close").click()
-        return text
-
-    def close(self) -> None:
-        """Leave."""
-        self.troubles += [f"{each.url}: {each.text()}" for each in self._answers]
-        self.context.close()
-        assert not self.troubles, "\n".join(self.troubles)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One instance with all systems for all tests of this file."""
     sections: dict[str, dict[str, Any]] = {
         "database": {"url": "none"},
         "console": {"users": USERS, "sample_s": 1.0},
+        "likes": {"partitions": 16},
         "presence": {"sites": 1},
         "probes": {"every_ms": 500},
     }
@@ -146,43 +79,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield made
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """One browser for all tests of this file."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def enter(site: Site, chromium: Browser) -> Iterator[Callable[..., Visitor]]:
     """Log in as a user."""
     came: list[Visitor] = []
 
     def made(name: str = "ann", **options: Any) -> Visitor:
-        came.append(Visitor(site, chromium, name, **options))
+        came.append(Visitor(site.url, chromium, name, **options))
         return came[-1]
 
     yield made
     for each in came:
         each.close()
-
-
-def picture(visitor: Visitor, name: str) -> None:
-    """Keep a picture of the page for docs, if that is wanted."""
-    if PICTURES:
-        visitor.page.evaluate("scrollTo(0, 0)")
-        visitor.page.screenshot(path=Path(PICTURES) / f"console-{name}.png")
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    """Ask the second means again until it shows the effect."""
-    deadline = time.monotonic() + PATIENT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 # --- login --------------------------------------------------------------------------------------------------------------
@@ -364,23 +272,12 @@ def test_doctor(site: Site, enter: Callable[..., Visitor]) -> None:
     picture(visitor, "doctor")
 
 
-@contextlib.contextmanager
-def background(site: Site, *words: str) -> Iterator[None]:
-    """A command beside the test."""
-    process = site.instance.command(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(PATIENT_S)
-
-
 def test_presence(site: Site, enter: Callable[..., Visitor]) -> None:
     token = site.instance.ran("token", "7", "--rights", "read", "--device", "phone").stdout.decode().strip()
     visitor = enter()
     page = visitor.go("presence/7")
     expect(page.get_by_text("offline")).to_be_visible()
-    with background(site, "sub", "lobby", "--token", token):
+    with background(site.instance, "sub", "lobby", "--token", token):
         expect(page.get_by_text("phone", exact=True)).to_be_visible()
         assert "phone: " in visitor.act("Send to 7", data="hello")
         expect(page.get_by_role("img", name=re.compile("^Devices online: devices 1$"))).to_be_visible()
@@ -398,7 +295,7 @@ def test_sessions_are_ended(site: Site, enter: Callable[..., Visitor]) -> None:
         for name in ("phone", "laptop", "watch"):
             words = ("token", "8", "--rights", "read", "--device", name)
             token = site.instance.ran(*words).stdout.decode().strip()
-            stack.enter_context(background(site, "sub", "lobby", "--token", token))
+            stack.enter_context(background(site.instance, "sub", "lobby", "--token", token))
         page = visitor.go("presence/8")
         expect(page.get_by_text("watch", exact=True)).to_be_visible()
         until(lambda: devices() == {"phone", "laptop", "watch"})
@@ -426,8 +323,59 @@ def test_likes(site: Site, enter: Callable[..., Visitor]) -> None:
     assert visitor.act("Like for a user", user="7") == "1 likes now."
     assert site.api("GET", "likes/post/1")["newest"] == ["7"]
     expect(visitor.page.get_by_role("region", name="Ranking")).to_contain_text("post:1")
+    expect(visitor.page.get_by_role("img", name="Likes over time: likes 1")).to_be_visible()
     assert visitor.act("Take a like back", user="7") == "0 likes now."
     assert site.api("GET", "likes/post/1/7")["likes"] is False
+    expect(visitor.page.get_by_role("img", name="Likes over time: likes 0")).to_be_visible()
+    assert site.api("GET", "likes/post/1/curve")["count"][-1] == 0
+
+
+def test_partitions_of_likes_move_to_a_new_node_and_off_it(site: Site, enter: Callable[..., Visitor]) -> None:
+    def owners() -> dict[str, int]:
+        found = site.said("likes", "partitions", "--json")
+        return {each["name"]: each["partitions"] for each in found["nodes"]}
+
+    visitor = enter()
+    page = visitor.go("likes")
+    partitions = page.get_by_role("region", name="Partitions", exact=True)
+    (all,) = owners().values()
+    expect(partitions.get_by_role("row")).to_have_count(1 + all)
+    expect(partitions).to_contain_text(re.compile(r"0.16383|0.1023"))
+    told = visitor.act("Move partitions to a new node")
+    assert told == "Started: likes-1."
+    until(lambda: owners() == {"likes": all - all // 2, "likes-1": all // 2})
+    nodes = page.get_by_role("region", name="Nodes of likes")
+    expect(nodes.get_by_role("row").filter(has_text="likes-1").get_by_role("cell").nth(2)).to_have_text(str(all // 2))
+    picture(visitor, "likes")
+    site.api("PUT", "likes/post/9/7")
+    visitor.act("Move all partitions off a node", name="likes-1")
+    until(lambda: owners() == {"likes": all})
+    expect(nodes.get_by_role("row")).to_have_count(2)
+    assert site.api("GET", "likes/post/9")["count"] == 1, "a like is kept wherever its partition goes"
+
+
+def test_bitmaps_of_a_redis_are_imported(site: Site, enter: Callable[..., Visitor], tmp_path: Path) -> None:
+    source = RedisServer(tmp_path / "redis", appendonly=False).start()
+    try:
+        for user in (3, 5, 1_000):
+            source.said("SETBIT", "film:1", str(user), "1")
+        source.said("SETBIT", "other:1", "4", "1")
+        visitor = enter()
+        page = visitor.go("likes")
+        imports = page.get_by_role("region", name="Imports")
+        visitor.act("Import from a Redis", url="redis://:not-told@127.0.0.1:1/0", pattern="film:*")
+        expect(imports.get_by_role("row").nth(1)).to_contain_text("failed the source Redis:")  # nothing listens there
+        visitor.act("Import from a Redis", url=source.url, pattern="film:*")
+        expect(imports.get_by_role("row").nth(1)).to_contain_text("done")
+        expect(imports.get_by_role("row").nth(1)).to_contain_text("1 / 1")
+        assert "not-told" not in page.content()
+    finally:
+        source.end()
+    shown = site.said("likes", "show", "film:1", "--json")
+    assert (shown["count"], sorted(shown["newest"])) == (3, ["1000", "3", "5"])
+    assert site.api("GET", "likes/other/1")["count"] == 0
+    logged = site.said("console", "audit", "--search", "likes/imports", "--json")
+    assert {each["detail"] for each in logged} == {"keys film:*"}
 
 
 def test_what_a_person_types_stays_when_the_page_is_drawn_again(site: Site, enter: Callable[..., Visitor]) -> None:
@@ -463,7 +411,7 @@ def test_what_a_person_types_stays_when_the_page_is_drawn_again(site: Site, ente
 
 def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
     visitor = enter()
-    with background(site, "fleet", "agents", "--count", "20"):
+    with background(site.instance, "fleet", "agents", "--count", "20"):
         until(lambda: site.api("GET", "fleet/clients")["total"] == 20)
         page = visitor.go("fleet")
         expect(page.get_by_role("region", name="Clients", exact=True).get_by_role("row")).to_have_count(21)

@@ -100,6 +100,9 @@ class Client:
     async def end_sessions(self, user: int, *, device: str | None, expires: float) -> Sequence[muster.DeviceResult]:
         return await asyncio.Future()
 
+    async def end_member(self, room: str, user: int, *, expires: float) -> int:
+        return await asyncio.Future()
+
     async def direct(self) -> AsyncIterator[muster.Direct]:
         yield await asyncio.Future()
 

@@ -20,9 +20,13 @@ BOUNDED = {
     "/api/v1/fleet/runs/{run}/draws": "the draws of one run",
     "/api/v1/fleet/wheel": "120 minutes",
     "/api/v1/likes/both": "at most 10,000 users",
+    "/api/v1/likes/imports": "the last 20",
+    "/api/v1/likes/partitions": "the partitions, at most 256, and the nodes of likes",
     "/api/v1/likes/{kind}/{item}": "at most 32 newest likers, and the fields of one item",
+    "/api/v1/likes/{kind}/{item}/curve": "an hour of points each 5 s",
     "/api/v1/presence/stats": "the shards of all sites",
     "/api/v1/rooms/{room}/messages": "http.history_max messages; streams resume by Last-Event-ID",
+    "/api/v1/rooms/{room}/trace": "`limit` proxies, at most 16, each with at most 16 hops",
     "/api/v1/topics/{topic}": "the targets that get nothing now",
     "/api/v1/topics/{topic}/stats": "an hour of minutes",
 }

@@ -38,6 +38,9 @@ class Session:
     async def left(self, reader: "Session") -> None:
         """It stays."""
 
+    def failed(self, error: muster.MusterError) -> None:
+        """It is not ended."""
+
     async def join(self, room: str, history: int) -> Room:
         self.asked.append(history)
         if history in self.refused:

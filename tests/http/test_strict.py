@@ -26,6 +26,7 @@ BODIES = {
     "presence": ("POST", "/api/v1/presence"),
     "send": ("POST", "/api/v1/send"),
     "ends": ("POST", "/api/v1/presence/end"),
+    "imports": ("POST", "/api/v1/likes/imports"),
     "messages": ("POST", "/api/v1/topics/orders/messages"),
 }
 NO_JSON = {
@@ -230,6 +231,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/rooms/{room}/commands",
         "/api/v1/fleet/runs",
         "/api/v1/fleet/tasks/{task}",
+        "/api/v1/likes/imports",
         "/api/v1/inbox",
         "/api/v1/inbox/{verb}",
         "/api/v1/inbox/settings",

@@ -110,6 +110,7 @@ class ClientEngine:
     ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused; make a turn soon
     def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are under way
     def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: the same
+    def end_member(self, name: str, user: int, lifetime_us: int) -> int | None: ...  # None: the same
     # `number` is random. False: too many are open. Raises `ValueError`: a wrong device, or too long.
     def send(self, number: int, user: int, device: str | None, data: bytes, lifetime_us: int) -> bool: ...
     def end(self, number: int, user: int, device: str | None, lifetime_us: int) -> bool: ...  # as `send`

@@ -588,6 +588,35 @@ class Client:
         found = await self._ask_devices("end the sessions of", user, device, expires, begin)
         return [each._replace(outcome="ended") if each.outcome == "delivered" else each for each in found]
 
+    async def end_member(self, room: str, user: int, *, expires: float = 5.0) -> int:
+        """End the sessions with which a user is a member of a room, and return their number.
+
+        The clients get the code `ended` and do not come back by themselves; a program may open another client, so revoke
+        the user to keep it out. It raises `TimedOut` if a gateway did not answer within `expires` seconds (at most 60):
+        sessions there may have ended. Only a client with the shared token may end sessions, and not those of the shared
+        token itself; others get `Refused` with `not_allowed`. Needs no presence.
+        """
+        self._check_open()
+        check_name(room)
+        if not isinstance(user, int) or not 0 <= user < 1 << 64:
+            raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
+        if not 0 < _check_seconds(expires) <= COMMAND_S_MAX:
+            raise Invalid(f"invalid time: {expires!r} (expected more than 0 and at most {COMMAND_S_MAX:g} seconds)")
+        self._check_side(1)
+        what = f"end sessions of {user} in {room}"
+        number = self.engine.end_member(room, user, int(expires * 1e6))
+        if number is None:
+            raise Refused(what, "busy")
+        done: asyncio.Future[Outcome] = self.loop.create_future()
+        self._commands[number] = done
+        try:
+            outcome = await self.wait(done, expires + COMMAND_GRACE_S, what, 1)
+        finally:
+            del self._commands[number]
+        if isinstance(outcome, Expired):
+            raise TimedOut(f"{what}: a gateway did not answer in time; {outcome.members} sessions were ended")
+        return outcome.members if isinstance(outcome, Delivered) else 0
+
     async def _ask_devices(
         self, what: str, user: int, device: str | None, expires: float, begin: Callable[[int], bool]
     ) -> list[DeviceResult]:

@@ -144,6 +144,10 @@ class Client:
         """End the sessions of a user's devices, and return the outcomes. As `muster.Client.end_sessions`."""
         return self._loop.run(self._client.end_sessions(user, device=device, expires=expires))
 
+    def end_member(self, room: str, user: int, *, expires: float = 5.0) -> int:
+        """End the sessions with which a user is a member, and return their number. As `muster.Client.end_member`."""
+        return self._loop.run(self._client.end_member(room, user, expires=expires))
+
     def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Count a room's members, and list users. As `muster.Client.members`."""
         return self._loop.run(self._client.members(room, ids=ids, start=start, wait=wait))

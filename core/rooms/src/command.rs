@@ -79,6 +79,8 @@ pub enum Ask<'a> {
     Tell(Cow<'a, [u8]>),
     /// Count the members and, from a user on, list their users.
     Count { from: Option<u64> },
+    /// End the sessions with which a user is a member. Only a client with the shared token may ask.
+    End { user: u64 },
 }
 
 impl Default for Ask<'_> {
@@ -92,10 +94,16 @@ impl<'a> Ask<'a> {
         Ask::Tell(Cow::Borrowed(data))
     }
 
+    /// Whether it changes something, so that a repeat counts as the same command. A question is new each time.
+    pub fn acts(&self) -> bool {
+        !matches!(self, Ask::Count { .. })
+    }
+
     pub fn by_ref(&self) -> Ask<'_> {
         match self {
             Ask::Tell(data) => Ask::tell(data),
             Ask::Count { from } => Ask::Count { from: *from },
+            Ask::End { user } => Ask::End { user: *user },
         }
     }
 
@@ -103,6 +111,7 @@ impl<'a> Ask<'a> {
         match self {
             Ask::Tell(data) => Ask::Tell(Cow::Owned(data.into_owned())),
             Ask::Count { from } => Ask::Count { from },
+            Ask::End { user } => Ask::End { user },
         }
     }
 }

@@ -840,6 +840,26 @@ fn a_returning_gateway_gets_a_waiting_command_again() {
     assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(3)))]);
 }
 
+#[test]
+fn a_request_to_end_a_member_reaches_each_gateway_and_a_repeat_is_answered_alike() {
+    let (mut rig, proxies) = broker(2);
+    rig.tell(0, &link_command(1, Ask::End { user: 8 }));
+    rig.turn();
+    let records = rig.peers[1].take_records();
+    let ends = records.iter().filter_map(|bytes| match Record::read(bytes) {
+        Some(Record::LinkCommand { ask, .. }) => Some(ask.keep()),
+        _ => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [Ask::End { user: 8 }]);
+    rig.tell(1, &done(1, Outcome::of(2)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(2)))]);
+    rig.tell(proxies[1], &link_command(1, Ask::End { user: 8 }));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, proxies[1]), [(1, Some(Outcome::of(2)))]);
+    assert_eq!(of_commands(&mut rig, 1), []);
+}
+
 /// A reply to a count with these hops.
 fn counted(number: u64, hops: &[(u32, u32)]) -> Record<'static> {
     let hops = hops.iter().map(|(node, took_us)| Hop {

@@ -370,6 +370,7 @@ fn ask(known: &Ask<'_>) -> Value {
     match known {
         Ask::Tell(data) => json!({"data": hex(data)}),
         Ask::Count { from } => json!({"users": u8::from(from.is_some()), "from": from.unwrap_or(0)}),
+        Ask::End { user } => json!({"member": user}),
     }
 }
 

@@ -19,18 +19,6 @@ export async function ask(method, path, body) {
   return (await answer(method, path, body)).document;
 }
 
-// All entries of a list that comes in pages: `name` is the member of a page that has them.
-export async function all(path, name) {
-  const entries = [];
-  let after = "";
-  do {
-    const page = await ask("GET", `${path}${query({ after })}`);
-    entries.push(...page[name]);
-    after = page.next;
-  } while (after);
-  return entries;
-}
-
 export async function answer(method, path, body, type = "application/json") {
   const headers = {};
   if (method !== "GET") headers["X-CSRF-Token"] = token;

@@ -27,6 +27,7 @@ from muster_server.systems.console import audit, logins
 from muster_server.systems.console.attempts import Attempts
 from muster_server.systems.console.audit import Audit
 from muster_server.systems.console.examiner import Examiner
+from muster_server.systems.console.growths import Growths
 from muster_server.systems.console.http.pages import HEADERS, OPEN
 from muster_server.systems.console.http.streams import PageStream
 from muster_server.systems.console.options import RELOADS, ConsoleOptions
@@ -100,6 +101,7 @@ class ConsoleEntry:
         self.audit = Audit(self.folder, self.options.audit_bytes_max)
         self.sampler = Sampler(self.record, self.options.sample_s, msgspec.convert(settings.links, Links), base.log)
         self.examiner = Examiner(self.folder)
+        self.growths = Growths(self.folder)
         self.sessions = Sessions(self.options.session_s, self.options.idle_s)
         self.cookie = f"muster_console_{port}" if port else "muster_console"
         """Browsers do not tell ports of one host apart: each console has a cookie of its own."""
@@ -148,6 +150,7 @@ class ConsoleEntry:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.growths.stop()
 
     def status(self) -> dict[str, Any]:
         """As `Face.status`."""

@@ -14,6 +14,7 @@ from litestar.types import ControllerRouterHandler
 
 from muster_server.control.cluster import requests
 from muster_server.control.cluster.requests import Add, Remove
+from muster_server.control.config.layout import PARTITIONS_MAX
 from muster_server.control.errors import TRY_LATER, UserError
 from muster_server.plane import systems
 from muster_server.plane.kinds import kinds, partitioned
@@ -21,6 +22,7 @@ from muster_server.plane.systems import actions
 from muster_server.systems.console.http import pages
 from muster_server.systems.console.http.entry import STATE, ConsoleEntry
 from muster_server.systems.console.http.streams import PageStream
+from muster_server.systems.console.layers import layers_of
 from muster_server.systems.console.sampler import LINKS_MAX, SORTS, Seen
 from muster_server.systems.console.sessions import Session
 from muster_server.systems.http import keys, uses
@@ -53,6 +55,12 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: Annotated[str, msgspec.Meta(max_length=100)]
     scopes: Annotated[tuple[str, ...], msgspec.Meta(max_length=keys.SCOPES_MAX)]
+
+
+class Doubling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The number of partitions that the layer will have: twice the present one."""
+
+    to: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
 
 
 class NewNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,8 +186,28 @@ async def topology(entry: Entry, caller: NamedDependency[Caller]) -> Response[by
             "all_nodes": len(seen.rows),
             "addable": addable,
             "partitioned": sorted(partitioned()),
+            "layers": await asyncio.to_thread(layers_of, seen),
+            "growths": [growth for name in sorted(partitioned()) if (growth := entry.growths.last(name))],
         }
     )
+
+
+@post("/topology/layers/{layer:str}", status_code=202, opt={"body": Body((Doubling,))})
+async def double_layer(
+    request: AnyRequest, entry: Entry, caller: NamedDependency[Caller], layer: FromPath[str]
+) -> Response[bytes]:
+    """Begin to double the partitions of a layer of the instance of `muster up`."""
+    asked = decoded(await request.body(), Doubling)
+    request.scope["state"]["note"] = f"to {asked.to} partitions"
+    known = await asyncio.to_thread(layers_of, _seen(entry))
+    row = next((each for each in known if each.layer == layer), None)
+    if row is None:
+        raise Problem("not_found", f"no layer {layer!r:.80}")
+    if not row.grows:
+        raise Problem("conflict", f"{layer} is not doubled from here: muster cluster grow {layer}"[:400])
+    if asked.to != 2 * row.partitions:
+        raise Problem("conflict", f"{layer} has {row.partitions} partitions now; reload the page")
+    return _json(await entry.growths.begin(layer, asked.to), 202)
 
 
 @post("/topology/nodes", status_code=200, opt={"body": Body((NewNode,))})
@@ -272,7 +300,7 @@ def handlers(entry: ConsoleEntry) -> Sequence[ControllerRouterHandler]:
         return entry
 
     own: list[ControllerRouterHandler] = [login, session, logout, overview, events, history, nodes, node, topology]
-    own += [add_node, drain_node, doctor, examine, listed_keys, create_key, revoke_key, audit_log]
+    own += [double_layer, add_node, drain_node, doctor, examine, listed_keys, create_key, revoke_key, audit_log]
     dependencies = {"entry": Provide(provided, sync_to_thread=False)}
     router = Router("/api/v1/console", route_handlers=own, dependencies=dependencies, include_in_schema=False)
     return [pages.page, pages.asset, router]

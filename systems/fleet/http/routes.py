@@ -309,6 +309,7 @@ async def tasks(
     fleet: NamedDependency["FleetFace"],
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of tasks to list")] = 1_000,
     after: cursors.After = "",
+    search: Annotated[str, QueryParameter(max_length=255, description="Text that name, kind or selector contains")] = "",
 ) -> Response[bytes]:
     """The tasks that the key may see, by name."""
     last = cursors.read("tasks", after, str)
@@ -316,7 +317,8 @@ async def tasks(
     mine = sorted((row for row in rows if caller.may("tasks", row.name)), key=lambda row: row.name)
     if not mine:
         caller.need("tasks", "*")
-    shown, next = cursors.page("tasks", mine, lambda row: row.name, last, limit)
+    found = [row for row in mine if search in f"{row.name} {row.kind} {row.selector}"]
+    shown, next = cursors.page("tasks", found, lambda row: row.name, last, limit)
     return _json(msgspec.json.encode(TaskPage(tasks=list(shown), next=next)))
 
 

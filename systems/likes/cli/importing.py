@@ -7,7 +7,7 @@ once. A bit of 0 removes no like.
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from redis.asyncio import Redis
@@ -42,11 +42,20 @@ class Done:
         self._writing.close()
 
 
+class Keys(Protocol):
+    """The moved keys."""
+
+    def __contains__(self, key: bytes) -> bool: ...
+
+    def add(self, key: bytes) -> None:
+        """Add a key."""
+
+
 class Moving:
     """One run. `keys`: moved by it; `before`: moved by earlier runs; `of`: all matching keys; `likes`: sent; `new`: did
     not exist before."""
 
-    def __init__(self, source: Redis, target: Likes, done: Done) -> None:
+    def __init__(self, source: Redis, target: Likes, done: Keys) -> None:
         self.keys = self.before = self.of = self.likes = self.new = 0
         self._source, self._target, self._done = source, target, done
 

@@ -1,4 +1,4 @@
-"""The subcommands of likes: `like`, `unlike`, `likes show | feed | both | of`, `rank`. Their work is in `commands.py`."""
+"""The subcommands of likes: `like`, `unlike`, `rank`, and those of `muster likes`. Their work is in `commands.py`."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -127,6 +127,19 @@ def of(
     from muster_server.systems.likes.cli.commands import of as run
 
     return common.run(run(Target(config, registry), user, limit, json))
+
+
+@likes_app.command("partitions", epilog="Example: muster likes partitions")
+def partitions(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Show each partition: its slots, its node, and its position in the log.
+
+    Exit code 1 if no node that answers serves one of them. Partitions move when a node is added or drained.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.partitions import show
+
+    return common.run(show(Target(config, registry), json))
 
 
 @likes_app.command("import", epilog="Example: muster likes import redis://10.0.0.5:6379/0 'share:*'")

@@ -125,6 +125,16 @@ class Items(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class Curve(msgspec.Struct, frozen=True):
+    """An item's count over the last hour, since it was first looked at: `at` in seconds since 1970, a point each
+    `every_s`."""
+
+    item: str
+    every_s: float
+    at: list[float]
+    count: list[int]
+
+
 class Placed(msgspec.Struct, frozen=True):
     """An item of a ranking."""
 

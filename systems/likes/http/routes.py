@@ -33,6 +33,7 @@ from muster_server.systems.likes.http.answers import (
     Batch,
     BatchEntry,
     Change,
+    Curve,
     Failure,
     FeedAsked,
     FeedEntry,
@@ -47,6 +48,10 @@ from muster_server.systems.likes.http.answers import (
     Top,
     Users,
 )
+from muster_server.systems.likes.http.curves import EVERY_S, Curves
+from muster_server.systems.likes.http.imports import Import, ImportAsked, Importer, Imports
+from muster_server.systems.likes.partitions import Partitions
+from muster_server.systems.likes.partitions import partitions as read_partitions
 from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, Away, Denied, LikesError, Reach, account
 
 if TYPE_CHECKING:  # the Redis library is imported only when a node is asked
@@ -81,6 +86,7 @@ class LikesFace:
         told = base.told.get("likes", {})
         self._users_file, self._ca_file = str(told.get("users_file", "")), str(told.get("tls_cert_file", ""))
         self._likes: Likes | None = None
+        self.curves, self.importer = Curves(self._counted), Importer(self.node)
         self._looking = asyncio.Lock()
         self._looked = -LOOK_S
         for outcome in ("done", "failed"):
@@ -102,12 +108,18 @@ class LikesFace:
 
     async def stop(self) -> None:
         """As `Face.stop`."""
+        await self.curves.stop()
+        await self.importer.stop()
         if self._likes is not None:
             await self._likes.close()
 
     def status(self) -> dict[str, Any]:
         """As `Face.status`."""
         return {}
+
+    async def _counted(self, items: Sequence[bytes]) -> Sequence[int]:
+        async with self.node() as likes:
+            return await likes.counts(items)
 
     def count(self, outcome: str, changes: int) -> None:
         """Count changes."""
@@ -155,7 +167,24 @@ class LikesFace:
         def likes_face(caller: NamedDependency[Caller]) -> LikesFace:  # sync, as for rooms
             return self
 
-        handlers = [like, unlike, liked, shown, likers, batch, feed, both, items, top, top_of]
+        handlers = [
+            like,
+            unlike,
+            liked,
+            shown,
+            curve,
+            partitions,
+            begin_import,
+            imports,
+            stop_import,
+            likers,
+            batch,
+            feed,
+            both,
+            items,
+            top,
+            top_of,
+        ]
         provided = {"likes_face": Provide(likes_face, sync_to_thread=False)}
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["likes"])]
 
@@ -204,6 +233,82 @@ async def shown(
         said = await node.show(name.encode(), newest)
     ranks = [Rank(each.field, each.place, each.of) for each in said.ranks]
     return _json(Shown(name, said.count, list(map(str, said.newest)), ranks, said.trends))
+
+
+@get("/likes/{kind:str}/{item:str}/curve", responses=_responses(Curve, "The counts"))
+async def curve(
+    kind: Kind, item: Item, caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]
+) -> Response[bytes]:
+    """An item's count over the last hour. The series begins with the first request, and ends an hour after the last one."""
+    name = f"{kind}:{item}"
+    caller.need("likes", name)
+    series = await likes_face.curves.look(name.encode())
+    return _json(Curve(name, EVERY_S, list(series.at), list(series.count)))
+
+
+@get("/likes/partitions", operation_id="likes_partitions", responses=_responses(Partitions, "Partitions and nodes"))
+async def partitions(caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]) -> Response[bytes]:
+    """The partitions of likes with their slots, nodes and positions in the log. Needs the scope `likes:*`."""
+    caller.need("likes", "*", whole=True)
+    try:
+        nodes = await likes_face.base.nodes()
+    except UserError as error:
+        raise Problem("unavailable", str(error)) from None
+    return _json(await asyncio.to_thread(read_partitions, nodes))
+
+
+@post(
+    "/likes/imports",
+    operation_id="likes_import",
+    status_code=200,
+    opt={"body": Body((ImportAsked,))},
+    responses={200: success(Import, "The import has begun"), **problems(400, 401, 403, 409, 413, 422, 429, 503, 504)},
+)
+async def begin_import(
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Move bitmaps of a Redis: each bit of 1 becomes a like of the item with the key's name. The Redis is only read.
+
+    One import runs at a time. Needs the scope `import:*`.
+    """
+    body = await request.body()
+    asked = decoded(body, ImportAsked)
+    caller.need("import", "*", whole=True)
+    request.scope["state"]["note"] = f"keys {asked.pattern}"
+
+    async def do() -> Answer:
+        if find_spec("redis") is None:
+            raise Problem("unavailable", MISSING)
+        return Answer(200, msgspec.json.encode(likes_face.importer.begin(asked)))
+
+    return await likes_face.base.once(request, caller, body, do)
+
+
+@get("/likes/imports", operation_id="likes_imports", responses=_responses(Imports, "The last imports"))
+async def imports(caller: NamedDependency[Caller], likes_face: NamedDependency[LikesFace]) -> Response[bytes]:
+    """The last 20 imports of this process, the newest first. Needs the scope `import:*`."""
+    caller.need("import", "*", whole=True)
+    return _json(likes_face.importer.all())
+
+
+@delete(
+    "/likes/imports",
+    operation_id="likes_import_stop",
+    status_code=200,
+    responses=_responses(Imports, "The import has stopped", 404),
+)
+async def stop_import(
+    caller: NamedDependency[Caller],
+    likes_face: NamedDependency[LikesFace],
+    id: Annotated[str, QueryParameter(pattern=r"^[0-9]{1,20}\Z", description="The id of the running import")],
+) -> Response[bytes]:
+    """Stop the running import. Likes that it has set stay. Needs the scope `import:*`."""
+    caller.need("import", "*", whole=True)
+    await likes_face.importer.stop(id)
+    return _json(likes_face.importer.all())
 
 
 @get(

@@ -725,11 +725,13 @@ async def topics(
     nodes: NamedDependency[MessagesFace],
     limit: Limit = 1_000,
     after: cursors.After = "",
+    search: Annotated[str, QueryParameter(max_length=255, description="Text that the name or target contains")] = "",
 ) -> Response[bytes]:
     """The topics that the key may show, without their secrets."""
     last = cursors.read("topics", after, str)
     found = await nodes.ask(ADMIN, "topics", None, list[Topic])
-    mine = sorted((each for each in found if caller.may("show", each.name)), key=lambda each: each.name)
+    named = (each for each in found if search in each.name or search in each.callback)
+    mine = sorted((each for each in named if caller.may("show", each.name)), key=lambda each: each.name)
     shown, next = cursors.page("topics", mine, lambda each: each.name, last, limit)
     return _json(bodies.TopicPage(topics=[bodies.topic(each) for each in shown], next=next))
 

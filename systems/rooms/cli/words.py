@@ -182,6 +182,30 @@ def members(
     return common.run(show(where, room, ids, start, wait, json))
 
 
+@rooms_app.command("end", epilog="Example: muster rooms end sports:final 7")
+def rooms_end(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number, or the text that names the user.")],
+    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Wait this many seconds for gateways.")] = 5.0,
+    json: Json = False,
+    url: Url = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """End the sessions with which a user is a member of a room. The clients do not come back by themselves.
+
+    Needs the shared token, and no presence. To keep the user out, revoke it as well. Exit code 3: the user is no member.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.end import end
+
+    where = Target(config, registry, End(url, (), token, token_file))
+    return common.run(end(where, room, user, expires, json))
+
+
 @both(epilog="Example: muster trace sports:final")
 def trace(
     room: Annotated[str, typer.Argument(metavar="ROOM")],

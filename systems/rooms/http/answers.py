@@ -75,6 +75,38 @@ class Outcome(msgspec.Struct, frozen=True):
     members: int
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """The number of sessions that were ended."""
+
+    ended: int
+
+
+class Hop(msgspec.Struct, frozen=True):
+    """A node on the path, the node that asked it, and the time until its answer, by the clock of that node."""
+
+    asked_by: str
+    node: str
+    ms: float
+
+
+class Path(msgspec.Struct, frozen=True):
+    """A proxy that was asked for a room's members, and the time until its answer; `ms` is null if a node did not answer.
+    `hops`: the broker, then its gateways, slowest first."""
+
+    proxy: str
+    ms: float | None
+    hops: list[Hop]
+
+
+class Paths(msgspec.Struct, frozen=True):
+    """The paths of a room through the nodes. `proxies`: the number of all proxies, of which some were asked."""
+
+    room: str
+    members: int | None
+    paths: list[Path]
+    proxies: int
+
+
 class Rooms(msgspec.Struct, frozen=True):
     """Rooms by name. `matching`: all such rooms that were read; `truncated`: some rooms were not read; `partial`: a
     gateway did not answer; `next`: the `after` of the next page."""

@@ -68,6 +68,7 @@ class DirectFeed:
                         stream.put(message)
         except muster.MusterError as error:
             self.ended = error
+            session.failed(error)
         finally:
             session.users -= 1
             if self._client is not None:

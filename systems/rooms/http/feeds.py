@@ -270,6 +270,7 @@ class Feed:
             await self._read(reader)
         except muster.MusterError as error:
             self.ended = error
+            session.failed(error)
         finally:
             session.users -= 1
             if reader is not None:

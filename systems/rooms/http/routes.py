@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import MediaType, Response, Router, get, post
+from litestar import MediaType, Response, Router, delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Example
@@ -23,12 +23,24 @@ from muster_server.systems.http.deprecated import Deprecated
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing
+from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.http.streams import EventStream
-from muster_server.systems.rooms.http.answers import Batch, Counted, Last, Outcome, Positioned, Rooms, batch_answer
+from muster_server.systems.http.streams import ENDED, EventStream
+from muster_server.systems.rooms.http.answers import (
+    Batch,
+    Counted,
+    Ended,
+    Last,
+    Outcome,
+    Paths,
+    Positioned,
+    Rooms,
+    batch_answer,
+)
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.centrifugo.routes import router as centrifugo
 from muster_server.systems.rooms.http.feeds import parse_id
+from muster_server.systems.rooms.http.paths import OPEN_S, PATHS_MAX, paths
 from muster_server.systems.rooms.http.service import Service
 from muster_server.systems.rooms.http.streams import RoomStream
 
@@ -98,6 +110,7 @@ async def publish(
             generate_examples=False,
             description="The last messages; with `Accept: text/event-stream` all messages from now on",
         ),
+        204: success(None, "An operator ended the reader's session, and the reader has the last event"),
         **problems(400, 401, 403, 429, 503, 504),
     },
 )
@@ -116,7 +129,8 @@ async def messages(
     """The last messages as JSON; with `Accept: text/event-stream` messages as they arrive.
 
     Events: a message has no event name, `gap` reports missing messages, `command` a command, and `goodbye` comes before
-    the end. Their ids are positions; `Last-Event-ID` resumes after one.
+    the end. Their ids are positions; `Last-Event-ID` resumes after one. The `goodbye` of a session that an operator ended
+    has the id `ended`: a client that comes back with it, as an `EventSource` does by itself, gets 204.
     """
     name = room_name(room)
     streams = "text/event-stream" in request.headers.get("accept", "")
@@ -124,6 +138,8 @@ async def messages(
     if history is not None and history > service.options.history_max:
         raise Problem("too_much_history", f"too much history requested (limit {service.options.history_max} messages)")
     known = None
+    if streams and last_event_id == ENDED:
+        return Response(b"", status_code=204)
     if streams and last_event_id:
         try:
             known = parse_id(last_event_id)
@@ -150,11 +166,17 @@ async def messages(
     "/direct",
     responses={
         200: ResponseSpec(str, generate_examples=False, media_type=EVENTS, description="Messages, an event each"),
+        204: success(None, "An operator ended the reader's session, and the reader has the last event"),
         **problems(401, 403, 429, 503, 504),
     },
 )
 async def direct(
-    request: AnyRequest, caller: NamedDependency[Caller], service: NamedDependency[Service]
+    request: AnyRequest,
+    caller: NamedDependency[Caller],
+    service: NamedDependency[Service],
+    last_event_id: Annotated[
+        str | None, HeaderParameter(name="Last-Event-ID", description="The id `ended`: the answer is 204")
+    ] = None,
 ) -> Response[Any]:
     """Messages to the user of the token, as they come: those of `POST /api/v1/send`, `muster send` and targets `user:ID`.
 
@@ -166,6 +188,8 @@ async def direct(
         raise Problem("not_allowed", f"the token of {caller.name} does not have the right to read")
     if "presence" not in service.base.told:
         raise Problem("unavailable", "presence does not run here, so there are no messages to users (systems.enabled)")
+    if last_event_id == ENDED:
+        return Response(b"", status_code=204)
     return EventStream(await service.direct(caller, caller.token))
 
 
@@ -205,6 +229,68 @@ async def members(
     users, truncated = said.ids[:limit], said.truncated or len(said.ids) > limit
     next = cursors.written("members", users[-1]) if truncated and users else None
     return _json(msgspec.json.encode(Counted(said.count, [str(user) for user in users], truncated, said.partial, next)))
+
+
+@delete(
+    "/rooms/{room:str}/members/{user:str}",
+    operation_id="rooms_member_end",
+    status_code=200,
+    responses={200: success(Ended, "The number of ended sessions"), **problems(400, 401, 403, 429, 503, 504)},
+)
+async def end_member(
+    request: AnyRequest,
+    room: Room,
+    user: Annotated[str, PathParameter(description="A number of 64 bits as text, or the text that names the user")],
+    caller: NamedDependency[Caller],
+    service: NamedDependency[Service],
+    expires: Annotated[
+        float, QueryParameter(gt=0, le=COMMAND_S_MAX, description="Limit of the wait for gateways, in seconds")
+    ] = 5.0,
+) -> Response[bytes]:
+    """End the sessions with which a user is a member of a room, with or without presence. Needs the scope `end`.
+
+    The clients get the code `ended` and do not come back by themselves. A program may open a new session: revoke the user
+    to keep it out. Sessions of the shared token have no user of their own and are not ended.
+    """
+    name = room_name(room)
+    (number,) = users_of(caller, [user], "bad_request")
+    caller.need("end", user, whole=needs_whole(user))
+    request.scope["state"]["note"] = f"{user} in {name}"
+    service.base.ongoing(request).extend(expires + COMMAND_GRACE_S)
+    _spend(caller, 1)
+    try:
+        ended = await service.ask(caller, lambda client: client.end_member(name, number, expires=expires))
+    except Nothing as nothing:
+        raise nothing.problem from None
+    return _json(msgspec.json.encode(Ended(ended)))
+
+
+@get(
+    "/rooms/{room:str}/trace",
+    operation_id="rooms_trace",
+    responses={200: success(Paths, "The paths, one for each proxy"), **problems(400, 401, 403, 429, 503, 504)},
+)
+async def trace(
+    request: AnyRequest,
+    room: Room,
+    caller: NamedDependency[Caller],
+    service: NamedDependency[Service],
+    limit: Annotated[int, QueryParameter(ge=1, le=PATHS_MAX, description="Number of proxies to ask")] = PATHS_MAX,
+    wait: Annotated[float, QueryParameter(gt=0, le=60, description="Limit of the wait for gateways, in seconds")] = 5.0,
+) -> Response[bytes]:
+    """Show the nodes that carry a room's messages, with the time of each hop, as `muster trace` does.
+
+    A question for the room's members goes through each proxy to a broker and to all gateways of the room. Members notice
+    nothing.
+    """
+    name = room_name(room)
+    caller.need("members", name)
+    service.base.ongoing(request).extend(wait + COMMAND_GRACE_S + OPEN_S)
+    try:
+        found = await paths(service, caller, name, limit, wait)
+    except Nothing as nothing:
+        raise nothing.problem from None
+    return _json(msgspec.json.encode(found))
 
 
 @post(
@@ -282,7 +368,7 @@ class RoomsFace(Service):
         def service(caller: NamedDependency[Caller]) -> Service:  # sync: awaiting here costs a task group per request
             return self
 
-        handlers = [publish, messages, direct, members, command, rooms]
+        handlers = [publish, messages, direct, members, end_member, trace, command, rooms]
         provided = {"service": Provide(service, sync_to_thread=False)}
         own = Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["rooms"])
         return [own, centrifugo(self)]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import muster
+from muster.instance import Endpoint
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.face import Base
 from muster_server.systems.http.idempotency import Nothing
@@ -131,6 +132,13 @@ class Service:
                     del self._directs[token]
                     await direct.close()
             self._sessions.sweep()
+
+    def proxies(self) -> Sequence[Endpoint]:
+        """The proxies that are known. Raises `Problem`."""
+        try:
+            return self._sessions.own.proxies()
+        except muster.MusterError as error:
+            raise Problem("unavailable", str(error)) from None
 
     # --- for routes --------------------------------------------------------------------------------------------
 

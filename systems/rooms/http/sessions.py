@@ -6,7 +6,8 @@ Opens a client when it is first needed, closes it when its user is idle, and bou
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import muster
@@ -38,6 +39,8 @@ class Session:
         self.users = 0
         """Requests and rooms that use the session now."""
         self.closed = False
+        self.ended = False
+        """An operator ended it: a later request gets another one."""
 
     async def publisher(self) -> muster.Client:
         """The client that publishes, commands and counts. Raises `MusterError`."""
@@ -58,6 +61,24 @@ class Session:
             self._readers.append(reader)
             self._rooms[reader] = 1
             return reader
+
+    @asynccontextmanager
+    async def at(self, proxy: Endpoint) -> AsyncIterator[muster.Client]:
+        """A client at this proxy alone, while the block lasts. Raises `MusterError`."""
+        client = await self._open(gateways=[], proxies=[proxy])
+        try:
+            yield client
+        finally:
+            await _close(client)
+
+    def proxies(self) -> Sequence[Endpoint]:
+        """The proxies that are known. Raises `MusterError`."""
+        where = self._where if isinstance(self._where, muster.Address) else muster.instance.find(self._where)
+        return where.proxies
+
+    def failed(self, error: muster.MusterError) -> None:
+        """A client of the session has failed."""
+        self.ended |= error.code == "ended"
 
     async def left(self, reader: muster.Client) -> None:
         """Release a room of a client; a client without rooms is closed, except the last one."""
@@ -140,6 +161,9 @@ class Sessions:
         if token is None:
             return self.own
         session = self._users.get(token)
+        if session is not None and session.ended:
+            self._drop(token)
+            session = None
         if session is None:
             if len(self._users) >= self._users_max:
                 self._evict()

@@ -461,6 +461,14 @@ impl ClientEngine {
         Ok(number.ok())
     }
 
+    /// Ends the sessions with which a user is a member of a room; an event names the returned number. None: too many are open.
+    fn end_member(&mut self, name: &str, user: u64, lifetime_us: u64) -> PyResult<Option<u64>> {
+        let driver = self.get_mut()?;
+        let number = driver.machine_mut().end_member(monotonic_now(), name, user, lifetime_us);
+        driver.kick();
+        Ok(number.ok())
+    }
+
     /// Sends a message to the devices of a user, or to one of them; an event names its number, which is random. False: too many are
     /// open.
     fn send(&mut self, number: u64, user: u64, device: Option<&str>, data: &[u8], lifetime_us: u64) -> PyResult<bool> {

@@ -117,7 +117,7 @@ impl Command {
     }
 
     fn merged(&self) -> Option<Page> {
-        if !matches!(self.ask, Ask::Count { .. }) {
+        if self.ask.acts() {
             return None;
         }
         let mut page = Page::merged(self.said().map(|said| &said.page));
@@ -291,7 +291,7 @@ impl Broker {
         let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.is_told(now)) else {
             return;
         };
-        let (check, tells) = (command.check, matches!(command.ask, Ask::Tell(_)));
+        let (check, tells) = (command.check, command.ask.acts());
         let known_in = self.interest.epoch_of(gateway);
         let told = command
             .gateways

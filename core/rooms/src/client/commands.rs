@@ -146,7 +146,7 @@ impl Commands {
         let lost = way_by(slot);
         for command in self.sent.values_mut() {
             if std::mem::take(&mut command.ways[lost]) == Way::Told {
-                command.doubtful |= matches!(command.ask, Ask::Tell(_));
+                command.doubtful |= command.ask.acts();
             }
         }
     }
@@ -184,6 +184,12 @@ impl Client {
     /// answer within `lifetime`. [`ClientEvent::Commanded`] brings a page, or none if no broker has answered.
     pub fn count(&mut self, now: Micros, name: &str, from: Option<u64>, lifetime: Micros) -> Result<u64, CommandError> {
         self.ask_all(now, name, Ask::Count { from }, lifetime)
+    }
+
+    /// Ends the sessions with which a user is a member of a room, within `lifetime`. [`ClientEvent::Commanded`] tells how
+    /// many. Only a client with the shared token may.
+    pub fn end_member(&mut self, now: Micros, name: &str, user: u64, lifetime: Micros) -> Result<u64, CommandError> {
+        self.ask_all(now, name, Ask::End { user }, lifetime)
     }
 
     fn ask_all(&mut self, now: Micros, name: &str, ask: Ask<'_>, lifetime: Micros) -> Result<u64, CommandError> {

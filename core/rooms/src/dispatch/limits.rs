@@ -67,13 +67,13 @@ impl Limits {
     ) -> Result<(), Refusal> {
         let what = (id, room);
         // Copies of a command are counted once; a query is new each time, and has no copies.
-        let told = matches!(ask, Ask::Tell(_));
+        let told = ask.acts();
         if told && self.counted.get(&what).is_some_and(|until| now < *until) {
             return Ok(());
         }
         let principal = Principal::of(id.user, session);
         let (at, (rate, burst)) = match ask {
-            Ask::Tell(_) => (0, self.commands),
+            Ask::Tell(_) | Ask::End { .. } => (0, self.commands),
             Ask::Count { .. } => (1, (COUNT_RATE, COUNT_BURST)),
         };
         let buckets = self.buckets[at].get_or_insert_with(|| Buckets::new(USERS_MAX, rate, burst, self.hash));

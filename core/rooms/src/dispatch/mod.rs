@@ -15,6 +15,7 @@ use muster_transport::{Code, Dice, Encode, Health, KeyedState, Links, Micros, Pl
 pub(crate) use self::limits::Limits;
 use crate::command::{
     left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY,
+    SHARED_USER,
 };
 use crate::name::RoomKey;
 use crate::rights::Rights;
@@ -154,10 +155,11 @@ pub(crate) trait Dispatch {
             return;
         }
         let needed = match ask {
-            Ask::Tell(_) => Rights::COMMAND,
+            Ask::Tell(_) | Ask::End { .. } => Rights::COMMAND,
             Ask::Count { .. } => Rights::MEMBERS,
         };
-        let room = asker.room.and_then(|(room, rights)| match rights.has(needed) {
+        let may = !matches!(ask, Ask::End { user: ended } if user != SHARED_USER || ended == SHARED_USER);
+        let room = asker.room.and_then(|(room, rights)| match may && rights.has(needed) {
             true => Ok(room),
             false => Err(Code::NotAllowed),
         });

@@ -102,6 +102,13 @@ impl Commands {
         self.known.insert(id, command);
     }
 
+    /// Remembers a command that no member is told.
+    fn add_done(&mut self, id: CommandId, command: Command) {
+        let place = (command.room, command.number, id);
+        self.add(id, command);
+        self.by_room.remove(&place);
+    }
+
     /// A session's answer is waited for no more. `None`: it was not.
     fn answered(&mut self, id: CommandId, session: u64) -> Option<&mut Command> {
         let command = self.known.get_mut(&id)?;
@@ -187,6 +194,54 @@ impl<S: Members> Gateway<S> {
         };
         self.counters.counts_answered += 1;
         self.tell_outcome(now, broker, id, Outcome::of(count), Some(page));
+    }
+
+    /// Ends the sessions with which a user is a member of a room, and answers with their number. A repeat ends no later
+    /// session.
+    pub(super) fn end_member(
+        &mut self,
+        now: Micros,
+        broker: u32,
+        id: CommandId,
+        room: (u64, u64),
+        left_ms: u32,
+        user: u64,
+    ) {
+        if let Some(outcome) = self.commands.known.get(&id).and_then(|known| known.outcome) {
+            self.counters.commands_duplicate += 1;
+            return self.tell_outcome(now, broker, id, outcome, None);
+        }
+        let members = self.members_of(room);
+        let looks = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let who = [Holder::User(id.user), Holder::Room(room.0)];
+        if !self.commands.have_place(who, 0) || !self.commands.looks.take(now, looks) {
+            self.counters.dropped_commands_full += 1;
+            return self.tell_outcome(now, broker, id, Outcome::refused(Code::Busy), None);
+        }
+        let of_user = |slot: &u32| self.sessions.user_of(*slot) == Some(user);
+        let slots: Vec<u32> = self.members_of(room).iter().copied().filter(of_user).collect();
+        for slot in &slots {
+            self.sessions.refuse(now, *slot, Code::Ended);
+        }
+        self.counters.members_ended += slots.len() as u64;
+        let ended = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        let outcome = Outcome::of(ended);
+        let command = Command {
+            room: room.0,
+            number: self.counters.commands_received,
+            at: now,
+            until: until(now, left_ms),
+            data: Box::default(),
+            brokers: Vec::new(),
+            members: ended,
+            missed: false,
+            open_until: now,
+            look_at: None,
+            outcome: Some(outcome),
+            over: false,
+        };
+        self.commands.add_done(id, command);
+        self.tell_outcome(now, broker, id, outcome, None);
     }
 
     /// Sends a command to members, and notes the outstanding answers. A nearly full log is reserved for answers.
@@ -583,6 +638,37 @@ mod tests {
                 slot
             })
             .collect()
+    }
+
+    #[test]
+    fn an_ended_members_sessions_close_once_and_other_members_stay() {
+        let mut gateway = gateway(0);
+        for slot in with_members(&mut gateway, 5) {
+            let peer = gateway.sessions.table.get_mut(slot).expect("it is there");
+            peer.data.user = 40 + u64::from(slot % 2);
+        }
+        let open = |gateway: &Gateway| {
+            let alive = |slot: &u32| gateway.sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open());
+            (0..5).filter(alive).collect::<Vec<u32>>()
+        };
+        assert_eq!(open(&gateway), [0, 1, 2, 3, 4]);
+        let id = CommandId { user: 1, number: 1 };
+        gateway.end_member(0, 2, id, (7, 1), 5_000, 41);
+        assert_eq!(open(&gateway), [0, 1, 2, 3, 4], "another room of the same number");
+        let id = CommandId { user: 1, number: 2 };
+        gateway.end_member(0, 2, id, (7, 0), 5_000, 41);
+        assert_eq!(open(&gateway), [0, 2, 4]);
+        assert_eq!(gateway.counters.members_ended, 2);
+        gateway.cleanup(0);
+        let back = gateway.sessions.admit(9, 9);
+        gateway.sessions.table.get_mut(back).expect("it is there").data.user = 41;
+        gateway.rooms[0].as_deref_mut().expect("the room").members.push(back);
+        gateway.end_member(1, 3, id, (7, 0), 5_000, 41);
+        assert_eq!(gateway.counters.members_ended, 2, "a repeat ends no later session");
+        assert_eq!(gateway.commands.known[&id].outcome, Some(Outcome::of(2)));
+        gateway.expire_commands(5_000_000);
+        gateway.expire_commands(5_000_000 + REMEMBER);
+        assert!(gateway.commands.known.is_empty() && gateway.commands.by_room.is_empty());
     }
 
     #[test]

@@ -173,6 +173,8 @@ muster_transport::counters! {
         commands_delivered,
         /// Questions of brokers for a room's members that were answered.
         counts_answered,
+        /// Sessions ended by an operator: their user was a member of a room.
+        members_ended,
     }
 }
 

@@ -127,6 +127,7 @@ impl<S: Members> Gateway<S> {
                 } if peer.role == role::BROKER => match ask {
                     Asked::Tell(data) => self.command(now, peer.node, command, (room, check), left_ms, &data),
                     Asked::Count { from } => self.count(now, peer.node, command, (room, check), from),
+                    Asked::End { user } => self.end_member(now, peer.node, command, (room, check), left_ms, user),
                 },
                 Record::LinkCommandDone {
                     command, outcome, page, ..

@@ -944,8 +944,25 @@ fn drop_queue(sessions: &mut Sessions<Publisher>, queue: &mut Queue) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::CommandId;
+    use crate::command::{CommandId, SHARED_USER};
     use crate::fixtures::proxy;
+
+    #[test]
+    fn only_the_shared_token_ends_a_members_sessions_and_never_those_of_its_own_user() {
+        let mut proxy = proxy();
+        for (at, (user, member, taken)) in [(7, 8, 0), (SHARED_USER, SHARED_USER, 0), (SHARED_USER, 8, 1)]
+            .into_iter()
+            .enumerate()
+        {
+            let slot = proxy.sessions.admit(at as u32, at as u64);
+            let peer = proxy.sessions.table.get_mut(slot).expect("it is there");
+            peer.data.user = user;
+            peer.data.data.grant = Grant::everywhere(Rights::ALL);
+            proxy.command(0, slot, 1, b"sports:final", 5_000, Ask::End { user: member });
+            assert_eq!(proxy.counters.commands_received, taken, "{user} {member}");
+        }
+        assert_eq!(proxy.counters.commands_refused, 2);
+    }
 
     /// Ten thousand commands that wait for members, of users with one each.
     #[test]

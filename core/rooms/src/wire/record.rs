@@ -60,6 +60,8 @@ kinds! {
         BrokerTold = 34,
         Namespace = 40,
         Ages = 41,
+        End = 42,
+        LinkEnd = 43,
     }
 }
 
@@ -120,6 +122,7 @@ fn write_ask(ask: &Ask<'_>, writer: &mut Writer<'_>) {
     match ask {
         Ask::Tell(data) => writer.bytes16(data),
         Ask::Count { from } => writer.u8(u8::from(from.is_some())).u64(from.unwrap_or(0)),
+        Ask::End { user } => writer.u64(*user),
     };
 }
 
@@ -211,7 +214,7 @@ pub enum Record<'a> {
     Close {
         handle: u32,
     },
-    /// A command to every member of a room, or a count of them. `number` is random, and the same in each try.
+    /// A command to every member of a room, a count of them, or the end of one's sessions. `number` is random, and the same in each try.
     Command {
         number: u64,
         name: &'a [u8],
@@ -450,12 +453,13 @@ impl<'a> Record<'a> {
                 number: r.u8()?,
                 name: r.bytes16()?,
             },
-            Kind::Command | Kind::Count => Record::Command {
+            Kind::Command | Kind::Count | Kind::End => Record::Command {
                 number: r.u64()?,
                 name: r.bytes16()?,
                 left_ms: r.u32()?,
                 ask: match kind {
                     Kind::Command => Ask::tell(read_data(r)?),
+                    Kind::End => Ask::End { user: r.u64()? },
                     _ => read_count(r)?,
                 },
             },
@@ -477,7 +481,7 @@ impl<'a> Record<'a> {
                 command: read_command(r)?,
                 taken: r.u8()? != 0,
             },
-            Kind::LinkCommand | Kind::LinkCount => Record::LinkCommand {
+            Kind::LinkCommand | Kind::LinkCount | Kind::LinkEnd => Record::LinkCommand {
                 command: read_command(r)?,
                 session: r.u64()?,
                 room: r.u64()?,
@@ -485,6 +489,7 @@ impl<'a> Record<'a> {
                 left_ms: r.u32()?,
                 ask: match kind {
                     Kind::LinkCommand => Ask::tell(read_data(r)?),
+                    Kind::LinkEnd => Ask::End { user: r.u64()? },
                     _ => read_count(r)?,
                 },
             },
@@ -625,6 +630,7 @@ impl Encode for Record<'_> {
                 let kind = match ask {
                     Ask::Tell(_) => Kind::Command,
                     Ask::Count { .. } => Kind::Count,
+                    Ask::End { .. } => Kind::End,
                 };
                 write_ask(ask, w.u8(kind as u8).u64(*number).bytes16(name).u32(*left_ms));
             }
@@ -659,6 +665,7 @@ impl Encode for Record<'_> {
                 let kind = match ask {
                     Ask::Tell(_) => Kind::LinkCommand,
                     Ask::Count { .. } => Kind::LinkCount,
+                    Ask::End { .. } => Kind::LinkEnd,
                 };
                 let w = write_command(command, w.u8(kind as u8)).u64(*session);
                 write_ask(ask, w.u64(*room).u64(*check).u32(*left_ms));
@@ -881,6 +888,20 @@ mod tests {
                 check: 56,
                 left_ms: 57,
                 ask: Ask::Count { from: Some(58) },
+            },
+            Record::Command {
+                number: 60,
+                name: b"a:b",
+                left_ms: 61,
+                ask: Ask::End { user: 62 },
+            },
+            Record::LinkCommand {
+                command,
+                session: 63,
+                room: 64,
+                check: 65,
+                left_ms: 66,
+                ask: Ask::End { user: u64::MAX },
             },
             Record::LinkCommandDone {
                 command,

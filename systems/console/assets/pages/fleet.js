@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../dom.js";
 import { count, plain, time } from "../figures.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
-import { all, ask, at, query } from "../server.js";
+import { ask, at, query } from "../server.js";
 import { t } from "../texts.js";
 
 export function Fleet({ rest }) {
@@ -105,9 +105,9 @@ function Tasks() {
   const [round, again] = useState(0);
   const changed = () => again((was) => was + 1);
   const body = (row) => ({ kind: row.kind, target: row.target, where: row.selector, every_minutes: row.every_minutes, pick: row.pick, per_hour: row.per_hour, customer: row.customer, slip_ms: row.slip_ms, options: row.options, paused: row.paused });
-  const load = async ({ search, offset, limit }) => {
-    const found = (await all("api/v1/fleet/tasks", "tasks")).filter((each) => `${each.name} ${each.kind} ${each.selector}`.includes(search));
-    return { rows: found.slice(offset, offset + limit), total: found.length };
+  const load = async ({ search, after, limit }) => {
+    const found = await ask("GET", `api/v1/fleet/tasks${query({ search, after, limit })}`);
+    return { rows: found.tasks, next: found.next };
   };
   const columns = [
     { key: "name", title: t("task"), show: (row) => html`<a href=${`#/fleet/runs/${encodeURIComponent(row.name)}`}><${Own} text=${row.name} /></a>` },

@@ -1,6 +1,9 @@
-// Rankings, and one item with its newest likers.
+// Rankings, one item with its newest likers and its curve, and the partitions with their nodes.
+import { Curve } from "../curve.js";
 import { html, useState } from "../dom.js";
 import { count, plain } from "../figures.js";
+import { useLive } from "../live.js";
+import { Imports, Partitions } from "../partitions.js";
 import { Action, Ask, Command, Failed, Own, Table, useAsked } from "../parts.js";
 import { ask, at, query } from "../server.js";
 import { t } from "../texts.js";
@@ -25,7 +28,8 @@ export function Likes({ rest }) {
       ${rest.length ? html`<${Item} item=${rest[0]} round=${round} changed=${() => again((was) => was + 1)} />` : null}</section>
     <section><h2>${t("Ranking")}</h2><${Ask} label=${t("Show")} fields=${[{ name: "field", label: t("Kind or field; empty: all items") }]} submit=${(asked) => setField(asked.field)} />
       <${Table} name=${t("Ranking")} columns=${columns} load=${load} filters=${filters} keys=${[window, field, round]} empty=${t("Nothing is liked yet. Try: muster like 7 post:1")} />
-      <${Command} words="muster rank" /></section>`;
+      <${Command} words="muster rank" /></section>
+    <${Partitions} /><${Imports} />`;
 }
 
 function Item({ item, round, changed }) {
@@ -42,7 +46,16 @@ function Item({ item, round, changed }) {
       ${value.ranks.map((each) => html`<div class="tile"><span>${t("rank in {field}", { field: plain(each.field || t("all items")) })}</span><b>${count(each.rank + 1)} / ${count(each.of)}</b></div>`)}
       ${Object.entries(value.windows).map(([name, score]) => html`<div class="tile"><span>${plain(name)}</span><b>${count(score, 1)}</b></div>`)}</div>
       <p>${t("Newest likers:")} <span class="mono">${value.newest.map((each) => html`<${Own} text=${each} /> `)}</span></p>` : null}
+    <${Past} path=${path} round=${round} />
     <div class="row"><${Action} title=${t("Like for a user")} fields=${fields} run=${toggle("PUT")} done=${changed} />
       <${Action} title=${t("Take a like back")} danger fields=${fields} run=${toggle("DELETE")} done=${changed} /></div>
     <${Command} words=${`muster likes show ${item}`} />`;
+}
+
+// The count over time. Likes keep no history of an item, so it begins with the first look at the item.
+function Past({ path, round }) {
+  const { sample } = useLive();
+  const { value, error } = useAsked(() => ask("GET", `${path}/curve`), [path, round, sample && sample.at]);
+  return html`<${Failed} error=${error} />${value ? html`<${Curve} title=${t("Likes over time")} times=${value.at} series=${[{ label: t("likes"), values: value.count }]} show=${count} />
+    <p class="dim">${t("The curve begins with the first look at the item and has at most one hour.")}</p>` : null}`;
 }

@@ -3,7 +3,7 @@ import { html, useState } from "../dom.js";
 import { Curve } from "../curve.js";
 import { age, count, ms, plain, rate, time } from "../figures.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
-import { all, answer, ask, at, query } from "../server.js";
+import { answer, ask, at, query } from "../server.js";
 import { t } from "../texts.js";
 
 const link = (topic) => `#/messages/${encodeURIComponent(topic)}`;
@@ -13,9 +13,9 @@ export function Messages({ rest }) {
 }
 
 function Topics() {
-  const load = async ({ search, offset, limit }) => {
-    const found = (await all("api/v1/topics", "topics")).filter((each) => each.name.includes(search) || each.callback.includes(search));
-    return { rows: found.slice(offset, offset + limit), total: found.length };
+  const load = async ({ search, after, limit }) => {
+    const found = await ask("GET", `api/v1/topics${query({ search, after, limit })}`);
+    return { rows: found.topics, next: found.next };
   };
   const columns = [
     { key: "name", title: t("topic"), show: (row) => html`<a href=${link(row.name)}><${Own} text=${row.name} /></a> ${row.paused ? html`<${Badge} level="warn" text=${t("paused")} />` : null}` },

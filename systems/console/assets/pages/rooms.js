@@ -1,7 +1,8 @@
-// Rooms by name; and one room: live messages, history, members, and what an operator sends.
+// Rooms by name; and one room: live messages, the path through the nodes, history, members, and what an operator sends.
 import { html, useEffect, useRef, useState } from "../dom.js";
 import { EndSessions } from "../devices.js";
 import { bytes, count, plain, time } from "../figures.js";
+import { Paths } from "../paths.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
 import { answer, ask, at, query } from "../server.js";
 import { t } from "../texts.js";
@@ -57,6 +58,7 @@ function Room({ name }) {
         fields=${[{ name: "data", label: t("Command"), type: "textarea", required: true }, { name: "expires", label: t("Give up after, in seconds"), value: "5", type: "number" }]} />
       <button type="button" onClick=${() => again((was) => was + 1)}>${t("Reload")}</button></div></section>
     <${Tail} path=${path} name=${name} />
+    <${Paths} path=${path} name=${name} round=${round} />
     <div class="wide"><${Members} path=${path} name=${name} round=${round} /><${History} path=${path} name=${name} round=${round} /></div>`;
 }
 
@@ -96,8 +98,8 @@ function Members({ path, name, round }) {
   return html`<section><h2>${t("Members")}</h2><${Failed} error=${error} />
     ${value ? html`<p>${t("{count} members", { count: count(value.count) })}${value.partial ? ` (${t("a gateway did not answer")})` : ""}</p>
       <p class="mono">${value.ids.slice(0, 200).map((id) => html`<a href=${`#/presence/${encodeURIComponent(id)}`}><${Own} text=${id} /></a> `)}${value.truncated || value.ids.length > 200 ? "…" : ""}</p>` : null}
-    <div class="row"><${EndSessions} /></div>
-    <${Command} words=${`muster members ${name}`} /></section>`;
+    <div class="row"><${EndSessions} room=${name} /></div>
+    <${Command} words=${`muster members ${name}`} /><${Command} words=${`muster rooms end ${name} 7`} /></section>`;
 }
 
 function History({ path, name, round }) {

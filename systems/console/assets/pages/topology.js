@@ -1,10 +1,11 @@
-// Nodes and links as a picture, and the replicas that an operator adds or drains.
+// Nodes and links as a picture, the layers and their growth, and the replicas that an operator adds or drains.
 import { html } from "../dom.js";
 import { ms, percent, plain } from "../figures.js";
 import { useLive } from "../live.js";
 import { Action, Command, Failed, useAsked } from "../parts.js";
 import { ask, at } from "../server.js";
 import { t } from "../texts.js";
+import { Layers } from "../layers.js";
 import { Links } from "./node.js";
 
 const BOX = { width: 132, height: 28 };
@@ -31,6 +32,7 @@ export function Topology() {
       <${Picture} nodes=${value.nodes} links=${value.links} />
       ${value.all_nodes > value.nodes.length || value.nodes.length > SHOWN ? html`<p class="dim">${t("Some nodes are not drawn; the table of nodes has all.")}</p>` : null}
       <${Command} words="muster cluster show" /></section>
+    <${Layers} layers=${value.layers} growths=${value.growths} changed=${again} />
     <section><h2>${t("Links, the worst first")}</h2><${Links} links=${value.links.slice(0, 50)} /><p class="dim">${t("{count} links in all", { count: value.all_links })}</p><${Command} words="muster links" /></section>`;
 }
 
