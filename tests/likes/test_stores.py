@@ -15,7 +15,7 @@ from muster_server.systems.likes.database.store import SqlStore
 from muster_server.systems.likes.partition import Partition, opened
 from muster_server.systems.likes.stores import LikesStore
 from tests.likes.serve import settings
-from tests.likes.test_behind import Node
+from tests.likes.test_behind import Node, written
 
 LOG = structlog.get_logger()
 USERS = 60
@@ -40,7 +40,7 @@ async def made(folder: Path) -> None:
         for user in range(USERS // 3):
             await node.like(f"share:{user % 4}", 1_000 + turn * 100 + user)
         if turn < 2:
-            assert await node.behind.tried()
+            assert await written(node)
         await ended(partition, store)
 
 
@@ -50,7 +50,7 @@ async def held(folder: Path) -> int:
     likes: int = node.engine.figures()["likes"]
     assert likes == sum(node.engine.count(b"share:%d" % item) for item in range(4))
     await node.like("share:0", 5)
-    assert await node.behind.tried()
+    assert await written(node)
     await ended(partition, store)
     return likes
 
