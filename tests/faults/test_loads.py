@@ -68,22 +68,6 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
     assert code in {0, 1}
 
 
-def test_members_of_an_edge_that_is_gone_come_back_by_another_and_miss_nothing(make: Make) -> None:
-    instance = make(up={"processes": "apart", "edges": 2}, systems={"enabled": "edge"})
-    with instance.running():
-        words = ["load", "edge", "--members", "40", "--rooms", "4", "--rate", "100", "--for", "6s", "--json"]
-        with instance.command(*words, **PIPES) as running:
-            assert running.stderr is not None
-            assert b"at 2 edges" in running.stderr.readline()
-            instance.kill("edge-1")
-            printed, _ = running.communicate(timeout=PATIENT_S)
-    counts = json.loads(printed)["counts"]
-    assert counts["sessions_lost"] > 0
-    assert counts["joined"] == 40
-    assert (counts["out_of_turn"], counts["corrupted"]) == (0, 0)
-    assert counts["delivered"] + counts["lost"] >= counts["published"] * 10
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
