@@ -4,6 +4,7 @@
 back the disk does.
 """
 
+import datetime
 import time
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,8 @@ from muster_server.plane.files import write_atomically
 
 EPOCH_MAX: Final = (1 << 32) - 1
 """The wire has a u32; unix seconds exceed it in 2106."""
+CLOCK_MAX: Final = EPOCH_MAX - (1 << 28)
+"""A clock later than this, in 2097, is taken as wrong: a start by it would leave the node few epochs, or none."""
 
 
 def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
@@ -24,7 +27,11 @@ def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
         last = 0
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot read the last epoch of node {node}: {error}") from None
-    epoch = max(last + 1, int(time.time() if now is None else now))
+    clock = int(time.time() if now is None else now)
+    if clock > CLOCK_MAX:
+        day = datetime.datetime.fromtimestamp(clock, datetime.UTC).date()
+        raise UserError(f"the clock of this machine says {day}: correct it, and start again")
+    epoch = max(last + 1, clock)
     if epoch > EPOCH_MAX:
         raise UserError(f"{file}: no epochs of node {node} are left")
     write_atomically(file, f"{epoch}\n".encode())
