@@ -4,6 +4,7 @@
 back the disk does.
 """
 
+import datetime
 import time
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,16 @@ from muster_server.plane.files import write_atomically
 
 EPOCH_MAX: Final = (1 << 32) - 1
 """The wire has a u32; unix seconds exceed it in 2106."""
+CLOCK_MAX: Final = EPOCH_MAX - (1 << 28)
+"""A clock later than this, in 2097, is taken as wrong: a start by it would leave the node few epochs, or none."""
+
+
+def by_clock(now: float) -> int:
+    """The epoch that the clock gives. Raises `UserError` for a clock that is far ahead."""
+    if now > CLOCK_MAX:
+        day = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
+        raise UserError(f"the clock of this machine says {day}: correct it, and start again")
+    return int(now)
 
 
 def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
@@ -24,7 +35,7 @@ def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
         last = 0
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot read the last epoch of node {node}: {error}") from None
-    epoch = max(last + 1, int(time.time() if now is None else now))
+    epoch = max(last + 1, by_clock(time.time() if now is None else now))
     if epoch > EPOCH_MAX:
         raise UserError(f"{file}: no epochs of node {node} are left")
     write_atomically(file, f"{epoch}\n".encode())

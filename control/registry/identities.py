@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from muster_server.control.config.layout import FIRST_NUMBERS
-from muster_server.control.registry.epoch import EPOCH_MAX
+from muster_server.control.errors import UserError
+from muster_server.control.registry.epoch import EPOCH_MAX, by_clock
 from muster_server.control.registry.places import ROOT, Identity, Wrong, encode, read_identity
 from muster_server.control.registry.tree import (
     TRANSACTION_MAX,
@@ -160,7 +161,11 @@ class Identities:
     def _next(self, name: str, *before: int) -> int:
         """The next epoch. After a loss of the registry the clock continues the sequence; after a clock was set back,
         the registry and the process do."""
-        epoch = max(*(each + 1 for each in before), int(self._wall()))
+        try:
+            clock = by_clock(self._wall())
+        except UserError as error:
+            raise IdentityTaken(str(error)) from None
+        epoch = max(*(each + 1 for each in before), clock)
         if epoch > EPOCH_MAX:
             raise IdentityTaken(f"no epochs of {name} are left")
         return epoch

@@ -375,6 +375,30 @@ async def test_names_of_hosts_are_looked_up_without_holding_up_the_loop(
         await muster.connect(gateways=[("127.0.0.1", 7400)], token="x")  # type: ignore[list-item]
 
 
+async def test_each_address_of_a_host_name_is_tried(
+    address: muster.testing.Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`localhost` is `::1` first on most machines, and a gateway listens at 127.0.0.1."""
+
+    async def look_up(host: str, port: int, **_: Any) -> list[Any]:
+        assert host == "localhost"
+        return [
+            (socket.AF_INET6, socket.SOCK_DGRAM, 17, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    for gateways, proxies in ((True, False), (False, True), (True, True)):
+        async with muster.connect(
+            address,
+            gateways=[("localhost", port, key) for _, port, key in address.gateways if gateways],
+            proxies=[("localhost", port, key) for _, port, key in address.proxies if proxies],
+            timeout=PATIENT_S,
+        ) as client:
+            if proxies:
+                await client.publish("r", b"x")
+
+
 async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.Instance) -> None:
     async with asyncio.timeout(PATIENT_S):
         client = await muster.connect(address, timeout=2)

@@ -57,6 +57,8 @@ from .why import differing, explained
 if TYPE_CHECKING:
     from .inbox import Entry
 
+ADDRESSES_MAX: Final = 8
+"""Limit of addresses of one host name."""
 COMMAND_S_MAX: Final = 60.0
 SEND_S_MAX: Final = 600.0
 SEND_GRACE_S: Final = 3.0
@@ -196,7 +198,7 @@ class Client:
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes, self._ages, self._confirms = receive_buffer_bytes, ages, confirms
         self._state = "new"
-        self._hosts: dict[str, str] = {}
+        self._hosts: dict[str, list[str]] = {}
         self._sides: list[int] = []
         self._failed: MusterError | None = None
         self._down = ["does not answer", "does not answer"]
@@ -1337,19 +1339,20 @@ class Client:
                     found = await self.loop.getaddrinfo(host, port, type=SOCK_DGRAM)
                 except (OSError, UnicodeError) as error:
                     raise Unavailable(f"{host}:{port}: {error}") from None
-                self._hosts[host] = str(found[0][4][0])
+                self._hosts[host] = list(dict.fromkeys(str(each[4][0]) for each in found))[:ADDRESSES_MAX]
 
     def _servers(self, address: Address) -> _Servers:
         return {
-            "gateways": [self._endpoint(each) for each in address.gateways],
-            "proxies": [self._endpoint(each) for each in address.proxies],
+            "gateways": [one for each in address.gateways for one in self._endpoints(each)],
+            "proxies": [one for each in address.proxies for one in self._endpoints(each)],
             "credential": address.token,
         }
 
-    def _endpoint(self, known: Endpoint) -> tuple[str, int, bytes]:
+    def _endpoints(self, known: Endpoint) -> list[tuple[str, int, bytes]]:
+        """The server at each address of its host: `localhost` is often `::1` first, where nothing listens."""
         host, port, key = _whole(known)
         try:
-            return self._hosts.get(host, host), port, bytes.fromhex(key)
+            return [(each, port, bytes.fromhex(key)) for each in self._hosts.get(host, [host])]
         except ValueError:
             raise Invalid(f"{host}:{port}: invalid public key (expected hex)") from None
 

@@ -757,3 +757,9 @@ async def test_two_who_go_by_different_counts_of_one_serial_number_do_not_write_
     entry = await other.get(COUNT_OF_BROKERS)
     assert entry is not None
     assert entry.data == b'{"partitions":256}'
+
+
+async def test_a_clock_far_ahead_takes_no_epochs(open_directory: Open) -> None:
+    wrong = await open_directory(wall=lambda: float((1 << 32) - 95))
+    with pytest.raises(IdentityTaken, match="the clock of this machine says 2106"):
+        await wrong.identity("broker-a")
