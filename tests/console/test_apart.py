@@ -80,14 +80,13 @@ def test_a_member_without_presence_is_ended_and_stays_away(
         assert process.wait(PATIENT_S) != 0
         assert "ended" in (tmp_path / "heard").read_text()
         assert members(instance) == before + 1
-        assert visitor.act("End a member's sessions", user="7") == "This user is no member of the room."
         done = instance.ran("rooms", "end", ROOM, "7")
         assert (done.returncode, done.stdout) == (3, b"7 is no member\n")
         done = instance.ran("rooms", "end", ROOM, "8", "--json")
         assert json.loads(done.stdout) == {"ended": 1}
         until(lambda: members(instance) == before)
     logged = json.loads(instance.ran("console", "audit", "--search", "members/7", "--json").stdout)
-    assert [(each["user"], each["detail"], each["status"]) for each in logged] == [("ann", f"7 in {ROOM}", 200)] * 2
+    assert [(each["user"], each["detail"], each["status"]) for each in logged] == [("ann", f"7 in {ROOM}", 200)]
     assert page.title() == "Rooms · Muster"
 
 

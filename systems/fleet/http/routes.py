@@ -309,7 +309,9 @@ async def tasks(
     fleet: NamedDependency["FleetFace"],
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of tasks to list")] = 1_000,
     after: cursors.After = "",
-    search: Annotated[str, QueryParameter(max_length=255, description="Text that name, kind or selector contains")] = "",
+    search: Annotated[
+        str, QueryParameter(max_length=255, description="Text that name, kind or selector contains")
+    ] = "",
 ) -> Response[bytes]:
     """The tasks that the key may see, by name."""
     last = cursors.read("tasks", after, str)

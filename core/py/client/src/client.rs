@@ -464,7 +464,9 @@ impl ClientEngine {
     /// Ends the sessions with which a user is a member of a room; an event names the returned number. None: too many are open.
     fn end_member(&mut self, name: &str, user: u64, lifetime_us: u64) -> PyResult<Option<u64>> {
         let driver = self.get_mut()?;
-        let number = driver.machine_mut().end_member(monotonic_now(), name, user, lifetime_us);
+        let number = driver
+            .machine_mut()
+            .end_member(monotonic_now(), name, user, lifetime_us);
         driver.kick();
         Ok(number.ok())
     }

@@ -14,8 +14,7 @@ use muster_transport::{Code, Dice, Encode, Health, KeyedState, Links, Micros, Pl
 
 pub(crate) use self::limits::Limits;
 use crate::command::{
-    left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY,
-    SHARED_USER,
+    left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY, SHARED_USER,
 };
 use crate::name::RoomKey;
 use crate::rights::Rights;

@@ -648,7 +648,13 @@ mod tests {
             peer.data.user = 40 + u64::from(slot % 2);
         }
         let open = |gateway: &Gateway| {
-            let alive = |slot: &u32| gateway.sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open());
+            let alive = |slot: &u32| {
+                gateway
+                    .sessions
+                    .table
+                    .get(*slot)
+                    .is_some_and(|peer| peer.data.is_open())
+            };
             (0..5).filter(alive).collect::<Vec<u32>>()
         };
         assert_eq!(open(&gateway), [0, 1, 2, 3, 4]);
