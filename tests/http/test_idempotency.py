@@ -30,6 +30,7 @@ NAMED: Final = {
 """Routes of POST without the header, by the begin of their path."""
 ROOMS: Final = {"/api/v1/rooms/{room}/messages", "/api/v1/rooms/{room}/commands"}
 """Tested with a real room in `test_routes.py`."""
+IMPORTS: Final = "/api/v1/likes/imports"
 RUNS: Final = {"/api/v1/fleet/runs"}
 """Tested with a scheduler in `test_fleet_routes.py` and `tests/faults/test_fleet.py`."""
 REQUESTS: Final[dict[str, tuple[str, Any, Any]]] = {
@@ -155,7 +156,18 @@ async def test_every_route_that_changes_something_takes_the_header(client: httpx
             assert "Idempotency-Key" in parameters, (method, path)
             assert {"409", "422"} <= item[method]["responses"].keys(), (method, path)
             taken.add(path)
-    assert taken == REQUESTS.keys() | ROOMS | RUNS
+    assert taken == REQUESTS.keys() | ROOMS | RUNS | {IMPORTS}
+
+
+async def test_a_repeated_import_is_begun_once(client: httpx2.AsyncClient) -> None:
+    said = {"url": "redis://127.0.0.1:1/0", "pattern": "share:*"}
+    answers = [
+        await client.post(IMPORTS, json=said | more, headers={"idempotency-key": "one"})
+        for more in ({}, {}, {"pattern": "other:*"})
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 422], [answer.text for answer in answers]
+    assert answers[0].content == answers[1].content
+    assert len((await client.get(IMPORTS)).json()["imports"]) == 1
 
 
 async def ask(client: httpx2.AsyncClient, route: str, key: str, other: bool = False) -> httpx2.Response:
