@@ -57,7 +57,7 @@ def ran(words: list[str], environment: Mapping[str, str] | None = None, folder: 
         env={**os.environ, "NO_PROXY": "*", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=PATIENT_S,
+        timeout=3 * PATIENT_S,
         check=False,
     )
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"

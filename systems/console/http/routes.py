@@ -222,8 +222,9 @@ async def add_node(request: AnyRequest, entry: Entry, caller: NamedDependency[Ca
 
 @delete("/topology/nodes/{name:str}", status_code=200)
 async def drain_node(entry: Entry, caller: NamedDependency[Caller], name: FromPath[str]) -> Response[bytes]:
-    """Drain a node of the instance of `muster up`, and end it permanently."""
-    process = next((each for each in _seen(entry).record.processes if each.name == name), None)
+    """Drain a node of the instance of `muster up`, and end it permanently. It may be named as in the registry."""
+    record = _seen(entry).record
+    process = next((each for each in record.processes if name in {each.name, f"{record.name}-{each.name}"}), None)
     if process is None:
         raise Problem("not_found", f"no node {name!r:.80}")
     return _json(await _asked(entry, Remove(node=process.node)))
