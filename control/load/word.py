@@ -35,7 +35,7 @@ USUAL: Final[Mapping[str, tuple[Any, Any]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Wanted:
-    """What the options of every word say. A word whose own options name the servers sets `where`."""
+    """The values of the options of every word. A word whose own options name the servers sets `where`."""
 
     rate: float
     for_s: float

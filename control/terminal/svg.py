@@ -25,7 +25,7 @@ LETTER: Final = 7.0
 UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""What XML does not allow, and what would turn a text around."""
+"""Characters that XML does not allow, and those that change the direction of a text."""
 
 
 class Drawing:

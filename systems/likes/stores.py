@@ -107,7 +107,7 @@ class LikesStore:
             else:
                 whole = max(whole, offset)
         if self._is_repaired() and whole >= kept.proven:
-            report.holds = f"the log begins anew at {whole}, behind a snapshot"
+            report.holds = f"the log starts again at {whole}, behind a snapshot"
         elif end < kept.proven:
             report.fault(
                 self._folder, f"the log ends at offset {end}, but {store.where} has likes up to offset {kept.proven}"

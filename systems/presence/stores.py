@@ -64,6 +64,6 @@ class FeedStore:
                 return []
             moved = [put_aside(each, aside) for each in sorted(self._log.iterdir()) if each.name not in {LOCK, STAMP}]
         return [
-            f"{self._log}: moved {len(moved)} files to {aside}; the feed begins anew, and its readers read the state of "
+            f"{self._log}: moved {len(moved)} files to {aside}; the feed starts empty, and its readers read the state of "
             "their users again"
         ]

@@ -69,7 +69,7 @@ class RoomsGenerator:
         self._engine: LoadEngine | None = None
         self._began = False
         self._running: asyncio.Future[Any] | None = None
-        """What the engine does in its thread."""
+        """Run the engine; the work of its thread."""
 
     async def open(self) -> str:
         """Open all sessions and join."""

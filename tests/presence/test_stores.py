@@ -32,7 +32,7 @@ async def test_each_shards_log_is_a_store(tmp_path: Path) -> None:
         assert (store.check().holds, store.check().faults) == ("changes 0 to 9", [])
 
 
-async def test_a_damaged_feed_is_told_and_begins_anew(tmp_path: Path) -> None:
+async def test_a_damaged_feed_is_told_and_starts_empty(tmp_path: Path) -> None:
     await written(tmp_path)
     (store,) = (FeedStore(each) for each in _folders(tmp_path))
     (segment,) = (tmp_path / FEED / "0").glob("*.segment")
@@ -43,7 +43,7 @@ async def test_a_damaged_feed_is_told_and_begins_anew(tmp_path: Path) -> None:
     assert fault.file == str(segment)
     assert "are lost" in fault.text
     (done,) = store.repair(tmp_path / "aside")
-    assert "the feed begins anew" in done
+    assert "the feed starts empty" in done
     assert (tmp_path / "aside" / segment.name).exists()
     assert store.check().faults == []
     assert store.repair(tmp_path / "aside") == []

@@ -106,7 +106,7 @@ async def undo(services: Services, id: int) -> None:
 
 
 async def undo_all(services: Services, share: int, most: int) -> list[Order]:
-    """Return the fees of paid orders of a withdrawn share, so many at most. Returns these orders."""
+    """Return the fees of paid orders of a withdrawn share, `most` of them. Returns these orders."""
     paid = select(Order).where(Order.share == share, Order.state == "paid").order_by(Order.id).limit(most)
     async with services.writing() as session:
         found = list((await session.scalars(paid)).all())

@@ -170,7 +170,7 @@ class Wallet(Ledger):
 
 
 class Payment(Ledger):
-    """What the ledger did for an order. Its key has each order paid once, and returned once."""
+    """The outcome of an order in the ledger. Its key has each order paid once, and returned once."""
 
     __tablename__ = "payments"
 

@@ -1,4 +1,4 @@
-"""What `muster status` prints of nodes and programs."""
+"""The lines of `muster status` about nodes and programs."""
 
 from typing import Any
 

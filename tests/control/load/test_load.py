@@ -67,7 +67,7 @@ class FakeLoad(msgspec.Struct, frozen=True, kw_only=True):
     arrives: bool = True
 
     slices_others: int = 0
-    """Those of the hosts that join; 0: as many."""
+    """Slices of the hosts that join; 0: as many as the leading one has."""
 
     def generator(self, share: Share) -> Fake:
         slices = (share.index and self.slices_others) or self.slices
