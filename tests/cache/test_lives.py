@@ -69,7 +69,7 @@ async def fail_over(sentinels: Sentinels, key: str) -> None:
             database.version = 1
             await cache.drop(key)
         master.kill()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENT_S):
             await until(lambda: cache._hears.until == 0.0, 60)
             await until(lambda: cache._hears.until > 0.0, 60)
             assert await share.strict(7) == 1
@@ -157,10 +157,10 @@ async def test_a_cluster_is_one_cache_and_its_promoted_replica_serves_nothing_ol
             master = cluster.master_of(entry)
             master.kill()
             database.version = 2
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENT_S):
                 await dropped(other, *keys)
                 assert [await share.strict(id) for id in range(20)] == [2] * 20
-                await until(lambda: cache._hears.until > monotonic(), 60)
+                await until(lambda: cache._hears.until > monotonic(), PATIENT_S)
     finally:
         cluster.end()
 

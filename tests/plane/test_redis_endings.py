@@ -53,6 +53,18 @@ async def test_every_form_of_a_client_says_that_its_connection_ended(url: str) -
     await close()
 
 
+async def test_a_connection_that_another_task_closes_before_a_write_says_so() -> None:
+    client, close = opened(parsed("redis://a:1/0"), "", 1.0)
+    connection = client.connection_pool.make_connection()
+    connection._reader, connection._writer = asyncio.StreamReader(), Closed()
+    writing = asyncio.create_task(connection.send_command("PING"))
+    await asyncio.sleep(0)  # redis-py has seen that it is connected, and writes with the next turn of the loop
+    await connection.disconnect(nowait=True)
+    with pytest.raises(Unreachable, match="closed by another task"):
+        await writing
+    await close()
+
+
 async def test_a_closed_client_of_a_cluster_leaves_no_connection_to_a_node_that_has_left() -> None:
     client, close = opened(parsed("redis+cluster://a:3"), "", 1.0)
     (node, *_) = client.startup_nodes

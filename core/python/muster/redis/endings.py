@@ -2,8 +2,9 @@
 error.
 
 redis-py 8.1 asks a pooled connection whether it is readable, but uses it even after its end: the first call on each one
-failed after the server was back. Also, uvloop raises RuntimeError for a write to a closed socket, which redis-py passes
-to callers that expect `RedisError`. It must not know keys nor scripts.
+failed after the server was back. Also, uvloop raises RuntimeError for a write to a closed socket, and redis-py itself
+AttributeError for a write to a connection that another task has just closed; both reach callers that expect
+`RedisError`. It must not know keys nor scripts.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -47,12 +48,16 @@ class _Ends:
         return bool(await above.can_read())
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """Turns the RuntimeError of a closed socket into redis-py's error. redis-py has closed the connection by then."""
+        """Turns the errors of a closed socket into redis-py's error. redis-py has closed the connection by then."""
         above: Any = super()
         try:
             await above.send_packed_command(command, check_health)
         except RuntimeError as error:
             raise Unreachable(f"the connection to the Redis ended: {error}") from error
+        except AttributeError as error:
+            if getattr(self, "_writer", None) is not None:
+                raise
+            raise Unreachable("the connection to the Redis was closed by another task") from error
 
 
 def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> "WeakSet[Any]":
