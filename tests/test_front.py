@@ -72,9 +72,11 @@ def need() -> None:
         mend = f"needs {', '.join(missing)}; to install: apt-get install --no-install-recommends {' '.join(missing)}"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(mend)
     tried = f"tried-{os.getpid()}"
-    if ran("ip", "netns", "add", tried).returncode:
-        pytest.skip("needs root and the right to make network namespaces")
+    links = [("br0", "type", "bridge"), ("v0", "type", "veth", "peer", "name", "v1")]
+    made = [ran("ip", "netns", "add", tried), *(ran("ip", "-n", tried, "link", "add", *words) for words in links)]
     ran("ip", "netns", "del", tried)
+    if any(each.returncode for each in made):
+        pytest.skip("needs root and the right to make network namespaces, with a bridge")
 
 
 def environment() -> dict[str, str]:
