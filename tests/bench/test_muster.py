@@ -379,7 +379,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (isolation, _small_isolation, {"isolation"}),
         (hops, _small_hops, {"PF-11"}),
         (commands, _small_commands, {"commands"}),
-        (edge, _small_edge, {"PF-34"}),
+        (edge, _small_edge, {"PF-33", "PF-34"}),
         (failover, _small_failover, {"failover"}),
         (loss, _small_loss, {"PF-10"}),
         (nodes, _small_nodes, {"PF-1", "PF-5", "PF-6", "PF-9", "PF-11", "nodes"}),
