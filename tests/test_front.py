@@ -22,7 +22,7 @@ from typing import Final
 import pytest
 
 from tests.documents import ROOT
-from tests.waiting import PATIENT_S
+from tests.waiting import wait_for
 
 FRONT: Final = ROOT / "deploy" / "front"
 SYSTEM: Final = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
@@ -159,13 +159,6 @@ def strike(process: subprocess.Popen[bytes], number: int) -> None:
     """Send a signal to a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {PATIENT_S:g} s for {what}"
-        time.sleep(0.02)
 
 
 class Front:

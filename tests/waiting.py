@@ -1,8 +1,9 @@
 """Waits for remote events, with an end."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 PATIENT_S: Final = 200.0
 """The limit of a wait for what must come, in seconds: it ends a test that is broken, and no other.
@@ -28,3 +29,12 @@ async def until_asked(condition: Callable[[], object], seconds: float = PATIENT_
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - as above
             await asyncio.sleep(every_s)
+
+
+def wait_for(condition: Callable[[], Any], what: str = "a condition") -> Any:
+    """The same without a loop: wait until the condition is true, and return its value. Fails with `what` after that."""
+    deadline = time.monotonic() + PATIENT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {PATIENT_S:g} s for {what}"
+        time.sleep(0.02)
+    return found

@@ -181,8 +181,8 @@ class Member:
         self.publications(found.publications, None)
 
     def has_all(self) -> bool:
-        """Whether nothing is on its way to this member. What is missing behind the last message and was announced as lost
-        counts as lost now."""
+        """Return whether this member has every published message. Messages at the end that were announced as lost count as
+        lost now."""
         whole = True
         for at, stream in enumerate(self._streams):
             if self._next[at] < min(self._told[at], stream.head):

@@ -15,7 +15,7 @@ NONE_RUNS: Final = "no edge runs here; start one: muster up --with edge"
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Edges by their URLs, and what a client shows them."""
+    """URLs of edges, and the token for them."""
 
     urls: Sequence[str]
     token: str

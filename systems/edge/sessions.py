@@ -52,7 +52,7 @@ class Server:
 
 
 class Reader(Protocol):
-    """Takes what comes in one room."""
+    """Takes the publications of one room."""
 
     @property
     def position(self) -> Position | None:
@@ -146,7 +146,7 @@ class Session(asyncio.Protocol):
         return future
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Take the received bytes."""
         if self._rest:
             data = self._rest + data
         if self._upgrading is not None:

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.console.served import USERS
-from tests.console.visitors import Visitor, background, picture, until
+from tests.console.visitors import Visitor, background, picture
 from tests.faults.instance import APART, Instance, configuration
-from tests.waiting import PATIENT_S
+from tests.waiting import PATIENT_S, wait_for
 
 ROOM = "sports:final"
 
@@ -75,7 +75,7 @@ def test_a_member_without_presence_is_ended_and_stays_away(
     with background(instance, "sub", ROOM, "--token", tokens["8"]):
         with (tmp_path / "heard").open("wb") as heard:
             process = instance.command("sub", ROOM, "--token", tokens["7"], stdout=subprocess.DEVNULL, stderr=heard)
-        until(lambda: members(instance) == before + 2)
+        wait_for(lambda: members(instance) == before + 2)
         assert visitor.act("End a member's sessions", user="7") == "1 sessions were ended."
         assert process.wait(PATIENT_S) != 0
         assert "ended" in (tmp_path / "heard").read_text()
@@ -84,7 +84,7 @@ def test_a_member_without_presence_is_ended_and_stays_away(
         assert (done.returncode, done.stdout) == (3, b"7 is no member\n")
         done = instance.ran("rooms", "end", ROOM, "8", "--json")
         assert json.loads(done.stdout) == {"ended": 1}
-        until(lambda: members(instance) == before)
+        wait_for(lambda: members(instance) == before)
     logged = json.loads(instance.ran("console", "audit", "--search", "members/7", "--json").stdout)
     assert [(each["user"], each["detail"], each["status"]) for each in logged] == [("ann", f"7 in {ROOM}", 200)]
     assert page.title() == "Rooms · Muster"
@@ -93,7 +93,7 @@ def test_a_member_without_presence_is_ended_and_stays_away(
 def test_a_rooms_path_is_a_picture_with_the_time_of_each_hop(instance: Instance, enter: Callable[..., Visitor]) -> None:
     visitor = enter()
     with background(instance, "sub", ROOM):
-        until(lambda: members(instance) >= 1)
+        wait_for(lambda: members(instance) >= 1)
         page = visitor.go(f"rooms/{ROOM.replace(':', '%3A')}")
         drawn = page.get_by_role("region", name="Path through the nodes").get_by_role("img")
         hops = json.loads(instance.ran("trace", ROOM, "--json").stdout)["asked"][0]["hops"]
@@ -139,5 +139,5 @@ def test_the_console_comes_back_after_its_process_dies_and_the_page_says_so(
     pid = instance.process("console").pid
     visitor.forgives = re.compile("Failed to load resource")
     instance.kill("console")
-    until(lambda: instance.process("console").ready and instance.process("console").pid not in {0, pid})
+    wait_for(lambda: instance.process("console").ready and instance.process("console").pid not in {0, pid})
     expect(page.get_by_role("button", name="Log in")).to_be_visible()  # sessions live in the console's memory

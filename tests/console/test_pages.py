@@ -23,10 +23,10 @@ from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
 from muster_server.systems.http.system import KEYS
 from tests.console.served import USERS
-from tests.console.visitors import HEIGHT, WIDTH, Visitor, background, picture, until
+from tests.console.visitors import HEIGHT, WIDTH, Visitor, background, picture
 from tests.faults.instance import Instance, configuration
 from tests.redis_server import RedisServer
-from tests.waiting import PATIENT_S
+from tests.waiting import PATIENT_S, wait_for
 
 PAGES: Final = ("overview", "rooms", "topology", "presence", "likes", "messages", "fleet", "keys", "doctor")
 HOSTILE: Final = "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>\u202egnp.exe"
@@ -97,7 +97,7 @@ def enter(site: Site, chromium: Browser) -> Iterator[Callable[..., Visitor]]:
 
 
 def test_muster_up_and_a_command_print_links_that_log_in_once(site: Site, chromium: Browser) -> None:
-    log = until(lambda: re.findall(r"console +(http\S+#login=\S+)", site.instance.log.read_text()))
+    log = wait_for(lambda: re.findall(r"console +(http\S+#login=\S+)", site.instance.log.read_text()))
     for link in (log[0], site.said("console", "login", "--json")["url"]):
         context = chromium.new_context(locale="en-GB")
         first, second = context.new_page(), chromium.new_context().new_page()
@@ -228,17 +228,17 @@ def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     assert not site.api("GET", "topics/orders")["paused"]
     visitor.go("messages/lost")
     visitor.act("Send a message", data="nobody", in_s="0", id="letter-1")
-    until(lambda: site.api("GET", "topics/lost/messages/letter-1")["state"] == "dead")
+    wait_for(lambda: site.api("GET", "topics/lost/messages/letter-1")["state"] == "dead")
     visitor.page.get_by_role("button", name="Reload").click()
     died = site.api("GET", "topics/lost/dead")["letters"][0]["died_at"]
     assert "done" in visitor.act("Replay letter-1")
-    until(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")["letters"]))
+    wait_for(lambda: any(each["died_at"] > died for each in site.api("GET", "topics/lost/dead")["letters"]))
     visitor.page.get_by_role("button", name="Reload").click()
     assert "done" in visitor.act("Drop letter-1")
     assert site.api("GET", "topics/lost/messages/letter-1")["state"] == "cancelled"
     for id in ("letter-2", "letter-3"):
         site.api("POST", "topics/lost/messages", json=[{"data": "nobody", "id": id}])
-    until(lambda: len(site.api("GET", "topics/lost/dead")["letters"]) == 2)
+    wait_for(lambda: len(site.api("GET", "topics/lost/dead")["letters"]) == 2)
     assert visitor.act("Drop all") == "2 dead letters were dropped."
     assert site.api("GET", "topics/lost/dead")["letters"] == []
 
@@ -251,12 +251,12 @@ def test_keys_are_shown_once_and_revoked(site: Site, enter: Callable[..., Visito
     assert secret.startswith("mk_")
     with_key = {"x-api-key": secret}
     assert site.http.get("/api/v1/rooms", headers=with_key).status_code == 200
-    used = until(lambda: {each["name"]: each["used"] for each in site.said("key", "ls", "--json")}["second-means"])
+    used = wait_for(lambda: {each["name"]: each["used"] for each in site.said("key", "ls", "--json")}["second-means"])
     assert 0 <= time.time() - used < 3_600
     expect(page.get_by_role("region", name="API keys").get_by_text("web", exact=True)).to_be_visible()
     assert secret not in page.content()
     visitor.act("Revoke web")
-    until(lambda: site.http.get("/api/v1/rooms", headers=with_key).status_code == 401)
+    wait_for(lambda: site.http.get("/api/v1/rooms", headers=with_key).status_code == 401)
     page = visitor.go("keys")
     expect(page.get_by_role("region", name="Audit log")).to_contain_text("DELETE /api/v1/console/keys/web")
     logged = site.said("console", "audit", "--json")
@@ -298,18 +298,18 @@ def test_sessions_are_ended(site: Site, enter: Callable[..., Visitor]) -> None:
             stack.enter_context(background(site.instance, "sub", "lobby", "--token", token))
         page = visitor.go("presence/8")
         expect(page.get_by_text("watch", exact=True)).to_be_visible()
-        until(lambda: devices() == {"phone", "laptop", "watch"})
+        wait_for(lambda: devices() == {"phone", "laptop", "watch"})
         assert visitor.act("End sessions of 8", device="phone") == "phone: ended"
         expect(page.get_by_text("phone", exact=True)).to_have_count(0)
-        until(lambda: devices() == {"laptop", "watch"})
-        until(lambda: "8" in site.api("GET", "rooms/lobby/members?ids=true")["ids"])
+        wait_for(lambda: devices() == {"laptop", "watch"})
+        wait_for(lambda: "8" in site.api("GET", "rooms/lobby/members?ids=true")["ids"])
         page = visitor.go("rooms/lobby")
         expect(page.get_by_role("link", name="8", exact=True)).to_be_visible()
         assert visitor.act("End a member's sessions", user="8", device="watch") == "watch: ended"
-        until(lambda: devices() == {"laptop"})
+        wait_for(lambda: devices() == {"laptop"})
         done = site.instance.ran("presence", "end", "8")
         assert done.stdout.startswith(b"ended: laptop")  # a device that has just gone may be named too
-        until(lambda: not devices())
+        wait_for(lambda: not devices())
     logged = site.said("console", "audit", "--search", "presence/end", "--json")
     assert [(each["user"], each["detail"], each["status"]) for each in logged] == [
         ("ann", "8: watch", 200),
@@ -343,13 +343,13 @@ def test_partitions_of_likes_move_to_a_new_node_and_off_it(site: Site, enter: Ca
     expect(partitions).to_contain_text(re.compile(r"0.16383|0.1023"))
     told = visitor.act("Move partitions to a new node")
     assert told == "Started: likes-1."
-    until(lambda: owners() == {"likes": all - all // 2, "likes-1": all // 2})
+    wait_for(lambda: owners() == {"likes": all - all // 2, "likes-1": all // 2})
     nodes = page.get_by_role("region", name="Nodes of likes")
     expect(nodes.get_by_role("row").filter(has_text="likes-1").get_by_role("cell").nth(2)).to_have_text(str(all // 2))
     picture(visitor, "likes")
     site.api("PUT", "likes/post/9/7")
     visitor.act("Move all partitions off a node", name="muster-likes-1")
-    until(lambda: owners() == {"likes": all})
+    wait_for(lambda: owners() == {"likes": all})
     expect(nodes.get_by_role("row")).to_have_count(2)
     assert site.api("GET", "likes/post/9")["count"] == 1, "a like is kept wherever its partition goes"
 
@@ -393,7 +393,7 @@ def test_what_a_person_types_stays_when_the_page_is_drawn_again(site: Site, ente
     page.get_by_role("button", name="Like for a user", exact=True).first.click()
     field = page.get_by_role("dialog", name="Like for a user").locator("[name=user]")
     field.fill("7")
-    until(is_held)
+    wait_for(is_held)
     held.pop().continue_()
     expect(page.get_by_text("Newest likers:")).to_be_visible()
     expect(field).to_have_value("7")
@@ -413,7 +413,7 @@ def test_what_a_person_types_stays_when_the_page_is_drawn_again(site: Site, ente
 def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
     visitor = enter()
     with background(site.instance, "fleet", "agents", "--count", "20"):
-        until(lambda: site.api("GET", "fleet/clients")["total"] == 20)
+        wait_for(lambda: site.api("GET", "fleet/clients")["total"] == 20)
         page = visitor.go("fleet")
         expect(page.get_by_role("region", name="Clients", exact=True).get_by_role("row")).to_have_count(21)
         counted = site.said("fleet", "counts", "province", "--json")
@@ -451,8 +451,8 @@ def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:
     page = visitor.go("topology")
     expect(page.locator("svg.topology")).to_contain_text("gateway")
     assert "gateway-1" in visitor.act("Add a node", role="gateway")
-    until(lambda: site.instance.is_ready() and "gateway-1" in site.instance.names("gateway"))
+    wait_for(lambda: site.instance.is_ready() and "gateway-1" in site.instance.names("gateway"))
     expect(page.locator("svg.topology")).to_contain_text("gateway-1")
     picture(visitor, "topology")
     visitor.act("Drain a node", name="gateway-1")
-    until(lambda: "gateway-1" not in site.instance.names("gateway"))
+    wait_for(lambda: "gateway-1" not in site.instance.names("gateway"))

@@ -5,8 +5,7 @@ import os
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,15 +93,6 @@ def picture(visitor: Visitor, name: str) -> None:
     if PICTURES:
         visitor.page.evaluate("scrollTo(0, 0)")
         visitor.page.screenshot(path=Path(PICTURES) / f"console-{name}.png")
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    """Ask the second means again until it shows the effect."""
-    deadline = time.monotonic() + PATIENT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 @contextlib.contextmanager

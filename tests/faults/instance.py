@@ -24,6 +24,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from bench import cpu
 from muster_server.control.cluster.instance import Endpoint, Folder, Process, Record, find
 from muster_server.control.errors import UserError
 from tests import forked, strikes
@@ -234,10 +235,7 @@ class Instance:
 
     def cpu_s(self) -> float:
         """Processor time of all nodes since they started, in seconds. It hardly depends on what else the machine does."""
-        ticks = 0
-        for pid in self.pids().values():
-            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return cpu.total_ns(self.pids().values()) / 1e9
 
     def room(self, node: str, name: str) -> dict[str, Any]:
         """A node's answer about one room."""

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ import httpx2
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from tests.documents import ROOT
-from tests.waiting import PATIENT_S
+from tests.waiting import PATIENT_S, wait_for
 
 PASSWORD: Final = "correct horse battery"
 ANN, BO, STAFF = "ann@example.org", "bo@example.org", "staff@example.org"
@@ -74,7 +73,7 @@ class Site:
 
     def mail(self, to: str, condition: Callable[[str], object] = bool) -> str:
         """The first mail for which the condition holds, once it is there."""
-        found: str = until(lambda: next(filter(condition, self.mails(to)), ""), f"a mail to {to}")
+        found: str = wait_for(lambda: next(filter(condition, self.mails(to)), ""), f"a mail to {to}")
         return found
 
 
@@ -175,12 +174,3 @@ class Person:
         """Leave."""
         self.context.close()
         assert self.troubles == []
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until the condition is true, and return its value."""
-    deadline = time.monotonic() + PATIENT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {PATIENT_S:g} s for {what}"
-        time.sleep(0.05)
-    return found

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.portal.site import ANN, BO, STAFF, Site, Visitor, until
+from tests.portal.site import ANN, BO, STAFF, Site, Visitor
+from tests.waiting import wait_for
 
 Visit = Callable[..., Visitor]
 SECRET_TEXT = "the water comes on Tuesdays"
@@ -47,16 +48,16 @@ def test_a_share_with_a_fee_is_paid_for_once_and_read_after_that(two: tuple[Visi
     assert SECRET_TEXT in ann.get(path).text
     for _ in range(2):
         assert bo.send(f"{path}/order").status_code == 303
-    until(lambda: SECRET_TEXT in bo.get(path).text, "the text of a share that was paid for")
+    wait_for(lambda: SECRET_TEXT in bo.get(path).text, "the text of a share that was paid for")
     assert bo.send(f"{path}/order").status_code == 303
     assert (credits(ann), credits(bo)) == (before[0] + 3, before[1] - 3)
     assert SECRET_TEXT not in visitor().get(path).text
-    until(lambda: "You got 3 credits" in ann.get("/inbox").text, "the notice of the sale")
+    wait_for(lambda: "You got 3 credits" in ann.get("/inbox").text, "the notice of the sale")
     # The author takes it back: the compensation returns the fee.
     assert bo.send(f"{path}/withdraw").status_code == 404
     assert ann.send(f"{path}/withdraw").status_code == 303
-    until(lambda: (credits(ann), credits(bo)) == before, "the fee's return")
-    until(lambda: "3 credits back" in bo.get("/inbox").text, "the notice of the return")
+    wait_for(lambda: (credits(ann), credits(bo)) == before, "the fee's return")
+    wait_for(lambda: "3 credits back" in bo.get("/inbox").text, "the notice of the return")
     assert bo.get(path).status_code == 404
 
 
@@ -66,7 +67,7 @@ def test_a_member_with_too_few_credits_is_refused_and_may_try_again(two: tuple[V
     path = sold(ann, "Too dear", 1_000)
     for _ in range(2):
         assert bo.send(f"{path}/order").status_code == 303
-        until(lambda: "You have too few" in bo.get(path).text, "the refusal")
+        wait_for(lambda: "You have too few" in bo.get(path).text, "the refusal")
     assert credits(bo) == before
     assert SECRET_TEXT not in bo.get(path).text
     for fee in "1001", "-1", "two":
@@ -82,7 +83,7 @@ def test_credits_and_orders_agree_after_deaths_of_the_worker(two: tuple[Visitor,
             for id in re.findall(r"/orders/(\d+)/cancel", bo.get("/orders").text)[:1]:
                 assert bo.send(f"/orders/{id}/cancel").status_code in {303, 400}
         if number % 4 == 1:
-            until(lambda: site.has("muster.work"), "the next worker")
+            wait_for(lambda: site.has("muster.work"), "the next worker")
             os.kill(site.child("muster.work"), signal.SIGKILL)
     for path in paths[10:]:
         assert ann.send(f"{path}/withdraw").status_code == 303
@@ -97,7 +98,7 @@ def test_credits_and_orders_agree_after_deaths_of_the_worker(two: tuple[Visitor,
         wanted = {"paid": "taken", "refused": "refused", "cancelled": "returned", "returned": "returned"}
         return not withdrawn and all(payments.get(id) == wanted.get(state, "") for id, state in orders.items())
 
-    until(agree, "both databases to agree")
+    wait_for(agree, "both databases to agree")
     with sqlite3.connect(site.folder / "portal.db") as portal:
         states = Counter(state for (state,) in portal.execute("SELECT state FROM orders"))
     assert "waiting" not in states
@@ -119,7 +120,7 @@ def test_the_report_reaches_the_staff(visitor: Visit, site: Site) -> None:
     text = site.mail(STAFF, lambda text: "The portal on" in text)
     assert re.search(r"shares: [1-9]", text)
     assert "credits gained or lost by all accounts together: 0" in text
-    until(lambda: "The portal on" in staff.get("/inbox").text, "the report's notice")
+    wait_for(lambda: "The portal on" in staff.get("/inbox").text, "the report's notice")
     (entry,) = site.asked("/api/v1/topics/report/recurring")["recurring"]
     assert (entry["name"], entry["cron"]) == ("nightly", "0 3 * * *")
 

@@ -7,7 +7,8 @@ import signal
 from playwright.sync_api import expect
 
 from tests.portal.conftest import Enter
-from tests.portal.site import ANN, BO, STAFF, Person, Site, Visitor, until
+from tests.portal.site import ANN, BO, STAFF, Person, Site, Visitor
+from tests.waiting import wait_for
 
 
 def bell(person: Person) -> None:
@@ -16,7 +17,7 @@ def bell(person: Person) -> None:
 
 def shows(reader: Visitor, path: str, text: str) -> None:
     """Wait until a page has this text."""
-    until(lambda: text in reader.get(path).text, text)
+    wait_for(lambda: text in reader.get(path).text, text)
 
 
 def test_a_share_is_read_liked_and_answered_without_a_reload(enter: Enter) -> None:
@@ -42,7 +43,7 @@ def test_a_share_is_read_liked_and_answered_without_a_reload(enter: Enter) -> No
     expect(bo.go("/people").locator("#kept")).to_contain_text("Beans in rows")
     expect(bo.go("/").locator("#top")).to_contain_text("Beans in rows")
     expect(bo.page.locator("#online")).to_contain_text("Ann")
-    until(lambda: "Bo replies to “Beans in rows”" in ann.go("/inbox").inner_text("#entries"), "the notice")
+    wait_for(lambda: "Bo replies to “Beans in rows”" in ann.go("/inbox").inner_text("#entries"), "the notice")
     ann.page.get_by_role("button", name="Mark all as read").click()
     expect(ann.page.locator("#entries .unread")).to_have_count(0)
 
@@ -122,7 +123,7 @@ def test_a_department_writes_once_staff_has_checked_it(enter: Enter, site: Site)
     assert new.get("/write").status_code == 403
     staff.go("/staff").locator("#checks").get_by_role("button", name="Let in").click()
     expect(staff.page.locator("#checks")).to_contain_text("none")
-    until(lambda: new.get("/write").status_code == 200, "the check")
+    wait_for(lambda: new.get("/write").status_code == 200, "the check")
     assert "your department is checked" in new.get("/inbox").text.lower()
     new.close()
 
@@ -149,7 +150,7 @@ def test_what_is_not_read_is_mailed_and_what_is_read_is_not(enter: Enter, site: 
     ann = site.visitor()
     ann.login(ANN)
     assert ann.send(f"{paths[0]}/replies", text="one").status_code == 303
-    until(lambda: "Read in time" in bo.go("/inbox").inner_text("#entries"), "the notice")
+    wait_for(lambda: "Read in time" in bo.go("/inbox").inner_text("#entries"), "the notice")
     bo.page.get_by_role("button", name="Mark all").click()
     expect(bo.page.locator("#entries .unread")).to_have_count(0)
     assert ann.send(f"{paths[1]}/replies", text="two").status_code == 303

@@ -73,7 +73,7 @@ class Login(Base):
 
 
 class Count(Base):
-    """Counts what a stranger may do only a few times: logins that fail, and codes to one contact."""
+    """Counters of actions that a stranger may repeat only a few times: failed logins, and codes to one contact."""
 
     __tablename__ = "counts"
 
