@@ -23,6 +23,7 @@ import structlog
 from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.systems.messages.answers import Answers, LastAnswer
+from muster_server.systems.messages.bucket import Bucket
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
 from muster_server.systems.messages.leases import Leases
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
@@ -39,6 +40,8 @@ AT_ONCE: Final = 0
 SWEEP_MS: Final = 5_000
 """A claim that ran out this long ago has no result in transit."""
 BURST_S: Final = 1.0
+UNBOUNDED: Final = 1 << 31
+"""Credits of a topic without a limit of its own."""
 REMEMBERED_MAX: Final = 64
 """Limit of workers that left and whose claims are still known."""
 ANSWER_BYTES_MAX: Final = 2_048
@@ -128,6 +131,10 @@ class Center:
         self._assigned: dict[int, frozenset[int]] = {}
         self._paused: dict[int, float] = {}
         """Topics that get no credits before this time, because they used up `overdue_rate`."""
+        self._limits: dict[int, tuple[int, float]] = {}
+        """By topic: the concurrency and the rate for which its credits are."""
+        self._buckets: dict[int, Bucket] = {}
+        """By topic with a rate."""
         self._full_at = 0.0
         """Time at which the bucket of overdue messages is full again."""
         self._dirty: set[int] = set()
@@ -215,6 +222,15 @@ class Center:
             if (topic := self._topics.numbered(number)) is not None and topic.policy == found[0]
         }
         self.figures.forget([topic.number for topic in self._topics.all()])
+        limits = {topic.number: (topic.concurrency, topic.rate) for topic in self._topics.all()}
+        for number, before in self._limits.items():
+            if limits.get(number, before) != before:
+                self._unassign(number)  # its credits were for other limits
+        self._limits = limits
+        for number, bucket in list(self._buckets.items()):
+            topic = self._topics.numbered(number)
+            if topic is None or topic.rate != bucket.rate:
+                del self._buckets[number]
         self._reassign()
 
     def _reassign(self) -> None:
@@ -243,10 +259,10 @@ class Center:
         self._soon()
 
     def _unassign(self, topic: int) -> None:
-        """No worker fires its messages: programs lease them, or the topic is paused."""
+        """No worker fires its messages for now: programs lease them, or the topic is paused, or has new limits."""
         for each in self._assigned.pop(topic, ()):
             session = self._sessions.get(each)
-            if session is not None:  # its credits of other topics are given anew
+            if session is not None:  # its credits of other topics are granted again
                 self._schedule.leave(each)
                 session.credit.clear()
                 self._dirty.update(self._assigned)
@@ -282,18 +298,21 @@ class Center:
     def _shares(self, topic: Topic, workers: Sequence[Session]) -> dict[Session, int]:
         """The number of a topic's free credits for each worker."""
         # If all are busy, a worker gets a credit for each result, so its share is its limit.
+        allowed = self._allowed(topic)
+        if allowed <= 0:
+            return {}
         most = max((session.weight for session in workers), default=0)
         weighs = topic.policy.startswith("weighted") and most > 0
         free = {session: session.free(topic.number, session.weight / most if weighs else 1.0) for session in workers}
         free = {session: count for session, count in free.items() if count > 0}
         if len(free) <= 1:
-            return free
+            return {session: min(count, allowed) for session, count in free.items()}
         known = self._policies.get(topic.number)
         if known is None:
             known = self._policies[topic.number] = topic.policy, _engines.WorkerDispatch(topic.policy)
         shares: dict[Session, int] = {}
         # As many as one worker takes: the rest is spread when results come.
-        for _ in range(max(free.values())):
+        for _ in range(min(allowed, max(free.values()))):
             among = [session for session in free if shares.get(session, 0) < free[session]]
             if not among:
                 break
@@ -303,6 +322,22 @@ class Center:
                 break
             shares[among[place]] = shares.get(among[place], 0) + 1
         return shares
+
+    def _allowed(self, topic: Topic) -> int:
+        """The number of credits that the concurrency and the rate of a topic allow beside those that are out."""
+        allowed = UNBOUNDED
+        sessions = (*self._sessions.values(), *self._left.values())
+        unused = sum(session.credit.get(topic.number, 0) for session in self._sessions.values())
+        if topic.concurrency:
+            allowed = topic.concurrency - unused - sum(session.claims.held(topic.number) for session in sessions)
+        if topic.rate:
+            now = self._monotonic()
+            bucket = self._buckets.setdefault(topic.number, Bucket(topic.rate, now))
+            may = bucket.left(now) - unused
+            if may <= 0 < allowed and not unused:
+                asyncio.get_running_loop().call_later(bucket.wait_s(), self._resume, topic.number)
+            allowed = min(allowed, may)
+        return allowed
 
     def sweep(self) -> None:
         """Free the credits of claims that ran out. Call it every second."""
@@ -325,6 +360,10 @@ class Center:
         for topic, count, overdue in session.claims.begin(fires, now, OVERDUE_MS):
             session.credit[topic] = max(0, session.credit.get(topic, 0) - count)
             self._pace(topic, overdue)
+            if (bucket := self._buckets.get(topic)) is not None:
+                bucket.take(count, self._monotonic())
+                self._dirty.add(topic)
+                self._soon()
         session.outbox.append(fires)
         session.wake.set()
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from muster_server.systems.messages.bucket import Bucket
 from muster_server.systems.messages.shapes import Fire
 from muster_server.systems.messages.topics import Topic
 
@@ -29,29 +30,6 @@ MOVED_MAX: Final = 65_536
 
 class Busy(Exception):
     """Too many requests wait."""
-
-
-class _Bucket:
-    """Messages that the rate of a topic allows; a burst is at most one second of it."""
-
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate, self._left, self._at = rate, max(1.0, rate), now
-
-    def take(self, most: int, now: float) -> int:
-        """So many messages may be leased now, and count."""
-        self._left = min(max(1.0, self.rate), self._left + (now - self._at) * self.rate)
-        self._at = now
-        count = min(most, int(self._left))
-        self._left -= count
-        return count
-
-    def give_back(self, count: int) -> None:
-        """These were not leased."""
-        self._left += count
-
-    def wait_s(self) -> float:
-        """Until there is one more."""
-        return max(0.0, (1.0 - self._left) / self.rate)
 
 
 class _Waiting:
@@ -76,7 +54,7 @@ class Leases:
         self._serve, self._leave, self._release, self._monotonic = serve, leave, release, monotonic
         self._numbers = itertools.count(WORKERS)
         self._waiting: dict[int, _Waiting] = {}
-        self._buckets: dict[int, _Bucket] = {}
+        self._buckets: dict[int, Bucket] = {}
         self._moved: OrderedDict[tuple[int, int], int] = OrderedDict()
         """Claims after their last extension, by message and first claim."""
         self.leased = self.extended = 0
@@ -137,13 +115,13 @@ class Leases:
             self._leave(worker)
         return waiting.fires
 
-    def _bucket(self, topic: Topic) -> _Bucket | None:
+    def _bucket(self, topic: Topic) -> Bucket | None:
         found = self._buckets.get(topic.number)
         if not topic.rate:
             self._buckets.pop(topic.number, None)
             return None
         if found is None or found.rate != topic.rate:
-            found = self._buckets[topic.number] = _Bucket(topic.rate, self._monotonic())
+            found = self._buckets[topic.number] = Bucket(topic.rate, self._monotonic())
         return found
 
     def on_fires(self, worker: int, fires: bytes) -> bool:

@@ -15,6 +15,7 @@ from muster.clock import now_ms
 from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply
 from muster_server.systems.messages.shapes import (
     BATCH_MAX,
+    ID_CHARS_MAX,
     Change,
     Changed,
     Envelope,
@@ -24,8 +25,18 @@ from muster_server.systems.messages.shapes import (
     Send,
     Sent,
     Shown,
+    is_id,
 )
-from muster_server.systems.messages.targets import ALWAYS, PULL, Kind, TargetError, accepted, most_bytes
+from muster_server.systems.messages.targets import (
+    ALWAYS,
+    PULL,
+    SUBSCRIBERS,
+    Kind,
+    TargetError,
+    accepted,
+    most_bytes,
+    parse,
+)
 from muster_server.systems.messages.topics import Topic, Topics
 
 DAY_MS: Final = 86_400_000
@@ -143,6 +154,9 @@ class Receiver:
                 "programs lease its messages, which name no target" if topic.is_leased else "a topic alone has pull:"
             )
             return Refused(code="bad_request", detail=f"topic {topic.name}, target {send.target!r:.80}: {cause}")
+        if send.target.startswith(SUBSCRIBERS):
+            detail = f"target {send.target!r:.80}: a topic alone has subscribers"
+            return Refused(code="bad_request", detail=detail)
         text = send.target or topic.callback
         if not text:
             return Refused(code="bad_request", detail=f"neither the message nor topic {topic.name} has a target")
@@ -150,9 +164,12 @@ class Receiver:
             kind = accepted(text, self._kinds).kind
         except TargetError as error:
             return Refused(code="bad_request", detail=str(error))
-        if len(send.body) > (most := most_bytes(kind, self._body_max)):
-            detail = f"body too long for target {kind}: {len(send.body)} bytes (limit {most})"
-            return Refused(code="too_long", detail=detail)
+        if why := self._too_long(text, kind, send.body):
+            return why
+        if kind == "topics" and not is_id(subscribed_id(topic.name, id)):
+            limit = ID_CHARS_MAX - len(subscribed_id(topic.name, ""))
+            detail = f"id {id!r:.140} is too long for a topic with subscribers (limit {limit})"
+            return Refused(code="bad_request", detail=detail)
         due_at = send.at if send.at is not None else now + (send.in_ms or 0)
         if send.in_ms is not None and not 0 <= send.in_ms <= self._delay_max:
             detail = f"invalid delay {send.in_ms} ms (expected 0 to {self._delay_max}; see receive.delay_days_max)"
@@ -182,9 +199,21 @@ class Receiver:
         except TargetError as error:
             return Refused(code="bad_request", detail=f"topic {topic.name}: {error}")
         _, _, body = send.body.partition(b"\n")  # after the head of a check-back
-        if len(body) > (most := most_bytes(kind, self._body_max)):
-            detail = f"body too long for target {kind}: {len(body)} bytes (limit {most})"
-            return Refused(code="too_long", detail=detail)
+        return self._too_long(topic.callback, kind, body)
+
+    def _too_long(self, target: str, kind: Kind, body: bytes) -> Refused | None:
+        """Why a target cannot get a body of this length; of a topic with subscribers: why one of them cannot."""
+        limits = [(kind, most_bytes(kind, self._body_max))]
+        if kind == "topics":
+            for name in parse(target).name.split(","):
+                topic = self._topics.named(name)
+                if topic is not None:
+                    other = parse(topic.callback).kind
+                    limits.append((f"{other} of topic {name}", most_bytes(other, self._body_max)))
+        for name, most in limits:
+            if len(body) > most:
+                detail = f"body too long for target {name}: {len(body)} bytes (limit {most})"
+                return Refused(code="too_long", detail=detail)
         return None
 
     async def change(self, topic_name: str, changes: Sequence[Change]) -> list[Changed | Refused]:
@@ -234,6 +263,11 @@ class Receiver:
             else None
             for id, number, reply in zip(ids, numbers, replies, strict=True)
         ]
+
+
+def subscribed_id(topic: str, id: str) -> str:
+    """The id that a message of a topic has at its subscribers: messages of no other topic have it."""
+    return f"{topic.replace('.', '-')}:{id}"
 
 
 def _ids(count: int) -> list[str]:

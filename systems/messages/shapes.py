@@ -14,7 +14,8 @@ from msgspec import Meta
 from muster_server import _engines
 from muster_server.systems.messages.topics import Topic
 
-ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_:-]{0,127}\Z"
+ID_CHARS_MAX: Final = 128
+ID: Final = rf"^[A-Za-z0-9][A-Za-z0-9_:-]{{0,{ID_CHARS_MAX - 1}}}\Z"
 """Pattern of a message's id. It has no dots, because a signature covers `id.time.body`."""
 BATCH_MAX: Final = 1_000
 KIND_CHARS_MAX: Final = 255

@@ -11,14 +11,19 @@ from muster_server.plane import ways
 TARGET_CHARS_MAX: Final = 2_048
 PARSED_MAX: Final = 4_096
 """Limit of parsed targets in memory: most messages go to the same few."""
+TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Pattern of a topic's name."""
 KAFKA_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 USER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 USER_MAX: Final = (1 << 64) - 1
 PULL: Final = "pull:"
 """The target of a topic whose messages programs lease."""
+SUBSCRIBERS: Final = "topics:"
+"""The target of a topic whose messages go to other topics begins with this."""
+SUBSCRIBERS_MAX: Final = 16
 Kind = str
-"""`callback`, `room`, `user`, `kafka`, `pull`, or a kind of another system (`plane.ways.targets`)."""
-ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room", "pull"})
+"""`callback`, `room`, `user`, `kafka`, `pull`, `topics`, or a kind of another system (`plane.ways.targets`)."""
+ALWAYS: Final[frozenset[Kind]] = frozenset({"callback", "room", "pull", "topics"})
 """Kinds that are reached everywhere."""
 LACKS: Final[dict[Kind, str]] = {
     "kafka": "targets kafka:TOPIC need callbacks.kafka with the servers of Kafka",
@@ -33,7 +38,8 @@ class TargetError(ValueError):
 
 
 class Target(NamedTuple):
-    """`kind` and its parameter: a URL, a room's name, a user, a Kafka topic; nothing where programs lease."""
+    """`kind` and its parameter: a URL, a room's name, a user, a Kafka topic, names of topics; nothing where programs
+    lease."""
 
     kind: Kind
     name: str
@@ -41,8 +47,8 @@ class Target(NamedTuple):
 
 @functools.lru_cache(PARSED_MAX)
 def parse(text: str) -> Target:
-    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID`, `kafka:TOPIC`, `pull:`, or `KIND:NAME` of another system.
-    Raises `TargetError`."""
+    """Parse `https://…`, `http://…`, `room:NAME`, `user:ID`, `kafka:TOPIC`, `pull:`, `topics:NAME,…`, or `KIND:NAME` of
+    another system. Raises `TargetError`."""
     if len(text) > TARGET_CHARS_MAX or not text.isprintable():
         raise TargetError(f"target {text!r:.80} is longer than {TARGET_CHARS_MAX} characters, or not printable")
     if text.startswith(("https://", "http://")):
@@ -70,12 +76,22 @@ def parse(text: str) -> Target:
             if not USER.fullmatch(name) or int(name) > USER_MAX:
                 raise TargetError(f"target {text!r:.80} has an invalid user (expected a number from 0 to 2^64-1)")
             return Target("user", name)
+        if kind == "topics":
+            names = name.split(",")
+            if not all(map(TOPIC.fullmatch, names)) or len(set(names)) < len(names) or len(names) > SUBSCRIBERS_MAX:
+                raise TargetError(
+                    f"target {text!r:.80} has invalid topics (expected 1 to {SUBSCRIBERS_MAX} different names with "
+                    "commas between them)"
+                )
+            return Target("topics", name)
         if into := ways.targets().get(kind):
             if not re.fullmatch(into.name, name, re.ASCII):
                 raise TargetError(f"target {text!r:.80} has an invalid name (expected {into.expected})")
             return Target(kind, name)
     others = "".join(f"{each}:NAME, " for each in ways.targets())
-    raise TargetError(f"target {text!r:.80} is not https://…, room:NAME, user:ID, kafka:TOPIC, {others}or pull:")
+    raise TargetError(
+        f"target {text!r:.80} is not https://…, room:NAME, user:ID, kafka:TOPIC, {others}pull:, or topics:NAME,NAME"
+    )
 
 
 def accepted(text: str, kinds: frozenset[Kind]) -> Target:

@@ -6,7 +6,6 @@ It must not know messages or callbacks.
 
 import base64
 import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
@@ -18,13 +17,12 @@ from msgspec import Meta
 
 from muster_server import _engines
 from muster_server.plane.files import write_atomically
-from muster_server.systems.messages.targets import ALWAYS, PULL, Kind, TargetError, accepted
+from muster_server.systems.messages.targets import ALWAYS, PULL, SUBSCRIBERS, TOPIC, Kind, TargetError, accepted, parse
 
 FORMAT: Final = 1
 FILE: Final = "topics.json"
 SEEN: Final = "topics-seen.json"
 """Name of the file with the last topics that a node of another machine got."""
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SECRET_BYTES: Final = 24
 """Size of a topic's first secret, as Standard Webhooks advise."""
 NETWORKS_MAX: Final = 32
@@ -44,6 +42,7 @@ Jitter = Annotated[int, Meta(ge=0, le=1_000)]
 TimeoutS = Annotated[float, Meta(ge=0.1, le=60)]
 PauseS = Annotated[float, Meta(ge=0, le=86_400)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
+Concurrency = Annotated[int, Meta(ge=0, le=1_000_000)]
 Allowed = Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)]
 Policy = Literal["random", "round-robin", "weighted-round-robin", "weighted-random", "least-loaded"]
 POLICIES: Final[tuple[Policy, ...]] = (
@@ -90,7 +89,9 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     retry_after_max_s: PauseS = PAUSE_S
     """Longest pause that its targets may request by `Retry-After`, in seconds."""
     rate: Rate = 0.0
-    """Messages that may be leased in a second; 0: as many as programs take."""
+    """Limit of messages per second that are fired or leased; 0: no limit."""
+    concurrency: Concurrency = 0
+    """Limit of messages in progress over all workers; 0: no limit besides those of workers."""
     paused: bool = False
     """True: its messages wait, also when they are due, until it is resumed."""
 
@@ -98,6 +99,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def is_leased(self) -> bool:
         """Whether programs lease its messages."""
         return self.callback == PULL
+
+    @property
+    def subscribers(self) -> tuple[str, ...]:
+        """The topics that get its messages; none: it has another target."""
+        return tuple(parse(self.callback).name.split(",")) if self.callback.startswith(SUBSCRIBERS) else ()
 
     @property
     def attempts_max(self) -> int:
@@ -132,6 +138,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allowed: Allowed = ()
     retry_after_max_s: PauseS = PAUSE_S
     rate: Rate = 0.0
+    concurrency: Concurrency = 0
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -151,6 +158,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     allowed: Allowed | None = None
     retry_after_max_s: PauseS | None = None
     rate: Rate | None = None
+    concurrency: Concurrency | None = None
     paused: bool | None = None
 
 
@@ -277,12 +285,12 @@ class TopicsFile(Topics):
     def create(self, new: NewTopic) -> Topic:
         """Add a topic; adding the same topic again changes nothing. Raises `TopicError` and `OSError`."""
         book = self._whole()
-        if not NAME.fullmatch(new.name):
+        if not TOPIC.fullmatch(new.name):
             raise TopicError(
                 "bad_request",
                 f"invalid name {new.name!r:.80} (expected 1 to 64 letters, digits, dots, dashes, underscores)",
             )
-        self._check(new.callback, new.secret)
+        self._check(new.name, new.callback, new.secret, new.concurrency)
         new = msgspec.structs.replace(new, allowed=_networks(new.allowed))
         self._check_lists(book.topics, new.allowed)
         before = self._by_name.get(new.name)
@@ -300,12 +308,19 @@ class TopicsFile(Topics):
         )
         return topic
 
-    def _check(self, callback: str, secret: str) -> None:
+    def _check(self, name: str, callback: str, secret: str, concurrency: int) -> None:
         """Raises `TopicError`."""
         try:
-            accepted(callback, self._kinds)
+            target = accepted(callback, self._kinds)
         except TargetError as error:
             raise TopicError("bad_request", str(error)) from None
+        if target.kind == "topics":
+            self._check_subscribers(name, target.name.split(","))
+        if target.kind == "pull" and concurrency:
+            raise TopicError(
+                "bad_request",
+                f"topic {name}: a concurrency is for workers; programs lease its messages (see muster work --at-once)",
+            )
         try:
             if secret:
                 _engines.webhook_verify(secret, "", 0, b"", "", 0)
@@ -313,6 +328,23 @@ class TopicsFile(Topics):
             raise TopicError(
                 "bad_request", f"{error} (expected a secret whsec_ and base64 of 24 to 64 bytes)"
             ) from None
+
+    def _check_subscribers(self, name: str, subscribers: Sequence[str]) -> None:
+        """Messages go from topic to topic in one step only, so they cannot go in circles. Raises `TopicError`."""
+        for each in subscribers:
+            topic = self._by_name.get(each)
+            if each == name:
+                raise TopicError("bad_request", f"topic {name} cannot subscribe to itself")
+            if topic is None:
+                raise TopicError("bad_request", f"no topic {each!r:.80}; create the subscribers first")
+            if topic.subscribers:
+                raise TopicError("bad_request", f"topic {each} has subscribers of its own; name these instead")
+        if publisher := self._publisher(name):
+            raise TopicError("conflict", f"topic {name} subscribes to topic {publisher}, so it cannot have subscribers")
+
+    def _publisher(self, name: str) -> str:
+        """A topic to which this one subscribes; empty: to none."""
+        return next((each.name for each in self.all() if name in each.subscribers), "")
 
     @staticmethod
     def _check_lists(topics: Sequence[Topic], allowed: tuple[str, ...]) -> None:
@@ -326,7 +358,9 @@ class TopicsFile(Topics):
         topic = self._by_name.get(name)
         if topic is None:
             raise TopicError("not_found", f"no topic {name!r:.80}")
-        self._check(topic.callback if change.callback is None else change.callback, change.secret or "")
+        callback = topic.callback if change.callback is None else change.callback
+        concurrency = topic.concurrency if change.concurrency is None else change.concurrency
+        self._check(name, callback, change.secret or "", concurrency)
         plain = (
             "callback",
             "workers",
@@ -336,6 +370,7 @@ class TopicsFile(Topics):
             "timeout_s",
             "retry_after_max_s",
             "rate",
+            "concurrency",
             "paused",
         )
         given = {name: value for name in plain if (value := getattr(change, name)) is not None}
@@ -366,6 +401,8 @@ class TopicsFile(Topics):
         topic = self._by_name.get(name)
         if topic is None:
             raise TopicError("not_found", f"no topic {name!r:.80}")
+        if publisher := self._publisher(name):
+            raise TopicError("conflict", f"topic {name} subscribes to topic {publisher}; end that first")
         rest = tuple(each for each in book.topics if each is not topic)
         self._write(msgspec.structs.replace(book, version=book.version + 1, topics=rest))
         return topic

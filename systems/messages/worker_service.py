@@ -21,11 +21,12 @@ from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.messages.certificates import CertificateError, certificates
 from muster_server.systems.messages.certificates import key as private_key
+from muster_server.systems.messages.fan_out import FanOut
 from muster_server.systems.messages.firing import RESULTS_MAX, Firing, Publish, PublishError
 from muster_server.systems.messages.instance_client import InstanceClient
-from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.link import CenterLink, Link
 from muster_server.systems.messages.options import WorkerOptions
-from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.receiver import Receiver, Unreachable
 from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.service import MessagesService
 from muster_server.systems.messages.shapes import Envelope, HeldTarget, Holds, Join, Results
@@ -42,6 +43,8 @@ CALLS_MAX: Final = 100_000
 WEIGH_S: Final = 1.0
 HELD_S: Final = 0.5
 HELD_AGAIN_S: Final = 5.0
+ACCEPTED: Final = 1 << 32
+"""Limit of bytes of a body for subscribers: the schedule has it already, so it is short enough."""
 
 
 class WorkerService(MessagesService):
@@ -57,6 +60,15 @@ class WorkerService(MessagesService):
         self._joined = False
         self._superseded = ""
         self._client = InstanceClient(settings.folder, spec, context, self.places)
+        self._fan_out = FanOut(
+            Receiver(
+                self.topics,
+                CenterLink(self._link),
+                body_bytes_max=ACCEPTED,
+                delay_days_max=1,
+                kinds=frozenset(settings.targets),
+            )
+        )
         self._kafka = _kafka(options.kafka)
         self._ways = {
             each: ways.made(into.way, spec, context, settings.folder)
@@ -78,7 +90,7 @@ class WorkerService(MessagesService):
         )
 
     def _publishers(self, reached: Collection[Kind]) -> dict[Kind, Publish]:
-        publishers: dict[Kind, Publish] = {"room": self._client.to_room}
+        publishers: dict[Kind, Publish] = {"room": self._client.to_room, "topics": self._fan_out.publish}
         if "user" in reached:
             publishers["user"] = self._client.to_user
         if self._kafka is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -136,3 +137,71 @@ async def test_bad_targets_hold_up_no_other(with_messages: Make, figures: Callab
             # A breaker holds the others back: they wait, and are lost nowhere.
             assert len(letters) <= 200 <= len(letters) + waiting + 64, name
         assert {letter["status"] for letter in dead(instance, "redirects")} == {307}
+
+
+async def posted(instance: Instance, key: str, topic: str, ids: list[str]) -> None:
+    """Send these messages at once."""
+    async with client(instance, **{"x-api-key": key}) as asking:
+        await ready(asking)
+        some = [{"data": 1, "id": id} for id in ids]
+        answer = await asking.post(f"/api/v1/topics/{topic}/messages", json=some)
+        assert answer.status_code == 200, answer.text
+
+
+async def test_subscribers_get_each_message_by_their_own_rules_over_deaths(with_messages: Make) -> None:
+    instance = with_messages(systems={"enabled": "messages,http"})
+    count = 500
+    with hooks() as mail, hooks(error) as bills, instance.running():
+        for name, server in (("mail", mail), ("bills", bills)):
+            said(instance, "topic", "create", name, "--callback", f"{server.url}/", "--retries", "none")
+        said(instance, "topic", "create", "jobs", "--callback", "pull:")
+        made = instance.ran("topic", "create", "paid", "--callback", "topics:mail,bills,jobs")
+        assert (made.returncode, made.stdout) == (0, b""), "no secret signs anything"
+        assert b"its messages go to mail, bills, jobs" in made.stderr
+        await posted(instance, make_key(instance), "paid", [str(k) for k in range(count)])
+        for role in ("messages-worker", "center"):
+            await instance.back(role, instance.kill(role))
+        await until(lambda: {f"paid:{k}" for k in range(count)} == set(mail.ids()))
+
+        def shown(name: str) -> tuple[int, int]:
+            state = said(instance, "topic", "show", name)
+            return state["pending"], state["dead"]
+
+        await until_asked(lambda: shown("paid") == (0, 0), PATIENT_S)
+        await until_asked(lambda: shown("jobs") == (count, 0), PATIENT_S)
+        await until_asked(lambda: sum(shown("bills")) == count, PATIENT_S)
+        assert shown("bills")[1] > 0, "its target refuses all"
+        await until_asked(lambda: shown("mail") == (0, 0), PATIENT_S)
+        refused = instance.ran("topic", "rm", "mail")
+        assert refused.returncode == 1
+        assert b"topic mail subscribes to topic paid" in refused.stderr
+
+
+async def test_a_target_gets_no_more_at_once_than_the_concurrency_of_its_topic(with_messages: Make) -> None:
+    now = most = 0
+    lock = threading.Lock()
+
+    def busy(handler: Handler) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.05)
+        with lock:
+            now -= 1
+        handler.say(204)
+
+    instance = with_messages(systems={"enabled": "messages,http"})
+    with hooks(busy) as server, instance.running():
+        said(instance, "topic", "create", "orders", "--callback", f"{server.url}/", "--concurrency", "2")
+        key = make_key(instance)
+        await posted(instance, key, "orders", [str(k) for k in range(60)])
+        await until(lambda: len(set(server.ids())) == 60)
+        assert most == 2
+        said(instance, "topic", "change", "orders", "--concurrency", "0", "--rate", "20")
+        assert b"at most 20 a second" in instance.ran("topic", "show", "orders").stdout
+        await posted(instance, key, "orders", [f"x{k}" for k in range(60)])
+        await until(lambda: len(set(server.ids())) == 120)
+        calls = sorted(call.at for call in server.calls if call.id.startswith("x"))
+        # A second's worth at once, and 20 a second after it, by the center's clock: a callback may be a little late.
+        assert calls[-1] - calls[0] > 1_500

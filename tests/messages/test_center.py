@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,20 @@ ENDLESS = 1_000_000
 class World:
     """A center with one topic, and workers that a test plays."""
 
-    def __init__(self, folder: Path, overdue_rate: int = ENDLESS) -> None:
+    def __init__(
+        self, folder: Path, overdue_rate: int = ENDLESS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.topics = TopicsFile(folder, 10)
         self.topics.open()
         self.answers = Answers(folder)
         self.schedule = EmbeddedSchedule(folder / "schedule", self._fire, segment_bytes=8 << 20)
         self.center = Center(
-            self.schedule, self.topics, self.answers, structlog.get_logger(), overdue_rate=overdue_rate
+            self.schedule,
+            self.topics,
+            self.answers,
+            structlog.get_logger(),
+            overdue_rate=overdue_rate,
+            monotonic=monotonic,
         )
         self.numbers = iter(range(1, ENDLESS))
 
@@ -314,3 +321,63 @@ async def test_a_paused_topic_fires_nothing_until_it_is_resumed(world: World) ->
     world.center.topics_changed()
     await until(lambda: len(sent(session)) == 3)
     assert {fire.topic for fire in taken(session)} == {topic}
+
+
+async def test_a_topic_has_no_more_messages_in_progress_than_its_concurrency(world: World) -> None:
+    topic = world.topic(concurrency=3)
+    sessions = [world.worker(node) for node in (1, 2)]
+    await world.send(topic, 8)
+    for expected in (3, 3, 2):
+        await until(lambda count=expected: sum(len(sent(each)) for each in sessions) == count)
+        for session in sessions:
+            await world.done(session, taken(session))
+    await world.send(topic, 6)
+    await until(lambda: sum(len(sent(each)) for each in sessions) == 3)
+    world.topics.change("orders", TopicChange(concurrency=5), now_ms())
+    world.center.topics_changed()
+    await until(lambda: sum(len(sent(each)) for each in sessions) == 5)
+
+
+async def test_a_lower_concurrency_takes_back_the_credits_of_a_higher_one(world: World) -> None:
+    topic, session = world.topic(), world.worker(1)
+    world.topics.change("orders", TopicChange(concurrency=1), now_ms())
+    world.center.topics_changed()
+    await world.send(topic, 5)
+    for _ in range(5):
+        await until(lambda: sent(session))
+        (fire,) = taken(session)
+        assert not sent(session)
+        assert await world.done(session, [fire]) == [True]
+
+
+async def test_what_a_worker_held_when_it_left_counts_until_its_claims_run_out(world: World) -> None:
+    topic = world.topic(concurrency=2, timeout_s=0.1)
+    gone, other = world.worker(1), world.worker(2)
+    await world.send(topic, 4)
+    await until(lambda: len(sent(gone)) + len(sent(other)) == 2)
+    holds = gone if sent(gone) else other
+    stays = other if holds is gone else gone
+    held = len(sent(holds))
+    world.center.leave(holds)
+    taken(stays)
+    assert len(stays.claims) + held == 2
+    assert not sent(stays), "its claims stand"
+
+
+async def test_a_topic_fires_no_more_than_its_rate(tmp_path: Path) -> None:
+    now = [100.0]
+    world = World(tmp_path, monotonic=lambda: now[0])
+    await world.schedule.open()
+    world.answers.open()
+    topic, session = world.topic(rate=4.0), world.worker(1)
+    await world.send(topic, 9)
+    await until(lambda: len(sent(session)) == 4)
+    assert await world.done(session, taken(session)) == [True] * 4
+    for more in (1, 2, 2):
+        now[0] += more / 4
+        world.center.sweep()
+        await until(lambda expected=more: len(sent(session)) == expected)
+        await world.done(session, taken(session))
+    assert world.center.figures.of(topic)[-1].fired == 9
+    await world.center.close()
+    await world.schedule.close()

@@ -65,3 +65,10 @@ def test_a_target_that_is_none_is_told_apart() -> None:
     with pytest.raises(Problem) as caught:
         need_ways(Caller("target:*"), "file:///etc/passwd")  # type: ignore[arg-type]
     assert caught.value.code == "bad_request"
+
+
+def test_subscribers_need_the_right_to_send_to_each() -> None:
+    need_ways(Caller("send:orders", "send:bills"), "topics:orders,bills")  # type: ignore[arg-type]
+    with pytest.raises(Problem) as caught:
+        need_ways(Caller("send:orders", "target:*", "manage:*"), "topics:orders,bills")  # type: ignore[arg-type]
+    assert caught.value.code == "not_allowed"

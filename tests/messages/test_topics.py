@@ -115,3 +115,38 @@ def test_lists_of_networks_are_bounded_over_changes_too(file: TopicsFile) -> Non
 def test_a_file_without_new_settings_is_one_of_before_them(file: TopicsFile, tmp_path: Path) -> None:
     written = msgspec.json.decode((tmp_path / "topics.json").read_bytes())
     assert set(written["topics"][0]) == {"number", "name", "callback", "secrets"}
+
+
+def test_subscribers_exist_and_have_none_of_their_own(file: TopicsFile) -> None:
+    file.create(NewTopic(name="bills", callback="https://shop.example/"))
+    paid = file.create(NewTopic(name="paid", callback="topics:orders,bills"))
+    assert paid.subscribers == ("orders", "bills")
+    assert of(file).subscribers == ()
+    for callback, code, why in (
+        ("topics:nosuch", "bad_request", "no topic 'nosuch'"),
+        ("topics:paid", "bad_request", "has subscribers of its own"),
+        ("topics:all", "bad_request", "cannot subscribe to itself"),
+        ("topics:orders,orders", "bad_request", "different names"),
+        ("topics:", "bad_request", "is not"),
+        ("topics:a b", "bad_request", "different names"),
+    ):
+        with pytest.raises(TopicError, match=why) as caught:
+            file.create(NewTopic(name="all", callback=callback))
+        assert caught.value.code == code
+    with pytest.raises(TopicError, match="subscribes to topic paid"):
+        file.change("orders", TopicChange(callback="topics:bills"), NOW)
+    with pytest.raises(TopicError, match="subscribes to topic paid"):
+        file.remove("bills")
+    file.change("paid", TopicChange(callback="topics:orders"), NOW)
+    file.remove("bills")
+    file.remove("paid")
+    file.remove("orders")
+
+
+def test_a_concurrency_is_for_workers_alone(file: TopicsFile) -> None:
+    file.change("orders", TopicChange(concurrency=5), NOW)
+    with pytest.raises(TopicError, match="at-once"):
+        file.change("orders", TopicChange(callback="pull:"), NOW)
+    assert file.change("orders", TopicChange(callback="pull:", concurrency=0), NOW).is_leased
+    with pytest.raises(TopicError, match="at-once"):
+        file.create(NewTopic(name="jobs", callback="pull:", concurrency=5))

@@ -133,10 +133,11 @@ def create(
     allow: str,
     retry_after_max: str,
     rate: float,
+    concurrency: int,
     as_json: bool,
 ) -> int:
     """Make topics with the same settings, in their order; the first error ends it. Raises `UserError`."""
-    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate)
+    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, concurrency)
     new = [_converted({"name": name, "secret": secret, **given}, NewTopic) for name in names]
     made: list[Topic] = []
 
@@ -159,9 +160,13 @@ def create(
 
 
 def _created(topic: Topic) -> None:
-    if not topic.is_leased:
+    if topic.is_leased:
+        what = "programs lease its messages"
+    elif topic.subscribers:
+        what = f"its messages go to {', '.join(topic.subscribers)}"
+    else:
         print(topic.secrets[0])
-    what = "programs lease its messages" if topic.is_leased else f"the secret signs its callbacks to {topic.callback}"
+        what = f"the secret signs its callbacks to {topic.callback}"
     say(f"muster: created topic {topic.name}; {what}")
 
 
@@ -180,12 +185,13 @@ def change_topic(
     allow: str | None,
     retry_after_max: str | None,
     rate: float | None,
+    concurrency: int | None,
     as_json: bool,
 ) -> int:
     """Change settings of a topic. Raises `UserError`."""
     if rotate and secret is not None:
         raise UserError("--rotate excludes --secret: --rotate makes a new secret, and --secret gives one", USAGE)
-    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate)
+    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, concurrency)
     given["secret"] = "" if rotate else secret or None
     given["overlap_s"] = None if overlap is None else length("--overlap", overlap) / 1_000
     given = {key: value for key, value in given.items() if value is not None}
@@ -225,6 +231,7 @@ def _settings(
     allow: str | None,
     retry_after_max: str | None,
     rate: float | None,
+    concurrency: int | None,
 ) -> dict[str, Any]:
     """The settings of a topic by their names in its file; None: not given. Raises `UserError`."""
     if policy is not None and policy not in POLICIES:
@@ -243,6 +250,7 @@ def _settings(
         "allowed": None if allow is None else [each.strip() for each in allow.split(",") if each.strip()],
         "retry_after_max_s": pause,
         "rate": rate,
+        "concurrency": concurrency,
     }
 
 
@@ -293,7 +301,8 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
         ("jitter", f"{topic.jitter / 10:g} %"),
         ("timeout", f"{topic.timeout_s:g} s"),
         ("Retry-After", f"at most {_words(round(topic.retry_after_max_s * 1_000))}"),
-        ("rate", f"{topic.rate:g} leased a second" if topic.rate else "any"),
+        ("rate", f"at most {topic.rate:g} a second" if topic.rate else "any"),
+        ("concurrency", f"at most {topic.concurrency}" if topic.concurrency else "any"),
         ("allowed", ", ".join(topic.allowed) or "public addresses"),
         ("waiting", str(found.pending)),
         ("overdue", str(found.overdue) + (f", the oldest for {_words_s(found.overdue_ms)}" if found.overdue else "")),

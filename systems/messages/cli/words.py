@@ -50,7 +50,8 @@ def topic_create(
         str,
         typer.Option(
             metavar="TARGET",
-            help="Target of its messages: https://…, http://…, room:NAME, user:ID, kafka:TOPIC; pull: programs lease them.",
+            help="Target of its messages: https://…, http://…, room:NAME, user:ID, kafka:TOPIC; pull: programs lease them; "
+            "topics:NAME,NAME: these topics get them.",
         ),
     ],
     secret: Annotated[
@@ -85,8 +86,11 @@ def topic_create(
         str, typer.Option(metavar="LENGTH", help="Longest pause that a target may request by Retry-After.")
     ] = "10m",
     rate: Annotated[
-        float, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: all that programs take.")
+        float, typer.Option(min=0, max=1_000_000, help="Limit of messages fired or leased per second; 0: no limit.")
     ] = 0.0,
+    concurrency: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="Limit of messages in progress at once; 0: no limit.")
+    ] = 0,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -97,7 +101,20 @@ def topic_create(
 
     where = Target(config, registry)
     return create(
-        where, names, callback, secret, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, json
+        where,
+        names,
+        callback,
+        secret,
+        workers,
+        policy,
+        retries,
+        jitter,
+        timeout,
+        allow,
+        retry_after_max,
+        rate,
+        concurrency,
+        json,
     )
 
 
@@ -139,7 +156,11 @@ def topic_change(
         str | None, typer.Option(metavar="LENGTH", help="Longest pause that a target may request by Retry-After.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, max=1_000_000, help="Messages leased a second, of pull:; 0: no limit.")
+        float | None,
+        typer.Option(min=0, max=1_000_000, help="Limit of messages fired or leased per second; 0: no limit."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=0, max=1_000_000, help="Limit of messages in progress at once; 0: no limit.")
     ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
@@ -165,6 +186,7 @@ def topic_change(
         allow,
         retry_after_max,
         rate,
+        concurrency,
         json,
     )
 

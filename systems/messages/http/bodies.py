@@ -295,6 +295,7 @@ class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry_after_max_s: float
     rate: float
+    concurrency: int
     paused: bool
     allowed: tuple[str, ...]
     pending: int
@@ -538,6 +539,7 @@ def topic_whole(state: TopicState) -> TopicWhole:
         timeout_s=found.timeout_s,
         retry_after_max_s=found.retry_after_max_s,
         rate=found.rate,
+        concurrency=found.concurrency,
         paused=found.paused,
         allowed=found.allowed,
         pending=state.pending,

@@ -60,8 +60,8 @@ from muster_server.systems.messages.shapes import (
     is_id,
 )
 from muster_server.systems.messages.system import ADMIN, RECEIVE
-from muster_server.systems.messages.targets import TargetError, parse
-from muster_server.systems.messages.topics import NAME, Topic, TopicChange
+from muster_server.systems.messages.targets import TOPIC, TargetError, parse
+from muster_server.systems.messages.topics import Topic, TopicChange
 
 T = TypeVar("T")
 MESSAGES: Final = "/topics/{topic:str}/messages"
@@ -72,7 +72,7 @@ LEASE_MORE_S: Final = 15.0
 """Beside the time for which a request waits for messages."""
 
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
-TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{NAME.pattern}\Z")]
+TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{TOPIC.pattern}\Z")]
 RecurringPath = Annotated[str, PathParameter(description="The name of a recurring message", pattern=RECURRING_NAME)]
 IdPath = Annotated[str, PathParameter(description="The message's id")]
 After = Annotated[
@@ -278,6 +278,9 @@ def need_ways(caller: Caller, target: str, for_topic: str = "") -> None:
         caller.need("publish", found.name)
     elif found.kind == "user":
         caller.need("unicast", found.name)
+    elif found.kind == "topics":
+        for each in found.name.split(","):
+            caller.need("send", each)
     elif into := ways.targets().get(found.kind):
         caller.need(into.action, found.name)
     else:
