@@ -25,7 +25,8 @@ from muster_server import _engines
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.bucket import Bucket
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
-from muster_server.systems.messages.leases import Leases
+from muster_server.systems.messages.leases import LOOK_S, Leases
+from muster_server.systems.messages.ordering import Ordering
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
 from muster_server.systems.messages.shapes import Fire, HeldTarget, Result
 from muster_server.systems.messages.topics import Topic, Topics
@@ -124,6 +125,7 @@ class Center:
         self._rate, self._wall, self._monotonic = overdue_rate, wall, monotonic
         self.figures = Figures()
         self.leases = Leases(schedule.serve, schedule.leave, self._given_back)
+        self.ordering = Ordering(schedule, log, wall, passed=self._begin, parked=self._parked, ready=self._resume)
         self._sessions: dict[int, Session] = {}
         self._left: dict[int, Session] = {}
         """Workers that left or were cut off, whose claims still stand."""
@@ -227,6 +229,7 @@ class Center:
             if limits.get(number, before) != before:
                 self._unassign(number)  # its credits were for other limits
         self._limits = limits
+        self.ordering.topics_changed(self._topics.all())
         for number, bucket in list(self._buckets.items()):
             topic = self._topics.numbered(number)
             if topic is None or topic.rate != bucket.rate:
@@ -279,7 +282,7 @@ class Center:
         now = self._monotonic()
         for number in dirty:
             topic = self._topics.numbered(number)
-            if topic is None:
+            if topic is None or not self.ordering.is_ready(number):
                 continue
             wait = self._paused.get(number, 0.0) - now
             if wait > 0:
@@ -346,11 +349,28 @@ class Center:
             self._dirty.update(session.claims.sweep(now))
         if self._dirty:
             self._soon()
+        self.ordering.sweep()
 
     # --- fires and results --------------------------------------------------------------------------------------
 
     def on_fires(self, worker: int, fires: bytes) -> None:
         """The schedule claimed messages for a worker: an array of `Fire`."""
+        rest = self.ordering.take(worker, fires)
+        if rest is not None:
+            self._begin(worker, rest)
+
+    def _parked(self, worker: int, topic: int, count: int) -> None:
+        """Messages that were claimed for a worker wait behind others of their key: it may take others."""
+        session = self._sessions.get(worker)
+        if session is not None:
+            session.credit[topic] = max(0, session.credit.get(topic, 0) - count)
+            self._dirty.add(topic)
+            self._soon()
+        else:
+            self.leases.serve_again(worker, count)
+
+    def _begin(self, worker: int, fires: bytes) -> None:
+        """A worker may fire these."""
         if self.leases.on_fires(worker, fires):
             return
         session, now = self._sessions.get(worker), self._wall()
@@ -413,6 +433,7 @@ class Center:
     async def _take(self, session: Session | None, results: bytes) -> bytes:
         """What the schedule said, a byte for each."""
         said = await self._schedule.settle(results)
+        self.ordering.settled(results, said)
         now = self._wall()
         self.lost_claims += said.count(b"x")
         claims = _engines.ClaimLedger() if session is None else session.claims
@@ -446,6 +467,9 @@ class Center:
 
     async def lease(self, topic: Topic, most: int, wait_s: float, lease_s: float) -> list[Fire]:
         """Due messages of a topic for a program that asked for them. Raises `leases.Busy`."""
+        if not self.ordering.is_ready(topic.number):
+            await asyncio.sleep(min(wait_s, LOOK_S))
+            return []
         return await self.leases.take(topic, most, wait_s, lease_s)
 
     async def end_leases(self, results: Sequence[Result]) -> bytes:
@@ -501,7 +525,7 @@ class Center:
 
     async def insert(self, messages: bytes) -> bytes:
         """Insert an array of `NewMessage` in MessagePack; returns an array of the schedule's replies."""
-        replies, counts = await self._schedule.insert_packed(messages)
+        replies, counts = await self._schedule.insert_packed(self.ordering.numbered(messages))
         minute = self._wall() // 60_000
         for topic, count in counts.items():
             self.figures.count(topic, minute, "accepted", count)
@@ -510,6 +534,7 @@ class Center:
     async def change(self, topic: int, changes: Sequence[NewChange]) -> list[Reply]:
         """As `Schedule.change`; the topic is for the figures."""
         replies = await self._schedule.change(changes)
+        self.ordering.changed(topic, replies)
         withdrawn = sum(reply[0] == "changed" and reply[2] == "cancelled" for reply in replies)
         if withdrawn:
             self.figures.count(topic, self._wall() // 60_000, "withdrawn", withdrawn)
@@ -521,3 +546,4 @@ class Center:
             session.closed = True
             session.wake.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.ordering.close()

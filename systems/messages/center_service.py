@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -34,6 +34,7 @@ from muster_server.systems.messages.schedule import (
     Reply,
     Schedule,
     StoreError,
+    place,
 )
 from muster_server.systems.messages.service import LOOK_S, MessagesService, answering
 from muster_server.systems.messages.shapes import (
@@ -203,7 +204,7 @@ class CenterService(MessagesService):
         now = now_ms()
         places = [bisect_left(times, now + bound) for bound in BACKLOG_MS]
         backlog = [end - begin for begin, end in zip([0, *places], [*places, len(times)], strict=True)]
-        last = _place(messages[-1][0]) if which.limit and len(messages) == which.limit else None
+        last = place(messages[-1][0]) if which.limit and len(messages) == which.limit else None
         return Found([list(each) for each in found if each[0] == "found"], len(times), backlog, cut, last)
 
     async def _last_answers(self, numbers: list[int]) -> list[LastAnswer]:
@@ -286,6 +287,7 @@ class CenterService(MessagesService):
                 for each in self._center.workers
             ],
             "clock_steps": self._steps,
+            "behind_key": self._center.ordering.waiting,
             "overdue": {"messages": self._overdue_count, "oldest_s": self._overdue_s},
             "held": [
                 {"topic": self._name(each.topic), "url": each.url, "why": each.why, "until": each.until}
@@ -364,13 +366,12 @@ class CenterService(MessagesService):
             ("messages_schedule_bytes", "Memory of the schedule", float(stats.get("memory_bytes", 0))),
             ("messages_log_records", "Records of the log before the schedule", float(stats.get("log_records", 0))),
             ("messages_workers", "Workers that take messages", float(len(self._center.workers))),
+            (
+                "messages_behind_key",
+                "Due messages that wait behind others of their key",
+                float(self._center.ordering.waiting),
+            ),
         ]
-
-
-def _place(message: Sequence[Any]) -> tuple[int, int]:
-    """The time by which a list sorts a message, and its number."""
-    number, _, due_at, _, _, state, time = message
-    return (time if state == "retry" else due_at), number
 
 
 def _concerns(held: HeldTarget, topic: Topic) -> bool:

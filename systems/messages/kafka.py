@@ -36,7 +36,9 @@ class KafkaTargets:
             ("content-type", envelope.kind.encode()),
         )
         try:
-            await self._producer.produce(topic, envelope.body, key=envelope.id.encode(), headers=headers)
+            await self._producer.produce(
+                topic, envelope.body, key=(envelope.key or envelope.id).encode(), headers=headers
+            )
         except TooLarge as error:
             raise PublishError(f"too large for topic {topic} of Kafka: {error}", lasting=True) from None
         except LogError as error:

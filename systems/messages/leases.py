@@ -35,8 +35,8 @@ class Busy(Exception):
 class _Waiting:
     """A request that waits for messages."""
 
-    def __init__(self, topic: int) -> None:
-        self.topic = topic
+    def __init__(self, topic: Topic, lease_s: float) -> None:
+        self.topic, self.lease_ms, self.attempts_max = topic.number, int(lease_s * 1_000), topic.attempts_max
         self.fires: list[Fire] = []
         self.there = asyncio.Event()
 
@@ -97,10 +97,10 @@ class Leases:
                 waiting.there.set()
 
     async def _fires(self, topic: Topic, most: int, wait_s: float, lease_s: float) -> list[Fire]:
-        worker, waiting = next(self._numbers), _Waiting(topic.number)
+        worker, waiting = next(self._numbers), _Waiting(topic, lease_s)
         self._waiting[worker] = waiting
         try:
-            self._serve(topic.number, worker, int(lease_s * 1_000), topic.attempts_max, most)
+            self._serve(waiting.topic, worker, waiting.lease_ms, waiting.attempts_max, most)
             try:
                 async with asyncio.timeout(max(wait_s, LOOK_S)):
                     await waiting.there.wait()
@@ -114,6 +114,12 @@ class Leases:
             del self._waiting[worker]
             self._leave(worker)
         return waiting.fires
+
+    def serve_again(self, worker: int, count: int) -> None:
+        """A request takes as many others instead."""
+        waiting = self._waiting.get(worker)
+        if waiting is not None:
+            self._serve(waiting.topic, worker, waiting.lease_ms, waiting.attempts_max, count)
 
     def _bucket(self, topic: Topic) -> Bucket | None:
         found = self._buckets.get(topic.number)

@@ -56,9 +56,6 @@ WRONG_WAY: Final = {
 DIRECTIONS: Final = {"postpone": "later", "advance": "sooner"}
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
-
-
 class Center(Protocol):
     """The path to the schedule. Raises `Unreachable`."""
 
@@ -120,7 +117,9 @@ class Receiver:
         replies = await self._center.insert([message for message, _ in there]) if there else ()
         if len(there) == len(sends) and all(reply[0] == "inserted" and reply[1][1] == 1 for reply in replies):
             # The usual batch: all messages are new, and no change waited for one.
-            return [Sent(id=envelope.id, due_at=message[2]) for message, envelope in there]
+            return [
+                Sent(id=envelope.id, due_at=reply[1][2]) for (_, envelope), reply in zip(there, replies, strict=True)
+            ]
         told = iter(replies)
         answers: list[Sent | Refused] = []
         before: list[tuple[int, Envelope, int]] = []
@@ -183,8 +182,10 @@ class Receiver:
         due_at += number % (send.window_ms + 1)
         if send.expires_at is not None and send.expires_at <= due_at:
             return Refused(code="bad_request", detail="the message expires before it is due")
-        envelope = Envelope(id, send.target, send.kind, now, send.body)
-        return (number, topic.number, due_at, send.expires_at, _ENCODER.encode(envelope)), envelope
+        if not send.key.isprintable():
+            return Refused(code="bad_request", detail=f"key {send.key!r:.140} is not printable")
+        envelope = Envelope(id, send.target, send.kind, now, send.body, send.key)
+        return (number, topic.number, due_at, send.expires_at, envelope.packed()), envelope
 
     def _unsendable(self, checks: Topic, send: Send) -> Refused | None:
         """Why the message of a check-back could not be sent to its topic after its outcome; None: it could."""
@@ -294,6 +295,7 @@ def shown(topic: str, reply: Reply) -> Shown:
         kind=envelope.kind,
         accepted_at=envelope.accepted_at,
         body=envelope.body,
+        key=envelope.key,
     )
 
 
@@ -338,12 +340,7 @@ def _same(envelope: Envelope, reply: Reply) -> bool:
     if reply[0] != "found":
         return True
     there = msgspec.msgpack.decode(reply[3], type=Envelope)
-    return (there.id, there.target, there.kind, there.body) == (
-        envelope.id,
-        envelope.target,
-        envelope.kind,
-        envelope.body,
-    )
+    return msgspec.structs.replace(there, accepted_at=envelope.accepted_at) == envelope
 
 
 def _of(id: str, reply: Reply) -> bool:

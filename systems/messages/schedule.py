@@ -125,6 +125,12 @@ class Schedule(Protocol):
         """Milliseconds by which the wall clock was set, each step once."""
 
 
+def place(message: Sequence[Any]) -> tuple[int, int]:
+    """The time by which a list sorts a message, and its number: the `after` of the next page."""
+    number, _, due_at, _, _, state, time, *_ = message
+    return (time if state == "retry" else due_at), number
+
+
 async def inserted(
     insert: Callable[[Sequence[NewMessage]], Awaitable[list[Reply]]], messages: bytes
 ) -> tuple[bytes, Mapping[int, int]]:

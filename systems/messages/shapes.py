@@ -17,6 +17,7 @@ from muster_server.systems.messages.topics import Topic
 ID_CHARS_MAX: Final = 128
 ID: Final = rf"^[A-Za-z0-9][A-Za-z0-9_:-]{{0,{ID_CHARS_MAX - 1}}}\Z"
 """Pattern of a message's id. It has no dots, because a signature covers `id.time.body`."""
+KEY_CHARS_MAX: Final = 128
 BATCH_MAX: Final = 1_000
 KIND_CHARS_MAX: Final = 255
 WINDOW_MS_MAX: Final = 24 * 3_600_000
@@ -35,6 +36,8 @@ RESULT_BYTES_MAX: Final = 4_096
 """Of a task."""
 BACKLOG: Final = ("overdue", "1m", "10m", "1h", "1d", "7d", "later")
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
 State = Literal["scheduled", "firing", "retry", "done", "dead", "cancelled", "expired"]
 Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
 """The outcome of a change. `done`: it took place. `already fired`: too late, a callback is or was in progress.
@@ -43,6 +46,7 @@ Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
 Verb = Literal["cancel", "postpone", "advance"]
 Ms = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
 """Milliseconds; the range for each field is checked later."""
+Key = Annotated[str, Meta(max_length=KEY_CHARS_MAX)]
 MessageName = Annotated[str, Meta(pattern=ID)]
 
 
@@ -64,6 +68,8 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The media type of the body."""
     for_topic: str = ""
     """For a check-back: the topic of the message that it carries."""
+    key: Key = ""
+    """Messages of one key go in order, or a few at once, as the topic says. Empty: it has none."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
@@ -115,6 +121,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     accepted_at: int = 0
     body: bytes = b""
+    key: str = ""
     result: bytes | None = None
     """What the program that leased it said with `done`."""
 
@@ -157,6 +164,11 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     accepted_at: int
     body: bytes
+    key: str = ""
+
+    def packed(self) -> bytes:
+        """In MessagePack. Without a key it is as nodes before 0.3 read it."""
+        return _ENCODER.encode(self if self.key else (self.id, self.target, self.kind, self.accepted_at, self.body))
 
 
 class Fire(msgspec.Struct, frozen=True, array_like=True):

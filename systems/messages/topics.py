@@ -42,6 +42,7 @@ Jitter = Annotated[int, Meta(ge=0, le=1_000)]
 TimeoutS = Annotated[float, Meta(ge=0.1, le=60)]
 PauseS = Annotated[float, Meta(ge=0, le=86_400)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
+PerKey = Annotated[int, Meta(ge=0, le=1_000)]
 Concurrency = Annotated[int, Meta(ge=0, le=1_000_000)]
 Allowed = Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)]
 Policy = Literal["random", "round-robin", "weighted-round-robin", "weighted-random", "least-loaded"]
@@ -92,6 +93,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Limit of messages per second that are fired or leased; 0: no limit."""
     concurrency: Concurrency = 0
     """Limit of messages in progress over all workers; 0: no limit besides those of workers."""
+    per_key: PerKey = 0
+    """Limit of messages of one key that are open, from their first attempt to their end; 1: they go one after another, in
+    the order of their due times; 0: no limit."""
+    dead_stops_key: bool = False
+    """True: a dead letter stays open until it is replayed or dropped, so messages of its key wait."""
     paused: bool = False
     """True: its messages wait, also when they are due, until it is resumed."""
 
@@ -139,6 +145,8 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_after_max_s: PauseS = PAUSE_S
     rate: Rate = 0.0
     concurrency: Concurrency = 0
+    per_key: PerKey = 0
+    dead_stops_key: bool = False
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -159,6 +167,8 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retry_after_max_s: PauseS | None = None
     rate: Rate | None = None
     concurrency: Concurrency | None = None
+    per_key: PerKey | None = None
+    dead_stops_key: bool | None = None
     paused: bool | None = None
 
 
@@ -371,6 +381,8 @@ class TopicsFile(Topics):
             "retry_after_max_s",
             "rate",
             "concurrency",
+            "per_key",
+            "dead_stops_key",
             "paused",
         )
         given = {name: value for name in plain if (value := getattr(change, name)) is not None}

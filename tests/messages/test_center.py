@@ -89,6 +89,11 @@ def taken(session: Session) -> list[Fire]:
     return fires
 
 
+async def arrived(count: int, *sessions: Session) -> None:
+    """`count` messages are on their way to these workers."""
+    await until(lambda: sum(len(sent(each)) for each in sessions) == count)
+
+
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     made = World(tmp_path)
@@ -328,7 +333,7 @@ async def test_a_topic_has_no_more_messages_in_progress_than_its_concurrency(wor
     sessions = [world.worker(node) for node in (1, 2)]
     await world.send(topic, 8)
     for expected in (3, 3, 2):
-        await until(lambda count=expected: sum(len(sent(each)) for each in sessions) == count)
+        await arrived(expected, *sessions)
         for session in sessions:
             await world.done(session, taken(session))
     await world.send(topic, 6)
@@ -376,7 +381,7 @@ async def test_a_topic_fires_no_more_than_its_rate(tmp_path: Path) -> None:
     for more in (1, 2, 2):
         now[0] += more / 4
         world.center.sweep()
-        await until(lambda expected=more: len(sent(session)) == expected)
+        await arrived(more, session)
         await world.done(session, taken(session))
     assert world.center.figures.of(topic)[-1].fired == 9
     await world.center.close()

@@ -48,7 +48,9 @@ class Play:
     def _change(self) -> tuple[int, str, int | None, int | None]:
         id = self._id()
         moves = ("cancel", "due_at", "later", "sooner", "due_by")
-        verb = self.dice.choice((*moves, "deliver", "fail", "release", "extend", "replay", "drop", "deliver"))
+        verb = self.dice.choice(
+            (*moves, "deliver", "fail", "release", "extend", "replay", "drop", "deliver", "wake", "wake")
+        )
         known = self.model.messages.get(id)
         version: int | None = None
         if verb in {"deliver", "fail", "release", "extend"} or self.dice.random() < 0.2:

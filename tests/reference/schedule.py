@@ -148,6 +148,10 @@ class Schedule:
             raise Refusal("withdrawn" if message.state == "cancelled" else "expired")
         if verb == "cancel":
             return self._set(message, "cancelled"), "cancelled"
+        if verb == "wake":
+            if message.state == "scheduled":
+                raise Refusal("early", message.due_at)
+            return self._set(message, "retry", time), "woken"
         at = message.wake_at or 0
         due_at = max(0, at + (time or 0) if verb == "due_by" else (time or 0))
         if (verb == "later" and due_at < at) or (verb == "sooner" and due_at > at):

@@ -17,6 +17,7 @@
 //!               claim, after the last attempt       FIRING that ran out -> DEAD
 //!               extend                              FIRING of that claim -> FIRING until another time, a new claim
 //!               deliver, fail, release              FIRING of that claim -> DONE, RETRY or DEAD, RETRY or SCHEDULED
+//!               wake                                RETRY -> RETRY, next attempt at another time
 //!               replay                              DEAD -> SCHEDULED
 //! ```
 
@@ -117,6 +118,10 @@ pub enum Change {
         claim: Version,
         until: Millis,
     },
+    /// A message that waits for its next attempt has it at `at`. Its due time stays.
+    Wake {
+        at: Millis,
+    },
     /// A dead letter is scheduled again, with all its attempts.
     Replay {
         due_at: Millis,
@@ -143,6 +148,7 @@ pub enum Step {
     Extended {
         claim: Version,
     },
+    Woken,
     Replayed,
     Dropped,
     /// It was cancelled before: nothing changed, the reply is the same.
@@ -264,6 +270,15 @@ impl Message {
                     claim: self.version.wrapping_add(1),
                 };
                 Ok(self.set(State::Firing { worker, until }, step))
+            }
+            Change::Wake { at } => {
+                self.untouched()?;
+                match self.state {
+                    // Its due time comes by itself.
+                    State::Scheduled => Err(Refusal::Early { at: self.due_at }),
+                    _ if at >= DUE_MAX => Err(Refusal::BadTime),
+                    _ => Ok(self.set(State::Retry { next: at }, Step::Woken)),
+                }
             }
             Change::Replay { due_at } => match self.state {
                 State::Dead if due_at >= DUE_MAX => Err(Refusal::BadTime),

@@ -292,7 +292,8 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn envelope(mut self) -> Option<Envelope<'a>> {
-        if self.len()? != 5 {
+        // A sixth field is the key of the message: callbacks do not need it.
+        if !matches!(self.len()?, 5 | 6) {
             return None;
         }
         let (id, target, kind) = (self.text()?, self.text()?, self.text()?);

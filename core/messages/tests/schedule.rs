@@ -29,6 +29,7 @@ fn change() -> impl Strategy<Value = Change> {
         4 => (claim.clone(), prop::option::of(time())).prop_map(|(claim, next)| Change::Fail { claim, next }),
         3 => (claim.clone(), time()).prop_map(|(claim, next)| Change::Release { claim, next }),
         4 => (claim, time()).prop_map(|(claim, until)| Change::Extend { claim, until }),
+        2 => time().prop_map(|at| Change::Wake { at }),
         2 => time().prop_map(|due_at| Change::Replay { due_at }),
         1 => Just(Change::Drop),
     ]

@@ -205,7 +205,8 @@ impl Run {
             .messages
             .get(&id.0)
             .map_or(1, |(message, _)| message.version);
-        let change = match self.random.below(13) {
+        let change = match self.random.below(14) {
+            13 => Change::Wake { at },
             12 => Change::Drop,
             10 | 11 => Change::Extend {
                 claim: version,

@@ -67,12 +67,15 @@ class Prepared:
     in_s: float | None
     body: bytes
     call: Call | None = None
+    key: str = ""
 
     def encoded(self) -> bytes:
         """Encode as a check-back carries it: a line of JSON, then the body."""
         head: dict[str, Any] = {"topic": self.topic, "type": self.type, "in_s": self.in_s}
         if self.call is not None:
             head["call"] = [self.call.handler, self.call.hour, self.call.process, self.call.offset]
+        if self.key:
+            head["key"] = self.key
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + self.body
 
 
@@ -80,12 +83,13 @@ def decoded(content: bytes) -> Prepared:
     """Decode what `encoded` wrote. Raises `ValueError`."""
     head, line, body = content.partition(b"\n")
     said = json.loads(head)
-    if not line or not isinstance(said, dict) or said.keys() - {"call"} != {"topic", "type", "in_s"}:
+    if not line or not isinstance(said, dict) or said.keys() - {"call", "key"} != {"topic", "type", "in_s"}:
         raise ValueError("malformed check-back")
     call = said.get("call")
     if call is not None and not (isinstance(call, list) and list(map(type, call)) == [str, int, str, int]):
         raise ValueError("malformed check-back")
-    return Prepared(str(said["topic"]), str(said["type"]), said["in_s"], body, None if call is None else Call(*call))
+    call = None if call is None else Call(*call)
+    return Prepared(str(said["topic"]), str(said["type"]), said["in_s"], body, call, str(said.get("key", "")))
 
 
 class Checks(ABC):
@@ -104,7 +108,7 @@ class Checks(ABC):
         self._messages, self._secret = messages, secret
         self._check_topic, self._check_s, self._answer_s = check_topic, check_s, answer_s
 
-    def _prepared(self, topic: str, data: Any, in_s: float | None, type: str) -> Prepared:
+    def _prepared(self, topic: str, data: Any, in_s: float | None, type: str, key: str) -> Prepared:
         """Check the arguments and make the message. Raises `Invalid`."""
         if topic == self._check_topic:
             raise Invalid(f"topic {topic} is reserved for the check-backs; send to another one")
@@ -112,7 +116,7 @@ class Checks(ABC):
             raise Invalid(f"invalid delay {in_s} s (expected 0 to {DELAY_S_MAX})")
         if not isinstance(data, bytes):
             data, type = json.dumps(data, separators=(",", ":")).encode(), "application/json"
-        return Prepared(topic, type, in_s, data)
+        return Prepared(topic, type, in_s, data, key=key)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -132,7 +136,9 @@ class Checks(ABC):
         """Send a message whose outcome is OK; sending the same id again changes nothing. Raises as `Messages.send`."""
         at = None if prepared.in_s is None or outcome.at_ms is None else outcome.at_ms / 1_000 + prepared.in_s
         in_s = prepared.in_s if at is None else None
-        return self._messages.send(prepared.topic, prepared.body, in_s=in_s, at=at, id=id, type=prepared.type)
+        return self._messages.send(
+            prepared.topic, prepared.body, in_s=in_s, at=at, id=id, type=prepared.type, key=prepared.key
+        )
 
     def withdraw(self, id: str) -> None:
         """Withdraw the check-back. One that is in flight follows the outcome. Raises as `Messages.cancel`."""

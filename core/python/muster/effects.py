@@ -57,13 +57,15 @@ class Effects(Checks):
         in_s: float | None = None,
         type: str = "application/octet-stream",
         handler: str = "",
+        key: str = "",
     ) -> "Effect":
         """A block with one effect, `with` or `async with`: the message is sent at its end.
 
         `data`: bytes are a body of this `type`; anything else is sent as JSON. `in_s`: delay in seconds after the
-        block. `handler`: name of the calls in `calls`; the default is the topic. Raises `Invalid`.
+        block. `handler`: name of the calls in `calls`; the default is the topic. `key`: as for
+        `Messages.send`. Raises `Invalid`.
         """
-        return Effect(self, self._prepared(topic, data, in_s, type), handler or topic)
+        return Effect(self, self._prepared(topic, data, in_s, type, key), handler or topic)
 
     async def outcome(self, id: str, prepared: Prepared) -> Outcome | str:
         """Return the outcome from `ask`. Raises as it does: the server's 500 asks for another check-back."""

@@ -62,6 +62,7 @@ class Message:
     body: bytes
     next_at: float | None
     expires_at: float | None
+    key: str = ""
     result: Any = None
     """Of a task that is done: what its handler returned."""
 
@@ -107,14 +108,16 @@ class Messages:
         target: str = "",
         type: str = "application/octet-stream",
         for_topic: str = "",
+        key: str = "",
     ) -> Sent:
         """Send one message; it is durable when this returns.
 
         `data`: bytes are a body of this `type`; anything else is sent as JSON. `in_s`: delay in seconds, or `at`: due
         time; without both it is due at once. Messages with the same `id` are one message: give an id, so that the call
         can be repeated. `target`: a URL that replaces the topic's; the key needs the scope for it. `for_topic`: for a
-        check-back, the topic of the message that it carries; the call is refused if that topic does not exist. Raises
-        `Refused`, `Unavailable`, `TimedOut`.
+        check-back, the topic of the message that it carries; the call is refused if that topic does not exist. `key`:
+        messages of one key go one after another, or a few at once, as the topic says. Raises `Refused`, `Unavailable`,
+        `TimedOut`.
         """
         body = message(
             data,
@@ -126,6 +129,7 @@ class Messages:
             target=target,
             type=type,
             for_topic=for_topic,
+            key=key,
         )
         return _sent(self._ask("POST", _path(topic), body))
 
@@ -255,6 +259,7 @@ def message(
     target: str = "",
     type: str = "application/octet-stream",
     for_topic: str = "",
+    key: str = "",
 ) -> dict[str, Any]:
     """Make one message for `Messages.send_many`. Arguments as for `Messages.send`. Raises `Invalid`."""
     if in_s is not None and at is not None:
@@ -275,6 +280,8 @@ def message(
         made["target"] = target
     if for_topic:
         made["for_topic"] = for_topic
+    if key:
+        made["key"] = key
     return made
 
 
@@ -321,6 +328,7 @@ def _message(said: Mapping[str, Any]) -> Message:
         body=body_of(said),
         next_at=_seconds(said.get("next_at")),
         expires_at=_seconds(said.get("expires_at")),
+        key=said.get("key", ""),
         result=said.get("result"),
     )
 

@@ -32,6 +32,7 @@ from muster_server.systems.messages.refusal import Refusal
 from muster_server.systems.messages.shapes import (
     EVER,
     ID,
+    KEY_CHARS_MAX,
     LIVE,
     Change,
     Changed,
@@ -134,10 +135,25 @@ def create(
     retry_after_max: str,
     rate: float,
     concurrency: int,
+    per_key: int,
+    dead_stops_key: bool,
     as_json: bool,
 ) -> int:
     """Make topics with the same settings, in their order; the first error ends it. Raises `UserError`."""
-    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, concurrency)
+    given = _settings(
+        callback,
+        workers,
+        policy,
+        retries,
+        jitter,
+        timeout,
+        allow,
+        retry_after_max,
+        rate,
+        concurrency,
+        per_key,
+        dead_stops_key,
+    )
     new = [_converted({"name": name, "secret": secret, **given}, NewTopic) for name in names]
     made: list[Topic] = []
 
@@ -186,12 +202,27 @@ def change_topic(
     retry_after_max: str | None,
     rate: float | None,
     concurrency: int | None,
+    per_key: int | None,
+    dead_stops_key: bool | None,
     as_json: bool,
 ) -> int:
     """Change settings of a topic. Raises `UserError`."""
     if rotate and secret is not None:
         raise UserError("--rotate excludes --secret: --rotate makes a new secret, and --secret gives one", USAGE)
-    given = _settings(callback, workers, policy, retries, jitter, timeout, allow, retry_after_max, rate, concurrency)
+    given = _settings(
+        callback,
+        workers,
+        policy,
+        retries,
+        jitter,
+        timeout,
+        allow,
+        retry_after_max,
+        rate,
+        concurrency,
+        per_key,
+        dead_stops_key,
+    )
     given["secret"] = "" if rotate else secret or None
     given["overlap_s"] = None if overlap is None else length("--overlap", overlap) / 1_000
     given = {key: value for key, value in given.items() if value is not None}
@@ -232,6 +263,8 @@ def _settings(
     retry_after_max: str | None,
     rate: float | None,
     concurrency: int | None,
+    per_key: int | None,
+    dead_stops_key: bool | None,
 ) -> dict[str, Any]:
     """The settings of a topic by their names in its file; None: not given. Raises `UserError`."""
     if policy is not None and policy not in POLICIES:
@@ -251,6 +284,8 @@ def _settings(
         "retry_after_max_s": pause,
         "rate": rate,
         "concurrency": concurrency,
+        "per_key": per_key,
+        "dead_stops_key": dead_stops_key,
     }
 
 
@@ -303,6 +338,7 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
         ("Retry-After", f"at most {_words(round(topic.retry_after_max_s * 1_000))}"),
         ("rate", f"at most {topic.rate:g} a second" if topic.rate else "any"),
         ("concurrency", f"at most {topic.concurrency}" if topic.concurrency else "any"),
+        ("of one key", _per_key(topic)),
         ("allowed", ", ".join(topic.allowed) or "public addresses"),
         ("waiting", str(found.pending)),
         ("overdue", str(found.overdue) + (f", the oldest for {_words_s(found.overdue_ms)}" if found.overdue else "")),
@@ -313,6 +349,13 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
         left = f"for {_words_s(each.until - now)} more" if each.until > now else "and is being tried"
         lines.append(("held", f"{each.url}: {WHY[each.why]}; it gets nothing {left}"))
     return lines
+
+
+def _per_key(topic: Topic) -> str:
+    if not topic.per_key:
+        return "any"
+    dead = "; a dead letter stops its key" if topic.dead_stops_key else ""
+    return ("one after another" if topic.per_key == 1 else f"at most {topic.per_key} at once") + dead
 
 
 def topics(where: Target, as_json: bool) -> int:
@@ -399,6 +442,7 @@ def send(
     expires: str | None,
     target: str,
     kind: str,
+    key: str,
     as_json: bool,
 ) -> int:
     """Send a message. Raises `UserError`."""
@@ -406,6 +450,8 @@ def send(
         raise UserError("--in excludes --at: give one of them", USAGE)
     if id is not None and not is_id(id):
         raise UserError(f"--id: invalid id {id!r:.80} (expected {ID})", USAGE)
+    if len(key) > KEY_CHARS_MAX:
+        raise UserError(f"--key: {len(key)} characters (limit {KEY_CHARS_MAX})", USAGE)
     body = sys.stdin.buffer.read() if text == "-" else common.typed(text)
     sent = Send(
         body=body,
@@ -416,6 +462,7 @@ def send(
         expires_at=None if expires is None else now_ms() + length("--expires", expires),
         target=target,
         kind=kind or _kind(body),
+        key=key,
     )
     (answer,) = ask(where, lambda receive, _: receive.ask("send", (topic, [sent]), list[Sent | Refused]))
     if isinstance(answer, Refused):
@@ -677,7 +724,11 @@ def _lines(message: Shown) -> list[tuple[str, str]]:
         ("accepted", moment(message.accepted_at)),
         ("body", f"{len(message.body)} bytes of {message.kind}"),
     ]
-    if message.state == "retry" and message.next_at is not None:
+    if message.key:
+        lines.append(("key", message.key))
+    if message.key and message.state == "retry" and not message.attempts:
+        lines.append(("waits", "for its turn among the messages of its key, or for its target"))
+    elif message.state == "retry" and message.next_at is not None:
         lines.append(("next attempt", moment(message.next_at)))
     if message.expires_at is not None:
         lines.append(("expires", moment(message.expires_at)))

@@ -91,6 +91,13 @@ def topic_create(
     concurrency: Annotated[
         int, typer.Option(min=0, max=1_000_000, help="Limit of messages in progress at once; 0: no limit.")
     ] = 0,
+    per_key: Annotated[
+        int,
+        typer.Option(min=0, max=1_000, help="Limit of open messages of one key; 1: one after another; 0: no limit."),
+    ] = 0,
+    dead_stops_key: Annotated[
+        bool, typer.Option("--dead-stops-key", help="A dead letter holds up its key until it is replayed or dropped.")
+    ] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -114,6 +121,8 @@ def topic_create(
         retry_after_max,
         rate,
         concurrency,
+        per_key,
+        dead_stops_key,
         json,
     )
 
@@ -162,6 +171,17 @@ def topic_change(
     concurrency: Annotated[
         int | None, typer.Option(min=0, max=1_000_000, help="Limit of messages in progress at once; 0: no limit.")
     ] = None,
+    per_key: Annotated[
+        int | None,
+        typer.Option(min=0, max=1_000, help="Limit of open messages of one key; 1: one after another; 0: no limit."),
+    ] = None,
+    dead_stops_key: Annotated[
+        bool | None,
+        typer.Option(
+            "--dead-stops-key/--dead-passes-key",
+            help="Whether a dead letter holds up its key until it is replayed or dropped.",
+        ),
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -187,6 +207,8 @@ def topic_change(
         retry_after_max,
         rate,
         concurrency,
+        per_key,
+        dead_stops_key,
         json,
     )
 
@@ -285,6 +307,12 @@ def delay_send(
     kind: Annotated[
         str, typer.Option("--type", metavar="TYPE", help="Media type of the body [application/json if it is JSON].")
     ] = "",
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="Messages of one key go one after another, or a few at once, as the topic says."
+        ),
+    ] = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -293,7 +321,7 @@ def delay_send(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import send
 
-    return send(Target(config, registry), topic, text, after, at, id, window, expires, target, kind, json)
+    return send(Target(config, registry), topic, text, after, at, id, window, expires, target, kind, key, json)
 
 
 @delay_app.command("show", epilog="Example: muster delay show order-7")

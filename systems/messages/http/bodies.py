@@ -22,6 +22,7 @@ from muster_server.systems.messages.shapes import (
     LEASED_MAX,
     WINDOW_MS_MAX,
     Changed,
+    Key,
     Leased,
     LeaseEnd,
     LeaseSaid,
@@ -36,7 +37,7 @@ from muster_server.systems.messages.shapes import (
 from muster_server.systems.messages.topics import Topic, TopicChange
 
 JSON: Final = "application/json"
-QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type"})
+QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type", "key"})
 """Query parameters for a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
 AnId = Annotated[str, Meta(pattern=ID)]
@@ -58,6 +59,8 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     target: str = ""
     for_topic: str = ""
     """For a check-back: the topic to which its message is sent later. It must exist, and the key may send to it."""
+    key: Key = ""
+    """Messages of one key go in order, or a few at once, as the topic says."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -106,6 +109,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_at: int | None = None
     expires_at: int | None = None
     target: str | None = None
+    key: str | None = None
     result: Any = None
     """What the program that did it said."""
 
@@ -296,6 +300,8 @@ class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_max_s: float
     rate: float
     concurrency: int
+    per_key: int
+    dead_stops_key: bool
     paused: bool
     allowed: tuple[str, ...]
     pending: int
@@ -395,6 +401,7 @@ def _send(post: Post) -> Send:
         target=post.target,
         kind=JSON if post.base64 is None else post.type,
         for_topic=post.for_topic,
+        key=post.key,
     )
 
 
@@ -431,6 +438,7 @@ def message(shown: Shown) -> Message:
         next_at=shown.next_at,
         expires_at=shown.expires_at,
         target=shown.target or None,
+        key=shown.key or None,
         result=msgspec.Raw(shown.result) if shown.result else None,
     )
 
@@ -540,6 +548,8 @@ def topic_whole(state: TopicState) -> TopicWhole:
         retry_after_max_s=found.retry_after_max_s,
         rate=found.rate,
         concurrency=found.concurrency,
+        per_key=found.per_key,
+        dead_stops_key=found.dead_stops_key,
         paused=found.paused,
         allowed=found.allowed,
         pending=state.pending,

@@ -6,6 +6,7 @@ use muster_messages::wheel::{Millis, DUE_MAX};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fact {
     Due(Millis),
+    Woken(Millis),
     Claimed {
         worker: Incarnation,
         until: Millis,
@@ -81,7 +82,13 @@ impl History {
         match self.facts.last() {
             None => self.accepted.due_at,
             Some(Fact::Claimed { until: at, .. } | Fact::Extended { until: at }) => *at,
-            Some(Fact::Due(at) | Fact::Replayed(at) | Fact::Failed { next: at } | Fact::Released { next: at }) => *at,
+            Some(
+                Fact::Due(at)
+                | Fact::Woken(at)
+                | Fact::Replayed(at)
+                | Fact::Failed { next: at }
+                | Fact::Released { next: at },
+            ) => *at,
             Some(_) => unreachable!("asked for a message that has ended"),
         }
     }
@@ -164,6 +171,18 @@ impl History {
             },
             Change::Deliver { .. } | Change::Fail { .. } | Change::Release { .. } | Change::Extend { .. } => {
                 return Err(Refusal::ClaimLost)
+            }
+            Change::Wake { at } => {
+                waits?;
+                match self
+                    .facts
+                    .iter()
+                    .rev()
+                    .find(|fact| !matches!(fact, Fact::Due(_) | Fact::Woken(_)))
+                {
+                    None | Some(Fact::Replayed(_)) => return Err(Refusal::Early { at: self.due_at() }),
+                    Some(_) => (Fact::Woken(good(at)?), Step::Woken),
+                }
             }
             Change::Replay { due_at } if self.end() == Some(Fact::Dead) => {
                 (Fact::Replayed(good(due_at)?), Step::Replayed)

@@ -407,6 +407,7 @@ pub(crate) fn change((number, id, verb, version, time): NamedChange) -> PyResult
             let until = at(given()?)?;
             (Change::Extend { claim: claim()?, until }, None)
         }
+        "wake" => (Change::Wake { at: at(given()?)? }, version),
         "replay" => (Change::Replay { due_at: at(given()?)? }, version),
         "drop" => (Change::Drop, version),
         _ => return Err(PyValueError::new_err(format!("unknown change `{verb}`"))),
@@ -1101,6 +1102,7 @@ pub(crate) fn named(step: Step) -> &'static str {
         Step::Retrying => "retrying",
         Step::Released => "released",
         Step::Extended { .. } => "extended",
+        Step::Woken => "woken",
         Step::Replayed => "replayed",
         Step::Dropped => "dropped",
     }

@@ -60,6 +60,7 @@ class Transactions(Checks):
         in_s: float | None = None,
         type: str = "application/octet-stream",
         handler: str = "",
+        key: str = "",
     ) -> "Transaction": ...
 
     @overload
@@ -72,6 +73,7 @@ class Transactions(Checks):
         in_s: float | None = None,
         type: str = "application/octet-stream",
         handler: str = "",
+        key: str = "",
     ) -> "SyncTransaction": ...
 
     def transaction(
@@ -83,17 +85,18 @@ class Transactions(Checks):
         in_s: float | None = None,
         type: str = "application/octet-stream",
         handler: str = "",
+        key: str = "",
     ) -> "Transaction | SyncTransaction":
         """A block that ends with the commit of the session: the message is sent if and only if it commits.
 
         Use `async with` for an `AsyncSession`, `with` for a `Session`. `data`: bytes are a body of this `type`;
         anything else is sent as JSON. `in_s`: delay in seconds after the commit. `handler`: name of the calls in
-        `calls`; the default is the topic. The block commits and rolls back itself, so do not use it inside
-        `session.begin()`. Raises `Invalid`.
+        `calls`; the default is the topic. `key`: as for `Messages.send`. The block commits and rolls back itself, so do
+        not use it inside `session.begin()`. Raises `Invalid`.
         """
         if _place(session.get_bind(clause=OUTCOMES).engine.url) != _place(self._engine.url):
             raise Invalid("the session writes to a database other than the one that answers these check-backs")
-        prepared, handler = self._prepared(topic, data, in_s, type), handler or topic
+        prepared, handler = self._prepared(topic, data, in_s, type, key), handler or topic
         if isinstance(session, AsyncSession):
             return Transaction(self, session, prepared, handler)
         return SyncTransaction(self, session, prepared, handler)
