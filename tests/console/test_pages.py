@@ -446,6 +446,36 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         expect(page.get_by_text("clients asked in the last hour")).to_be_visible()
 
 
+def test_clients_are_on_maps_by_codes_and_names_and_others_beside_them(
+    site: Site, enter: Callable[..., Visitor]
+) -> None:
+    visitor = enter()
+    marks = "CN_520000_1_1,中国_贵州省_1_1,CHN_Xizang_1_1,CN_999999_1_1,US_California_1_1,Atlantis_1_1_1"
+    with background(site.instance, "fleet", "agents", "--count", "12", "--marks", marks):
+        wait_for(lambda: site.api("GET", "fleet/clients")["total"] == 12)
+        page = visitor.go("fleet")
+        world = page.get_by_role("region", name="Clients by country")
+        expect(world.get_by_role("row")).to_have_text(
+            ["countrytold asclients", "ChinaCN, CHN, 中国8", "United StatesUS2", "not on the mapAtlantis2"]
+        )
+        expect(page.get_by_role("img", name="Clients by country: China 8, United States 2")).to_be_visible()
+        expect(page.get_by_text("12 clients; 2 in places that the map does not have")).to_be_visible()
+        assert dict(site.said("fleet", "counts", "country", "--json")["values"])["CN"] == 4
+        world.get_by_role("button", name="China").press("Enter")
+        china = page.get_by_role("region", name="Clients by province of China")
+        expect(china.get_by_role("row")).to_have_text(
+            ["provincetold asclients", "Guizhou520000, 贵州省4", "TibetXizang2", "not on the map9999992"]
+        )
+        expect(page.locator("svg.map path.in-5 title")).to_have_text(["Guizhou: 4"])
+        picture(visitor, "fleet-map")
+        page.get_by_label("Language").select_option("zh")
+        expect(china).to_have_count(0)
+        expect(page.get_by_role("row", name="贵州 520000, 贵州省 4")).to_be_visible()
+        page.get_by_role("combobox", name="地图", exact=True).select_option("")
+        page.locator("svg.map path.opens", has_text="美国").click()
+        expect(page.get_by_role("row", name="California California 2")).to_be_visible()
+
+
 def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:
     visitor = enter()
     page = visitor.go("topology")
