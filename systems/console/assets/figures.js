@@ -1,5 +1,5 @@
 // Figures, times and strangers' texts as a reader sees them.
-import { language } from "./texts.js";
+import { language, t } from "./texts.js";
 
 // Control and direction characters become visible: text of strangers cannot turn other text around.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
@@ -49,4 +49,19 @@ export function time(at) {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
     hourCycle: "h23", timeZoneName: "short",
   }).format(at);
+}
+
+// What limits a node, in the reader's language.
+export function limit(found) {
+  if (!found) return "";
+  const { what, used, most, counter } = found;
+  const texts = {
+    cpu: () => t("CPU: {share} of a core", { share: percent(used) }),
+    cores: () => t("cores: its loop waited {time} for one", { time: ms(1000 * used) }),
+    memory: () => t("memory: {used} of {most}", { used: bytes(used), most: bytes(most) }),
+    files: () => t("open files: {used} of {most}", { used: count(used), most: count(most) }),
+    sockets: () => t("a socket's queue is full: {counter} {rate}", { counter: plain(counter), rate: rate(used) }),
+    tables: () => t("a table or rate is at its limit: {counter} {rate}", { counter: plain(counter), rate: rate(used) }),
+  };
+  return what in texts ? texts[what]() : t("nothing");
 }
