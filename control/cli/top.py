@@ -30,7 +30,19 @@ LATELY: Final = "out/s lately"
 LATELY_MAX: Final = 12
 """The newest samples of a node's sparkline."""
 LIMIT: Final = "limited by"
-LEAST: Final = (LATELY, "most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms", LIMIT)
+LEAST: Final = (
+    LATELY,
+    "most",
+    "B/s in",
+    "B/s out",
+    "memberships",
+    "repairs/s",
+    "part",
+    "rooms",
+    "RSS",
+    "late ms",
+    LIMIT,
+)
 """Columns of the table that a narrow terminal drops, the first of them first."""
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
 """Sort columns by the key that selects them: their first letter."""

@@ -46,14 +46,12 @@ def limiting(before: Reading | None, now: Reading) -> Limit | None:
 
 def _loss(before: Reading | None, now: Reading) -> Limit | None:
     drops = {name: rate for name, rate in now.drops(before).items() if rate > 0}
-    for what, where, names in (
-        ("sockets", "a socket's queue is full", [name for name in drops if name in SOCKETS]),
-        ("tables", "a table or rate is at its limit", [name for name in drops if name.endswith(TABLES)]),
-    ):
-        if names:
-            counter = max(names, key=lambda name: drops[name])
-            rate = drops[counter]
-            return Limit(what=what, text=f"{where}: {counter} {rate:,.1f}/s", used=rate, counter=counter)
+    if counter := max((name for name in drops if name in SOCKETS), key=lambda name: drops[name], default=""):
+        text = f"a socket's queue is full: {counter} {drops[counter]:,.1f}/s"
+        return Limit(what="sockets", text=text, used=drops[counter], counter=counter)
+    if counter := max((name for name in drops if name.endswith(TABLES)), key=lambda name: drops[name], default=""):
+        text = f"a table or rate is at its limit: {counter} {drops[counter]:,.1f}/s"
+        return Limit(what="tables", text=text, used=drops[counter], counter=counter)
     return None
 
 

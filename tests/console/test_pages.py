@@ -203,6 +203,21 @@ def test_rooms(site: Site, enter: Callable[..., Visitor]) -> None:
     assert page.title() == "Rooms · Muster"
 
 
+def test_messages_a_second_of_rooms_and_of_one_room(site: Site, enter: Callable[..., Visitor]) -> None:
+    load = ("load", "rooms", "--members", "4", "--rooms", "2", "--publishers", "1", "--rate", "400", "--for", "300s")
+    visitor = enter()
+    with background(site.instance, *load):
+        page = visitor.go("rooms")
+        page.get_by_role("searchbox").fill("load-")
+        row = page.get_by_role("region", name="Rooms", exact=True).get_by_role("row").nth(1)
+        expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^[1-9][\d.]*/s$"))
+        listed = site.said("rooms", "ls", "--rate", "--json")
+        assert [each["per_s"] > 0 for each in listed if "load-" in each["name"]] == [True, True]
+        row.get_by_role("link").click()
+        expect(page.get_by_text(re.compile(r"^[1-9][\d.]* messages/s$"))).to_be_visible()
+        picture(visitor, "room")
+
+
 def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
     site.instance.ran("topic", "create", "orders", "--callback", "room:due:orders")
     refused = ("--callback", "http://127.0.0.1:1/", "--allow", "127.0.0.1/32")

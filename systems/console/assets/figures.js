@@ -10,7 +10,7 @@ export function plain(text) {
 
 export function count(value, digits = 0) {
   if (value === null || value === undefined) return "";
-  return new Intl.NumberFormat(language, { maximumFractionDigits: digits }).format(value);
+  return form(digits, () => new Intl.NumberFormat(language, { maximumFractionDigits: digits })).format(value);
 }
 
 export function rate(value) {
@@ -44,11 +44,19 @@ export function age(seconds) {
 
 // A time in ms since 1970, local, with the zone.
 export function time(at) {
-  if (!at) return "";
-  return new Intl.DateTimeFormat(language, {
+  return at ? form("time", () => new Intl.DateTimeFormat(language, {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
     hourCycle: "h23", timeZoneName: "short",
-  }).format(at);
+  })).format(at) : "";
+}
+
+// To make a formatter takes a hundred times as long as to use it.
+const forms = new Map();
+
+function form(name, make) {
+  const key = `${language} ${name}`;
+  if (!forms.has(key)) forms.set(key, make());
+  return forms.get(key);
 }
 
 // What limits a node, in the reader's language.

@@ -9,13 +9,12 @@ from muster_server.control.terminal.readings import CPU, NO_ANSWER, RSS, Reading
 MEMORY = 1 << 30
 
 
-def read(cpu: float, status: dict[str, object] | None = None, **values: float) -> tuple[Reading, Reading]:
+def read(cpu: float, **values: float) -> tuple[Reading, Reading]:
     """Two readings, two seconds apart, in which the node used `cpu` cores and counters grew to `values`."""
     counters = {f"muster_{name}_total": value for name, value in values.items()}
     before = Reading(0.0, "ready", dict.fromkeys(counters, 0.0) | {CPU: 1.0})
-    given = {"memory_bytes_max": MEMORY} | (status or {})
     gauges = {RSS: 1 << 20, FILES: 20.0, FILES_MAX: 1_000.0, LAG: 0.002}
-    return before, Reading(2.0, "ready", gauges | counters | {CPU: 1.0 + 2 * cpu}, status=given)
+    return before, Reading(2.0, "ready", gauges | counters | {CPU: 1.0 + 2 * cpu}, status={"memory_bytes_max": MEMORY})
 
 
 @pytest.mark.parametrize(
