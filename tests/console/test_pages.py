@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
@@ -459,6 +459,31 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         expect(page.get_by_role("region", name="Clients by number of picks").get_by_role("row")).to_have_count(3)
         assert site.api("GET", "fleet/fairness")["picked"] == {"0": 15, "1": 5}
         expect(page.get_by_text("clients asked in the last hour")).to_be_visible()
+
+
+def test_an_event_source_on_a_run_that_has_ended_comes_back_once_and_is_told_to_stop(
+    site: Site, enter: Callable[..., Visitor]
+) -> None:
+    with background(site.instance, "fleet", "agents", "--count", "4"):
+        wait_for(lambda: site.api("GET", "fleet/clients")["total"] == 4)
+        run = site.api("POST", "fleet/runs", json={"kind": "ping", "pick": 2, "target": "", "where": ""})["run"]
+        wait_for(lambda: site.api("GET", f"fleet/runs/{run}")["state"] == "done")
+    page = enter().page
+    answers: list[Response] = []
+    page.on("response", lambda each: answers.append(each) if each.url.endswith("/events") and run in each.url else None)
+    told = page.evaluate(
+        """async (path) => {
+            const source = new EventSource(path);
+            const events = [];
+            for (const name of ["asked", "result", "ended"]) source.addEventListener(name, () => events.push(name));
+            await new Promise((done) => { source.onerror = () => source.readyState === EventSource.CLOSED && done(); });
+            return events;
+        }""",
+        f"/api/v1/fleet/runs/{run}/events",
+    )
+    assert (told.count("result"), told[-1], told.count("ended")) == (2, "ended", 1), "each event came once"
+    assert [each.status for each in answers] == [200, 204]
+    assert answers[1].request.headers["last-event-id"] == f"{run}/ended"
 
 
 def test_clients_are_on_maps_by_codes_and_names_and_others_beside_them(
