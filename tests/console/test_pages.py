@@ -506,7 +506,7 @@ def test_clients_are_on_maps_by_codes_and_names_and_others_beside_them(
             ["provincetold asclients", "Guizhou520000, 贵州省4", "TibetXizang2", "not on the map9999992"]
         )
         expect(page.locator("svg.map path.in-5 title")).to_have_text(["Guizhou: 4"])
-        picture(visitor, "fleet-map")
+        picture(visitor, "fleet-map", "Map of clients")
         page.get_by_label("Language").select_option("zh")
         expect(china).to_have_count(0)
         expect(page.get_by_role("row", name="贵州 520000, 贵州省 4")).to_be_visible()
