@@ -93,6 +93,7 @@ class Visitor:
 def picture(visitor: Visitor, name: str, heading: str = "") -> None:
     """Keep a picture of the page for docs, light and dark, if that is wanted; from this heading on."""
     if PICTURES:
+        visitor.page.mouse.move(0, 0)
         for look, ending in PICTURED:
             visitor.page.emulate_media(color_scheme=look)
             visitor.page.evaluate("scrollTo(0, 0)")

@@ -133,7 +133,7 @@ function Tail({ path, name }) {
       ${paused && state.held ? html`<span role="status">${t("{count} events were not shown while it was paused", { count: state.held })}</span>` : null}</div>
     <div class="tail scroll" tabindex="0" role="log" aria-label=${t("Live messages")}>
       ${state.lines.length ? html`<table><tbody>${state.lines.map((line) => html`<tr key=${line.key}>
-        <td>${time(line.at)}</td>
+        <td class="when">${time(line.at)}</td>
         ${line.what === "gap" ? html`<td colspan="2"><${Badge} level="warn" text=${t("gap: {reason}, offsets {first} to {last}", { ...line.gap, last: line.gap.last ?? "?" })} /></td>`
           : html`<td class="mono">${plain(line.message.sender)}</td><td class="mono" data-position=${line.message.position || ""}>${line.what === "command" ? html`<${Badge} level="ok" text=${t("command")} /> ` : null}<bdi>${body(line.message, form)}</bdi></td>`}</tr>`)}</tbody></table>`
         : html`<p class="empty">${t("Messages appear here as they come.")}</p>`}</div>
