@@ -527,10 +527,14 @@ def test_clients_are_on_maps_by_codes_and_names_and_others_beside_them(
 def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:
     visitor = enter()
     page = visitor.go("topology")
-    expect(page.locator("svg.topology")).to_contain_text("gateway")
+    drawn = page.get_by_role("img", name=re.compile("[0-9]+ links"))
+    expect(drawn).to_contain_text("gateway")
+    marks = drawn.locator("line").evaluate_all("all => all.map((each) => each.getAttribute('class'))")
+    assert marks
+    assert set(marks) <= {"grade-0", "grade-1", "grade-2", "warn", "fail"}
     assert "gateway-1" in visitor.act("Add a node", role="gateway")
     wait_for(lambda: site.instance.is_ready() and "gateway-1" in site.instance.names("gateway"))
-    expect(page.locator("svg.topology")).to_contain_text("gateway-1")
+    expect(drawn).to_contain_text("gateway-1")
     picture(visitor, "topology")
     visitor.act("Drain a node", name="gateway-1")
     wait_for(lambda: "gateway-1" not in site.instance.names("gateway"))
