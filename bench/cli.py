@@ -667,6 +667,25 @@ def _tasks(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     return tasks_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command(epilog="Example: muster bench console --quick")
+def console(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+    plot: Plot = None,
+) -> None:
+    """CPU of all nodes for each open page of the web console, beside the same instance without one; needs Chromium."""
+    _run("console", _console, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
+
+
+def _console(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    from bench import console as console_bench
+
+    return console_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench inbox --quick")
 def inbox(
     json: Json = False,

@@ -28,6 +28,7 @@ from muster_server.control.doctor.finding import Finding, fail, ok, warn
 from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
 from muster_server.control.host.addresses import split_address
 from muster_server.control.host.files import open_to_all
+from muster_server.control.host.group import read_group
 from muster_server.control.host.openfiles import files_wanted
 from muster_server.control.registry import reach
 from muster_server.control.terminal import common
@@ -288,7 +289,7 @@ class Examination:
         return [machine.files(probe.files(), files_wanted(self._count()))]
 
     def _limits(self) -> list[Finding]:
-        limits = machine.read_group(Path("/"), probe.text("/proc/self/cgroup"))
+        limits = read_group(Path("/"), probe.text("/proc/self/cgroup"))
         return machine.group(limits, len(self._nodes), self._rings_mib)
 
     def _memory(self) -> list[Finding]:

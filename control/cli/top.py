@@ -29,7 +29,20 @@ from muster_server.plane.kinds import partitioned
 LATELY: Final = "out/s lately"
 LATELY_MAX: Final = 12
 """The newest samples of a node's sparkline."""
-LEAST: Final = (LATELY, "most", "B/s in", "B/s out", "memberships", "repairs/s", "part", "rooms", "RSS", "late ms")
+LIMIT: Final = "limited by"
+LEAST: Final = (
+    LATELY,
+    "most",
+    "B/s in",
+    "B/s out",
+    "memberships",
+    "repairs/s",
+    "part",
+    "rooms",
+    "RSS",
+    "late ms",
+    LIMIT,
+)
 """Columns of the table that a narrow terminal drops, the first of them first."""
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
 """Sort columns by the key that selects them: their first letter."""
@@ -183,7 +196,7 @@ def _total(sample: Sample) -> Text:
 def _table(rows: Sequence[Row], sort: Column, lines: Mapping[int, str] | None = None) -> Table:
     """`lines`: what each node sent in the last samples, as a sparkline; None: no column shows it."""
     table = Table(box=None, pad_edge=False)
-    for title in ("node", "part", "state"):
+    for title in ("node", "part", "state", LIMIT):
         table.add_column(title, no_wrap=True)
     titles = {
         "CPU": Column.cpu,
@@ -211,6 +224,7 @@ def _table(rows: Sequence[Row], sort: Column, lines: Mapping[int, str] | None = 
             row.name,
             str(row.partition) if row.role in partitioned() else "",
             row.state,
+            "" if row.limit is None or row.limit.what == "nothing" else row.limit.text,
             "" if row.cpu is None else f"{row.cpu:.0%}",
             *map(short, (row.rss_bytes, row.in_per_s, row.out_per_s)),
             "" if row.lag_s is None else f"{1000 * row.lag_s:.1f}",

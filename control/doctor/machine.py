@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
+from muster_server.control.host.group import Group
 
 NODE_MIB: Final = 60
 """Memory of a node besides its rings, as `NODES_MAX` of control/config/layout.py counts it."""
@@ -32,15 +33,6 @@ class Place:
     writable: bool
     free: int
     files: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Limits of the control group, or of one that contains it: cores, bytes; and the share of throttled periods."""
-
-    cores: float | None = None
-    memory: int | None = None
-    throttled: float = 0.0
 
 
 def files(hard: int | None, wanted: int) -> Finding:
@@ -150,64 +142,6 @@ def group(limits: Group, nodes: int, arenas_mib: int) -> list[Finding]:
         allowed = "no control group sets one" if limits.memory is None else mib(limits.memory)
         found.append(ok("memory limit", allowed))
     return found
-
-
-def read_group(root: Path, mine: str) -> Group:
-    """Return the lowest limits from `root`/sys/fs/cgroup down to the group named in `mine` (`/proc/self/cgroup`)."""
-    mount = root / "sys" / "fs" / "cgroup"
-    found = Group()
-    for line in mine.splitlines():
-        _, controllers, path = line.split(":", 2)
-        names = controllers.split(",")
-        if not controllers:
-            for folder in _upwards(mount, path):
-                found = _narrower(found, _second_version(folder))
-        elif "cpu" in names or "memory" in names:
-            for folder in _upwards(mount / controllers, path):
-                found = _narrower(found, _first_version(folder))
-    return found
-
-
-def _upwards(mount: Path, path: str) -> list[Path]:
-    inner = mount / path.lstrip("/")
-    return [each for each in (inner, *inner.parents) if each == mount or mount in each.parents]
-
-
-def _second_version(folder: Path) -> Group:
-    quota = _words(folder / "cpu.max")
-    cores = int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0] != "max" else None
-    return Group(cores, _limit(_words(folder / "memory.max")), _throttled(_words(folder / "cpu.stat")))
-
-
-def _first_version(folder: Path) -> Group:
-    quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
-    cores = int(quota[0]) / int(period[0]) if quota and period and int(quota[0]) > 0 else None
-    memory = _limit(_words(folder / "memory.limit_in_bytes"))
-    return Group(cores, memory, _throttled(_words(folder / "cpu.stat")))
-
-
-def _narrower(one: Group, other: Group) -> Group:
-    cores = min((each for each in (one.cores, other.cores) if each is not None), default=None)
-    memory = min((each for each in (one.memory, other.memory) if each is not None), default=None)
-    return Group(cores, memory, max(one.throttled, other.throttled))
-
-
-def _limit(words: Sequence[str]) -> int | None:
-    count = int(words[0]) if words and words[0].isdigit() else None
-    return None if count is None or count >= 1 << 60 else count  # version 1 writes a large number for "no limit"
-
-
-def _throttled(words: Sequence[str]) -> float:
-    said = dict(zip(words[::2], words[1::2], strict=False))
-    periods = int(said.get("nr_periods", 0))
-    return int(said.get("nr_throttled", 0)) / periods if periods else 0.0
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return []
 
 
 def needed_bytes(nodes: int, arenas_mib: int) -> int:

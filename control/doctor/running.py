@@ -7,6 +7,7 @@ from muster_server.control.cluster.instance import Process, Record
 from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
 from muster_server.control.doctor.network import ENOUGH_BYTES, sysctl
 from muster_server.control.terminal import common
+from muster_server.control.terminal.limits import LAG, LATE_S
 from muster_server.control.terminal.readings import NO_ANSWER, Readings, uncovered
 
 
@@ -18,7 +19,6 @@ class Trouble(NamedTuple):
     mend: str
 
 
-LAG: Final = "muster_loop_lag_seconds"
 CONNECTED: Final = "muster_registry_connected"
 """Gauge that only registered nodes have."""
 TROUBLE: Final[Mapping[str, Trouble]] = {
@@ -28,7 +28,7 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
         "give nodes cores of their own; find the processes that use them, and see steal above",
     ),
     LAG: Trouble(
-        0.1,
+        LATE_S,
         "seconds by which an event loop was late",
         "give nodes cores of their own; find the processes that use them",
     ),

@@ -25,6 +25,7 @@ from muster import __version__
 from muster._core import PROTOCOLS
 from muster_server.control.config.layout import instance_name
 from muster_server.control.errors import FAILURE, ConfigError, UserError
+from muster_server.control.host.group import memory_max
 from muster_server.control.node import admin, logs, memory
 from muster_server.control.node.admin import Companion
 from muster_server.control.node.cutoff import CutOff
@@ -189,6 +190,7 @@ async def serve_enrolled(
         "node": spec.node,
         "name": name_of(spec),
         "pid": os.getpid(),
+        "memory_bytes_max": memory_max(),
         "version": __version__,
         "protocol": PROTOCOLS,
     }

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from muster_server.control.cluster.instance import Process
+from muster_server.control.terminal.limits import FILES, FILES_MAX, LAG, Limit, limiting
 from muster_server.control.terminal.readings import BEGAN, CPU, RSS, Reading, Readings, processes_of
 from muster_server.plane.kinds import kind, kinds
 
@@ -18,11 +19,10 @@ MEMBERS: Final = "muster_members"
 REPAIRED: Final = "muster_messages_repaired_total"
 BYTES_IN: Final = "muster_udp_received_bytes_total"
 BYTES_OUT: Final = "muster_udp_sent_bytes_total"
-LAG: Final = "muster_loop_lag_seconds"
 TRAFFIC: Final = frozenset(
     each for of in kinds().values() for each in (of.received, of.sent, of.published, of.delivered)
 )
-METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS, BEGAN}
+METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS, BEGAN, FILES, FILES_MAX}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     dropped_per_s: float | None = None
     dropped_most: str | None = None
     lag_s: float | None = None
+    limit: Limit | None = None
+    """What limits it now; None: no figures."""
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,4 +133,5 @@ def _row(process: Process, before: Reading | None, now: Reading) -> Row:
         dropped_per_s=_sum(drops.values()) if drops else None,
         dropped_most=most if most is not None and drops[most] else None,
         lag_s=now.values.get(LAG),
+        limit=limiting(before, now),
     )

@@ -21,6 +21,7 @@ from muster_server.control.doctor import running
 from muster_server.control.doctor.finding import Finding
 from muster_server.control.errors import UserError
 from muster_server.control.terminal.activity import Sample, taken
+from muster_server.control.terminal.limits import Limit
 from muster_server.control.terminal.lines import Line, seen
 from muster_server.control.terminal.readings import BEGAN, Readings, read_all
 from muster_server.plane import systems
@@ -83,6 +84,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     lag_ms: float | None
     dropped_per_s: float | None
     dropped_most: str | None
+    limit: Limit | None
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,6 +253,7 @@ def _rows(processes: Sequence[Process], sample: Sample, now: Readings) -> list[N
                 lag_ms=None if row.lag_s is None else round(1_000 * row.lag_s, 1),
                 dropped_per_s=row.dropped_per_s,
                 dropped_most=row.dropped_most,
+                limit=row.limit,
             )
         )
     return found

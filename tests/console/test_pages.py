@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from muster_server.plane.systems import actions, named
 from muster_server.systems.http import keys
@@ -201,6 +201,28 @@ def test_rooms(site: Site, enter: Callable[..., Visitor]) -> None:
     page.get_by_role("searchbox").fill("final")
     expect(page.get_by_role("link", name="sports:final")).to_be_visible()
     assert page.title() == "Rooms · Muster"
+
+
+def test_messages_a_second_of_rooms_and_of_one_room(site: Site, enter: Callable[..., Visitor]) -> None:
+    load = ("load", "rooms", "--members", "4", "--rooms", "2", "--publishers", "1", "--rate", "400", "--for", "300s")
+    visitor = enter()
+    with background(site.instance, *load):
+        page = visitor.go("rooms")
+        page.get_by_role("searchbox").fill("load-")
+        row = page.get_by_role("region", name="Rooms", exact=True).get_by_role("row").nth(1)
+        expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^[1-9][\d.]*/s$"))
+        listed = site.said("rooms", "ls", "--rate", "--json")
+        assert [each["per_s"] > 0 for each in listed if "load-" in each["name"]] == [True, True]
+        row.get_by_role("link").click()
+        expect(page.get_by_text(re.compile(r"^[1-9][\d.]* messages/s$"))).to_be_visible()
+    page = visitor.go("rooms/sports%3Acup")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    for minute in range(1, 13):
+        goal = {"minute": 7 * minute, "score": f"{minute // 4}:{minute // 6}"}
+        site.api("POST", "rooms/sports:cup/messages", json={"data": json.dumps(goal)})
+    expect(page.get_by_role("log")).to_contain_text('"minute": 84')
+    expect(page.get_by_text(re.compile(r"^[1-9][\d.]* messages/s$"))).to_be_visible()
+    picture(visitor, "room")
 
 
 def test_messages(site: Site, enter: Callable[..., Visitor]) -> None:
@@ -426,6 +448,9 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         visitor.act("Pause hourly")
         assert site.api("GET", "fleet/tasks")["tasks"][0]["paused"]
         picture(visitor, "fleet")
+        page.get_by_role("region", name="Clients by country").get_by_role("button", name="China").click()
+        expect(page.get_by_role("region", name="Clients by province of China").get_by_role("row")).to_have_count(4)
+        picture(visitor, "fleet-map", "Map of clients")
         visitor.act("Remove hourly")
         assert site.api("GET", "fleet/tasks")["tasks"] == []
         page.get_by_role("button", name="Ask clients now").click()
@@ -446,13 +471,70 @@ def test_fleet(site: Site, enter: Callable[..., Visitor]) -> None:
         expect(page.get_by_text("clients asked in the last hour")).to_be_visible()
 
 
+def test_an_event_source_on_a_run_that_has_ended_comes_back_once_and_is_told_to_stop(
+    site: Site, enter: Callable[..., Visitor]
+) -> None:
+    with background(site.instance, "fleet", "agents", "--count", "4"):
+        wait_for(lambda: site.api("GET", "fleet/clients")["total"] == 4)
+        run = site.api("POST", "fleet/runs", json={"kind": "ping", "pick": 2, "target": "", "where": ""})["run"]
+        wait_for(lambda: site.api("GET", f"fleet/runs/{run}")["state"] == "done")
+    page = enter().page
+    answers: list[Response] = []
+    page.on("response", lambda each: answers.append(each) if each.url.endswith("/events") and run in each.url else None)
+    told = page.evaluate(
+        """async (path) => {
+            const source = new EventSource(path);
+            const events = [];
+            for (const name of ["asked", "result", "ended"]) source.addEventListener(name, () => events.push(name));
+            await new Promise((done) => { source.onerror = () => source.readyState === EventSource.CLOSED && done(); });
+            return events;
+        }""",
+        f"/api/v1/fleet/runs/{run}/events",
+    )
+    assert (told.count("result"), told[-1], told.count("ended")) == (2, "ended", 1), "each event came once"
+    assert [each.status for each in answers] == [200, 204], "204 is the answer to the id of `ended`"
+
+
+def test_clients_are_on_maps_by_codes_and_names_and_others_beside_them(
+    site: Site, enter: Callable[..., Visitor]
+) -> None:
+    visitor = enter()
+    marks = "CN_520000_1_1,中国_贵州省_1_1,CHN_Xizang_1_1,CN_999999_1_1,US_California_1_1,Atlantis_1_1_1"
+    with background(site.instance, "fleet", "agents", "--count", "12", "--marks", marks):
+        wait_for(lambda: site.api("GET", "fleet/clients")["total"] == 12)
+        page = visitor.go("fleet")
+        world = page.get_by_role("region", name="Clients by country")
+        expect(world.get_by_role("row")).to_have_text(
+            ["countrytold asclients", "ChinaCN, CHN, 中国8", "United StatesUS2", "not on the mapAtlantis2"]
+        )
+        expect(page.get_by_role("img", name="Clients by country: China 8, United States 2")).to_be_visible()
+        expect(page.get_by_text("12 clients; 2 in places that the map does not have")).to_be_visible()
+        assert dict(site.said("fleet", "counts", "country", "--json")["values"])["CN"] == 4
+        world.get_by_role("button", name="China").press("Enter")
+        china = page.get_by_role("region", name="Clients by province of China")
+        expect(china.get_by_role("row")).to_have_text(
+            ["provincetold asclients", "Guizhou520000, 贵州省4", "TibetXizang2", "not on the map9999992"]
+        )
+        expect(page.locator("svg.map path.in-5 title")).to_have_text(["Guizhou: 4"])
+        page.get_by_label("Language").select_option("zh")
+        expect(china).to_have_count(0)
+        expect(page.get_by_role("row", name="贵州 520000, 贵州省 4")).to_be_visible()
+        page.get_by_role("combobox", name="地图", exact=True).select_option("")
+        page.locator("svg.map path.opens", has_text="美国").click()
+        expect(page.get_by_role("row", name="California California 2")).to_be_visible()
+
+
 def test_topology(site: Site, enter: Callable[..., Visitor]) -> None:
     visitor = enter()
     page = visitor.go("topology")
-    expect(page.locator("svg.topology")).to_contain_text("gateway")
+    drawn = page.get_by_role("img", name=re.compile("[0-9]+ links"))
+    expect(drawn).to_contain_text("gateway")
+    marks = drawn.locator("line").evaluate_all("all => all.map((each) => each.getAttribute('class'))")
+    assert marks
+    assert set(marks) <= {"grade-0", "grade-1", "grade-2", "warn", "fail"}
     assert "gateway-1" in visitor.act("Add a node", role="gateway")
     wait_for(lambda: site.instance.is_ready() and "gateway-1" in site.instance.names("gateway"))
-    expect(page.locator("svg.topology")).to_contain_text("gateway-1")
+    expect(drawn).to_contain_text("gateway-1")
     picture(visitor, "topology")
     visitor.act("Drain a node", name="gateway-1")
     wait_for(lambda: "gateway-1" not in site.instance.names("gateway"))

@@ -47,7 +47,7 @@ def test_each_library_names_its_licence() -> None:
     told = (ASSETS / "vendor" / "LICENCES.txt").read_text()
     wanted = json.loads((ASSETS.parent / "package.json").read_text())["dependencies"]
     for name, version in wanted.items():
-        assert re.search(rf"^{name} {re.escape(version)}, (MIT|Apache-2.0)$", told, re.MULTILINE), name
+        assert re.search(rf"^{name} {re.escape(version)}, (MIT|ISC|Apache-2.0)$", told, re.MULTILINE), name
 
 
 def test_pages_load_nothing_from_elsewhere() -> None:
@@ -56,3 +56,19 @@ def test_pages_load_nothing_from_elsewhere() -> None:
     ]:
         addresses = re.findall(r"(?:https?:)?//[\w.-]+\.\w+", re.sub(r"(?m)^\s*//.*$", "", file.read_text()))
         assert [each for each in addresses if "shop.example" not in each] == [], file.name
+
+
+def test_maps_are_small_and_have_each_place_once() -> None:
+    maps = {each.stem: json.loads(each.read_text()) for each in (ASSETS / "vendor" / "maps").glob("*.json")}
+    world = maps.pop("world")
+    codes = [each["code"] for each in world["places"]]
+    assert len(codes) == len(set(codes)) > 200
+    assert set(world["maps"]) == maps.keys() <= set(codes)
+    for name, shapes in {"world": world, **maps}.items():
+        places = [each["code"] or each["name"] for each in shapes["places"]]
+        assert len(places) == len(set(places)), name
+        assert all(re.fullmatch(r"[Ma-z0-9 .-]+", each["d"]) for each in shapes["places"]), name
+        assert len(json.dumps(shapes)) <= 64 << 10, name
+    assert len(maps["CN"]["places"]) == 34
+    guizhou = next(each for each in maps["CN"]["places"] if "520000" in each["codes"])
+    assert (guizhou["code"], guizhou["name"], guizhou["zh"]) == ("CN-GZ", "Guizhou", "贵州")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect
 
@@ -18,6 +18,8 @@ from tests.waiting import PATIENT_S
 PICTURES: Final = os.environ.get("MUSTERTEST_PICTURES", "")
 """A folder for pictures of the pages, for docs."""
 WIDTH, HEIGHT = 1_280, 860
+PICTURED: Final[tuple[tuple[Literal["dark", "light"], str], ...]] = (("dark", "-dark"), ("light", ""))
+"""The looks in which a page is pictured, with the ending of the file."""
 
 expect.set_options(timeout=PATIENT_S * 1_000)
 
@@ -88,11 +90,17 @@ class Visitor:
         assert not self.troubles, "\n".join(self.troubles)
 
 
-def picture(visitor: Visitor, name: str) -> None:
-    """Keep a picture of the page for docs, if that is wanted."""
+def picture(visitor: Visitor, name: str, heading: str = "") -> None:
+    """Keep a picture of the page for docs, light and dark, if that is wanted; from this heading on."""
     if PICTURES:
-        visitor.page.evaluate("scrollTo(0, 0)")
-        visitor.page.screenshot(path=Path(PICTURES) / f"console-{name}.png")
+        visitor.page.mouse.move(0, 0)
+        for look, ending in PICTURED:
+            visitor.page.emulate_media(color_scheme=look)
+            visitor.page.evaluate("scrollTo(0, 0)")
+            if heading:
+                place = visitor.page.get_by_role("heading", name=heading)
+                place.evaluate("each => each.closest('section').scrollIntoView()")
+            visitor.page.screenshot(path=Path(PICTURES) / f"console-{name}{ending}.png")
 
 
 @contextlib.contextmanager

@@ -1,17 +1,32 @@
 // One curve component over uPlot: series over time, in the colours of the page.
-import { html, useEffect, useRef } from "./dom.js";
+import { html, useEffect, useRef, useState } from "./dom.js";
 import uPlot from "./vendor/uplot.js";
 
 const LINES = ["--line-1", "--line-2", "--line-3"];
+
+// Grows with each change of the look, by the page's choice or the system's: a curve is drawn in the colours of its time.
+function useLook() {
+  const [look, set] = useState(0);
+  useEffect(() => {
+    const changed = () => set((was) => was + 1);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const chosen = new MutationObserver(changed);
+    dark.addEventListener("change", changed);
+    chosen.observe(document.documentElement, { attributeFilter: ["data-look"] });
+    return () => { dark.removeEventListener("change", changed); chosen.disconnect(); };
+  }, []);
+  return look;
+}
 
 // `series`: [{label, values, show}], `times` in seconds since 1970.
 export function Curve({ title, times, series, show }) {
   const place = useRef(null);
   const made = useRef(null);
+  const look = useLook();
   const shape = series.map((each) => each.label).join("|");
   useEffect(() => {
-    const look = getComputedStyle(document.documentElement);
-    const colour = (name) => look.getPropertyValue(name).trim();
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 } };
     made.current = new uPlot({
       width: place.current.clientWidth, height: 190,
@@ -24,7 +39,7 @@ export function Curve({ title, times, series, show }) {
     const watch = new ResizeObserver(() => made.current && made.current.setSize({ width: place.current.clientWidth, height: 190 }));
     watch.observe(place.current);
     return () => { watch.disconnect(); made.current.destroy(); made.current = null; };
-  }, [shape]);
+  }, [shape, look]);
   useEffect(() => { if (made.current) made.current.setData([times, ...series.map((each) => each.values)]); }, [times]);
   const last = series.map((each) => `${each.label} ${each.values.length ? show(each.values.at(-1)) : ""}`).join(", ");
   return html`<section><h2>${title}</h2><div class="chart" ref=${place} role="img" aria-label="${title}: ${last}"></div></section>`;

@@ -1,6 +1,7 @@
 """All rooms of an instance by name, from the admin ports of its gateways and edges. One request at a time."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from muster_server.control.terminal import common
 from muster_server.systems.http.face import Nodes
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.cli.ls import DOORS, merged
+from muster_server.systems.rooms.rates import Rates
 
 PAGE: Final = 1_000
 SEEN_MAX: Final = 20_000
@@ -33,7 +35,7 @@ class Listing:
     """Asks the nodes."""
 
     def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+        self._nodes, self._rates = nodes, Rates()
         self._asking: asyncio.Task[Listed] | None = None
 
     async def close(self) -> None:
@@ -43,7 +45,7 @@ class Listing:
             await asyncio.gather(self._asking, return_exceptions=True)
 
     async def rooms(self) -> Listed:
-        """All rooms. Raises `Problem`."""
+        """All rooms, with their messages per second since the list before. Raises `Problem`."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._list())
         return await asyncio.shield(self._asking)
@@ -60,7 +62,7 @@ class Listing:
         for entries, _, _ in told:
             for entry in entries:
                 rooms.setdefault(entry["name"], []).append(entry)
-        found = [merged(rooms[name]) for name in sorted(rooms)]
+        found = self._rates.add([merged(rooms[name]) for name in sorted(rooms)], time.monotonic())
         return Listed(found, any(each.truncated for each in told), any(each.partial for each in told))
 
     async def _told(self, gateway: Process, names: Mapping[int, str]) -> Listed:

@@ -4,6 +4,7 @@ A node that does not answer is named on stderr and makes the exit code 75; the o
 """
 
 import heapq
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,20 +12,23 @@ from urllib.parse import quote
 from rich.table import Table
 
 from muster_server.control.cluster import sdk
-from muster_server.control.cluster.instance import Process
+from muster_server.control.cluster.instance import Process, Record
 from muster_server.control.errors import UserError
 from muster_server.control.terminal import common, tables
 from muster_server.control.terminal.found import Target, once
 from muster_server.plane.trust import PROBES
+from muster_server.systems.rooms.rates import Entry, Rates
 
 PAGE: Final = 1_000
 """Limit of rooms in one answer of a gateway."""
+APART_S: Final = 1.0
 DOORS: Final = frozenset({"gateway", "edge"})
 """Roles whose nodes have members."""
 
 WORDS: Final[Mapping[str, str]] = {
     "name": "room",
     "members": "members",
+    "per_s": "messages/s",
     "held": "messages kept",
     "held_bytes": "bytes kept",
     "flow": "flow",
@@ -32,16 +36,31 @@ WORDS: Final[Mapping[str, str]] = {
     "gateways": "gateways",
 }
 """Columns for people; the other fields of an entry need knowledge of the servers."""
-COUNTS: Final = frozenset({"members", "held", "held_bytes", "joining", "next_offset", "streams"})
+COUNTS: Final = frozenset({"members", "per_s", "held", "held_bytes", "joining", "next_offset", "streams"})
 LEAST: Final = ("in_force", "streams", "stream", "next_offset", "joining", "gateways", "bytes kept", "flow", "owner")
 """Columns of the table that a narrow terminal drops, the first of them first."""
-Entry = dict[str, Any]
 
 
-def ls(where: Target, offset: int, limit: int, as_json: bool, verbose: bool = False) -> int:
+def ls(where: Target, offset: int, limit: int, as_json: bool, verbose: bool = False, rate: bool = False) -> int:
     """Print a page of the rooms of all gateways and edges, by name. `verbose`: also the servers' own figures, and rooms of
-    probes."""
+    probes. `rate`: also messages per second, from two lists a second apart."""
     record, asking = once(where), common.Asking()
+    rooms = _page(record, asking, offset, limit)
+    if rate:
+        rates = Rates()
+        rates.add(rooms, time.monotonic())
+        time.sleep(APART_S)
+        rooms = rates.add(_page(record, asking, offset, limit), time.monotonic())
+    code = asking.code()
+    with common.verdict_after():
+        if as_json:
+            common.print_json(rooms)
+        elif shown := [room for room in rooms if verbose or not room["name"].startswith(f"{PROBES}:")]:
+            tables.show(common.out(), _table(shown, verbose), LEAST)
+    return code
+
+
+def _page(record: Record, asking: common.Asking, offset: int, limit: int) -> list[Entry]:
     names = {process.node: process.name for process in record.processes}
     first: dict[str, list[Entry]] = {}
     gateways = [process for process in record.processes if process.role in DOORS]
@@ -52,23 +71,17 @@ def ls(where: Target, offset: int, limit: int, as_json: bool, verbose: bool = Fa
             first.setdefault(room["name"], []).append(room)
             if len(first) >= 2 * (offset + limit):
                 first = _first(first, offset + limit)
-    rooms = [merged(entries) for entries in _first(first, offset + limit).values()][offset:]
-    code = asking.code()
-    with common.verdict_after():
-        if as_json:
-            common.print_json(rooms)
-        elif shown := [room for room in rooms if verbose or not room["name"].startswith(f"{PROBES}:")]:
-            tables.show(common.out(), _table(shown, verbose), LEAST)
-    return code
+    return [merged(entries) for entries in _first(first, offset + limit).values()][offset:]
 
 
 def _table(rooms: Sequence[Entry], verbose: bool) -> Table:
+    words = [key for key in WORDS if key in rooms[0]]
     more = [key for key in rooms[0] if verbose and key not in WORDS]
     table = Table(box=None, pad_edge=False)
-    for key in (*WORDS, *more):
+    for key in (*words, *more):
         table.add_column(WORDS.get(key, key), justify="right" if key in COUNTS else "left")
     for room in rooms:
-        table.add_row(*(_cell(room.get(key, "")) for key in (*WORDS, *more)))
+        table.add_row(*(_cell(room.get(key, "")) for key in (*words, *more)))
     return table
 
 
@@ -122,4 +135,4 @@ def show(where: Target, name: str, as_json: bool) -> int:
 
 
 def _cell(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)

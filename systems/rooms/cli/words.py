@@ -247,6 +247,7 @@ def rooms_ls(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also show the servers' own figures, and rooms of probes.")
     ] = False,
+    rate: Annotated[bool, typer.Option("--rate", help="Also measure the messages of each room for a second.")] = False,
     json: Json = False,
     node: NodeAddress = None,
     registry: RegistryUrl = None,
@@ -260,7 +261,7 @@ def rooms_ls(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.rooms.cli.ls import ls
 
-    return ls(Target(config, registry, node=node), offset, limit, json, verbose)
+    return ls(Target(config, registry, node=node), offset, limit, json, verbose, rate)
 
 
 @rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")

@@ -109,7 +109,8 @@ class Paths(msgspec.Struct, frozen=True):
 
 class Rooms(msgspec.Struct, frozen=True):
     """Rooms by name. `matching`: all such rooms that were read; `truncated`: some rooms were not read; `partial`: a
-    gateway did not answer; `next`: the `after` of the next page."""
+    gateway did not answer; `next`: the `after` of the next page. `per_s` of a room: its messages per second since the face
+    listed the rooms before, null if that was more than two minutes ago."""
 
     rooms: list[dict[str, Any]]
     matching: int

@@ -16,8 +16,9 @@ import pytest
 
 from muster_server.control.cli.top import KEYS, LATELY, _table, ordered, short
 from muster_server.control.errors import UserError
-from muster_server.control.terminal.activity import BYTES_OUT, LAG, METRICS, TRAFFIC, Row, taken
+from muster_server.control.terminal.activity import BYTES_OUT, METRICS, TRAFFIC, Row, taken
 from muster_server.control.terminal.choices import Column
+from muster_server.control.terminal.limits import LAG
 from muster_server.control.terminal.readings import CPU, NO_ANSWER, RSS, Reading
 from tests.control.command import COMMAND, Command
 from tests.control.nodes import processes

@@ -11,8 +11,9 @@ from muster_server.control.cluster.specs import secret_files, warn_of_secrets
 from muster_server.control.config.load import load
 from muster_server.control.doctor import machine
 from muster_server.control.doctor.finding import Level
-from muster_server.control.doctor.machine import Group, Place, read_group
+from muster_server.control.doctor.machine import Place
 from muster_server.control.host.files import open_to_all
+from muster_server.control.host.group import Group, memory_max, read_group
 
 
 def place(**other: Any) -> Place:
@@ -127,6 +128,18 @@ def test_a_group_of_the_first_version_has_a_folder_for_each_controller(tmp_path:
 
 def test_no_group_is_no_limit(tmp_path: Path) -> None:
     assert read_group(tmp_path, "") == read_group(tmp_path, "0::/a/b\n") == Group()
+
+
+def test_a_process_may_have_the_memory_of_the_machine_or_less_by_a_control_group(tmp_path: Path) -> None:
+    assert memory_max(tmp_path) is None
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:        2048 kB\nMemFree:           10 kB\n")
+    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/muster\n")
+    assert memory_max(tmp_path) == 2 << 20
+    group = tmp_path / "sys" / "fs" / "cgroup" / "muster"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("1048576\n")
+    assert memory_max(tmp_path) == 1 << 20
     assert [finding.level for finding in machine.group(Group(), 4, 128)] == ["ok", "ok"]
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from muster_server.control.cluster.instance import Record
-from muster_server.control.doctor.running import CONNECTED, LAG, TROUBLE, buffers, judged, nodes, troubles
+from muster_server.control.doctor.running import CONNECTED, TROUBLE, buffers, judged, nodes, troubles
+from muster_server.control.terminal.limits import LAG
 from muster_server.control.terminal.readings import NO_ANSWER, Reading
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans

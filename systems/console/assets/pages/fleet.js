@@ -1,13 +1,14 @@
 // Clients of the fleet, continuous tasks, and runs with their results as they arrive.
 import { html, useEffect, useState } from "../dom.js";
 import { count, plain, time } from "../figures.js";
+import { PlaceMap } from "../map.js";
 import { Action, Ask, Badge, Command, Failed, Own, Table, useAsked } from "../parts.js";
 import { ask, at, query } from "../server.js";
 import { t } from "../texts.js";
 
 export function Fleet({ rest }) {
   if (rest[0] === "runs" && rest[1]) return html`<${Run} name=${rest[1]} />`;
-  return html`<h1>${t("Fleet")}</h1><${Measure} /><${Tasks} /><${Wheel} /><${Runs} /><div class="wide"><${Places} /><${Fairness} /></div><${Clients} />`;
+  return html`<h1>${t("Fleet")}</h1><${Measure} /><${Tasks} /><${Wheel} /><${Runs} /><${PlaceMap} /><div class="wide"><${Places} /><${Fairness} /></div><${Clients} />`;
 }
 
 const clock = (minute) => new Date(60000 * minute).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });

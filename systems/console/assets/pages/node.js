@@ -1,6 +1,6 @@
 // One node: its figures, its links, its state as it tells it.
 import { html } from "../dom.js";
-import { age, bytes, count, ms, percent, plain } from "../figures.js";
+import { age, bytes, count, limit, ms, percent, plain } from "../figures.js";
 import { useLive } from "../live.js";
 import { Badge, Command, Failed, Own, useAsked } from "../parts.js";
 import { ask, at } from "../server.js";
@@ -12,7 +12,7 @@ export function Node({ rest }) {
   const { value, error } = useAsked(() => ask("GET", at`api/v1/console/nodes/${name || ""}`), [name, sample && sample.at]);
   if (!value) return html`<h1><${Own} text=${name || ""} /></h1><${Failed} error=${error} />`;
   const { row, links } = value;
-  const figures = [[t("role"), row.role], [t("version"), row.version], [t("age"), age(row.age_s)], [t("CPU"), percent(row.cpu)], [t("memory"), bytes(row.rss_bytes)], [t("late"), ms(row.lag_ms)]];
+  const figures = [[t("role"), row.role], [t("version"), row.version], [t("age"), age(row.age_s)], [t("CPU"), percent(row.cpu)], [t("memory"), bytes(row.rss_bytes)], [t("late"), ms(row.lag_ms)], [t("limited by"), limit(row.limit)]];
   return html`<h1><${Own} text=${row.name} /> <${Badge} level=${row.state === "ready" ? "ok" : "fail"} text=${plain(row.state)} /></h1>
     <${Failed} error=${value.error} />
     <div class="tiles">${figures.map(([title, text]) => html`<div class="tile"><span>${title}</span><b>${plain(text)}</b></div>`)}</div>

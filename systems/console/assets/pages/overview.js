@@ -1,7 +1,7 @@
 // All systems at a glance: health, alarms with their mend, an hour of curves, the nodes.
 import { html } from "../dom.js";
 import { Curve } from "../curve.js";
-import { age, bytes, count, ms, percent, plain, rate } from "../figures.js";
+import { age, bytes, count, limit, ms, percent, plain, rate } from "../figures.js";
 import { useLive, usePast } from "../live.js";
 import { Badge, Command, Own, Table } from "../parts.js";
 import { ask, at, query } from "../server.js";
@@ -47,6 +47,7 @@ export function Nodes({ stamp }) {
     { key: "name", title: t("node"), show: (row) => html`<a href=${`#/nodes/${encodeURIComponent(row.name)}`}><${Own} text=${row.name} /></a>` },
     { key: "role", title: t("role") },
     { key: "state", title: t("state"), show: (row) => html`<${Badge} level=${row.state === "ready" ? "ok" : row.state === "no answer" ? "fail" : "warn"} text=${plain(row.state)} />` },
+    { key: "limit", title: t("limited by"), show: (row) => (row.limit && row.limit.what !== "nothing" ? html`<${Badge} level="warn" text=${limit(row.limit)} />` : limit(row.limit)) },
     { key: "version", title: t("version") },
     { key: "age_s", title: t("age"), number: true, show: (row) => age(row.age_s) },
     { key: "cpu", title: t("CPU"), number: true, show: (row) => percent(row.cpu) },
