@@ -204,7 +204,7 @@ async def write(request: Asked) -> Response[Any]:
         public_at=now() + wait_s,
     )
     keys = pages_of(request.app.state).of_share(share)
-    async with services.cache.changing(*keys) as change, AsyncSession(services.engine) as session:
+    async with services.cache.changing(*keys) as change, services.writing() as session:
         told = services.transactions.transaction(session, "publish", {"share": id}, in_s=wait_s)
         async with told as message:
             share.message = message.id
@@ -260,7 +260,7 @@ async def withdraw(request: Asked, id: int) -> Response[Any]:
     public = Share.id == id, Share.state == "public"
     async with (
         services.cache.changing(*pages.of_share(share)) as change,
-        AsyncSession(services.engine) as session,
+        services.writing() as session,
         services.transactions.transaction(session, "withdrawn", {"share": id}),
     ):
         await session.execute(update(Share).where(*public).values(state="withdrawn"))
@@ -277,7 +277,7 @@ async def reply(request: Asked, id: int) -> Response[Any]:
         raise NotFoundException
     made = Reply(id=new_id(), share=id, author=me.id, text=text, at=now())
     html = rendered("_reply.html", reply=made, author=me)
-    async with services.cache.changing(pages.share.key(id)) as change, AsyncSession(services.engine) as session:
+    async with services.cache.changing(pages.share.key(id)) as change, services.writing() as session:
         told = services.transactions.transaction(session, "replied", {"reply": made.id})
         async with told:
             session.add(made)
