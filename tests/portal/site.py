@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import httpx2
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
-from sqlalchemy import Row, create_engine, text
+from sqlalchemy import Executable, Row, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from tests.documents import ROOT
@@ -79,14 +79,14 @@ class Site:
         for each in children:
             yield from self._descendants(each)
 
-    def rows(self, database: str, statement: str) -> Sequence[Row[Any]]:
+    def rows(self, database: str, statement: str | Executable) -> Sequence[Row[Any]]:
         """Rows of the database `portal` or `ledger`."""
         url = self.settings["database_url" if database == "portal" else "ledger_url"]
         for driver, plain in ("+aiosqlite", ""), ("+asyncmy", "+pymysql"), ("+asyncpg", "+psycopg"):
             url = url.replace(driver, plain)
         engine = create_engine(url, poolclass=NullPool)
         with engine.connect() as connection:
-            return connection.execute(text(statement)).all()
+            return connection.execute(text(statement) if isinstance(statement, str) else statement).all()
 
     def mails(self, to: str) -> list[str]:
         """The mails in the sink, the oldest first."""

@@ -37,7 +37,7 @@ class Accounts:
         """The states of payments, by order; those without one are left out."""
         async with AsyncSession(self._engine) as session:
             found = await session.execute(select(Payment.order, Payment.state).where(Payment.order.in_(orders)))
-            return dict(found.tuples().all())
+            return {row.order: row.state for row in found}
 
     async def take(self, order: Order, seller: int) -> str:
         """Move the fee from the buyer to the seller unless this was done, refused or returned before. Returns the

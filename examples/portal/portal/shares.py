@@ -40,13 +40,15 @@ FRONT_MAX: Final = 30
 REPLIES_MAX: Final = 200
 AHEAD_S_MAX: Final = 366 * 86_400
 FEE_MAX: Final = 1_000
+FRESH_S: Final = 600
+"""Each change drops its pages, so their time bounds only what a program beside the portal changed."""
 
 
 class Pages:
     """Parts of pages that are alike for all readers, over the cache."""
 
     def __init__(self, services: Services) -> None:
-        @services.cache.cached("front:{field}", fresh_s=30, stale_s=600)
+        @services.cache.cached("front:{field}", fresh_s=FRESH_S, stale_s=FRESH_S)
         async def front(field: str) -> str:
             wanted = select(Share, Account).join(Account, Account.id == Share.author).where(Share.state == "public")
             if field:
@@ -55,7 +57,7 @@ class Pages:
                 found = await session.execute(wanted.order_by(Share.public_at.desc()).limit(FRONT_MAX))
                 return "".join(card(share, author) for share, author in found)
 
-        @services.cache.cached("share:{id}", fresh_s=30, stale_s=600)
+        @services.cache.cached("share:{id}", fresh_s=FRESH_S, stale_s=FRESH_S)
         async def share(id: int) -> dict[str, Any] | None:
             async with services.loading() as session:
                 found = await with_author(session, id)
@@ -63,7 +65,28 @@ class Pages:
                     return None
                 return shown(*found) | {"replies": await replies_html(session, id)}
 
-        self.front, self.share = front, share
+        @services.cache.cached("top:{kind}", fresh_s=5, stale_s=60)
+        async def top(kind: str) -> list[int]:
+            return await services.top(kind)
+
+        @services.cache.cached("likes:{kind}:{id}", fresh_s=30, stale_s=600)
+        async def count(kind: str, id: int) -> int:
+            return int((await services.liked(kind, id, 0))["count"])
+
+        @services.cache.cached("liked:{kind}:{id}:{user}", fresh_s=30)
+        async def likes(kind: str, id: int, user: int) -> bool:
+            return bool((await services.liked(kind, id, user))["likes"])
+
+        self.front, self.share, self.top, self._count, self._likes = front, share, top, count, likes
+
+    async def liked(self, kind: str, id: int, user: int) -> dict[str, Any]:
+        """Return whether a user likes an item, and its number of likes; user 0 is a visitor. Open pages hear of changes."""
+        likes = await self._likes(kind, id, user) if user else False
+        return {"likes": likes, "count": await self._count(kind, id)}
+
+    def of_like(self, kind: str, id: int, user: int) -> list[str]:
+        """The keys of what a like changes."""
+        return [self._count.key(kind, id), self._likes.key(kind, id, user)]
 
     def of_share(self, share: Share) -> list[str]:
         """The keys of the pages that show a share."""
@@ -125,8 +148,7 @@ async def front_page(request: Asked, field: str = "") -> Response[str]:
 
 async def _top(request: Asked) -> list[dict[str, Any]]:
     pages = pages_of(request.app.state)
-    ids = await services_of(request.app.state).top("share")
-    found = [await pages.share(id) for id in ids]
+    found = [await pages.share(id) for id in await pages.top("share")]
     return [share for share in found if share is not None]
 
 
@@ -134,7 +156,8 @@ async def _top(request: Asked) -> list[dict[str, Any]]:
 async def share_page(request: Asked, id: int) -> Response[str]:
     """A share, its likes and its replies. Until it is published only its author sees it."""
     services, me = services_of(request.app.state), visitor_of(request).member
-    found = await pages_of(request.app.state).share(id)
+    pages = pages_of(request.app.state)
+    found = await pages.share.strict(id)  # a reader may know of an edit that the other server has answered just now
     waiting = None
     if found is None and me is not None:
         async with services.writing() as session:  # the primary: the author has just written it
@@ -147,7 +170,7 @@ async def share_page(request: Asked, id: int) -> Response[str]:
     for name in "html", "replies":
         context[name] = Markup(found[name])
     for kind in "share", "favourite":
-        context[kind + "_liked"] = await services.liked(kind, id, me.id if me else 0)
+        context[kind + "_liked"] = await pages.liked(kind, id, me.id if me else 0)
     return page(request, "share.html", **context)
 
 
@@ -295,7 +318,8 @@ async def like(request: Asked, kind: str, id: int) -> Response[Any]:
     if kind not in {"share", "favourite"} or found is None:
         raise NotFoundException
     wanted = (await request.form()).get("likes", "yes") == "yes"
-    said = await services.like(kind, id, me.id, likes=wanted)
+    async with services.cache.changing(*pages_of(request.app.state).of_like(kind, id, me.id)):
+        said = await services.like(kind, id, me.id, likes=wanted)
     if wanted and not said["before"] and found["author"] != me.id:
         # The id has the task sent once, however often a member likes, takes it back and likes again.
         await jobs.liked.send(id=f"{kind}-{id}-{me.id}", share=id, user=me.id, name=me.name, kind=kind)

@@ -1,4 +1,4 @@
-"""The ledger on SQLite, MariaDB and PostgreSQL: tasks that come twice, and at once, in any order."""
+"""The ledger of `examples/portal` on SQLite, MariaDB and PostgreSQL: tasks that come twice, and at once, in any order."""
 
 import asyncio
 from collections.abc import AsyncIterator
