@@ -107,7 +107,11 @@ async def main(port: int, *, cached: bool) -> None:
         await inner(scope, receive, send)
 
     config = uvicorn.Config(application, log_level="warning", lifespan="on")
-    with socket.create_server(("127.0.0.1", port)) as listener:
+    # With its protocol named: asyncio gives accepted sockets TCP_NODELAY only then.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(256)
         await uvicorn.Server(config).serve([listener])
 
 

@@ -8,6 +8,7 @@ import contextlib
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+import httpx2
 from litestar import Response, get, post
 from litestar.datastructures import State
 from litestar.exceptions import ClientException, NotFoundException
@@ -69,11 +70,11 @@ class Pages:
         async def top(kind: str) -> list[int]:
             return await services.top(kind)
 
-        @services.cache.cached("likes:{kind}:{id}", fresh_s=30, stale_s=600)
+        @services.cache.cached("likes:{kind}:{id}", fresh_s=FRESH_S, stale_s=FRESH_S)
         async def count(kind: str, id: int) -> int:
             return int((await services.liked(kind, id, 0))["count"])
 
-        @services.cache.cached("liked:{kind}:{id}:{user}", fresh_s=30)
+        @services.cache.cached("liked:{kind}:{id}:{user}", fresh_s=FRESH_S)
         async def likes(kind: str, id: int, user: int) -> bool:
             return bool((await services.liked(kind, id, user))["likes"])
 
@@ -81,8 +82,11 @@ class Pages:
 
     async def liked(self, kind: str, id: int, user: int) -> dict[str, Any]:
         """Return whether a user likes an item, and its number of likes; user 0 is a visitor. Open pages hear of changes."""
-        likes = await self._likes(kind, id, user) if user else False
-        return {"likes": likes, "count": await self._count(kind, id)}
+        try:
+            likes = await self._likes(kind, id, user) if user else False
+            return {"likes": likes, "count": await self._count(kind, id)}
+        except httpx2.HTTPError:  # a share can be read without its likes
+            return {"likes": False, "count": ""}
 
     def of_like(self, kind: str, id: int, user: int) -> list[str]:
         """The keys of what a like changes."""
@@ -148,7 +152,11 @@ async def front_page(request: Asked, field: str = "") -> Response[str]:
 
 async def _top(request: Asked) -> list[dict[str, Any]]:
     pages = pages_of(request.app.state)
-    found = [await pages.share(id) for id in await pages.top("share")]
+    try:
+        ids = await pages.top("share")
+    except httpx2.HTTPError:  # the same holds for the front page
+        ids = []
+    found = [await pages.share(id) for id in ids]
     return [share for share in found if share is not None]
 
 

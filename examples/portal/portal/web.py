@@ -48,6 +48,7 @@ def _policy(settings: Settings) -> str:
 
 def application(settings: Settings) -> Litestar:
     """The portal as an ASGI application."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each question
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -95,7 +96,6 @@ def application(settings: Settings) -> Litestar:
 
 async def serve(listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each question
     settings = stored.load()
     config = uvicorn.Config(
         application(settings),
