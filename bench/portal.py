@@ -1,9 +1,9 @@
 """The portal of `examples/portal`: what its cache saves, what open pages hear, and how old a page may be.
 
 `python -m portal` runs whole. Two more web servers of the same portal, one of them without a cache, get the same open loop:
-95 % reads by a Zipf over 10,000 shares, 5 % edits and replies. Then thousands of open pages of one share wait for replies,
-by the WebSocket of the edge. At last readers look for pages older than the last answered edit, while web servers are
-killed. The whole portal shares the machine with the driver. Owns the loads and their goals.
+95 % reads by a Zipf over 10,000 shares, each read once before, and 5 % edits and replies. Then thousands of open pages of
+one share wait for replies, by the WebSocket of the edge. At last readers look for pages older than the last answered edit,
+while web servers are killed. The whole portal shares the machine with the driver. Owns the loads and their goals.
 """
 
 import asyncio
@@ -49,7 +49,6 @@ WRITES: Final = 0.05
 RATES: Final = {"cached": 100.0, "plain": 25.0}
 """Requests a second: less than a third of what either form bears on one core."""
 LOOP_S, LOOP_S_QUICK = 20.0, 3.0
-WARM, WARM_QUICK = SHARES, 500
 STREAMS, STREAMS_QUICK = 10_000, 200
 TOLD, TOLD_QUICK = 10, 3
 LOOKS, LOOKS_QUICK = 20_000, 600
@@ -67,7 +66,7 @@ TOKEN: Final = re.compile(r'name="csrf" value="(\w+)"')
 class Portal:
     """A running portal with its shares."""
 
-    def __init__(self, folder: Path, stack: ExitStack, *, warm: int) -> None:
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         environment = python_environment()
         environment["PYTHONPATH"] = f"{PORTAL}{os.pathsep}{environment['PYTHONPATH']}"
@@ -100,7 +99,6 @@ class Portal:
             child.wait_until(partial(listens, port), seconds=START_S)
             self.children[form] = child
         self.cookies = {form: uvloop.run(self._logged_in(self.ports[form])) for form in ("cached",)}
-        uvloop.run(self._warmed(warm))
 
     def _end(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -139,10 +137,10 @@ class Portal:
             base_url=f"http://127.0.0.1:{port}", headers={"host": self.host}, timeout=ANSWER_S, trust_env=False
         )
 
-    async def _warmed(self, count: int) -> None:
-        """Read each share once at the server with the cache: a site that runs has its pages there."""
+    async def warmed(self, shares: set[int]) -> None:
+        """Read these once at the server with the cache: a site that runs has its pages there."""
         reader = Connections(self, self.ports["cached"], AT_ONCE)
-        await asyncio.gather(*(reader.get(f"/shares/{id}") for id in itertools.islice(ids(), count)))
+        await asyncio.gather(*(reader.get(f"/shares/{id}") for id in shares))
         reader.close()
 
     def web_pids(self) -> list[int]:
@@ -215,8 +213,9 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     """All of it. Raises `ChildFailedError`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(private_directory("portal")))
-        portal = Portal(folder, stack, warm=WARM_QUICK if quick else WARM)
+        portal = Portal(folder, stack)
         seconds = LOOP_S_QUICK if quick else LOOP_S
+        uvloop.run(portal.warmed(set(_chosen(round(seconds * RATES["cached"]))[0].tolist())))
         entries = [Entry(form, partial(_loop, portal, form, rate, seconds)) for form, rate in RATES.items()]
         streams, told = (STREAMS_QUICK, TOLD_QUICK) if quick else (STREAMS, TOLD)
         entries.append(Entry("streams", partial(_streams, portal, streams, told)))
@@ -231,11 +230,8 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
 
 def _loop(portal: Portal, form: str, rate: float, seconds: float) -> Sample:
     """Requests at their times, whether earlier ones are answered or not. CPU is the web server's."""
-    rng = np.random.default_rng(7)
-    weights = 1.0 / np.arange(1, SHARES + 1) ** ZIPF
     count = round(rate * seconds)
-    chosen = rng.choice(SHARES, count, p=weights / weights.sum())
-    writes = rng.random(count) < WRITES
+    chosen, writes = _chosen(count)
 
     async def measured() -> dict[str, float]:
         server = Connections(portal, portal.ports[form], 64)
@@ -245,7 +241,7 @@ def _loop(portal: Portal, form: str, rate: float, seconds: float) -> Sample:
         async def ask(index: int) -> None:
             due = began + index / rate
             await asyncio.sleep(due - time.perf_counter())
-            id = FIRST + HOT + int(chosen[index]) % (SHARES - HOT)  # the hot ones are for the kills
+            id = int(chosen[index])
             if writes[index]:
                 await _written(portal, server, id, index)
                 return
@@ -270,6 +266,14 @@ def _loop(portal: Portal, form: str, rate: float, seconds: float) -> Sample:
         }
 
     return Sample(uvloop.run(measured()))
+
+
+def _chosen(count: int) -> tuple[Any, Any]:
+    """The share of each request, and whether it is a write. The hot shares are left to the kills."""
+    rng = np.random.default_rng(7)
+    weights = 1.0 / np.arange(1, SHARES - HOT + 1) ** ZIPF
+    shares = FIRST + HOT + rng.choice(SHARES - HOT, count, p=weights / weights.sum())
+    return shares, rng.random(count) < WRITES
 
 
 async def _written(portal: Portal, server: Connections, id: int, index: int) -> None:

@@ -10,7 +10,7 @@ from bench import portal
 def test_reads_open_pages_and_kills_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server on this machine")
-    small = {"SHARES": 200, "WARM": 50, "LOOP_S": 1.0, "STREAMS": 20, "TOLD": 1, "LOOKS": 100, "KILLS": 1}
+    small = {"SHARES": 200, "LOOP_S": 1.0, "STREAMS": 20, "TOLD": 1, "LOOKS": 100, "KILLS": 1}
     for name, count in small.items():
         monkeypatch.setattr(portal, name, count)
     found = portal.run(rounds=1, quick=False)

@@ -273,7 +273,8 @@ async def edit(request: Asked, id: int) -> Response[Any]:
         share = await session.get(Share, id)
     if share is None or share.author != me.id:
         raise NotFoundException
-    async with services.cache.changing(*pages.of_share(share)) as change, services.writing() as session:
+    # Lists do not show the text, so they stay.
+    async with services.cache.changing(pages.share.key(id)) as change, services.writing() as session:
         await session.execute(update(Share).where(Share.id == id).values(text=text))
         change.check()
         await session.commit()
