@@ -90,7 +90,7 @@ class Pages:
 
     def of_like(self, kind: str, id: int, user: int) -> list[str]:
         """The keys of what a like changes."""
-        return [self._count.key(kind, id), self._likes.key(kind, id, user)]
+        return [self._count.key(kind, id), self._likes.key(kind, id, user), self.top.key(kind)]
 
     def of_share(self, share: Share) -> list[str]:
         """The keys of the pages that show a share."""
