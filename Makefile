@@ -1,5 +1,5 @@
 # Thin names over scripts/; see README.md.
-.PHONY: setup run portal clients test check lint lock dist clean sim soak fuzz
+.PHONY: setup run portal portal-real clients test check lint lock dist clean sim soak fuzz
 
 setup:
 	@scripts/setup.sh
@@ -9,6 +9,9 @@ run:
 
 portal:
 	@exec scripts/portal.sh $(ARGS)
+
+portal-real:
+	@exec scripts/portal.sh --real $(ARGS)
 
 clients:
 	@exec scripts/clients.sh $(or $(ARGS),build/clients)

@@ -710,6 +710,30 @@ def _inbox(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
     return inbox_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
+@app.command(epilog="Example: muster bench portal --quick")
+def portal(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+    plot: Plot = None,
+) -> None:
+    """The portal of examples/portal: what its cache saves, when open pages hear of a reply, how old a page may be.
+
+    Only in the source tree.
+    """
+    _run("portal", _portal, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
+
+
+def _portal(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    try:
+        from bench import portal as portal_bench
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed; it comes with the tools of the source tree") from None
+    return portal_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
 @app.command(epilog="Example: muster bench cache --quick")
 def cache(
     json: Json = False,

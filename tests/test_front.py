@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,21 +20,12 @@ from typing import Final
 
 import pytest
 
-from tests.documents import ROOT
+from portal.hosts import ADDRESS, FRONT, NEEDS, Hosts, keepalived, missing, nginx, ran, refused
+from portal.processes import path
 from tests.waiting import wait_for
 
-FRONT: Final = ROOT / "deploy" / "front"
-SYSTEM: Final = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
-NEEDS: Final = {
-    "nginx": "nginx",
-    "keepalived": "keepalived",
-    "ip": "iproute2",
-    "curl": "curl",
-    "/usr/lib/nginx/modules/ngx_http_js_module.so": "libnginx-mod-http-js",
-}
 AWAY_S_MAX: Final = 3.0
 ROUNDS: Final = 3
-ADDRESS: Final = "192.0.2.100"
 BACKEND: Final = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -65,94 +55,40 @@ while True:
 
 def need() -> None:
     """Skip without the programs, and where no namespace can be made; fail where nothing may be missing."""
-    missing = [
-        package for name, package in NEEDS.items() if not shutil.which(name, path=SYSTEM) and not Path(name).exists()
-    ]
-    if missing:
-        mend = f"needs {', '.join(missing)}; to install: apt-get install --no-install-recommends {' '.join(missing)}"
+    if packages := missing(NEEDS):
+        mend = f"needs {', '.join(packages)}; to install: apt-get install --no-install-recommends {' '.join(packages)}"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(mend)
-    tried = f"tried-{os.getpid()}"
-    links = [("br0", "type", "bridge"), ("v0", "type", "veth", "peer", "name", "v1")]
-    made = [ran("ip", "netns", "add", tried), *(ran("ip", "-n", tried, "link", "add", *words) for words in links)]
-    ran("ip", "netns", "del", tried)
-    if any(each.returncode for each in made):
-        pytest.skip("needs root and the right to make network namespaces, with a bridge")
+    if why := refused():
+        pytest.skip(why)
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PATH": SYSTEM}
-
-
-def ran(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, however it ends."""
-    return subprocess.run(words, check=False, capture_output=True, text=True, env=environment())
-
-
-class Net:
-    """Hosts on one bridge."""
+class Net(Hosts):
+    """Hosts on one bridge, and their processes."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__("front")
         self.folder = folder
-        self._prefix = f"front{os.getpid()}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.hosts: list[str] = []
-
-    def run(self, *words: str) -> None:
-        """Run a command to its end."""
-        done = ran(*words)
-        assert done.returncode == 0, (words, done.stderr)
-
-    def name(self, host: str) -> str:
-        """The namespace of a host."""
-        return f"{self._prefix}-{host}"
-
-    def bridge(self) -> None:
-        """Make the bridge."""
-        self._add("br")
-        self.run("ip", "-n", self.name("br"), "link", "add", "br0", "type", "bridge")
-        self.run("ip", "-n", self.name("br"), "link", "set", "br0", "up")
-
-    def _add(self, host: str) -> None:
-        self.run("ip", "netns", "add", self.name(host))
-        self.hosts.append(host)
-        self.run("ip", "-n", self.name(host), "link", "set", "lo", "up")
-
-    def host(self, host: str, *addresses: str) -> None:
-        """Make a host with an interface `eth0` that has these addresses."""
-        self._add(host)
-        self.run(
-            *("ip", "-n", self.name("br"), "link", "add", f"to-{host}", "type", "veth"),
-            *("peer", "name", "eth0", "netns", self.name(host)),
-        )
-        self.run("ip", "-n", self.name("br"), "link", "set", f"to-{host}", "master", "br0", "up")
-        self.run("ip", "-n", self.name(host), "link", "set", "eth0", "up")
-        for address in addresses:
-            self.run("ip", "-n", self.name(host), "address", "add", f"{address}/24", "dev", "eth0")
 
     def start(self, host: str, *words: str, log: str = "") -> subprocess.Popen[bytes]:
         """Start a process on a host, in a session of its own."""
         with (self.folder / (log or f"{host}.log")).open("ab") as output:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", self.name(host), *words],
+                self.words(host, *words),
                 start_new_session=True,
-                env=environment(),
+                env=os.environ | {"PATH": path()},
                 stdout=output,
                 stderr=output,
             )
         self._processes.append(process)
         return process
 
-    def has(self, host: str, address: str) -> bool:
-        """Return whether the host has the address."""
-        return f" {address}/" in ran("ip", "-n", self.name(host), "address", "show", "dev", "eth0").stdout
-
     def close(self) -> None:
         """End all processes, and remove the hosts."""
         for process in self._processes:
             strike(process, signal.SIGKILL)
             process.wait()
-        for host in self.hosts:
-            ran("ip", "netns", "del", self.name(host))
+        super().close()
 
 
 def strike(process: subprocess.Popen[bytes], number: int) -> None:
@@ -169,10 +105,10 @@ class Front:
         self.nginx: dict[str, subprocess.Popen[bytes]] = {}
         self.keepalived: dict[str, subprocess.Popen[bytes]] = {}
         net.bridge()
-        net.host("a", "192.0.2.1")
-        net.host("b", "192.0.2.2")
-        net.host("s", "192.0.2.11", "192.0.2.12")
-        net.host("c", *(f"192.0.2.{number}" for number in range(201, 221)))
+        net.add("a", "192.0.2.1")
+        net.add("b", "192.0.2.2")
+        net.add("s", "192.0.2.11", "192.0.2.12")
+        net.add("c", *(f"192.0.2.{number}" for number in range(201, 221)))
         self.servers = [
             net.start("s", sys.executable, "-c", BACKEND, f"192.0.2.{11 + number}", str(number)) for number in range(2)
         ]
@@ -184,28 +120,10 @@ class Front:
     def begin(self, host: str) -> None:
         """Start a host's programs, or those of them that have ended."""
         folder = self.net.folder / host
-        folder.mkdir(exist_ok=True)
         if host not in self.nginx or self.nginx[host].poll() is not None:
-            text = (FRONT / "nginx.conf").read_text().replace("/run/nginx.pid", f"{folder}/nginx.pid")
-            text = text.replace("/etc/nginx/", f"{FRONT}/").replace("modules/", "/usr/lib/nginx/modules/")
-            temporary = "".join(
-                f"    {kind}_temp_path {folder}/{kind};\n"
-                for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-            )
-            text = text.replace("http {\n", f"daemon off;\nhttp {{\n{temporary}", 1)
-            text = text.replace("worker_processes auto", "worker_processes 1")
-            (folder / "nginx.conf").write_text(text)
-            self.nginx[host] = self.net.start(host, "nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"))
+            self.nginx[host] = self.net.start(host, *nginx(folder))
         if host not in self.keepalived or self.keepalived[host].poll() is not None:
-            text = (FRONT / "keepalived.conf").read_text()
-            if host == "b":
-                text = text.replace("unicast_src_ip 192.0.2.1", "unicast_src_ip 192.0.2.2")
-                text = re.sub(r"(unicast_peer \{\s+)192\.0\.2\.2", r"\g<1>192.0.2.1", text)
-            (folder / "keepalived.conf").write_text(text)
-            pids = {"-p": "keepalived.pid", "-r": "vrrp.pid", "-c": "checkers.pid"}
-            words = [word for option, name in pids.items() for word in (option, str(folder / name))]
-            words += ["-n", "-l", "-D", "-f", str(folder / "keepalived.conf")]
-            self.keepalived[host] = self.net.start(host, "keepalived", *words)
+            self.keepalived[host] = self.net.start(host, *keepalived(folder, host))
 
     def owner(self) -> str:
         """The host that answers at the address: the one whose keepalived gave it the address."""
@@ -229,7 +147,7 @@ class Front:
     def server_of(self, address: str) -> str:
         """The server that answers a client with this address."""
         words = ("curl", "-sS", "-m", "5", "--interface", address, f"http://{ADDRESS}/")
-        done = ran("ip", "netns", "exec", self.net.name("c"), *words)
+        done = ran(*self.net.words("c", *words))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -299,10 +217,10 @@ def test_the_address_moves_when_its_host_dies_and_stays_when_that_one_comes_back
         # A host that is alive without keepalived keeps the address; the other one takes it over by its announcements.
 
     def link_down(host: str) -> None:
-        front.net.run("ip", "-n", front.net.name("br"), "link", "set", f"to-{host}", "down")
+        front.net.link(host, "down")
 
     def link_up(host: str) -> None:
-        front.net.run("ip", "-n", front.net.name("br"), "link", "set", f"to-{host}", "up")
+        front.net.link(host, "up")
 
     def stands_still(host: str) -> None:
         strike(front.nginx[host], signal.SIGSTOP)

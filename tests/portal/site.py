@@ -2,16 +2,19 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from sqlalchemy import Executable, Row, create_engine, text
+from sqlalchemy.pool import NullPool
 
 from tests.documents import ROOT
 from tests.waiting import PATIENT_S, wait_for
@@ -61,10 +64,29 @@ class Site:
 
     def child(self, *words: str) -> int:
         """The pid of a process that the portal has started, by words of its command line."""
-        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            if all(word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for word in words):
-                return int(pid)
+        for pid in self._descendants(self.process.pid):
+            with contextlib.suppress(OSError):
+                if all(word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for word in words):
+                    return pid
         raise AssertionError(f"no process with {words}")
+
+    def _descendants(self, pid: int) -> Iterator[int]:
+        """Its children, then theirs."""
+        children = []
+        with contextlib.suppress(OSError):
+            children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        yield from children
+        for each in children:
+            yield from self._descendants(each)
+
+    def rows(self, database: str, statement: str | Executable) -> Sequence[Row[Any]]:
+        """Rows of the database `portal` or `ledger`."""
+        url = self.settings["database_url" if database == "portal" else "ledger_url"]
+        for driver, plain in ("+aiosqlite", ""), ("+asyncmy", "+pymysql"), ("+asyncpg", "+psycopg"):
+            url = url.replace(driver, plain)
+        engine = create_engine(url, poolclass=NullPool)
+        with engine.connect() as connection:
+            return connection.execute(text(statement) if isinstance(statement, str) else statement).all()
 
     def mails(self, to: str) -> list[str]:
         """The mails in the sink, the oldest first."""
@@ -78,11 +100,16 @@ class Site:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Site]:
-    """A portal from its first page to its end."""
-    words = (sys.executable, "-m", "portal", "--folder", str(folder), "--port", "0", "--mail-wait", "10")
+def running(folder: Path, *more: str, **variables: str) -> Iterator[Site]:
+    """A portal from its first page to its end. `more`: words of its command; `variables`: of its environment."""
+    words = (sys.executable, "-m", "portal", "--folder", str(folder), "--port", "0", "--mail-wait", "10", *more)
     process = subprocess.Popen(
-        words, cwd=ROOT / "examples" / "portal", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        words,
+        cwd=ROOT / "examples" / "portal",
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         yield Site(folder, process)

@@ -1,15 +1,19 @@
 """Orders over two databases, the nightly report, and codes by phone."""
 
+import asyncio
 import os
 import re
 import signal
-import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import select
 
-from tests.portal.site import ANN, BO, STAFF, Site, Visitor
+from portal.tables import Payment
+from tests.databases import Server, made
+from tests.portal.site import ANN, BO, STAFF, Site, Visitor, running
 from tests.waiting import wait_for
 
 Visit = Callable[..., Visitor]
@@ -37,11 +41,41 @@ def two(visitor: Visit) -> tuple[Visitor, Visitor]:
     return ann, bo
 
 
-def test_a_share_with_a_fee_is_paid_for_once_and_read_after_that(two: tuple[Visitor, Visitor], visitor: Visit) -> None:
-    ann, bo = two
+@pytest.fixture(scope="module", params=["sqlite", "mariadb", "postgresql"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A portal on each database; if it has a server, the ledger is on the other kind of server."""
+    kind: str = request.param
+    if kind == "sqlite":
+        yield request.getfixturevalue("site")
+        return
+    urls: list[str] = []
+    for name in kind, "postgresql" if kind == "mariadb" else "mariadb":
+        server: Server = request.getfixturevalue(name)
+        server.start()  # here: it ends with the thread that starts it
+        with ThreadPoolExecutor() as threads:  # the browser's loop runs in this one
+            urls.append(threads.submit(asyncio.run, made(server)).result().url)
+    folder = tmp_path_factory.mktemp(f"portal-{kind}")
+    with running(folder, PORTAL_DATABASE=urls[0], PORTAL_LEDGER=urls[1]) as site:
+        yield site
+
+
+@pytest.fixture
+def sides(shop: Site) -> Iterator[tuple[Visitor, Visitor]]:
+    """Ann, who sells, and Bo, who buys."""
+    ann, bo = shop.visitor(), shop.visitor(1)
+    ann.login(ANN)
+    bo.login(BO)
+    yield ann, bo
+    ann.close()
+    bo.close()
+
+
+def test_a_share_with_a_fee_is_paid_for_once_and_read_after_that(shop: Site, sides: tuple[Visitor, Visitor]) -> None:
+    ann, bo = sides
     before = credits(ann), credits(bo)
     path = sold(ann, "Paid once", 3)
-    for reader in bo, visitor():
+    stranger = shop.visitor()
+    for reader in bo, stranger:
         page = reader.get(path).text
         assert "It takes 3 credits" in page
         assert SECRET_TEXT not in page
@@ -51,7 +85,8 @@ def test_a_share_with_a_fee_is_paid_for_once_and_read_after_that(two: tuple[Visi
     wait_for(lambda: SECRET_TEXT in bo.get(path).text, "the text of a share that was paid for")
     assert bo.send(f"{path}/order").status_code == 303
     assert (credits(ann), credits(bo)) == (before[0] + 3, before[1] - 3)
-    assert SECRET_TEXT not in visitor().get(path).text
+    assert SECRET_TEXT not in stranger.get(path).text
+    stranger.close()
     wait_for(lambda: "You got 3 credits" in ann.get("/inbox").text, "the notice of the sale")
     # The author takes it back: the compensation returns the fee.
     assert bo.send(f"{path}/withdraw").status_code == 404
@@ -74,8 +109,8 @@ def test_a_member_with_too_few_credits_is_refused_and_may_try_again(two: tuple[V
         assert ann.send("/shares", title="No fee", text="text", field="seeds", at="", fee=fee).status_code == 400
 
 
-def test_credits_and_orders_agree_after_deaths_of_the_worker(two: tuple[Visitor, Visitor], site: Site) -> None:
-    ann, bo = two
+def test_credits_and_orders_agree_after_deaths_of_the_worker(shop: Site, sides: tuple[Visitor, Visitor]) -> None:
+    ann, bo = sides
     paths = [sold(ann, f"Order {number}", 1) for number in range(12)]
     for number, path in enumerate(paths):
         assert bo.send(f"{path}/order").status_code == 303
@@ -83,32 +118,30 @@ def test_credits_and_orders_agree_after_deaths_of_the_worker(two: tuple[Visitor,
             for id in re.findall(r"/orders/(\d+)/cancel", bo.get("/orders").text)[:1]:
                 assert bo.send(f"/orders/{id}/cancel").status_code in {303, 400}
         if number % 4 == 1:
-            wait_for(lambda: site.has("muster.work"), "the next worker")
-            os.kill(site.child("muster.work"), signal.SIGKILL)
+            wait_for(lambda: shop.has("muster.work"), "the next worker")
+            os.kill(shop.child("muster.work"), signal.SIGKILL)
     for path in paths[10:]:
         assert ann.send(f"{path}/withdraw").status_code == 303
 
     def agree() -> bool:
-        with sqlite3.connect(site.folder / "portal.db") as portal, sqlite3.connect(site.folder / "ledger.db") as ledger:
-            orders = dict(portal.execute("SELECT id, state FROM orders"))
-            payments = dict(ledger.execute('SELECT "order", state FROM payments'))
-            withdrawn = portal.execute(
-                "SELECT 1 FROM orders o JOIN shares s ON s.id = o.share WHERE s.state <> 'public' AND o.state = 'paid'"
-            ).fetchall()
+        orders = shop.rows("portal", "SELECT id, state FROM orders")
+        payments = {row.order: row.state for row in shop.rows("ledger", select(Payment.order, Payment.state))}
+        withdrawn = shop.rows(
+            "portal",
+            "SELECT 1 FROM orders o JOIN shares s ON s.id = o.share WHERE s.state <> 'public' AND o.state = 'paid'",
+        )
         wanted = {"paid": "taken", "refused": "refused", "cancelled": "returned", "returned": "returned"}
-        return not withdrawn and all(payments.get(id) == wanted.get(state, "") for id, state in orders.items())
+        return not withdrawn and all(payments.get(row.id) == wanted.get(row.state, "") for row in orders)
 
     wait_for(agree, "both databases to agree")
-    with sqlite3.connect(site.folder / "portal.db") as portal:
-        states = Counter(state for (state,) in portal.execute("SELECT state FROM orders"))
+    states = Counter(row.state for row in shop.rows("portal", "SELECT state FROM orders"))
     assert "waiting" not in states
     assert states["paid"] >= 6
-    with sqlite3.connect(site.folder / "ledger.db") as ledger:
-        (total, least, taken) = ledger.execute(
-            "SELECT sum(credits - 20), min(credits), (SELECT sum(fee) FROM payments WHERE state = 'taken') FROM wallets"
-        ).fetchone()
-    assert (total, taken) == (0, credits(ann) - 20)
-    assert least >= 0
+    wallets = "SELECT sum(credits - 20) AS total, min(credits) AS least FROM wallets"
+    (all_wallets,) = shop.rows("ledger", wallets)
+    (taken,) = shop.rows("ledger", "SELECT sum(fee) AS fees FROM payments WHERE state = 'taken'")
+    assert (all_wallets.total, taken.fees) == (0, credits(ann) - 20)
+    assert all_wallets.least >= 0
 
 
 def test_the_report_reaches_the_staff(visitor: Visit, site: Site) -> None:

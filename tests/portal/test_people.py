@@ -111,6 +111,32 @@ def test_letters_are_read_on_both_sides(site: Site) -> None:
     bo.close()
 
 
+def test_following_twice_is_following_once_and_news_end_with_it(site: Site) -> None:
+    ann, bo = site.visitor(), site.visitor(1)
+    ann.login(ANN)
+    bo.login(BO)
+    found = re.search(r'href="(/people/(\d+))">Ann<', bo.get("/people").text)
+    assert found is not None
+    for _ in range(2):
+        assert bo.send("/follows", target=f"user:{found[2]}", follows="yes").status_code == 303
+    shows(ann, "/inbox", "Bo follows you")
+    assert ann.get("/inbox").text.count("Bo follows you") == 1
+    assert len(site.rows("portal", f"SELECT account FROM follows WHERE target = 'user:{found[2]}'")) == 1
+    fields = {"text": "news", "field": "seeds", "at": ""}
+    assert ann.send("/shares", title="While Bo follows", **fields).status_code == 303
+    shows(bo, "/inbox", "While Bo follows")
+    assert bo.send("/follows", target=f"user:{found[2]}", follows="no").status_code == 303
+    assert ann.send("/shares", title="After that", **fields).status_code == 303
+    path = ann.send("/shares", title="And this", **fields).headers["location"]
+    assert bo.send(f"{path}/replies", text="seen").status_code == 303
+    shows(ann, "/inbox", "And this")  # the worker has done what came before it
+    assert "After that" not in bo.get("/inbox").text
+    for target in "user:1", "field:stones", "user:x", f"user:{found[2]}0":
+        assert bo.send("/follows", target=target, follows="yes").status_code == 404
+    ann.close()
+    bo.close()
+
+
 def test_a_department_writes_once_staff_has_checked_it(enter: Enter, site: Site) -> None:
     staff, new = enter(STAFF), Visitor(site.origins[1])
     fields = {"name": "Soil office", "password": "a long password", "department": "Soil", "head": "Dr Lin"}

@@ -10,18 +10,25 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 from litestar import Request, Response
-from litestar.datastructures import Cookie, State
+from litestar.datastructures import Cookie, MutableScopeHeaders, State
 from litestar.exceptions import ClientException, HTTPException, NotFoundException, PermissionDeniedException
 from litestar.response import Redirect
+from litestar.types import Message, Scope
 from markupsafe import Markup
 
+import muster
+
 from .accounts.sessions import COOKIE, FORM_COOKIE, LASTS_S, Member, Sessions, Visitor
-from .services import Services
+from .services import Services, seen
 from .tables import now
 
 Asked = Request[Any, Any, State]
 HTML: Final = "text/html; charset=utf-8"
 FORM_BYTES_MAX: Final = 64 << 10
+SEEN_COOKIE: Final = "portal_seen"
+SEEN_CHARS_MAX: Final = 200
+SEEN_S: Final = 60
+"""A replica that lags more than a few seconds is left out, so a position may be forgotten after that."""
 FIELDS: Final = ("agriculture", "energy", "health", "research", "seeds")
 
 
@@ -89,9 +96,22 @@ async def enter(request: Asked) -> Response[Any] | None:
         request.cookies.get(COOKIE, ""), request.cookies.get(FORM_COOKIE, "")
     )
     request.state.visitor = visitor
+    if services_of(request.app.state).replicas:
+        request.state.seen = request.cookies.get(SEEN_COOKIE, "")[:SEEN_CHARS_MAX]
+        seen.set(request.state.seen)
+    else:
+        seen.set("")
     if request.method not in {"GET", "HEAD"}:
         await _check_form(request, visitor)
     return None
+
+
+async def leave(message: Message, scope: Scope) -> None:
+    """Before each answer: a browser keeps how far its reader has seen the database, so that replicas never show less."""
+    before = scope.get("state", {}).get("seen")
+    if message["type"] == "http.response.start" and before is not None and seen.get() != before:
+        cookie = Cookie(key=SEEN_COOKIE, value=seen.get(), httponly=True, samesite="lax", max_age=SEEN_S)
+        MutableScopeHeaders.from_message(message).add("set-cookie", cookie.to_header(header=""))
 
 
 async def _check_form(request: Asked, visitor: Visitor) -> None:
@@ -177,7 +197,8 @@ def failed(request: Asked, error: Exception) -> Response[Any]:
     """An error that a visitor can understand."""
     if not isinstance(error, HTTPException):
         request.logger.exception("a request failed")
-        status, text = 500, "The portal failed. Try again in a moment."
+        status = 503 if isinstance(error, muster.Unavailable) else 500
+        text = "The portal failed. Try again in a moment."
     else:
         status, text = error.status_code, error.detail
         if isinstance(error, NotFoundException):

@@ -3,9 +3,9 @@
 Each call is one transaction whose key is the order, so that tasks may call it again. It must not know shares.
 """
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from sqlalchemy import func, select, update
+from sqlalchemy import CursorResult, Result, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
@@ -31,13 +31,13 @@ class Accounts:
         """Credits gained and lost by all accounts together; no order changes it from 0."""
         async with AsyncSession(self._engine) as session:
             total = await session.scalar(select(func.sum(Wallet.credits - GIFT)))
-        return cast(int, total or 0)
+        return int(total or 0)
 
     async def payments(self, orders: list[int]) -> dict[int, str]:
         """The states of payments, by order; those without one are left out."""
         async with AsyncSession(self._engine) as session:
             found = await session.execute(select(Payment.order, Payment.state).where(Payment.order.in_(orders)))
-            return dict(found.tuples().all())
+            return {row.order: row.state for row in found}
 
     async def take(self, order: Order, seller: int) -> str:
         """Move the fee from the buyer to the seller unless this was done, refused or returned before. Returns the
@@ -50,10 +50,8 @@ class Accounts:
                 session.add(made)
                 await session.flush()  # the key comes first: a second task waits here, and fails
                 paid = Wallet.account == order.buyer, Wallet.credits >= order.fee
-                done = await session.scalars(
-                    update(Wallet).where(*paid).values(credits=Wallet.credits - order.fee).returning(Wallet.account)
-                )
-                if done.first() is None:
+                done = await session.execute(update(Wallet).where(*paid).values(credits=Wallet.credits - order.fee))
+                if not _changed(done):
                     made.state = "refused"
                 else:
                     await _add(session, seller, order.fee)
@@ -64,25 +62,31 @@ class Accounts:
     async def give_back(self, order: Order) -> None:
         """Return the fee if it was taken. If it was not, it cannot be taken any more."""
         async with AsyncSession(self._engine) as session, session.begin():
-            found = await session.get(Payment, order.id, with_for_update=True)
+            # The first statement writes: SQLite lets no reader become a writer once another one has written.
+            taken = Payment.order == order.id, Payment.state == "taken"
+            is_back = _changed(await session.execute(update(Payment).where(*taken).values(state="returned")))
+            found = await session.get(Payment, order.id)
             if found is None:
                 session.add(Payment(order=order.id, buyer=order.buyer, seller=0, fee=order.fee, state="returned"))
                 return  # if `take` came between, the key fails here, and the task runs again
-            taken = Payment.order == order.id, Payment.state == "taken"
-            done = await session.scalars(
-                update(Payment).where(*taken).values(state="returned").returning(Payment.order)
-            )
-            if done.first() is not None:
+            if is_back:
                 await _add(session, found.seller, -found.fee)
                 await _add(session, found.buyer, found.fee)
 
     async def _open(self, account: int) -> None:
+        async with AsyncSession(self._engine) as session:
+            if await session.get(Wallet, account) is not None:
+                return
         try:
             async with AsyncSession(self._engine) as session, session.begin():
-                if await session.get(Wallet, account) is None:
-                    session.add(Wallet(account=account, credits=GIFT))
+                session.add(Wallet(account=account, credits=GIFT))
         except IntegrityError:
             pass  # another task has opened it
+
+
+def _changed(done: Result[Any]) -> bool:
+    """Return whether a statement found its row. MariaDB has no UPDATE … RETURNING."""
+    return cast(CursorResult[Any], done).rowcount == 1
 
 
 async def _add(session: AsyncSession, account: int, credits: int) -> None:

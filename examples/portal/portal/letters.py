@@ -8,7 +8,6 @@ from typing import Any, Final
 from litestar import Response, get, post
 from litestar.exceptions import NotFoundException
 from sqlalchemy import case, func, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from . import jobs
 from .desk import Asked, field_of, fragment, go, is_fragment, member_of, page, services_of, writer_of
@@ -76,7 +75,7 @@ async def write(request: Asked, id: int) -> Response[Any]:
         if id == me.id or await session.get(Account, id) is None:
             raise NotFoundException
     made = Letter(id=new_id(), pair=pair_of(me.id, id), sender=me.id, receiver=id, text=text, at=now())
-    async with AsyncSession(services.engine) as session:
+    async with services.writing() as session:
         told = services.transactions.transaction(session, jobs.wrote.topic, {"letter": made.id})
         async with told:
             session.add(made)

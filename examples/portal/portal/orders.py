@@ -45,7 +45,7 @@ async def order(request: Asked, id: int) -> Response[Any]:
     made = Order(id=new_id(), share=id, buyer=me.id, fee=share.fee, state="waiting", open=f"{id}:{me.id}")
     try:
         async with (
-            AsyncSession(services.engine) as session,
+            services.writing() as session,
             services.transactions.transaction(session, "ordered", {"order": made.id}),
         ):
             session.add(made)
@@ -59,7 +59,7 @@ async def cancel(request: Asked, id: int) -> Response[Any]:
     """Take back an order that waits. Whatever the ledger has done by now is undone."""
     services, me = services_of(request.app.state), member_of(request)
     async with (
-        AsyncSession(services.engine) as session,
+        services.writing() as session,
         services.transactions.transaction(session, "returned", {"order": id}),
     ):
         if not await _moved(session, id, "cancelled", Order.buyer == me.id, Order.state == "waiting"):

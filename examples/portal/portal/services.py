@@ -7,16 +7,19 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import httpx2
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 import muster
 from muster.cache import Cache, where
 from muster.database import rows
-from muster.database.replicas import Replicas
+from muster.database.replicas import POSITION, Replicas
+from muster.database.standings import UNKNOWN
 from muster.database.transactions import Transactions
 from muster.inbox import AsyncInbox
 from muster.messages import AsyncMessages, Messages
@@ -25,8 +28,19 @@ from .ledger import Accounts
 from .settings import Settings
 from .tables import Base, Ledger
 
-SECONDS = 10.0
+SECONDS: Final = 10.0
 """Limit of a question to Muster."""
+seen: Final = ContextVar("seen", default=UNKNOWN)
+"""The position in the database's log that the sender of this request has seen. A task has no sender: it reads at the
+primary, since a replica may not have the rows yet that the task is about."""
+
+
+def engine_of(url: str) -> AsyncEngine:
+    """An engine for a URL with a driver."""
+    if url.startswith("sqlite"):
+        return create_async_engine(url, connect_args={"timeout": 30})
+    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"} if url.startswith("mysql") else {}
+    return create_async_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=10, **options)
 
 
 class Services:
@@ -34,10 +48,11 @@ class Services:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.engine = create_async_engine(settings.database_url, connect_args={"timeout": 30})
-        self.ledger_engine = create_async_engine(settings.ledger_url, connect_args={"timeout": 30})
+        self.engine = engine_of(settings.database_url)
+        self.ledger_engine = engine_of(settings.ledger_url)
+        self.replicas = [engine_of(url) for url in settings.replica_urls]
         self.ledger = Accounts(self.ledger_engine)
-        self.database = Replicas(self.engine)
+        self.database = Replicas(self.engine, self.replicas)
         self.cache = Cache(settings.redis_url, name="portal")
         self.inbox = AsyncInbox(settings.http_url, key=settings.key)
         self.messages = AsyncMessages(settings.http_url, key=settings.key)
@@ -50,13 +65,17 @@ class Services:
         )
         self.rooms: muster.Client
 
-    def writing(self) -> AbstractAsyncContextManager[AsyncSession]:
-        """A session on the primary, which commits at its end."""
-        return self.database.writing(expire_on_commit=False)
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncSession]:
+        """A session on the primary, which commits at its end. Reads of the same request see what it wrote."""
+        async with self.database.writing(expire_on_commit=False) as session:
+            yield session
+        if session.info[POSITION]:
+            seen.set(self.database.newest(seen.get(), session.info[POSITION]))
 
     def reading(self) -> AbstractAsyncContextManager[AsyncSession]:
-        """A session that only reads."""
-        return self.database.reading(expire_on_commit=False)
+        """A session that only reads, on a replica that has what the sender of the request has seen."""
+        return self.database.reading(seen.get(), expire_on_commit=False)
 
     @asynccontextmanager
     async def loading(self) -> AsyncIterator[AsyncSession]:
@@ -113,7 +132,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     async with AsyncExitStack() as stack:
         made = Services(settings)
         stack.callback(made._checked.close)
-        for engine in made.engine, made.ledger_engine:
+        for engine in made.engine, made.ledger_engine, *made.replicas:
             stack.push_async_callback(engine.dispose)
         for each in made.database, made.cache, made.inbox, made.messages, made.http:
             await stack.enter_async_context(each)
@@ -123,12 +142,17 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
 
 async def create(settings: Settings) -> None:
     """Make the tables that are missing."""
-    for url, tables in (settings.database_url, Base.metadata), (settings.ledger_url, Ledger.metadata):
-        engine = create_async_engine(url)
-        async with engine.begin() as connection:
-            await connection.run_sync(tables.create_all)
-        if tables is Base.metadata:
-            await rows.create(engine)
+    await create_in(settings.database_url, Base.metadata, rows.METADATA)
+    await create_in(settings.ledger_url, Ledger.metadata)
+
+
+async def create_in(url: str, *tables: MetaData) -> None:
+    """The same in one database."""
+    engine = engine_of(url)
+    async with engine.begin() as connection:
+        for each in tables:
+            await connection.run_sync(each.create_all)
+    if url.startswith("sqlite"):
         async with engine.connect() as connection:  # readers do not wait for a writer
             await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        await engine.dispose()
+    await engine.dispose()

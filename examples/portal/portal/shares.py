@@ -8,6 +8,7 @@ import contextlib
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+import httpx2
 from litestar import Response, get, post
 from litestar.datastructures import State
 from litestar.exceptions import ClientException, NotFoundException
@@ -40,13 +41,15 @@ FRONT_MAX: Final = 30
 REPLIES_MAX: Final = 200
 AHEAD_S_MAX: Final = 366 * 86_400
 FEE_MAX: Final = 1_000
+FRESH_S: Final = 600
+"""Each change drops its pages, so their time bounds only what a program beside the portal changed."""
 
 
 class Pages:
     """Parts of pages that are alike for all readers, over the cache."""
 
     def __init__(self, services: Services) -> None:
-        @services.cache.cached("front:{field}", fresh_s=30, stale_s=600)
+        @services.cache.cached("front:{field}", fresh_s=FRESH_S, stale_s=FRESH_S)
         async def front(field: str) -> str:
             wanted = select(Share, Account).join(Account, Account.id == Share.author).where(Share.state == "public")
             if field:
@@ -55,7 +58,7 @@ class Pages:
                 found = await session.execute(wanted.order_by(Share.public_at.desc()).limit(FRONT_MAX))
                 return "".join(card(share, author) for share, author in found)
 
-        @services.cache.cached("share:{id}", fresh_s=30, stale_s=600)
+        @services.cache.cached("share:{id}", fresh_s=FRESH_S, stale_s=FRESH_S)
         async def share(id: int) -> dict[str, Any] | None:
             async with services.loading() as session:
                 found = await with_author(session, id)
@@ -63,7 +66,31 @@ class Pages:
                     return None
                 return shown(*found) | {"replies": await replies_html(session, id)}
 
-        self.front, self.share = front, share
+        @services.cache.cached("top:{kind}", fresh_s=5, stale_s=60)
+        async def top(kind: str) -> list[int]:
+            return await services.top(kind)
+
+        @services.cache.cached("likes:{kind}:{id}", fresh_s=FRESH_S, stale_s=FRESH_S)
+        async def count(kind: str, id: int) -> int:
+            return int((await services.liked(kind, id, 0))["count"])
+
+        @services.cache.cached("liked:{kind}:{id}:{user}", fresh_s=FRESH_S)
+        async def likes(kind: str, id: int, user: int) -> bool:
+            return bool((await services.liked(kind, id, user))["likes"])
+
+        self.front, self.share, self.top, self._count, self._likes = front, share, top, count, likes
+
+    async def liked(self, kind: str, id: int, user: int) -> dict[str, Any]:
+        """Return whether a user likes an item, and its number of likes; user 0 is a visitor. Open pages hear of changes."""
+        try:
+            likes = await self._likes(kind, id, user) if user else False
+            return {"likes": likes, "count": await self._count(kind, id)}
+        except httpx2.HTTPError:  # a share can be read without its likes
+            return {"likes": False, "count": ""}
+
+    def of_like(self, kind: str, id: int, user: int) -> list[str]:
+        """The keys of what a like changes."""
+        return [self._count.key(kind, id), self._likes.key(kind, id, user), self.top.key(kind)]
 
     def of_share(self, share: Share) -> list[str]:
         """The keys of the pages that show a share."""
@@ -125,7 +152,10 @@ async def front_page(request: Asked, field: str = "") -> Response[str]:
 
 async def _top(request: Asked) -> list[dict[str, Any]]:
     pages = pages_of(request.app.state)
-    ids = await services_of(request.app.state).top("share")
+    try:
+        ids = await pages.top("share")
+    except httpx2.HTTPError:  # the same holds for the front page
+        ids = []
     found = [await pages.share(id) for id in ids]
     return [share for share in found if share is not None]
 
@@ -134,7 +164,8 @@ async def _top(request: Asked) -> list[dict[str, Any]]:
 async def share_page(request: Asked, id: int) -> Response[str]:
     """A share, its likes and its replies. Until it is published only its author sees it."""
     services, me = services_of(request.app.state), visitor_of(request).member
-    found = await pages_of(request.app.state).share(id)
+    pages = pages_of(request.app.state)
+    found = await pages.share.strict(id)  # a reader may know of an edit that the other server has answered just now
     waiting = None
     if found is None and me is not None:
         async with services.writing() as session:  # the primary: the author has just written it
@@ -147,7 +178,7 @@ async def share_page(request: Asked, id: int) -> Response[str]:
     for name in "html", "replies":
         context[name] = Markup(found[name])
     for kind in "share", "favourite":
-        context[kind + "_liked"] = await services.liked(kind, id, me.id if me else 0)
+        context[kind + "_liked"] = await pages.liked(kind, id, me.id if me else 0)
     return page(request, "share.html", **context)
 
 
@@ -204,7 +235,7 @@ async def write(request: Asked) -> Response[Any]:
         public_at=now() + wait_s,
     )
     keys = pages_of(request.app.state).of_share(share)
-    async with services.cache.changing(*keys) as change, AsyncSession(services.engine) as session:
+    async with services.cache.changing(*keys) as change, services.writing() as session:
         told = services.transactions.transaction(session, "publish", {"share": id}, in_s=wait_s)
         async with told as message:
             share.message = message.id
@@ -242,7 +273,8 @@ async def edit(request: Asked, id: int) -> Response[Any]:
         share = await session.get(Share, id)
     if share is None or share.author != me.id:
         raise NotFoundException
-    async with services.cache.changing(*pages.of_share(share)) as change, services.writing() as session:
+    # Lists do not show the text, so they stay.
+    async with services.cache.changing(pages.share.key(id)) as change, services.writing() as session:
         await session.execute(update(Share).where(Share.id == id).values(text=text))
         change.check()
         await session.commit()
@@ -260,7 +292,7 @@ async def withdraw(request: Asked, id: int) -> Response[Any]:
     public = Share.id == id, Share.state == "public"
     async with (
         services.cache.changing(*pages.of_share(share)) as change,
-        AsyncSession(services.engine) as session,
+        services.writing() as session,
         services.transactions.transaction(session, "withdrawn", {"share": id}),
     ):
         await session.execute(update(Share).where(*public).values(state="withdrawn"))
@@ -277,7 +309,7 @@ async def reply(request: Asked, id: int) -> Response[Any]:
         raise NotFoundException
     made = Reply(id=new_id(), share=id, author=me.id, text=text, at=now())
     html = rendered("_reply.html", reply=made, author=me)
-    async with services.cache.changing(pages.share.key(id)) as change, AsyncSession(services.engine) as session:
+    async with services.cache.changing(pages.share.key(id)) as change, services.writing() as session:
         told = services.transactions.transaction(session, "replied", {"reply": made.id})
         async with told:
             session.add(made)
@@ -295,7 +327,8 @@ async def like(request: Asked, kind: str, id: int) -> Response[Any]:
     if kind not in {"share", "favourite"} or found is None:
         raise NotFoundException
     wanted = (await request.form()).get("likes", "yes") == "yes"
-    said = await services.like(kind, id, me.id, likes=wanted)
+    async with services.cache.changing(*pages_of(request.app.state).of_like(kind, id, me.id)):
+        said = await services.like(kind, id, me.id, likes=wanted)
     if wanted and not said["before"] and found["author"] != me.id:
         # The id has the task sent once, however often a member likes, takes it back and likes again.
         await jobs.liked.send(id=f"{kind}-{id}-{me.id}", share=id, user=me.id, name=me.name, kind=kind)

@@ -21,7 +21,7 @@ from . import inbox, jobs, letters, orders, people, shares, staff
 from . import settings as stored
 from .accounts import routes as account_routes
 from .accounts.sessions import Sessions
-from .desk import FORM_BYTES_MAX, enter, failed
+from .desk import FORM_BYTES_MAX, enter, failed, leave
 from .services import opened
 from .settings import Settings
 from .shares import Pages
@@ -39,14 +39,16 @@ async def healthz() -> Response[str]:
 def _policy(settings: Settings) -> str:
     """Scripts, styles and connections that a page may use: its own, and the edge."""
     edge = urlsplit(settings.edge_url)
+    where = f" {edge.scheme}://{edge.netloc}" if edge.netloc else ""  # else the front has it, so it is our own
     return (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
-        f"base-uri 'none'; frame-ancestors 'none'; connect-src 'self' {edge.scheme}://{edge.netloc}"
+        f"base-uri 'none'; frame-ancestors 'none'; connect-src 'self'{where}"
     )
 
 
 def application(settings: Settings) -> Litestar:
     """The portal as an ASGI application."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each question
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -66,7 +68,7 @@ def application(settings: Settings) -> Litestar:
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "same-origin",
     }
-    hosts = [urlsplit(origin).netloc for origin in settings.origins]
+    hosts = [urlsplit(origin).netloc for origin in {*settings.origins, *settings.servers}]
     app = Litestar(
         [
             healthz,
@@ -82,6 +84,7 @@ def application(settings: Settings) -> Litestar:
         ],
         lifespan=[lifespan],
         before_request=enter,
+        before_send=[leave],
         exception_handlers={Exception: failed},
         response_headers=[ResponseHeader(name=name, value=value) for name, value in headers.items()],
         allowed_hosts=AllowedHostsConfig(allowed_hosts=hosts),
@@ -93,9 +96,14 @@ def application(settings: Settings) -> Litestar:
 
 async def serve(listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each question
+    settings = stored.load()
     config = uvicorn.Config(
-        application(stored.load()), log_level="warning", lifespan="on", timeout_graceful_shutdown=DRAIN_S
+        application(settings),
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=DRAIN_S,
+        proxy_headers=bool(settings.fronts),  # a stranger must not choose the address that its tries are counted for
+        forwarded_allow_ips=list(settings.fronts),
     )
     await uvicorn.Server(config).serve([listener])
 

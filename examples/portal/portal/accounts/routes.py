@@ -1,16 +1,17 @@
 """Pages of accounts: register with a code by mail or phone, log in, log out, the token of a page for the edge."""
 
+import contextlib
 import hashlib
 import hmac
 import re
 import secrets
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jwt
 from litestar import Response, get, post
 from litestar.exceptions import ClientException, TooManyRequestsException
-from sqlalchemy import delete, select, update
+from sqlalchemy import CursorResult, delete, select, update
 from sqlalchemy.exc import IntegrityError
 
 from .. import jobs
@@ -163,14 +164,15 @@ def claims(visitor: Visitor, now_s: int) -> dict[str, Any]:
 
 async def _count(services: Services, key: str, lasts_s: float) -> int:
     """Count a try before it is looked at, so that tries at once are counted too."""
-    async with services.writing() as session:
-        await session.execute(delete(Count).where(Count.until < now()))
-        found = await session.get(Count, key)
-        if found is None:
-            found = Count(key=key, count=0, until=now() + lasts_s)
-            session.add(found)
-        found.count += 1
-        return found.count
+    while True:
+        with contextlib.suppress(IntegrityError):  # another try began the count
+            async with services.writing() as session:
+                await session.execute(delete(Count).where(Count.until < now()))
+                one_more = update(Count).where(Count.key == key).values(count=Count.count + 1)
+                if cast(CursorResult[Any], await session.execute(one_more)).rowcount == 0:
+                    session.add(Count(key=key, count=1, until=now() + lasts_s))
+                    await session.flush()
+                return cast(int, await session.scalar(select(Count.count).where(Count.key == key)))
 
 
 async def _contact(request: Asked) -> str:

@@ -112,7 +112,8 @@ class Sessions:
         id = secrets.token_urlsafe(32)
         cache = self._services.cache
         async with self._services.writing() as session:
-            # The first statement writes, so that two logins at once come one after the other.
+            # The first statement writes the account's row, so that two logins at once come one after the other.
+            await session.execute(update(Account).where(Account.id == account).values(state=Account.state))
             await session.execute(delete(Login).where(Login.account == account, Login.ends_at < now()))
             before = (await session.scalars(select(Login).where(Login.account == account))).all()
             open_ones = [each.digest for each in before if not each.ended]

@@ -18,7 +18,9 @@ body.addEventListener('htmx:afterRequest', event => {
 })
 
 // --- rooms -------------------------------------------------------------------------------------------------------------
-const client = new Centrifuge(body.dataset.edge, {
+const edge = new URL(body.dataset.edge, location.href)
+edge.protocol = edge.protocol.replace('http', 'ws')
+const client = new Centrifuge(edge.href, {
   getToken: async () => (await (await fetch('/token')).json()).token,
   minReconnectDelay: 200,
   maxReconnectDelay: 5000,
