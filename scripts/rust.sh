@@ -19,6 +19,7 @@ $simulator --members --seeds 0..300
 $simulator --seeds 0..100
 $simulator --kills --seeds 0..50
 $simulator --commands --seeds 0..50
+$simulator --ahead --seeds 0..50
 $simulator --rekeys --seeds 0..50
 $simulator --moves --seeds 0..50
 COMMANDS

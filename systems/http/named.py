@@ -15,6 +15,14 @@ def users_of(caller: Caller, names: Sequence[str], code: str) -> list[int]:
         raise Problem(code, f"users: {error}"[:400]) from None
 
 
+def once(users: Sequence[int], names: Sequence[str]) -> dict[int, str]:
+    """Each user once, in the order of the request, with the first of its names there."""
+    first: dict[int, str] = {}
+    for user, name in zip(users, names, strict=True):
+        first.setdefault(user, name)
+    return first
+
+
 def needs_whole(name: str) -> bool:
     """Whether no pattern of first digits may match this user: a text, or a number that may be the hash of one."""
     return name[:1].isdigit() and (not name.isdigit() or is_hashed(name))

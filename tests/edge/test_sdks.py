@@ -45,6 +45,7 @@ OF_ROLE: Final = {
         "sends_to_all_tabs_of_a_user_and_hears_of_each",
         "tells_positions_of_a_room",
         "tells_the_gaps_of_a_room_once",
+        "starts_at_the_head_with_a_position_ahead_of_it",
         "takes_a_message_as_the_difference_to_the_one_before",
         "is_told_of_each_right_that_it_lacks",
         "tells_members_a_command_and_hears_how_many_have_it",

@@ -143,7 +143,7 @@ async def _keys(instance: Instance) -> None:
         for path, other in others:
             body = asked if path == "/send" else {"users": ["7"]}
             assert await status(other, path, body) == 403, "a key of the other route"
-        said = await client.post("/send", json=asked, headers={"x-api-key": key})
+        said = await client.post("/send", json=asked | {"users": ["7", "7"]}, headers={"x-api-key": key})
         assert said.json() == {"users": [{"user": "7", "devices": [{"device": "phone", "outcome": "delivered"}]}]}
     await asyncio.to_thread(_typed, f"http://{host}:{port}", key)
 

@@ -42,6 +42,13 @@ async def test_an_entry_is_kept_listed_counted_and_read(beside: Beside) -> None:
     assert (await program.get("/api/v1/inbox?user=8")).json()["entries"][0]["read"] is False
 
 
+async def test_a_user_named_twice_in_a_request_gets_one_entry(beside: Beside) -> None:
+    program, ann = beside.client(*BOTH), beside.client(token=token(7, "read"))
+    said = await program.post("/api/v1/inbox", json={"users": ["7", "8", "7"], "kind": "like"})
+    assert [each["user"] for each in said.json()["users"]] == ["7", "8"]
+    assert await entries(ann) == ["1"]
+
+
 @pytest.mark.parametrize(("until", "unit"), [(1_900_000_000, "seconds"), (1_900_000_000_000_000, "microseconds")])
 async def test_an_end_in_another_unit_is_refused(beside: Beside, until: int, unit: str) -> None:
     program = beside.client(*BOTH)

@@ -1,6 +1,7 @@
 """A room's last messages come first if asked for, and a returning client learns whether anything is lost."""
 
 import asyncio
+import struct
 
 import pytest
 
@@ -120,6 +121,36 @@ async def test_who_comes_back_with_positions_learns_that_nothing_is_lost(address
             assert await read(room, 50) == list(range(3, 53))
             assert room.recovered is True
         assert room.recovered is True
+
+
+def moved(positions: bytes, by: int, lives: int = 0, streams: int = 0) -> bytes:
+    """Positions in one stream, by so many messages, lives of its owner and streams ahead."""
+    count, node, epoch, generation, offset = struct.unpack("<BIIIQ", positions)
+    assert count == 1
+    return struct.pack("<BIIIQ", count, node, epoch + lives, generation + streams, offset + by)
+
+
+@pytest.mark.parametrize(("by", "lives", "streams"), [(1, 0, 0), (50, 0, 0), (50, 0, 1), (50, 1, 0)])
+async def test_positions_ahead_of_the_owner_are_a_gap_and_all_that_is_published_from_then_on_comes(
+    address: muster.testing.Instance, by: int, lives: int, streams: int
+) -> None:
+    async with muster.connect(address) as client:
+        async with client.join("r") as room:
+            await publish(client, 3)
+            assert await read(room, 3) == [0, 1, 2]
+        had = room.positions
+        async with muster.connect(address) as later:
+            async with later.join("r", positions=moved(had, by, lives, streams)) as room:
+                await publish(client, 10, 3)
+                assert await read_gap(room) == ("owner_lost" if lives else "restarted")
+                assert room.recovered is False
+                first = 0 if lives or streams else 3  # of a stream that it does not know it gets all
+                assert await read(room, 13 - first) == list(range(first, 13))
+            if first:
+                assert room.positions == moved(had, 10)
+            async with later.join("r", positions=room.positions) as room:
+                await publish(client, 1, 13)
+                assert await read(room, 1) == [13]
 
 
 async def test_what_died_with_its_owner_is_never_called_recovered(address: muster.testing.Instance) -> None:

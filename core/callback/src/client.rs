@@ -304,8 +304,10 @@ async fn read(response: Response<Incoming>) -> Bytes {
 /// The value of `Retry-After`, seconds or a date; at most `max`.
 fn pause(value: &HeaderValue, now: SystemTime, max: Duration) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let pause = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) if is_number => max, // more than 64 bits
         Err(_) => httpdate::parse_http_date(text)
             .ok()?
             .duration_since(now)
@@ -384,6 +386,7 @@ mod tests {
         assert_eq!(pause("Sun, 06 Nov 1994 08:50:37 GMT"), Some(Duration::from_secs(60)));
         assert_eq!(pause("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
         assert_eq!(pause("99999999999"), Some(max));
+        assert_eq!(pause("99999999999999999999999999"), Some(max));
         assert_eq!(pause("soon"), None);
         assert_eq!(pause("-1"), None);
     }

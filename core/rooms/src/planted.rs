@@ -47,6 +47,12 @@ muster_planted::planted! {
     UntoldUncounted,
     /// A router without its peers' reports tells a broker that its knowledge is complete.
     PeersUnheard,
+    /// A gateway believes a member's positions though their owner never numbered them.
+    AheadBelieved,
+    /// A gateway takes positions that it does not know of for ones that their owner never numbered.
+    AheadDenied,
+    /// A broker that came back from an earlier state of its life goes on with its streams.
+    ReturnUnnoticed,
     /// An edge says that a client got all that it missed, though messages between are lost.
     RecoveredWithHole,
     /// An edge builds one frame for members whatever form they take.

@@ -10,6 +10,7 @@
 //! - `--rekeys`: the cluster's secret is replaced;
 //! - `--apart`: routers are cut off from each other;
 //! - `--cut-off`: brokers are cut off from a gateway that is alive;
+//! - `--ahead`: members show positions that their owner never numbered, and brokers go back to the beginning of their life;
 //! - `--lossy`: six minutes in which datagrams are lost and nothing else happens.
 //!
 //! `--matrix` runs each seed for each combination of layer, role, fault and step of a doubling, or for those that the
@@ -28,7 +29,7 @@ const PACKAGE: &str = "muster-sim";
 
 const USAGE: &str =
     "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --clusters | --commands | --rekeys | --apart | --cut-off | --members
-    | --lossy
+    | --ahead | --lossy
     | --matrix [--layer broker|router] [--step STEP] [--role ROLE] [--fault kill|pause|partition]] (--seed N [--verbose] | --seeds A..B [--keep-going])
 steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
@@ -62,6 +63,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--members" => (parsed.draw, parsed.option) = (Plan::members, " --members"),
             "--apart" => (parsed.draw, parsed.option) = (Plan::apart, " --apart"),
             "--cut-off" => (parsed.draw, parsed.option) = (Plan::cut_off, " --cut-off"),
+            "--ahead" => (parsed.draw, parsed.option) = (Plan::ahead, " --ahead"),
             "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
             "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),
             "--matrix" => parsed.matrix = Some(Vec::new()),

@@ -2,7 +2,7 @@
 //!
 //! Knows no machine. (sender, room, number) identifies a message and determines its content.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rooms::wire::{GapReason, StreamGap, StreamId};
 use muster_rooms::Item;
@@ -27,6 +27,8 @@ pub struct Published {
 struct Announced {
     gap: StreamGap,
     followed_by: Option<StreamId>,
+    /// The stream was in another state when the member's positions were right: offsets from there on, and before, may come again.
+    sends_back: bool,
 }
 
 /// One membership, from join to leave.
@@ -38,6 +40,8 @@ pub struct Membership {
     /// From this time on every acknowledged message must be received or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
+    /// The position of a stream that its member made up when it joined.
+    pub forged: Option<(StreamId, u64)>,
     /// Messages published and acknowledged while its member was away.
     missed: Vec<usize>,
     /// The publishing time of its newest message.
@@ -137,6 +141,10 @@ fn key(stream: StreamId) -> StreamKey {
 impl Announced {
     fn covers(&self, stream: StreamId, offset: u64) -> bool {
         let gap = &self.gap;
+        let life = |stream: StreamId| (stream.node, stream.epoch);
+        if self.sends_back && life(gap.stream) == life(stream) && stream.generation <= gap.stream.generation {
+            return true; // numbered again before the broker learned what it had numbered
+        }
         if gap.stream == stream {
             return gap.first <= offset && offset <= gap.last;
         }
@@ -163,6 +171,8 @@ pub struct Oracle {
     /// happened.
     late: Late,
     pub reordered: u64,
+    /// Lives that began again, by node and epoch: they numbered offsets twice.
+    returned: BTreeSet<(u32, u32)>,
 }
 
 fn mix(mut z: u64) -> u64 {
@@ -210,6 +220,7 @@ impl Oracle {
             gaps: 0,
             late,
             reordered: 0,
+            returned: BTreeSet::new(),
         }
     }
 
@@ -234,6 +245,11 @@ impl Oracle {
             acked_at: 0,
             forgotten: false,
         });
+    }
+
+    /// A broker has gone back to the beginning of this life.
+    pub fn note_returned(&mut self, node: u32, epoch: u32) {
+        self.returned.insert((node, epoch));
     }
 
     /// The sender died: its acknowledgements are no longer expected.
@@ -275,6 +291,7 @@ impl Oracle {
             joined_at: None,
             owed_from,
             left: false,
+            forged: None,
             newest: 0,
             last: Few(Vec::new()),
             last_of: Few(Vec::new()),
@@ -285,6 +302,19 @@ impl Oracle {
             unfollowed: 0,
         });
         self.memberships.len() - 1
+    }
+
+    /// A returning member was told that it missed nothing; `numbered`: how many messages the owner of its made-up position has
+    /// numbered, if it made up one.
+    pub fn believed(&self, at: usize, numbered: impl Fn(StreamId) -> Option<u64>) -> Result<(), String> {
+        let membership = &self.memberships[at];
+        match membership.forged {
+            Some((stream, offset)) if numbered(stream).is_some_and(|numbered| numbered < offset) => Err(format!(
+                "client {} returned to room {} with offset {offset} of {stream:?}, which was never numbered, and was told that it missed nothing",
+                membership.client, membership.room
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A returning member was told that it missed nothing.
@@ -320,14 +350,24 @@ impl Oracle {
                 }
                 self.gaps += 1;
                 let followed_by = None;
+                let made_up = membership.forged.is_some_and(|(stream, _)| stream == gap.stream);
+                let again = made_up || self.returned.contains(&(gap.stream.node, gap.stream.epoch));
+                let sends_back = again && gap.reason == GapReason::Restarted && gap.last == StreamGap::OPEN;
                 membership.unfollowed += usize::from(gap.last == StreamGap::OPEN);
                 let (last, lost) = membership.offsets.entry(key(gap.stream));
+                if sends_back {
+                    *last = (*last).min(gap.first - 1);
+                }
                 // A chunk may be given up after later messages were received; all else is reported in order.
                 if gap.first <= *last && gap.reason != GapReason::Unrepaired {
                     return Err(format!("{}: had up to {last}, and then {gap:?}", who()));
                 }
                 *lost = gap.last.max(*lost);
-                membership.gaps.push(Announced { gap, followed_by });
+                membership.gaps.push(Announced {
+                    gap,
+                    followed_by,
+                    sends_back,
+                });
                 return Ok(());
             }
             Item::Message {
@@ -356,7 +396,9 @@ impl Oracle {
         }
         *last = offset;
         // A gap may cover later messages only if its stream's end was unknown, or if its owner is alive after all.
-        let lives = |known: &&Announced| known.gap.last == StreamGap::OPEN && known.gap.reason == GapReason::OwnerLost;
+        let lives = |known: &&Announced| {
+            known.sends_back || known.gap.last == StreamGap::OPEN && known.gap.reason == GapReason::OwnerLost
+        };
         let mut gaps = membership.gaps.iter().filter(|known| offset <= *lost && !lives(known));
         if let Some(gap) = gaps.find(|known| known.gap.stream == stream && known.covers(stream, offset)) {
             return Err(format!(

@@ -13,6 +13,7 @@ pub use crate::fault::{Fault, Kind, Upkeep};
 pub use allowed::Late;
 pub use muster_simkit::{Weather, MS, SECOND};
 
+mod ahead;
 mod allowed;
 mod clusters;
 mod heavy;
@@ -52,6 +53,8 @@ pub struct ClientPlan {
     pub toggle_every: Option<Micros>,
     /// Whether it returns with its earlier positions.
     pub resumes: bool,
+    /// How many of 100 of these are moved ahead in a stream.
+    pub forges: u64,
 }
 
 /// A client without load that reads at once.
@@ -65,6 +68,7 @@ impl Default for ClientPlan {
             read_every: None,
             toggle_every: None,
             resumes: false,
+            forges: 0,
         }
     }
 }

@@ -9,6 +9,7 @@ use muster_simkit::{guarded, Setup, System, World, MS, SECOND};
 use muster_transport::{Micros, ServerKey};
 
 use crate::commands::Commands;
+use crate::identities::node_of;
 use crate::oracle::Oracle;
 use crate::plan::{Kind, Plan, Upkeep, FORGET, SETTLE};
 
@@ -119,6 +120,8 @@ pub struct Rooms {
     wanted_before: BTreeSet<(u32, u64)>,
     placement_epoch: u32,
     draining: BTreeSet<usize>,
+    /// How often a process has gone back to the beginning of its life.
+    returned: u64,
     growths: BTreeMap<Group, Doubling>,
     /// The second cluster has started.
     begun: bool,
@@ -180,6 +183,7 @@ impl Rooms {
             wanted_before: BTreeSet::new(),
             placement_epoch: 1,
             draining: BTreeSet::new(),
+            returned: 0,
             growths: placing::at_start(&plan),
             begun: plan.second.as_ref().is_some_and(|second| second.begins.is_none()),
             placed: vec![1; plan.servers()],
@@ -204,7 +208,12 @@ impl System for Rooms {
     type Fault = Upkeep;
 
     fn start(&mut self, world: &Sim, process: usize, epoch: u32) -> Role {
-        self.machine_of(world, process, epoch)
+        let returned = world.processes.get(process).is_some_and(|known| known.epoch == epoch);
+        if returned {
+            self.returned += 1;
+            self.oracle.note_returned(node_of(process), epoch);
+        }
+        self.machine_of(world, process, epoch, if returned { self.returned } else { 0 })
     }
 
     fn is_there(&self, process: usize) -> bool {

@@ -407,3 +407,18 @@ fn an_earlier_life_of_a_gateway_returns() {
 fn a_lost_routers_reports_are_forgotten() {
     seeds_find(Bug::RouterTakesItAlong, Plan::draw);
 }
+
+#[test]
+fn positions_ahead_of_their_owner_are_believed() {
+    seeds_find(Bug::AheadBelieved, Plan::ahead);
+}
+
+#[test]
+fn positions_ahead_of_their_gateway_alone_are_denied() {
+    seeds_find(Bug::AheadDenied, Plan::ahead);
+}
+
+#[test]
+fn a_broker_that_came_back_goes_on_with_its_streams() {
+    seeds_find(Bug::ReturnUnnoticed, Plan::ahead);
+}

@@ -9,6 +9,8 @@ use crate::Micros;
 pub enum Fault<O> {
     /// The process dies and starts again with the next epoch.
     Kill { process: usize, down: Micros },
+    /// The process goes back to the beginning of its life: a machine that was set back to a snapshot.
+    Return { process: usize, down: Micros },
     /// The process dies and never comes back.
     Remove { process: usize },
     /// The process stands still.

@@ -32,6 +32,8 @@ pub struct Process<N> {
     pub node: N,
     pub state: State,
     pub epoch: u32,
+    /// Its next start is in the same life.
+    pub(crate) returns: bool,
     /// By socket.
     pub addrs: Vec<Addr>,
     pub clock: Clock,
@@ -53,6 +55,7 @@ impl<N: Node> Process<N> {
             node,
             state: State::Up,
             epoch,
+            returns: false,
             addrs,
             clock,
             paused_at: 0,

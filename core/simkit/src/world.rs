@@ -333,6 +333,12 @@ impl<S: System> World<S> {
                 self.processes[process].die(State::Down);
                 self.restart_after(process, down);
             }
+            Fault::Return { process, down } if self.is_up(process) => {
+                system.dies(self, process);
+                self.processes[process].die(State::Down);
+                self.processes[process].returns = true;
+                self.restart_after(process, down);
+            }
             Fault::Remove { process } if self.processes[process].state != State::Removed => {
                 if self.processes[process].is_alive() {
                     system.dies(self, process);
@@ -368,7 +374,11 @@ impl<S: System> World<S> {
                 self.agenda.turn_at(process, self.now);
             }
             Fault::Own(fault) => return system.strike(self, fault),
-            Fault::Kill { .. } | Fault::Remove { .. } | Fault::Pause { .. } | Fault::Cut { .. } => {}
+            Fault::Kill { .. }
+            | Fault::Return { .. }
+            | Fault::Remove { .. }
+            | Fault::Pause { .. }
+            | Fault::Cut { .. } => {}
         }
         Ok(())
     }
@@ -379,7 +389,8 @@ impl<S: System> World<S> {
             return;
         }
         self.say(|| format!("{} is back", system.name(process)));
-        let (epoch, addrs, clock) = (known.epoch + 1, known.addrs.clone(), known.clock);
+        let epoch = known.epoch + u32::from(!known.returns);
+        let (addrs, clock) = (known.addrs.clone(), known.clock);
         let node = system.start(self, process, epoch);
         self.processes[process] = Process::new(node, epoch, addrs, clock);
         system.returned(self, process);

@@ -21,7 +21,7 @@ from muster_server.systems.http.described import IdempotencyKey, problems, succe
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.lookout import Lookout
-from muster_server.systems.http.named import needs_whole, users_of
+from muster_server.systems.http.named import needs_whole, once, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import EventStream
 from muster_server.systems.http.times import ms
@@ -89,7 +89,7 @@ async def notify(
     body = await request.body()
     asked = decoded(body, bodies.NewEntry)
     new = New(asked.kind, _data(asked.data), asked.group, asked.actor, asked.id)
-    users = users_of(caller, asked.users, "bad_body")
+    users = once(users_of(caller, asked.users, "bad_body"), asked.users)
     for user in asked.users:
         caller.need("notify", user, whole=needs_whole(user))
 
@@ -97,8 +97,8 @@ async def notify(
         _spend(caller, len(users))
         with repeatable():
             await inbox.lookout()
-        said = await inbox.ask(Notify(users, new), list[Noted])
-        told = [bodies.NotedUser(name, each.seq, each.outcome) for name, each in zip(asked.users, said, strict=True)]
+        said = await inbox.ask(Notify(list(users), new), list[Noted])
+        told = [bodies.NotedUser(name, each.seq, each.outcome) for name, each in zip(users.values(), said, strict=True)]
         inbox.count(told)
         return Answer(200, msgspec.json.encode(bodies.NotedUsers(told)))
 

@@ -19,7 +19,7 @@ from muster_server.systems.http.bodies import Body, decoded
 from muster_server.systems.http.described import IdempotencyKey, problems, success
 from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
-from muster_server.systems.http.named import needs_whole, users_of
+from muster_server.systems.http.named import needs_whole, once, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.presence.devices import DEVICE
 
@@ -94,12 +94,12 @@ class Sender:
         return await self.each(users, asked.users, one)
 
     async def each(self, users: Sequence[int], names: Sequence[str], ask: Ask) -> Sent:
-        """Ask for the devices of all users at once. Raises `Nothing`."""
+        """Ask for the devices of all users at once, and of each once. Raises `Nothing`."""
         try:
             client = await self._opened()
         except muster.MusterError as error:
             raise Nothing(Problem("unavailable", str(error)[:400])) from None
-        named = zip(users, names, strict=True)
+        named = once(users, names).items()
         return Sent(list(await asyncio.gather(*(self._one(client, user, name, ask) for user, name in named))))
 
     async def _one(self, client: muster.Client, user: int, name: str, ask: Ask) -> User:

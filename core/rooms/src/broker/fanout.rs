@@ -14,7 +14,7 @@ use crate::ring::{Arena, Entry};
 use crate::segments::Built;
 use crate::wire::publish::Ack;
 use crate::wire::room::{
-    read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_AGE_AT, LINK_BASE_AT, OLD,
+    read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_AGE_AT, LINK_BASE_AT, NUMBERED, OLD,
 };
 use crate::{age, limits};
 
@@ -58,7 +58,8 @@ impl Broker {
             }
             gateway.recent.pop_front();
         }
-        if !gateway.pending.is_empty() || !gateway.heads.is_empty() || gateway.resends() {
+        if !gateway.pending.is_empty() || !gateway.heads.is_empty() || !gateway.answers.is_empty() || gateway.resends()
+        {
             self.links.table.mark(slot);
         }
         lost.sort_unstable();
@@ -99,6 +100,9 @@ impl Broker {
         let known = self.by_id.get(&id).copied();
         if history && generation == 0 {
             self.was_asked(now, slot, node, id, known);
+            if let Some((question, _)) = ranges.first() {
+                self.answer(slot, node, id, *question);
+            }
             return true;
         }
         // The same holds if it asks for the head of a stream that ended here and that no publisher uses anymore.
@@ -166,15 +170,50 @@ impl Broker {
         }
     }
 
+    /// Answers a gateway's question: what has been numbered of a room, as of now. A stream that was outlived counts as none, for
+    /// nothing more is numbered in it.
+    fn answer(&mut self, slot: u32, node: u32, id: u64, question: u64) {
+        let at = self.by_id.get(&id).copied();
+        let room = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let head = match room.filter(|room| room.generation > self.outlived) {
+            Some(room) => LinkHead {
+                room: id,
+                generation: room.generation,
+                base: question,
+                next: room.ring.next(),
+            },
+            None => LinkHead {
+                base: question,
+                ..LinkHead::nothing(id)
+            },
+        };
+        let knows = room.is_some() || !self.has_in_scope(id) || self.interest.wants(node, id).is_some();
+        let gateway = self.gateways.get_mut(&node);
+        if let Some(gateway) = gateway.filter(|gateway| knows && gateway.answers.len() < NOTHING_MAX) {
+            gateway.answers.push_back(head);
+            self.links.table.mark(slot);
+        }
+    }
+
     /// Takes a gateway's report of progress.
     pub(super) fn consumed(&mut self, now: Micros, node: u32, body: &[u8]) -> bool {
         if body.len() % Consumed::LEN != 0 {
             return false;
         }
         for consumed in Consumed::read_all(body) {
-            let Some(at) = self.by_id.get(&consumed.room).copied() else {
+            let at = self.by_id.get(&consumed.room).copied();
+            let here = at.and_then(|at| self.rooms[at as usize].as_deref());
+            let here = here.map(|room| (room.generation, room.ring.next()));
+            let told = (consumed.generation, consumed.next);
+            let later = here.map_or(consumed.generation > self.generation, |here| {
+                told.0 > here.0 || told.0 == here.0 && told.1 > here.1
+            });
+            // After the highest generation none is higher.
+            if later && consumed.generation < u32::MAX {
+                self.came_back(now, at, consumed.generation);
                 continue;
-            };
+            }
+            let Some(at) = at else { continue };
             let Some(room) = self.rooms[at as usize]
                 .as_deref_mut()
                 .filter(|room| room.generation == consumed.generation)
@@ -381,7 +420,7 @@ impl Broker {
                 }
                 more |= gateway.resends();
             }
-            more |= !gateway.heads.is_empty();
+            more |= !gateway.heads.is_empty() || !gateway.answers.is_empty();
             if writer.len() > before {
                 wants = Wants::Probes;
             }
@@ -424,12 +463,12 @@ fn write_heads(
     carrier: u64,
     writer: &mut Writer<'_>,
 ) {
-    if gateway.heads.is_empty() && gateway.nothing.is_empty() {
+    if gateway.heads.is_empty() && gateway.nothing.is_empty() && gateway.answers.is_empty() {
         return;
     }
-    // Heads of ended rooms go into a frame of their own.
-    let (mut on, mut ended) = (Vec::new(), Vec::new());
-    let fits = |count: usize, writer: &Writer<'_>| (count + 1) * LinkHead::LEN + 2 * FRAME <= writer.room();
+    // Heads of ended rooms go into a frame of their own, and answers behind the heads that they are about.
+    let (mut on, mut ended, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    let fits = |count: usize, writer: &Writer<'_>| (count + 1) * LinkHead::LEN + 3 * FRAME <= writer.room();
     while fits(on.len(), writer) {
         let Some(room) = gateway.nothing.pop_front() else { break };
         on.push(LinkHead::nothing(room));
@@ -451,7 +490,13 @@ fn write_heads(
         });
         note_carrier(gateway, carrier, at);
     }
-    for (flags, heads) in [(0, on), (ENDED, ended)] {
+    while fits(on.len() + ended.len() + answers.len(), writer) {
+        let Some(answer) = gateway.answers.pop_front() else {
+            break;
+        };
+        answers.push(answer);
+    }
+    for (flags, heads) in [(0, on), (ENDED, ended), (NUMBERED, answers)] {
         append(writer, kinds::LINK_HEADS, flags, |writer| {
             heads.iter().for_each(|head| head.write(writer));
             !heads.is_empty()
@@ -499,6 +544,10 @@ fn resend_range(
     writer: &mut Writer<'_>,
     counters: &mut super::BrokerCounters,
 ) -> bool {
+    if range.next >= room.ring.next() {
+        range.next = range.last + 1; // asked for in a stream that is over
+        return true;
+    }
     if room.ring.get(arena, range.next).is_none() {
         let lost = LinkLost {
             room: room.id,

@@ -37,6 +37,7 @@ use crate::segments::Segments;
 use crate::shards;
 use crate::untold::Untold;
 use crate::wire::record::Record;
+use crate::wire::room::LinkHead;
 use crate::wire::PublisherId;
 use commands::{Commands, Request};
 use publish::{Acks, Publication};
@@ -125,6 +126,8 @@ muster_transport::counters! {
         repairs_served,
         /// Repair requests dropped: beyond the requester's allowance.
         dropped_repair_limit,
+        /// Times that a gateway had more of a stream than this broker: it had come back from an earlier state, as of a snapshot.
+        rolled_back,
         /// Times that credit was withheld because a gateway was late.
         credit_withheld,
         /// Rooms made, each a new stream.
@@ -173,6 +176,8 @@ struct GatewayPeer {
     heads: VecDeque<u32>,
     /// Rooms with a pending reply "nothing here".
     nothing: VecDeque<u64>,
+    /// Pending answers to its questions.
+    answers: VecDeque<LinkHead>,
     recent: VecDeque<(u64, u32)>,
     /// Its requests to resend: holes, and history for members that returned.
     holes: Resends,
@@ -261,6 +266,9 @@ pub struct Broker {
     placement: Placement,
     name_key: [u8; 16],
     generation: u32,
+    /// Streams up to this generation may have gone further than this broker knows: it has come back from an earlier state. Each
+    /// begins anew before anything more is numbered in it.
+    outlived: u32,
     rooms_max: usize,
     untold: Untold,
     /// Shares of its rooms that some router has reported in full. A broker with all shares counts as running.
@@ -319,6 +327,7 @@ impl Broker {
             placement: room_placement(0, Vec::new(), 1, 1),
             name_key: config.name_key,
             generation: 0,
+            outlived: 0,
             rooms_max: ROOMS_MAX,
             untold: Untold::default(),
             complete: BTreeSet::new(),
@@ -582,8 +591,13 @@ impl Broker {
             if room.check != check {
                 return Err(Code::NameCollision);
             }
-            if std::mem::take(&mut room.ended) {
+            let goes_on = std::mem::take(&mut room.ended);
+            if goes_on {
                 room.used_at = now;
+            }
+            if room.generation <= self.outlived {
+                self.renew_room(now, at);
+            } else if goes_on {
                 self.tell_heads(at);
             }
             return Ok(at);
@@ -592,7 +606,7 @@ impl Broker {
             return Err(Code::Busy);
         }
         if self.generation == 0 || !planted::is(Bug::GenerationKept) {
-            self.generation = self.generation.wrapping_add(1).max(1); // 0 means that there is nothing here
+            self.raise_generation();
         }
         let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
         for gateway in self.interest.who_wants(id, check) {
@@ -612,6 +626,41 @@ impl Broker {
         self.counters.rooms_made += 1;
         self.tell_heads(at);
         Ok(at)
+    }
+
+    /// The generation of the next stream.
+    fn raise_generation(&mut self) {
+        self.generation = self.generation.wrapping_add(1).max(1); // 0 means that there is nothing here
+    }
+
+    /// A gateway has more of a stream than this broker ever numbered, or has a later stream: the broker has come back from an
+    /// earlier state of this life, as of a snapshot. Its offsets would be given twice, so all of its rooms begin new streams:
+    /// this one at once, others before they number anything. A gateway's word is enough; a member's never is.
+    fn came_back(&mut self, now: Micros, at: Option<u32>, generation: u32) {
+        if planted::is(Bug::ReturnUnnoticed) {
+            return;
+        }
+        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let (here, ended) = known.map_or((0, false), |room| (room.generation, room.ended));
+        if generation > self.generation || here > self.outlived {
+            self.generation = self.generation.max(generation);
+            self.outlived = self.generation;
+            self.counters.rolled_back += 1;
+        }
+        if let Some(at) = at.filter(|_| !ended) {
+            self.renew_room(now, at);
+        }
+    }
+
+    /// Begins a new stream of a room. Gateways learn of it, and tell their members that the rest of the former one is lost.
+    fn renew_room(&mut self, now: Micros, at: u32) {
+        self.raise_generation();
+        let (generation, frames) = (self.generation, self.segments.name());
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.restart(now, generation, frames);
+        self.tell_heads(at);
     }
 
     /// Schedules a room's head for all gateways that want the room.
@@ -976,6 +1025,7 @@ impl Broker {
             pending: VecDeque::new(),
             heads: VecDeque::new(),
             nothing: VecDeque::new(),
+            answers: VecDeque::new(),
             recent: VecDeque::new(),
             holes: Resends::new(),
             history: Resends::new(),

@@ -445,7 +445,10 @@ impl Broker {
             let mut withheld = false;
             if let Some(room_at) = self.by_id.get(&publication.room).copied() {
                 if let Some(room) = self.rooms[room_at as usize].as_deref_mut() {
-                    stream.generation = room.generation;
+                    stream.generation = match publication.generation {
+                        0 => room.generation,
+                        numbered_in => numbered_in,
+                    };
                     let (links, gateways) = (&self.links, &self.gateways);
                     withheld = room.withholds(&self.arena, now, |node| gateway_rtt(links, gateways, node));
                     withheld &= !std::mem::take(&mut publication.granted);

@@ -100,6 +100,22 @@ impl Room {
         }
     }
 
+    /// Begins a new stream, without a message: for all gateways that want the room.
+    pub fn restart(&mut self, now: Micros, generation: u32, frames: u32) {
+        let home = self.ring.home;
+        (self.generation, self.frames, self.used_at) = (generation, frames, now);
+        self.ring = Ring::of(1, self.id);
+        self.ring.home = home;
+        for cursor in &mut self.gateways {
+            let (queued, head_due) = (cursor.queued, cursor.head_due);
+            *cursor = Cursor {
+                queued,
+                head_due,
+                ..Cursor::new(now, cursor.gateway, cursor.life, 1)
+            };
+        }
+    }
+
     /// Adds a gateway for messages numbered from now on.
     pub fn add_gateway(&mut self, now: Micros, gateway: u32, life: u32) {
         if self.cursor(gateway).is_none() {

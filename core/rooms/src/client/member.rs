@@ -14,7 +14,7 @@ use crate::client::seen::Received;
 use crate::command::CommandId;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::planted::{self, Bug};
-use crate::wire::publish::{Course, Positions};
+use crate::wire::publish::{Course, Position, Positions};
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
@@ -297,7 +297,10 @@ impl Member {
         self.blocked = false;
         self.assembler.renew(now);
         for gap in gaps {
-            self.gap(*gap);
+            match goes_back(&self.positions, gap) {
+                true => self.go_back(*gap),
+                false => self.gap(*gap),
+            }
         }
         for start in start.0.iter().copied() {
             if self.positions.of(start.stream).is_none() {
@@ -650,6 +653,12 @@ impl Member {
         self.push_gap(gap);
     }
 
+    /// The positions are of an earlier state of the owner: the stream goes on before them, with other messages.
+    fn go_back(&mut self, gap: StreamGap) {
+        self.positions.go_back(gap.stream, gap.first);
+        self.push_gap(gap);
+    }
+
     fn push_gap(&mut self, gap: StreamGap) {
         self.note_lost(gap.stream, gap.first);
         if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
@@ -860,9 +869,17 @@ impl Member {
     }
 }
 
+/// Whether a gap says that the owner of a stream never numbered what these positions cover.
+fn goes_back(positions: &Positions, gap: &StreamGap) -> bool {
+    let covers = |had: Position| gap.first <= had.offset;
+    gap.reason == GapReason::Restarted && gap.last == StreamGap::OPEN && positions.of(gap.stream).is_some_and(covers)
+}
+
 /// Moves positions past a gap; for a gap without an end, only to its beginning.
 fn advance_past(positions: &mut Positions, gap: &StreamGap) {
-    if gap.last == StreamGap::OPEN {
+    if goes_back(positions, gap) {
+        positions.go_back(gap.stream, gap.first);
+    } else if gap.last == StreamGap::OPEN {
         let ended = gap.reason == GapReason::Ended;
         positions.end(gap.stream, gap.first, if ended { Course::Ended } else { Course::Lost });
     } else {

@@ -13,6 +13,9 @@ use crate::wire::record::Record;
 
 /// The sessions of a gateway, by slot. A slot is used again once its session is gone; a session's number never is.
 pub trait Members: GuestSessions {
+    /// Whether each member drops messages at offsets that its positions cover. Another one is admitted behind those.
+    const DROPS_COVERED: bool;
+
     /// The data of an open session.
     fn client(&self, slot: u32) -> Option<&Client>;
     fn client_mut(&mut self, slot: u32) -> Option<&mut Client>;
@@ -70,6 +73,8 @@ pub trait Members: GuestSessions {
 }
 
 impl Members for Sessions<Client> {
+    const DROPS_COVERED: bool = true;
+
     #[inline]
     fn client(&self, slot: u32) -> Option<&Client> {
         self.table.get(slot).map(|peer| &peer.data.data)

@@ -16,11 +16,12 @@ mod holes;
 mod members;
 mod membership;
 mod patience;
+mod proofs;
 pub mod room;
 mod turns;
 mod upstream;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU64;
 
 use crate::wire::kinds;
@@ -53,7 +54,7 @@ use crate::wire::publish::Positions;
 use crate::wire::record::Record;
 use crate::wire::room::REPAIR_RANGES;
 use crate::wire::StreamId;
-use room::{Lack, Pen, Room, Start, Waiting, Wanted, BACKFILL_WAIT};
+use room::{Lack, Pen, Reach, Returning, Room, Start, Waiting, Wanted, BACKFILL_WAIT};
 
 /// Rooms that one session may be a member of.
 pub const SESSION_ROOMS: usize = 256;
@@ -205,6 +206,21 @@ pub struct Joined {
     pub given_up: bool,
 }
 
+/// The way to the broker of a stream, in the life that the stream is of.
+fn reach(now: Micros, links: &Links, placement: &Placement, owners: &Owners, stream: StreamId) -> Reach {
+    let node = stream.node;
+    let (linked, epoch) = (links.to(node).is_some(), links.epoch_of(node));
+    if placement.node(node).is_none() || epoch.is_some_and(|epoch| epoch > stream.epoch) {
+        return Reach::Gone;
+    }
+    match (linked, epoch == Some(stream.epoch)) {
+        (true, true) => Reach::Linked,
+        (true, false) => Reach::MaySpeak,
+        (false, _) if owners.may_speak(now, node) => Reach::MaySpeak,
+        (false, _) => Reach::Gone,
+    }
+}
+
 /// What a session has that lost something, or left a room.
 #[derive(Default)]
 struct Aside {
@@ -317,6 +333,8 @@ pub struct Gateway<S = Sessions<Client>> {
     /// Pending reports and requests by broker, and the time of the next progress report.
     outgoing: BTreeMap<u32, upstream::Outgoing>,
     consumed_at: Option<Micros>,
+    /// The number of the last question to brokers.
+    questions: u64,
     backlog: Backlog,
     homes: Homes,
     /// Reports by router, and the part that it has not covered yet.
@@ -384,6 +402,7 @@ impl<S: Members> Gateway<S> {
             version: 0,
             outgoing: BTreeMap::new(),
             consumed_at: None,
+            questions: 0,
             backlog: Backlog::default(),
             homes: Homes::new(config.me.node, role::ROUTER),
             feeds: BTreeMap::new(),
@@ -642,6 +661,7 @@ impl<S: Members> Gateway<S> {
             positions,
             history,
             since: now,
+            asked_before: self.questions,
             tried: None,
             lacks: None,
         };
@@ -734,11 +754,8 @@ impl<S: Members> Gateway<S> {
             return;
         };
         let (links, placement, owners) = (&self.links, &self.placement, &self.owners);
-        let alive = |stream: StreamId| {
-            let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
-            let may_speak = links.to(stream.node).is_some() || owners.may_speak(now, stream.node);
-            placement.node(stream.node).is_some() && may_speak && !younger
-        };
+        let reach = |stream| reach(now, links, placement, owners, stream);
+        let mut asked: BTreeSet<u32> = unheard.iter().copied().collect();
         let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for mut waiting in room.waiting.split_off(first) {
             let Some(slot) = self.sessions.slot_of(waiting.session) else {
@@ -751,13 +768,18 @@ impl<S: Members> Gateway<S> {
             let tried = *waiting.tried.get_or_insert(now);
             let waits_for_history = matches!(waiting.lacks, Some(Lack::History(..)));
             // A member whose positions never become known is not kept waiting forever.
-            let last_try = waits_for_history && ended.is_some_and(|ended| tried <= ended) || now >= tried + JOIN_WAIT;
+            let overdue = now >= tried + JOIN_WAIT;
+            let last_try = waits_for_history && ended.is_some_and(|ended| tried <= ended) || overdue;
             if waiting.wants_past() && !unheard.is_empty() && !last_try {
                 waiting.lacks = None;
                 still.push(waiting);
                 continue;
             }
             if waiting.lacks.is_some_and(|lack| !room.has_come(lack)) && !last_try {
+                let unknown = room
+                    .to_ask(&waiting.positions)
+                    .filter(|had| reach(*had) == Reach::Linked);
+                asked.extend(unknown.map(|had| had.node));
                 still.push(waiting);
                 continue;
             }
@@ -768,18 +790,28 @@ impl<S: Members> Gateway<S> {
                 may
             };
             let positions = &waiting.positions;
+            let member = Returning {
+                positions,
+                asked_before: waiting.asked_before,
+                last_try,
+                overdue,
+                drops_covered: S::DROPS_COVERED,
+            };
             let start = match positions.0.is_empty() {
                 true => room.start_with(&self.arena, now, waiting.history, last_try, may_fetch),
-                false => room.start(&self.arena, now, positions, last_try, alive, may_fetch),
+                false => room.start(&self.arena, now, &member, reach, may_fetch),
             };
             let (place, gaps, history) = match start {
                 Start::At { place, gaps, history } => (place, gaps, history),
                 Start::Fetch(lack) => {
+                    let unknown = room.to_ask(positions).filter(|had| reach(*had) == Reach::Linked);
+                    asked.extend(unknown.map(|had| had.node));
                     waiting.lacks = Some(lack);
                     still.push(waiting);
                     continue;
                 }
             };
+            let unproven = !waiting.peek && room.note_unproven(waiting.session, &member);
             client.waiting -= 1;
             let head = room.ring.next();
             let mut since = if waiting.peek { 0 } else { client.comes_back(room.id) };
@@ -820,6 +852,8 @@ impl<S: Members> Gateway<S> {
                 gaps,
                 history: history.messages,
                 whole: unheard.is_empty()
+                    && !unproven
+                    && (S::DROPS_COVERED || !room.lags(positions))
                     && match positions.0.is_empty() {
                         true => history.whole,
                         false => {
@@ -842,13 +876,13 @@ impl<S: Members> Gateway<S> {
         room.keep_waiting(still, first == 0);
         room.note_empty(now);
         let id = room.id;
-        let asks = room.has_past_wanted() && !unheard.is_empty();
+        let asks = room.has_past_wanted() && !asked.is_empty();
         let due = asks && room.ask_around_at.is_none_or(|at| now >= at);
         if due || !asks && first == 0 {
             room.ask_around_at = due.then_some(now + HEAD_FIRST);
         }
         if due {
-            self.ask_around(at, &unheard);
+            self.ask_around(at, asked);
         }
         came.into_iter().for_each(|slot| self.note_cursors(slot));
         back.into_iter()
@@ -857,6 +891,43 @@ impl<S: Members> Gateway<S> {
             self.settle_commands(now, id);
         }
         self.schedule_room(now, at);
+    }
+
+    /// Asks brokers that can be asked again what they have numbered, for members that came in without that being known. Those that
+    /// have offsets that their broker never numbered would hear nothing until it has: their sessions end, so that they ask again,
+    /// and then learn it.
+    fn prove(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let Some((due, until)) = room.proofs.as_ref().and_then(|proofs| proofs.asks) else {
+            return;
+        };
+        let (links, placement, owners) = (&self.links, &self.placement, &self.owners);
+        let linked = |stream| reach(now, links, placement, owners, stream) == Reach::Linked;
+        let ended = |stream| now >= until && linked(stream);
+        let denied = room.take_denied(ended);
+        let nodes: BTreeSet<u32> = room
+            .unproven()
+            .filter(|stream| linked(*stream))
+            .map(|stream| stream.node)
+            .collect();
+        let asks = !nodes.is_empty() && now >= due;
+        if let Some(proofs) = &mut room.proofs {
+            proofs.asks = (!nodes.is_empty()).then_some((if asks { now + HEAD_MAX } else { due }, until));
+        }
+        if asks {
+            self.ask_around(at, nodes);
+        }
+        for session in denied {
+            let member = self.sessions.slot_of(session).and_then(|slot| {
+                let client = self.sessions.client(slot)?;
+                client.joined.iter().any(|joined| joined.room == at).then_some(slot)
+            });
+            if let Some(slot) = member {
+                self.sessions.refuse(now, slot, Code::Busy);
+            }
+        }
     }
 
     /// Refuses members that wait too long for a room that is not ready; the client asks again.
@@ -995,7 +1066,8 @@ impl<S: Members> Gateway<S> {
             None => waiting.since + ANSWER_WAIT,
         });
         let around = room.ask_around_at.filter(|_| ready);
-        if let Some(at_time) = [room.deadline(now), leave, head, wait, around]
+        let prove = room.proofs.as_ref().and_then(|proofs| proofs.asks).map(|(at, _)| at);
+        if let Some(at_time) = [room.deadline(now), leave, head, wait, around, prove]
             .into_iter()
             .flatten()
             .min()
@@ -1057,6 +1129,7 @@ impl<S: Members> Gateway<S> {
             for wanted in wanted.drain(..) {
                 self.ask(at, wanted);
             }
+            self.prove(now, at);
             self.schedule_room(now, at);
         }
     }

@@ -12,6 +12,7 @@ use muster_transport::{Code, Micros, Placement, NUMBER_MAX};
 use super::cursors::Cursors;
 use super::holes::Holes;
 use super::patience::Patience;
+use super::proofs::{Numbered, Proofs};
 use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
 use crate::age::{self, Ages};
@@ -84,6 +85,30 @@ struct Backfill {
     until: Micros,
 }
 
+/// The way to a broker's life from here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// It has a link.
+    Linked,
+    /// It may have one soon.
+    MaySpeak,
+    Gone,
+}
+
+/// A member that returns.
+#[derive(Clone, Copy)]
+pub struct Returning<'a> {
+    pub positions: &'a Positions,
+    /// The number of the last question before it asked to join: answers to later ones say what its owners had numbered.
+    pub asked_before: u64,
+    /// History that is not here now is lost to it.
+    pub last_try: bool,
+    /// It has waited long enough for all else as well.
+    pub overdue: bool,
+    /// It drops messages at offsets that it shows, so it may begin before them.
+    pub drops_covered: bool,
+}
+
 /// A join that waits for its room to be ready, or for history.
 pub struct Waiting {
     pub session: u64,
@@ -94,6 +119,8 @@ pub struct Waiting {
     /// Messages that are to come first.
     pub history: u32,
     pub since: Micros,
+    /// The number of the last question that brokers were asked before.
+    pub asked_before: u64,
     /// Since when the room was ready and the join still waited.
     pub tried: Option<Micros>,
     /// The condition that it lacked at the last look.
@@ -107,6 +134,8 @@ pub enum Lack {
     History(usize, u64),
     /// A report of a further stream; the number of reports at the last look.
     Said(u32),
+    /// A stream, by number, up to this offset: its broker is asked whether it has numbered that. Or a further report, as before.
+    Proof(usize, u64, u32),
 }
 
 impl Waiting {
@@ -262,14 +291,14 @@ impl Source {
         self.waits.is_none() && self.next < self.known
     }
 
-    /// The first offset that was never mentioned.
-    pub fn known_offset(&self) -> u64 {
-        self.known
-    }
-
     /// More of it may come, as far as is known.
     pub fn is_live(&self) -> bool {
         !self.over && self.ending.is_none()
+    }
+
+    /// Whether nothing is known here of an offset, though the stream may go on.
+    fn is_ahead(&self, offset: u64) -> bool {
+        !self.is_lost() && offset >= self.next.max(self.known)
     }
 
     /// Nothing more is expected of it, and its end is unknown: its rest is lost.
@@ -396,6 +425,8 @@ pub struct Room {
     /// Conditions of waiting members: the first arrival of each stream, the number of reports at the last look at all,
     /// and at present.
     lacking: Vec<(usize, u64)>,
+    /// The lowest offset of each stream that a waiting member has and this gateway lacks.
+    ahead: Vec<(usize, u64)>,
     looked: u32,
     said: u32,
     #[cfg(test)]
@@ -408,6 +439,8 @@ pub struct Room {
     in_force: bool,
     /// Brokers, each with its epoch, that have reported their state of this room since it is known here.
     heard: Vec<(u32, u32)>,
+    /// Whether owners have numbered what members show, while that is asked.
+    pub proofs: Option<Box<Proofs>>,
     /// A member came back here, and may have missed messages of streams that are not known yet.
     pub returned: bool,
     /// When brokers are asked again about such streams, while a member waits for that.
@@ -444,6 +477,7 @@ impl Room {
             patience: Patience::default(),
             waiting: Vec::new(),
             lacking: Vec::new(),
+            ahead: Vec::new(),
             looked: 0,
             said: 0,
             #[cfg(test)]
@@ -452,6 +486,7 @@ impl Room {
             owed: [None; 2],
             in_force: false,
             heard: Vec::new(),
+            proofs: None,
             returned: false,
             ask_around_at: None,
             refused: None,
@@ -525,6 +560,10 @@ impl Room {
     pub fn has_come(&self, lack: Lack) -> bool {
         match lack {
             Lack::Said(said) => said != self.said,
+            Lack::Proof(at, offset, said) => {
+                let source = self.sources.get(at);
+                said != self.said || source.is_none_or(|source| source.over || source.next > offset)
+            }
             Lack::History(at, wanted) => {
                 let source = self.sources.get(at);
                 source.is_none_or(|source| source.backfill.is_none() || source.away || source.low <= wanted)
@@ -535,25 +574,100 @@ impl Room {
     /// Whether an awaited condition has come since all members were examined.
     pub fn has_what_is_lacked(&self) -> bool {
         let come = |(at, wanted): &(usize, u64)| self.has_come(Lack::History(*at, *wanted));
-        self.looked != self.said || self.lacking.iter().any(come)
+        let proven = |(at, offset): &(usize, u64)| self.has_come(Lack::Proof(*at, *offset, self.said));
+        self.looked != self.said || self.lacking.iter().any(come) || self.ahead.iter().any(proven)
     }
 
     /// These members wait on: all that do, or some more.
     pub fn keep_waiting(&mut self, mut still: Vec<Waiting>, all: bool) {
         if all {
             self.lacking.clear();
+            self.ahead.clear();
             self.looked = self.said;
         }
+        // What comes first: history from the youngest on, and news from the oldest on.
+        let note = |lacking: &mut Vec<(usize, u64)>, at: usize, wanted: u64, first: fn(u64, u64) -> u64| match lacking
+            .iter_mut()
+            .find(|(known, _)| *known == at)
+        {
+            Some((_, known)) => *known = first(*known, wanted),
+            None => lacking.push((at, wanted)),
+        };
         for waiting in &still {
-            let Some(Lack::History(at, wanted)) = waiting.lacks else {
-                continue;
-            };
-            match self.lacking.iter_mut().find(|(known, _)| *known == at) {
-                Some((_, first)) => *first = wanted.max(*first),
-                None => self.lacking.push((at, wanted)),
+            match waiting.lacks {
+                Some(Lack::History(at, wanted)) => note(&mut self.lacking, at, wanted, u64::max),
+                Some(Lack::Proof(at, offset, _)) => note(&mut self.ahead, at, offset, u64::min),
+                Some(Lack::Said(_)) | None => {}
             }
         }
         self.waiting.append(&mut still);
+        if self.waiting.is_empty() && self.unproven().next().is_none() {
+            self.proofs = None;
+        }
+    }
+
+    /// Takes a broker's answer to a question. `false`: nobody waits for one.
+    pub fn note_numbered(&mut self, answer: Numbered) -> bool {
+        let asked = !self.waiting.is_empty() || self.unproven().next().is_some();
+        asked && self.proofs.get_or_insert_default().note(answer)
+    }
+
+    /// Whether a position's owner has numbered it, as of an answer to a question after `asked_before`, if that is known.
+    fn has_numbered(&self, had: &Position, asked_before: u64) -> Option<bool> {
+        match self.proofs.as_deref() {
+            Some(proofs) => proofs.has_numbered(had.stream, had.offset, asked_before),
+            None => Proofs::default().has_numbered(had.stream, had.offset, asked_before),
+        }
+    }
+
+    /// The brokers that a member's positions must be asked from: those of streams that this room does not know, and of streams of
+    /// which it does not know so much.
+    pub fn to_ask<'a>(&'a self, positions: &'a Positions) -> impl Iterator<Item = StreamId> + 'a {
+        let ahead = |had: &&Position| match self.find(had.stream) {
+            Some(at) => self.sources[at].is_ahead(had.offset),
+            None => had.course == Course::GoesOn,
+        };
+        positions.0.iter().filter(ahead).map(|had| had.stream)
+    }
+
+    /// Notes offsets of a member that comes in, which no broker could be asked for. Tells whether there are any.
+    pub fn note_unproven(&mut self, session: u64, returning: &Returning<'_>) -> bool {
+        let asked_before = returning.asked_before;
+        let mut any = false;
+        for had in &returning.positions.0 {
+            let ahead = self
+                .find(had.stream)
+                .is_some_and(|at| self.sources[at].is_ahead(had.offset));
+            if ahead && self.has_numbered(had, asked_before).is_none() {
+                let proofs = self.proofs.get_or_insert_default();
+                proofs.add(session, (had.stream, had.offset), asked_before);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The streams of which members have offsets that no broker could be asked for.
+    pub fn unproven(&self) -> impl Iterator<Item = StreamId> + '_ {
+        self.proofs.iter().flat_map(|proofs| proofs.unproven())
+    }
+
+    /// Members whose offsets their brokers never numbered, by session. `ended`: no answer is waited for any more from the broker of
+    /// a stream.
+    pub fn take_denied(&mut self, ended: impl Fn(StreamId) -> bool) -> Vec<u64> {
+        let Some(mut proofs) = self.proofs.take() else {
+            return Vec::new();
+        };
+        let is_ahead = |stream, offset| self.find(stream).is_some_and(|at| self.sources[at].is_ahead(offset));
+        let denied = proofs.take_denied(is_ahead, ended);
+        self.proofs = Some(proofs);
+        denied
+    }
+
+    /// Whether a member shows messages of streams that go on which this gateway has not got.
+    pub fn lags(&self, positions: &Positions) -> bool {
+        let lacks = |source: &Source| positions.of(source.stream).is_some_and(|had| had.offset >= source.next);
+        self.live().any(lacks)
     }
 
     /// Whether a router partition is waited for.
@@ -602,6 +716,11 @@ impl Room {
     /// The number of a stream.
     fn find(&self, stream: StreamId) -> Option<usize> {
         self.sources.iter().position(|source| source.stream == stream)
+    }
+
+    /// Whether all offsets of a stream below `until` are here, or were given up.
+    pub fn has_to(&self, stream: StreamId, until: u64) -> bool {
+        self.find(stream).is_some_and(|at| until <= self.sources[at].next)
     }
 
     /// The number of a node's youngest stream.
@@ -1457,21 +1576,26 @@ impl Room {
         }
     }
 
-    /// The start of a member that joins with at least one position. `alive`: whether a stream that the room does not
-    /// know may still send here. `last_try`: data that is not here now is lost to the member, as are messages that
-    /// `may_fetch` forbids to request.
+    /// The start of a member that joins with at least one position. `reach`: the way to the broker of a stream. `may_fetch`: whether
+    /// so many messages may be requested; if not, they are lost to the member.
     pub fn start(
         &mut self,
         arena: &Arena,
         now: Micros,
-        positions: &Positions,
-        last_try: bool,
-        alive: impl Fn(StreamId) -> bool,
+        returning: &Returning<'_>,
+        reach: impl Fn(StreamId) -> Reach,
         mut may_fetch: impl FnMut(u64) -> bool,
     ) -> Start {
         self.note_start();
+        let Returning {
+            positions,
+            asked_before,
+            last_try,
+            overdue,
+            drops_covered,
+        } = *returning;
         let mut place = self.ring.next();
-        let mut gaps = Vec::new();
+        let (mut gaps, mut denied) = (Vec::new(), Vec::new());
         if self.sources.is_empty() {
             return Start::Fetch(Lack::Said(self.said));
         }
@@ -1481,16 +1605,21 @@ impl Room {
             }
             let had = position.stream;
             let known = self.youngest(had.node).map(|at| self.sources[at].stream);
+            let never = self.has_numbered(position, asked_before) == Some(false);
             // If the member knows a younger stream than the room, or a live one of another owner, that stream will come
-            // here too.
-            if known.map_or(alive(had), |known| age(known) < age(had)) && !last_try {
+            // here too, unless its broker says that there is none.
+            let comes = known.map_or(reach(had) != Reach::Gone, |known| age(known) < age(had));
+            if comes && !never && !last_try {
                 return Start::Fetch(Lack::Said(self.said));
             }
             gaps.push(StreamGap {
                 stream: had,
                 first: (position.offset + 1).min(NUMBER_MAX), // for one that no owner has given, but that can be said
                 last: StreamGap::OPEN,
-                reason: why_over(had, known),
+                reason: match never {
+                    true => GapReason::Restarted,
+                    false => why_over(had, known),
+                },
             });
         }
         let mut lack = None;
@@ -1500,6 +1629,27 @@ impl Room {
             let had = positions.of(source.stream);
             let wanted = had.map_or(1, |had| had.offset.saturating_add(1));
             let course = had.map(|had| had.course);
+            if let Some(had) = had.filter(|had| source.is_ahead(had.offset)) {
+                let proven = self.has_numbered(&had, asked_before);
+                let linked = reach(had.stream) == Reach::Linked;
+                if proven.is_none() && linked && !overdue {
+                    lack = Some(Lack::Proof(at, had.offset, self.said));
+                    continue;
+                }
+                // A broker that has a link and does not answer knows no such question. Where none can be asked, it is asked later.
+                if proven == Some(false)
+                    || proven.is_none() && (linked || self.proofs.as_ref().is_some_and(|proofs| proofs.is_full()))
+                {
+                    denied.push(at);
+                    continue;
+                }
+            }
+            let comes =
+                had.filter(|had| !drops_covered && source.is_live() && !source.away && had.offset >= source.next);
+            if let Some(had) = comes.filter(|_| !overdue) {
+                lack = Some(Lack::Proof(at, had.offset, self.said));
+                continue;
+            }
             if source.over && course == Some(Course::GoesOn) {
                 place = place.min(source.end_place - 1); // if it says so
             }
@@ -1541,6 +1691,13 @@ impl Room {
         if let Some(lack) = lack {
             return Start::Fetch(lack);
         }
+        // Its positions are of an earlier state of the broker, or of another instance: it goes back to what there is.
+        gaps.extend(denied.into_iter().map(|at| StreamGap {
+            stream: self.sources[at].stream,
+            first: self.offset_at(arena, at, place),
+            last: StreamGap::OPEN,
+            reason: GapReason::Restarted,
+        }));
         Start::At {
             place,
             gaps,
@@ -1575,6 +1732,16 @@ mod tests {
         };
     }
 
+    fn returning(positions: &Positions, last_try: bool) -> Returning<'_> {
+        Returning {
+            positions,
+            asked_before: 0,
+            last_try,
+            overdue: last_try,
+            drops_covered: true,
+        }
+    }
+
     /// The number of requests for history before it is given up, with an owner this far away.
     fn asked(rtt: Micros) -> usize {
         let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
@@ -1587,7 +1754,7 @@ mod tests {
         let mut pen = pen!(&mut arena, &mut counters);
         assert!(room.head(&mut pen, stream, 101, 101));
         let had = Positions::at([(stream, 40)]);
-        let start = room.start(pen.arena, 0, &had, false, |_| false, |_| true);
+        let start = room.start(pen.arena, 0, &returning(&had, false), |_| Reach::Gone, |_| true);
         assert!(matches!(start, Start::Fetch(_)));
         let mut times = 0;
         for now in (0..=BACKFILL_WAIT).step_by(1_000) {
@@ -1865,7 +2032,13 @@ mod tests {
             let (ended, first) = (StreamId { node: 6, ..STREAM }, FIRST_PLACE + 50);
             assert!(room.ended(&mut pen, ended, 150, 150));
             let had = Positions::at([(STREAM, 100), (ended, 100)]);
-            let start = |room: &mut Room, arena: &Arena| match room.start(arena, 0, &had, false, |_| false, |_| true) {
+            let start = |room: &mut Room, arena: &Arena| match room.start(
+                arena,
+                0,
+                &returning(&had, false),
+                |_| Reach::Gone,
+                |_| true,
+            ) {
                 Start::At { gaps, .. } => Some(gaps),
                 Start::Fetch(_) => None,
             };
@@ -2031,7 +2204,7 @@ mod tests {
         }
         let unknown = nodes.map(|node| stream(100 + node));
         let had = Positions::at(unknown.clone().map(|stream| (stream, 7)));
-        let start = room.start(pen.arena, 0, &had, true, |_| false, |_| true);
+        let start = room.start(pen.arena, 0, &returning(&had, true), |_| Reach::Gone, |_| true);
         let Start::At { place, gaps, history } = start else {
             panic!("the last try waits")
         };
@@ -2111,7 +2284,7 @@ mod tests {
                 let next = messages.len() as u64 + 1;
                 room.head(&mut pen, *stream, next, next);
             }
-            let start = room.start(pen.arena, 0, &Positions::at(streams.map(|stream| (stream, 0))), false, |_| false, |_| true);
+            let start = room.start(pen.arena, 0, &returning(&Positions::at(streams.map(|stream| (stream, 0))), false), |_| Reach::Gone, |_| true);
             prop_assert!(matches!(start, Start::Fetch(_)));
             let mut parts: Vec<_> = (0..3)
                 .flat_map(|at| numbered[at].chunks(cut).enumerate().map(move |(part, messages)| (at, part * cut + 1, messages)))
@@ -2162,7 +2335,7 @@ mod tests {
         }
         let had = Positions::at(streams.map(|stream| (stream, 0)));
         assert!(matches!(
-            room.start(pen.arena, 0, &had, false, |_| false, |_| true),
+            room.start(pen.arena, 0, &returning(&had, false), |_| Reach::Gone, |_| true),
             Start::Fetch(_)
         ));
         let mut turns = 0;

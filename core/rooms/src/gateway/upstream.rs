@@ -14,8 +14,9 @@ use muster_transport::{
 
 use super::members::Members;
 use super::patience::LAG;
-use super::room::{Pen, Room, Waiting, Wanted};
-use super::{Gateway, GatewayEvent};
+use super::proofs::Numbered;
+use super::room::{Pen, Room, Source, Waiting, Wanted};
+use super::{Gateway, GatewayEvent, JOIN_WAIT};
 use crate::arena::NAMESPACES_MAX;
 use crate::command::Ask as Asked;
 use crate::limits::CONSUMED_WAIT;
@@ -23,7 +24,8 @@ use crate::principal::Principal;
 use crate::wire::publish::Course;
 use crate::wire::record::Record;
 use crate::wire::room::{
-    message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD, STREAMS_MAX,
+    message_max, write_link_question, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, NUMBERED, OLD,
+    STREAMS_MAX,
 };
 use crate::wire::StreamId;
 
@@ -56,16 +58,19 @@ struct Ask {
     generation: u32,
     history: bool,
     ranges: Vec<(u64, u64)>,
+    /// The number of a question for a broker's state of the room, also if it is not the owner, and without beginning a stream.
+    question: Option<u64>,
 }
 
 impl Ask {
-    /// Asks for a broker's state of a room; `was`: also if it is not the owner, and without beginning a stream.
-    fn what_there_is(at: u32, was: bool) -> Self {
+    /// Asks for the head of the owner's stream.
+    fn head(at: u32) -> Self {
         Ask {
             at,
             generation: 0,
-            history: was,
+            history: false,
             ranges: Vec::new(),
+            question: None,
         }
     }
 }
@@ -205,11 +210,20 @@ impl<S: Members> Gateway<S> {
                     return true;
                 }
                 let data_max = message_max(self.node.payload);
+                let until = block.offset + count;
                 let grew = room.ingest(&mut pen, stream, block, data_max);
                 room.note_hole(now);
                 let Some(grew) = grew else {
                     self.counters.dropped_stale_stream += count;
                     self.room_grew(now, at, before);
+                    self.tell_owner(at, node);
+                    return true;
+                };
+                // Nothing of it was new. Its owner may have come back from an earlier state and number offsets again.
+                if !grew && !room.fetching() && room.has_to(stream, until) {
+                    self.tell_owner(at, node);
+                }
+                let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                     return true;
                 };
                 let unfinished = room.has_hole() || room.fetching() || room.waits();
@@ -230,6 +244,21 @@ impl<S: Members> Gateway<S> {
                     let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                         continue;
                     };
+                    if frame.flags & NUMBERED != 0 {
+                        let answer = Numbered {
+                            node,
+                            epoch,
+                            generation: head.generation,
+                            next: head.next,
+                            question: head.base,
+                        };
+                        if room.note_numbered(answer) {
+                            self.prove(now, at);
+                            self.admit_waiting(now, at, None);
+                            self.schedule_room(now, at);
+                        }
+                        continue;
+                    }
                     room.note_heard(node, epoch);
                     if head.generation == 0 {
                         self.admit_waiting(now, at, None);
@@ -252,6 +281,7 @@ impl<S: Members> Gateway<S> {
                     if !known {
                         self.counters.dropped_stale_stream += 1;
                         self.room_grew(now, at, before);
+                        self.tell_owner(at, node);
                         continue;
                     }
                     // An owner that repeats its head may not have heard how far we are.
@@ -352,10 +382,34 @@ impl<S: Members> Gateway<S> {
                 .map(|source| source.stream)
                 .find(|stream| stream.node == node);
             room.owner_away(node, false);
+            let unproven = room
+                .unproven()
+                .any(|stream| (stream.node, stream.epoch) == (node, epoch));
+            if let Some(proofs) = room.proofs.as_mut().filter(|_| unproven) {
+                proofs.asks = Some((now, now + JOIN_WAIT));
+            }
             if theirs.is_some() {
                 room.tell_owners(theirs);
                 self.note_consumed(at);
             }
+            if unproven {
+                self.schedule_room(now, at);
+            }
+        }
+    }
+
+    /// A broker speaks of a room as if it knew less of it than this gateway does: it is told how far that is.
+    fn tell_owner(&mut self, at: u32, node: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let theirs = room
+            .live()
+            .map(|source| source.stream)
+            .find(|stream| stream.node == node);
+        if theirs.is_some() {
+            room.tell_owners(theirs);
+            self.note_consumed(at);
         }
     }
 
@@ -394,6 +448,7 @@ impl<S: Members> Gateway<S> {
             generation: wanted.stream.generation,
             history: wanted.history,
             ranges: wanted.ranges,
+            question: None,
         };
         self.ask_node(wanted.stream.node, ask);
     }
@@ -406,7 +461,7 @@ impl<S: Members> Gateway<S> {
         let route = |brokers: &PlacedLayer| self.owners.route(now, brokers, &self.links, room.id);
         let silent: Vec<u32> = self.silent(now, room).filter_map(route).map(|to| to.node).collect();
         for node in silent {
-            self.ask_node(node, Ask::what_there_is(at, false));
+            self.ask_node(node, Ask::head(at));
         }
     }
 
@@ -468,9 +523,17 @@ impl<S: Members> Gateway<S> {
     }
 
     /// Asks brokers for their state of a room.
-    pub(super) fn ask_around(&mut self, at: u32, nodes: &[u32]) {
+    pub(super) fn ask_around(&mut self, at: u32, nodes: BTreeSet<u32>) {
+        self.questions += 1;
         for node in nodes {
-            self.ask_node(*node, Ask::what_there_is(at, true));
+            let question = Some(self.questions);
+            self.ask_node(
+                node,
+                Ask {
+                    question,
+                    ..Ask::head(at)
+                },
+            );
         }
     }
 
@@ -584,12 +647,14 @@ impl<S: Members> Gateway<S> {
     /// This gateway's progress in a stream of a room: the part received in order; in a paced room the part sent to its
     /// slowest member; in a live room, while the gateway is behind with most members, the part sent to the median
     /// member.
-    fn progress(&mut self, now: Micros, at: u32, number: usize) -> Option<(u32, Consumed)> {
+    fn progress(&mut self, now: Micros, at: u32, number: usize, life: Option<u32>) -> Option<(u32, Consumed)> {
         let (slowest, lacked) = self.pace(now, at);
         let live = !self.rooms[at as usize].as_deref()?.paced;
         let mut votes = if live { self.votes(at) } else { Vec::new() };
         let room = self.rooms[at as usize].as_deref_mut()?;
-        let source = room.sources().get(number).filter(|source| source.is_live())?;
+        // A report names no life: it counts for the one that is linked.
+        let theirs = |source: &&Source| source.is_live() && Some(source.stream.epoch) == life;
+        let source = room.sources().get(number).filter(theirs)?;
         let (stream, next) = (source.stream, source.next_offset());
         let place = if room.paced {
             slowest
@@ -633,7 +698,8 @@ impl<S: Members> Gateway<S> {
                 break;
             };
             outgoing.due = outgoing.due.saturating_sub(1);
-            let progress = self.progress(now, at, number);
+            let life = self.links.epoch_of(node);
+            let progress = self.progress(now, at, number, life);
             // In its place there may be another broker's stream by now.
             if progress.as_ref().is_some_and(|(of, _)| *of != node) {
                 continue;
@@ -689,7 +755,11 @@ impl<S: Members> Gateway<S> {
                 let Some(room) = rooms[ask.at as usize].as_deref() else {
                     continue;
                 };
-                if !write_link_repair(writer, room.id, ask.generation, ask.history, &ask.ranges) {
+                let fits = match ask.question {
+                    Some(number) => write_link_question(writer, room.id, number),
+                    None => write_link_repair(writer, room.id, ask.generation, ask.history, &ask.ranges),
+                };
+                if !fits {
                     outgoing.asks.push_front(ask);
                     again = true;
                     break;

@@ -488,6 +488,12 @@ impl Positions {
         position.course = course;
     }
 
+    /// Notes that `stream` goes on before `first`, whatever its position was: nobody ever numbered more of it.
+    pub fn go_back(&mut self, stream: StreamId, first: u64) {
+        let position = self.entry(stream, 0);
+        (position.offset, position.course) = (first.saturating_sub(1), Course::GoesOn);
+    }
+
     /// The position in `stream`. A new one may push out the oldest: first among those that do not continue.
     fn entry(&mut self, stream: StreamId, offset: u64) -> &mut Position {
         // It is nearly always the last one.

@@ -392,6 +392,10 @@ pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
 /// Flag of a link heads frame for streams that have ended: another broker continues them.
 pub const ENDED: u8 = 1;
 
+/// Flag of a link heads frame that answers questions ([`write_link_question`]): `base` is the question's number, and `next` the
+/// first offset that the broker had not numbered when it was asked, whether it has sent the others or not.
+pub const NUMBERED: u8 = 2;
+
 /// One room's head in a link heads frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHead {
@@ -526,6 +530,12 @@ pub fn write_link_repair(
         put_ranges(writer, wanted);
         true
     })
+}
+
+/// Writes a gateway's question for the present state of a room. Its number, 1 or more, comes back in the answer, so that an
+/// answer to an earlier question is not taken for it.
+pub fn write_link_question(writer: &mut Writer<'_>, room: u64, number: u64) -> bool {
+    write_link_repair(writer, room, 0, true, &[(number, number)])
 }
 
 /// Offsets below `first` of a stream are no longer available from its owner.

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use muster_rooms::command::{Ask, CommandId, Outcome, Page};
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::{
-    write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LinkBlock, LinkHead, LinkLost, LinkPublish,
-    Membership, Message, Positions, Publish, PublisherId, Record, RoomBlock, Skip, StreamGap, StreamId, WHOLE,
+    write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LinkBlock, LinkHead,
+    LinkLost, LinkPublish, Membership, Message, Positions, Publish, PublisherId, Record, RoomBlock, Skip, StreamGap,
+    StreamId, NUMBERED, WHOLE,
 };
 use muster_rooms::{
     Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
@@ -116,12 +117,20 @@ pub fn room_id(name: &str) -> u64 {
 
 /// A gateway's membership report of the room.
 pub fn membership(version: u64, present: bool) -> Membership {
-    let RoomKey { id: room, check } = room_key(ROOM);
+    Membership {
+        present,
+        ..membership_of(ROOM, version)
+    }
+}
+
+/// A room that is wanted.
+pub fn membership_of(name: &str, version: u64) -> Membership {
+    let RoomKey { id: room, check } = room_key(name);
     Membership {
         room,
         check,
         version,
-        present,
+        present: true,
     }
 }
 
@@ -883,7 +892,20 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
                 true
             })
         }),
+        body(|writer| {
+            append(writer, kinds::LINK_HEADS, NUMBERED, |writer| {
+                LinkHead {
+                    room,
+                    generation: 1,
+                    base: 1,
+                    next: 4,
+                }
+                .write(writer);
+                true
+            })
+        }),
         body(|writer| write_link_repair(writer, room, 1, false, &[(1, 1), (2, 5)])),
+        body(|writer| write_link_question(writer, room, 1)),
         body(|writer| {
             LinkLost {
                 room,

@@ -125,6 +125,78 @@ fn who_cannot_have_all_that_it_missed_starts_at_the_head_and_is_told_so() {
     assert!(world.edge.members_len() == 1, "it has no place in the room");
 }
 
+/// As with an owner that is back from a snapshot: it never numbered so much.
+#[test]
+fn a_client_ahead_of_the_owner_starts_at_the_head_and_gets_what_is_published_from_then_on() {
+    let mut world = World::new(6);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    world.publish("sports:final", b"1");
+    assert_eq!(world.publication(web)["offset"], 1);
+    world.cut(web);
+    let web = world.connected("all");
+    let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":51"#);
+    let before = world.now;
+    let reply = world.subscribe(web, 2, &rest);
+    assert!(world.now - before < 200 * MS, "it is told at once");
+    let result = &reply["subscribe"];
+    assert_ne!(result["recovered"], true, "{reply}");
+    assert_eq!(
+        (&result["was_recovering"], &result["offset"]),
+        (&json!(true), &json!(1))
+    );
+    world.say(
+        web,
+        r#"{"id":3,"rpc":{"method":"muster.gaps","data":{"room":"sports:final"}}}"#,
+    );
+    let gap = world.reply(web, 3)["rpc"]["data"]["gaps"][0].clone();
+    assert_eq!(
+        (&gap["reason"], &gap["first"]),
+        (&json!("restarted"), &json!(2)),
+        "{gap}"
+    );
+    for number in 2..5 {
+        world.publish("sports:final", number.to_string().as_bytes());
+        assert_eq!(world.publication(web)["offset"], number);
+    }
+}
+
+/// A browser drops nothing, so what the edge lacks and the client has must not come to it.
+#[test]
+fn a_client_ahead_of_the_edge_alone_recovers_once_the_edge_has_caught_up() {
+    let mut world = World::new(7);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    world.publish("sports:final", b"1");
+    assert_eq!(world.publication(web)["offset"], 1);
+    let other = world.connected("all");
+    world.deaf = true;
+    world.publish("sports:final", b"2");
+    world.publish("sports:final", b"3");
+    world.pass(20 * MS);
+    world.say(
+        other,
+        &format!(r#"{{"id":2,"subscribe":{{"channel":"sports:final","recover":true,"epoch":"{epoch}","offset":3}}}}"#),
+    );
+    world.pass(80 * MS);
+    assert!(
+        world.webs[&other].messages.iter().all(|message| message["id"] != 2),
+        "it waits"
+    );
+    world.deaf = false;
+    let reply = world.reply(other, 2);
+    let result = &reply["subscribe"];
+    assert_eq!(
+        (&result["recovered"], &result["offset"]),
+        (&json!(true), &json!(3)),
+        "{reply}"
+    );
+    world.publish("sports:final", b"4");
+    assert_eq!(world.publication(other)["offset"], 4, "and none twice");
+}
+
 #[test]
 fn a_lost_owner_is_announced_once_and_the_next_messages_come() {
     let mut world = World::new(6);

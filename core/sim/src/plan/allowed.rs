@@ -35,7 +35,9 @@ impl Plan {
     /// with it. In a room with several owners, messages do not wait for those of an unreachable one.
     pub fn late(&self) -> Late {
         let dies = |fault: &Fault| match fault {
-            Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
+            Fault::Kill { process, .. } | Fault::Return { process, .. } | Fault::Remove { process } => {
+                self.kind(*process) == Kind::Broker
+            }
             _ => false,
         };
         let shared = self

@@ -38,7 +38,10 @@ fn behind(fault: Fault, first: usize, count: usize) -> Fault {
     let moved = |process: usize| process + if process >= first { count } else { 0 };
     let mut fault = fault;
     match &mut fault {
-        Fault::Kill { process, .. } | Fault::Pause { process, .. } | Fault::Own(Upkeep::End { process, .. }) => {
+        Fault::Kill { process, .. }
+        | Fault::Return { process, .. }
+        | Fault::Pause { process, .. }
+        | Fault::Own(Upkeep::End { process, .. }) => {
             *process = moved(*process);
         }
         Fault::Cut { from, to, .. } | Fault::Delay { from, to, .. } => {

@@ -140,6 +140,7 @@ impl Plan {
                 read_every: None,
                 toggle_every: None,
                 resumes: draw.chance(50),
+                forges: 0,
             };
             if reads {
                 let many = rooms.len() > 10 && draw.chance(50);

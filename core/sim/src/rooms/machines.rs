@@ -29,9 +29,10 @@ pub(super) fn server_key(process: usize) -> ServerKey {
 }
 
 impl Rooms {
-    /// The machine of a process at the start of one of its lives.
-    pub(super) fn machine_of(&self, world: &Sim, process: usize, epoch: u32) -> Role {
-        let seed = world.seed ^ (process as u64) << 32 ^ u64::from(epoch) << 48;
+    /// The machine of a process at the start of one of its lives; `again`: a number for each further start of a life, 0 for the
+    /// first. A machine that was set back draws other random numbers.
+    pub(super) fn machine_of(&self, world: &Sim, process: usize, epoch: u32, again: u64) -> Role {
+        let seed = world.seed ^ (process as u64) << 32 ^ u64::from(epoch) << 48 ^ again << 56;
         let entropy: Box<dyn Entropy> = Box::new(Seeded::new(seed ^ 0xe17));
         let kind = self.plan.kind(process);
         let cluster = self.cluster_keys(process);

@@ -2,7 +2,7 @@
 //!
 //! Owns a program's knowledge, and reports its actions to the oracles.
 
-use muster_rooms::wire::Positions;
+use muster_rooms::wire::{Course, Position, Positions, StreamId};
 use muster_rooms::{Client, Item};
 use muster_simkit::{MS, SECOND};
 use muster_transport::Micros;
@@ -12,6 +12,9 @@ use crate::oracle::content;
 
 /// Messages of history that a join without positions sometimes requests.
 const HISTORY: u32 = 20;
+
+/// How far a made-up position is ahead at most: from a message that may be on its way to some that are never published.
+const AHEAD_MAX: u64 = 500;
 
 /// The state of a client's program.
 #[derive(Default)]
@@ -97,7 +100,10 @@ impl Rooms {
             .as_ref()
             .filter(|(positions, _)| !positions.0.is_empty())
             .map(|(_, at)| *at);
-        let positions = resumed.map(|(positions, _)| positions).unwrap_or_default();
+        let mut positions = resumed.map(|(positions, _)| positions).unwrap_or_default();
+        let forged = self.forge(world, client, &mut positions);
+        // It claims to have had what it has not.
+        let owed_from = owed_from.filter(|_| forged.is_none());
         let (now, asks) = (
             world.now,
             positions.0.is_empty() && self.oracle.memberships.len() % 4 == 1,
@@ -107,10 +113,24 @@ impl Rooms {
             false => self.machine(world, client).join(now, &name, positions, policy),
         };
         let membership = self.oracle.join(client, room, owed_from, now);
+        self.oracle.memberships[membership].forged = forged;
         self.commands.asked(now, membership, client, room);
         self.programs[client].joined[place] = Some((number, membership));
         let process = self.process_of(client);
         world.turn_at(process, now);
+    }
+
+    /// A program may show more of a stream than it had.
+    fn forge(&mut self, world: &mut Sim, client: usize, positions: &mut Positions) -> Option<(StreamId, u64)> {
+        let share = self.plan.clients[client].forges;
+        if share == 0 || world.dice.below(100) >= share {
+            return None;
+        }
+        let goes_on = |had: &&mut Position| had.course == Course::GoesOn;
+        let had = positions.0.iter_mut().rfind(goes_on)?;
+        let far = world.dice.below(2) * AHEAD_MAX;
+        had.offset += 1 + world.dice.below(3 + far);
+        Some((had.stream, had.offset))
     }
 
     fn leave(&mut self, world: &mut Sim, client: usize, place: usize) -> Result<(), String> {
@@ -314,9 +334,20 @@ impl Rooms {
         self.asked += history;
         if recovered == Some(true) {
             self.recovered += 1;
+            let numbered = |stream: StreamId| self.numbered(world, stream);
+            self.oracle.believed(membership, numbered)?;
             self.oracle.recovered(membership)?;
         }
         Ok(())
+    }
+
+    /// How many messages the broker of a stream has numbered in it, if it has it.
+    fn numbered(&self, world: &Sim, stream: StreamId) -> Option<u64> {
+        let owner = &world.processes[stream.node as usize - 1];
+        let Role::Broker(broker) = &owner.node else { return None };
+        let mut rooms = broker.rooms().filter(|room| room.generation == stream.generation);
+        let room = rooms.next().filter(|_| owner.epoch == stream.epoch)?;
+        Some(room.ring.next() - 1)
     }
 
     /// A client's process has restarted: its program has forgotten everything.

@@ -99,7 +99,7 @@ impl Rooms {
         }
         let state = world.processes[strike.process].state;
         let hit = strike.faults.iter().all(|fault| match fault {
-            Fault::Kill { .. } => state == State::Down,
+            Fault::Kill { .. } | Fault::Return { .. } => state == State::Down,
             Fault::Pause { .. } => state == State::Paused,
             _ => true,
         });

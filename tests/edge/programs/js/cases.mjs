@@ -169,6 +169,20 @@ const cases = {
     await seen.until(() => seen.data().length === 2)
     assert.deepEqual(seen.data(), [2, 3])
   },
+  async starts_at_the_head_with_a_position_ahead_of_it(room) {
+    const client = connect()
+    await client.publish(room, pack(1))
+    await joined(client, room)
+    const top = await client.history(room, { limit: 1 })
+    client.removeSubscription(client.getSubscription(room))
+    const since = { offset: top.offset + 50, epoch: top.epoch }
+    const [, seen] = await joined(client, room, { since })
+    const now = seen.filter(([event]) => event === 'subscribed').at(-1)[1]
+    assert.deepEqual([now.wasRecovering, now.recovered], [true, false])
+    for (const n of [2, 3]) await client.publish(room, pack(n))
+    await seen.until(() => seen.data().length === 2)
+    assert.deepEqual(seen.data(), [2, 3])
+  },
   async asks_for_the_state_when_it_cannot_recover(room) {
     room = `${small}:${room.split(':')[1]}`
     const [client, other] = [connect(), connect()]

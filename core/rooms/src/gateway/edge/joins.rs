@@ -65,15 +65,6 @@ pub(super) fn position(room: &Room, arena: &Arena, place: u64) -> Option<(u8, Po
     Some((number as u8, told))
 }
 
-/// Whether a client shows an offset that its owner has not given, as far as is known here.
-fn is_ahead(room: &Room, had: &Positions) -> bool {
-    let ahead = |source: &crate::gateway::room::Source| {
-        had.of(source.stream)
-            .is_some_and(|had| had.offset >= source.next_offset() && had.offset >= source.known_offset())
-    };
-    room.live().any(ahead)
-}
-
 /// Where a client starts, with what it missed.
 pub(super) struct Beginning<'a> {
     /// Nothing is missing since the position that it showed.
@@ -98,8 +89,7 @@ pub(super) fn beginning<'a>(
     bytes_max: usize,
 ) -> Beginning<'a> {
     let blind = planted::is(Bug::RecoveredWithHole);
-    let proven = shown.0.is_some_and(|had| !is_ahead(room, had));
-    let recovered = proven && !has_gap(room, arena, place) || shown.1 && blind;
+    let recovered = shown.0.is_some() && !has_gap(room, arena, place) || shown.1 && blind;
     let lost = (recovering && !recovered).then_some(place);
     // Without an owner there is no stream to begin in: the gap behind its place is told once there is one.
     let place = match recovered || !recovering || room.live().next().is_none() {

@@ -475,6 +475,9 @@ impl GuestSessions for EdgeSessions {
 }
 
 impl Members for EdgeSessions {
+    // A browser takes whatever comes.
+    const DROPS_COVERED: bool = false;
+
     fn client(&self, slot: u32) -> Option<&Client> {
         self.live(slot).map(|conn| &conn.client)
     }
