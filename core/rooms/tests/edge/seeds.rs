@@ -113,7 +113,8 @@ impl Sdk {
 fn run(seed: u64) -> Result<(), String> {
     let mut world = World::new(seed);
     let mut dice = Dice::new(seed.wrapping_mul(0x9e37_79b9));
-    world.loss = [0, 0, 2, 8][(seed % 4) as usize];
+    let usual = [0, 0, 2, 8][(seed % 4) as usize];
+    let mut parted_until = 0;
     let deaths = seed % 3 == 1;
     let mut sdks: Vec<Sdk> = (0..6).map(|_| Sdk::default()).collect();
     let mut number = 0;
@@ -121,6 +122,7 @@ fn run(seed: u64) -> Result<(), String> {
         sdk.connect(&mut world);
     }
     for step in 0..600 {
+        world.loss = if step < parted_until { 100 } else { usual };
         world.pass(10 * MS);
         for _ in 0..dice.below(4) {
             number += 1;
@@ -145,6 +147,8 @@ fn run(seed: u64) -> Result<(), String> {
                 }
             }
             3 if deaths && step > 100 && step < 400 && dice.below(3) == 0 => world.restart_broker(0),
+            // The edge hears no broker and no router, for up to two seconds.
+            5 if dice.below(8) == 0 => parted_until = step + 1 + dice.below(200),
             4 if step % 2 == 0 && dice.below(6) == 0 => world.restart_edge(Default::default()),
             _ => {}
         }
