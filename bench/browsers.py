@@ -24,7 +24,7 @@ import muster
 from bench import cpu, edge_servers, pin
 from bench.child import ChildFailedError, private_directory
 from bench.edge_servers import SETTINGS, Server
-from bench.edge_sessions import Encoding, Session, opened, payload, publish
+from bench.edge_sessions import Session, opened, payload, publish
 from bench.muster import Instance
 from bench.null.sockets import allow_files
 from bench.progress import Progress, silent
@@ -35,7 +35,7 @@ from muster_server.systems.edge import wire
 from muster_server.systems.edge.load import EdgeGenerator, EdgeLoad
 from muster_server.systems.edge.wire import PATH, Encodings
 
-ENCODING: Final[Encoding] = "protobuf"
+ENCODING: Final[wire.Encoding] = "protobuf"
 ROOMS, ROOMS_QUICK = 500, 100
 """Rooms that one client subscribes to, one after the other: new ones, and ones that are at the edge."""
 MEMBERS, MEMBERS_QUICK = 1_000, 200

@@ -112,7 +112,7 @@ class Script:
             found["offsets"] = [push["pub"]["offset"] - pushed[0]["pub"]["offset"] for push in pushed]
             all_of_it = (await ask({"history": {"channel": room, "limit": 100}}))["history"]
             since = {"offset": all_of_it["publications"][1]["offset"], "epoch": all_of_it["epoch"]}
-            for name, more in {
+            asked: dict[str, dict[str, Any]] = {
                 "all": {"limit": 100},
                 "none": {"limit": 0},
                 "two": {"limit": 2},
@@ -120,7 +120,8 @@ class Script:
                 "reverse": {"limit": 2, "reverse": True},
                 "since and reverse": {"limit": 9, "since": since, "reverse": True},
                 "an epoch of another": {"limit": 1, "since": since | {"epoch": "xxxx"}},
-            }.items():
+            }
+            for name, more in asked.items():
                 found[f"history, {name}"] = self._history(await ask({"history": {"channel": room} | more}))
             found["presence"] = len((await ask({"presence": {"channel": room}}))["presence"]["presence"])
             found["presence_stats"] = normal(await ask({"presence_stats": {"channel": room}}))

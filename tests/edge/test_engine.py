@@ -53,7 +53,8 @@ def running(work: Any) -> Iterator[None]:
 
 
 def lingered(edge: Any) -> int:
-    return next(value for name, _, value in edge.counters() if name == "turns_lingered")
+    counted: int = next(value for name, _, value in edge.counters() if name == "turns_lingered")
+    return counted
 
 
 def test_a_turn_that_lingers_hears_clients_too() -> None:
