@@ -113,7 +113,7 @@ impl Sdk {
 fn run(seed: u64) -> Result<(), String> {
     let mut world = World::new(seed);
     let mut dice = Dice::new(seed.wrapping_mul(0x9e37_79b9));
-    let usual = [0, 0, 2, 8][(seed % 4) as usize];
+    world.loss = [0, 0, 2, 8][(seed % 4) as usize];
     let mut parted_until = 0;
     let deaths = seed % 3 == 1;
     let mut sdks: Vec<Sdk> = (0..6).map(|_| Sdk::default()).collect();
@@ -122,7 +122,7 @@ fn run(seed: u64) -> Result<(), String> {
         sdk.connect(&mut world);
     }
     for step in 0..600 {
-        world.loss = if step < parted_until { 100 } else { usual };
+        world.parted = step < parted_until;
         world.pass(10 * MS);
         for _ in 0..dice.below(4) {
             number += 1;
@@ -147,7 +147,6 @@ fn run(seed: u64) -> Result<(), String> {
                 }
             }
             3 if deaths && step > 100 && step < 400 && dice.below(3) == 0 => world.restart_broker(0),
-            // The edge hears no broker and no router, for up to two seconds.
             5 if dice.below(8) == 0 => parted_until = step + 1 + dice.below(200),
             4 if step % 2 == 0 && dice.below(6) == 0 => world.restart_edge(Default::default()),
             _ => {}
@@ -155,7 +154,7 @@ fn run(seed: u64) -> Result<(), String> {
         look(&mut world, &mut sdks, step)?;
     }
     // The last word reaches everybody.
-    world.loss = 0;
+    (world.loss, world.parted) = (0, false);
     for step in 600..1_600 {
         world.pass(10 * MS);
         look(&mut world, &mut sdks, step)?;
