@@ -12,6 +12,7 @@ from typing import Annotated, cast
 import typer
 from rich.console import Console
 
+from bench import browsers as browsers_bench
 from bench import commands as commands_bench
 from bench import edge as edge_bench
 from bench import every as every_bench
@@ -376,6 +377,25 @@ def _edge(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]
     return edge_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
+
+
+@app.command(epilog="Example: muster bench browsers --quick")
+def browsers(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+    plot: Plot = None,
+) -> None:
+    """What single clients of an edge get: answers to subscribe, a slow neighbour, TLS, the return after an edge dies,
+    messages of programs."""
+    _run("browsers", _browsers, Options(json, check, quick, rounds, 200, loopback, not no_progress, plot))
+
+
+def _browsers(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return browsers_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
 @app.command(epilog="Example: muster bench http --quick")

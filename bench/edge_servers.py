@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -80,18 +81,30 @@ class Server:
     """Memory of the process that has the sessions."""
     encodings: Sequence[Encoding] = CENTRIFUGE
     path: str = PATH
+    tls: ssl.SSLContext | None = None
+    pid: int = 0
+    """The process that has the sessions, of an edge."""
 
 
-def muster(stack: ExitStack, interval_ms: int = 0) -> Server:
-    """An edge with its broker and router, on the servers' core; its messages leave this long after each other."""
-    instance = Instance(settings={**SETTINGS, "edge.write_interval_ms": interval_ms})
+def muster(stack: ExitStack, interval_ms: int = 0, tls: Path | None = None) -> Server:
+    """An edge with its broker and router, on the servers' core; its messages leave this long after each other.
+
+    `tls`: the folder of `server.pem` and `server.key`, by which it encrypts.
+    """
+    settings: dict[str, object] = {**SETTINGS, "edge.write_interval_ms": interval_ms}
+    context = None
+    if tls is not None:
+        settings |= {"edge.tls_cert_file": str(tls / "server.pem"), "edge.tls_key_file": str(tls / "server.key")}
+        context = ssl.create_default_context(cafile=str(tls / "server.pem"))
+    instance = Instance(settings=settings)
     stack.callback(instance.stop)
     instance.start()
     bind = next(each.bind for each in instance.record.processes if each.role == "edge")
     assert isinstance(bind, tuple)
     edge = instance.pids["edge"]
     name = WAITS if interval_ms else MUSTER
-    return Server(name, bind[1], lambda: sum(instance.cpu_ns().values()), lambda: cpu.rss_bytes(edge))
+    used, memory = lambda: sum(instance.cpu_ns().values()), lambda: cpu.rss_bytes(edge)
+    return Server(name, bind[1], used, memory, tls=context, pid=edge)
 
 
 def centrifugo(stack: ExitStack) -> Server | None:

@@ -6,6 +6,7 @@ bytes. It must not know any server.
 """
 
 import asyncio
+import ssl
 import time
 from array import array
 from functools import partial
@@ -40,7 +41,7 @@ class Session(asyncio.Protocol):
     """One client. `deliveries` counts marks."""
 
     def __init__(self, encoding: Encoding, host: str, times: "array[int] | None" = None, path: str = PATH) -> None:
-        self._encoding, self._host, self._times, self._path = encoding, host, times, path
+        self._encoding, self._host, self.times, self._path = encoding, host, times, path
         self._rest = b""
         self._waiting: tuple[bytes, asyncio.Future[None]] | None = None
         self.deliveries = 0
@@ -69,10 +70,10 @@ class Session(asyncio.Protocol):
         data = self._rest + data
         found = data.count(MARK)
         self.deliveries += found
-        if self._times is not None and found:
+        if self.times is not None and found:
             at = data.find(MARK) + len(MARK)
             if at + TIME_CHARS <= len(data):
-                self._times.append(time.monotonic_ns() - int(data[at : at + TIME_CHARS], 16))
+                self.times.append(time.monotonic_ns() - int(data[at : at + TIME_CHARS], 16))
         tail = data[-(len(MARK) - 1) :]
         self._rest = tail if MARK[:1] in tail else b""
         self.heard.set()
@@ -81,18 +82,19 @@ class Session(asyncio.Protocol):
         """Upgrade and connect; subscribe to the channel unless the session only publishes."""
         path = self._path.replace(CHANNEL, channel)
         encoding = "json" if self._encoding == "raw" else self._encoding
-        await self._answered(wire.upgrade(self._host, encoding, path), b"\r\n\r\n")
+        await self.ask(wire.upgrade(self._host, encoding, path), b"\r\n\r\n")
         if self._encoding == "raw":
             if path == self._path:
                 word = "publish" if publishes else "subscribe"
-                await self._answered(wire.frame(f"{word} {channel}".encode(), "json"), READY)
+                await self.ask(wire.frame(f"{word} {channel}".encode(), "json"), READY)
             return
         wanted = (b'"connect"', b'"subscribe"') if encoding == "json" else (b"\x08\x01", b"\x08\x02")
-        await self._answered(wire.connect(encoding, 1), wanted[0])
+        await self.ask(wire.connect(encoding, 1), wanted[0])
         if not publishes:
-            await self._answered(wire.subscribe(encoding, 2, channel, recoverable=False), wanted[1])
+            await self.ask(wire.subscribe(encoding, 2, channel, recoverable=False), wanted[1])
 
-    async def _answered(self, request: bytes, wanted: bytes) -> None:
+    async def ask(self, request: bytes, wanted: bytes) -> None:
+        """Send a request, and wait for these bytes."""
         self._rest, done = b"", asyncio.get_running_loop().create_future()
         self._waiting = (wanted, done)
         self.transport.write(request)
@@ -110,13 +112,14 @@ async def opened(
     *,
     path: str = PATH,
     publishes: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> list[Session]:
     """This many sessions in a channel, or ones that publish there; the first one keeps the times of deliveries."""
     loop = asyncio.get_running_loop()
     sessions = []
     for index in range(count):
         make = partial(Session, encoding, f"127.0.0.1:{port}", times if index == 0 else None, path)
-        _, session = await loop.create_connection(make, "127.0.0.1", port)
+        _, session = await loop.create_connection(make, "127.0.0.1", port, ssl=tls)
         await session.open(channel, publishes=publishes)
         sessions.append(session)
     return sessions

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import (
+    browsers,
     cli,
     commands,
     edge,
@@ -347,6 +348,22 @@ def _small_edge(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(edge_servers, "PEERS", ())
 
 
+def _small_browsers(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("ROOMS_QUICK", 5),
+        ("MEMBERS_QUICK", 5),
+        ("RATE", 20),
+        ("SECONDS_QUICK", 0.3),
+        ("SLOW_READERS", 2),
+        ("SLOW_MESSAGES", 20),
+        ("IDLE_QUICK", 8),
+        ("BACK_QUICK", 10),
+        ("CHAIN_MEMBERS", 5),
+        ("CHAIN_RATE", 20),
+    ):
+        patch.setattr(browsers, name, value)
+
+
 def _small_rejoin(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(rejoin.SETTINGS, "gateway.keepalive_ms", 1_000)
     patch.setattr(rejoin, "MEMBERS_QUICK", 40)
@@ -380,6 +397,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (hops, _small_hops, {"PF-11"}),
         (commands, _small_commands, {"commands"}),
         (edge, _small_edge, {"PF-33", "PF-34"}),
+        (browsers, _small_browsers, {"PF-34", "PF-35", "PF-36", "PF-37", "PF-38"}),
         (failover, _small_failover, {"failover"}),
         (loss, _small_loss, {"PF-10"}),
         (nodes, _small_nodes, {"PF-1", "PF-5", "PF-6", "PF-9", "PF-11", "nodes"}),

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,22 +14,33 @@ import muster
 from tests.edge import sdks
 from tests.edge.role import Role, role
 from tests.edge.watcher import Watcher, watching
-from tests.faults.instance import APART
+from tests.faults.instance import APART, Instance
+from tests.faults.test_growth import grow
+from tests.strikes import standing_still
 from tests.waiting import PATIENT_S
 
 ROOMS: Final = ("faults:one", "faults:two", "faults:three")
 STRUCK: Final = ("broker", "router", "edge")
+KILL, STOP, END = "kill -9", "SIGSTOP", "SIGTERM"
+FAULTS: Final = (*((KILL, node) for node in STRUCK), *((STOP, node) for node in STRUCK), (END, "edge"))
+DRAIN_S: Final = 1.0
 RESUBSCRIPTIONS_MAX: Final = 2
 """Limit for a subscription and fault: an SDK asks again at once, so a loop would be hundreds."""
 STILL_S: Final = 2.0
 """Longer than the time after which a node that stands still is passed by."""
 EVERY_S: Final = 0.02
+ARENA_MIB: Final = 8
+LARGE: Final = 20_000
+"""Bytes of filler in a message."""
+MISSED: Final = 1_200
+"""So large messages: more than the edge keeps and sockets hold."""
+BATCH: Final = 40
 
 
 @pytest.fixture
 def edge(tmp_path: Path) -> Iterator[Role]:
     sdks.need("js")
-    with role(tmp_path, "edge", up=APART) as serving:
+    with role(tmp_path, "edge", up=APART, edge={"drain_s": DRAIN_S, "arena_mib": ARENA_MIB}) as serving:
         yield serving
 
 
@@ -53,13 +65,21 @@ class Publisher:
         self.acknowledged[room].append(number)
 
 
-async def strike(edge: Role, node: str, *, kills: bool) -> None:
+async def strike(edge: Role, fault: str, node: str) -> None:
     """One fault, to its end."""
-    if kills:
+    if fault == KILL:
         await edge.instance.renew(node)
+    elif fault == END:
+        await edge.instance.renew(node, Instance.terminate)
     else:
         async with edge.instance.stopped(node):
             await asyncio.sleep(STILL_S)
+
+
+def often(watcher: Watcher, before: Counter[str], fault: str) -> list[str]:
+    """The rooms that were subscribed to too often since then."""
+    since = watcher.count("subscribing") - before
+    return [f"{fault}: {room} was subscribed {n} times" for room, n in since.items() if n > RESUBSCRIPTIONS_MAX]
 
 
 async def go_on(watcher: Watcher, publisher: Publisher) -> None:
@@ -80,14 +100,11 @@ async def under_faults(edge: Role, rounds: int, *, made: bool = False) -> None:
     ):
         publishing = tasks.create_task(publisher.run(client, stop))
         await go_on(watcher, publisher)
-        for turn, kills, node in itertools.product(range(rounds), (True, False), STRUCK):
+        for turn, (fault, node) in itertools.product(range(rounds), FAULTS):
             before = watcher.count("subscribing")
-            await strike(edge, node, kills=kills)
+            await strike(edge, fault, node)
             await go_on(watcher, publisher)
-            for room, count in (watcher.count("subscribing") - before).items():
-                if count > RESUBSCRIPTIONS_MAX:
-                    fault = "kill -9" if kills else "SIGSTOP"
-                    told.append(f"{fault} of {node}, round {turn}: {room} was subscribed {count} times")
+            told += often(watcher, before, f"{fault} of {node}, round {turn}")
         stop.set()
         await publishing
         last = publisher.next
@@ -101,6 +118,57 @@ async def test_each_loss_is_announced_and_none_draws_a_storm(edge: Role) -> None
 
 async def test_losses_in_rooms_of_a_token_are_announced_and_the_client_stays_in_them(edge: Role) -> None:
     await under_faults(edge, 1, made=True)
+
+
+async def test_brokers_and_routers_double_and_clients_miss_nothing_in_silence(edge: Role) -> None:
+    publisher, stop = Publisher(), asyncio.Event()
+    async with (
+        asyncio.timeout(2 * PATIENT_S),
+        watching(edge.url, edge.token(7), ROOMS) as watcher,
+        muster.connect(edge.instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        publishing = tasks.create_task(publisher.run(client, stop))
+        told: list[str] = []
+        for layer in ("broker", "router"):
+            await go_on(watcher, publisher)
+            before = watcher.count("subscribing")
+            assert await grow(edge.instance, layer, "--to", "2", "--grace", "1") == 2
+            await go_on(watcher, publisher)
+            told += often(watcher, before, f"doubling of {layer}")
+        stop.set()
+        await publishing
+        last = publisher.next
+        await watcher.until(lambda: all(max(watcher.seen(room)) == last for room in ROOMS))
+    assert told + watcher.faults(publisher.acknowledged) == []
+
+
+async def test_a_client_that_stood_still_hears_of_one_gap_and_goes_on(edge: Role) -> None:
+    room, acknowledged = ROOMS[0], list[int]()
+    async with (
+        asyncio.timeout(2 * PATIENT_S),
+        watching(edge.url, edge.token(7), [room]) as watcher,
+        muster.connect(edge.instance.folder.path, gateways=[], timeout=PATIENT_S) as client,
+    ):
+
+        async def publish(number: int, size: int = 0) -> None:
+            data = json.dumps({"n": number, "filler": "." * size})
+            await client.publish(room, data.encode())
+            acknowledged.append(number)
+
+        await publish(0)
+        await watcher.until(lambda: watcher.seen(room) == [0])
+        before = watcher.count("subscribing")
+        with standing_still(watcher.pid):
+            for first in range(1, MISSED, BATCH):
+                await asyncio.gather(*(publish(first + at, LARGE) for at in range(BATCH)))
+        last = max(acknowledged)
+        while max(watcher.seen(room)) <= last:  # what it had in its sockets may come before
+            await publish(max(acknowledged) + 1)
+            await asyncio.sleep(EVERY_S)
+    lost = set(acknowledged) - set(watcher.seen(room))
+    assert lost
+    assert often(watcher, before, "standstill") + watcher.faults({room: acknowledged}) == []
 
 
 @pytest.mark.soak

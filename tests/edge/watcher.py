@@ -23,6 +23,8 @@ class Watcher:
     def __init__(self) -> None:
         self.events = defaultdict[str, list[dict[str, Any]]](list)
         """By room; those of the connection have the room ""."""
+        self.pid = 0
+        """Its process."""
         self._changed = asyncio.Event()
 
     def take(self, event: dict[str, Any]) -> None:
@@ -85,6 +87,7 @@ async def watching(url: str, token: str, rooms: Sequence[str], made: Sequence[st
     assert process.stdout is not None
     assert process.stdin is not None
     watcher, output = Watcher(), process.stdout
+    watcher.pid = process.pid
 
     async def read() -> None:
         async for line in output:

@@ -222,15 +222,16 @@ impl Tcp {
         };
         self.more = more;
         self.counters.turns_cut += u64::from(more);
-        self.settle(machine.deadline(), more);
+        self.settle(machine);
         Turn { more }
     }
 
-    fn settle(&mut self, machine: Option<Micros>, more: bool) {
-        let mut at = machine;
+    /// Has the next turn be due when the machine needs one: each turn does so, and a call of the machine beside it may change that.
+    pub fn settle(&mut self, machine: &impl Streams) {
+        let mut at = machine.deadline();
         soonest(&mut at, self.wheel.next());
         soonest(&mut at, self.listeners.rests_until);
-        self.arm(if more { Some(1) } else { at });
+        self.arm(if self.more { Some(1) } else { at });
     }
 
     fn arm(&mut self, at: Option<Micros>) {

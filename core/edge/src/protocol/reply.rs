@@ -414,4 +414,4 @@ impl Replies {
 }
 
 /// Capacity that an idle session keeps.
-const KEPT_BYTES: usize = 256;
+const KEPT_BYTES: usize = 64;

@@ -19,14 +19,18 @@ enum Phase {
     /// The owner has not answered the command with this id.
     Asked(u32),
     Live,
-    /// It is over, and the client is told at this time.
-    Held {
-        at: Micros,
-        code: Unsubscribe,
-        reason: Box<str>,
-    },
+    /// It is over, and the client is told later.
+    Held(Box<Held>),
     /// It is over, and the client knows.
     Past,
+}
+
+/// An end that is told at this time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Held {
+    at: Micros,
+    code: Unsubscribe,
+    reason: Box<str>,
 }
 
 struct Entry {
@@ -47,7 +51,7 @@ impl Entry {
 
     fn deadline(&self) -> Option<Micros> {
         match &self.state {
-            Phase::Held { at, .. } => Some(*at),
+            Phase::Held(held) => Some(held.at),
             Phase::Live => self.until,
             Phase::Asked(_) | Phase::Past => None,
         }
@@ -101,6 +105,9 @@ impl Subscriptions {
             Some(at) => self.entries.swap_remove(at).told_at,
             None => None,
         };
+        if self.entries.is_empty() {
+            self.entries.reserve_exact(1); // most have one; a list by itself makes place for four
+        }
         self.entries.push(Entry {
             channel: channel.into(),
             subscription,
@@ -137,7 +144,7 @@ impl Subscriptions {
         match std::mem::replace(&mut entry.state, Phase::Past) {
             Phase::Asked(command) => Some((entry.subscription, Some(command))),
             Phase::Live => Some((entry.subscription, None)),
-            Phase::Held { .. } | Phase::Past => None,
+            Phase::Held(_) | Phase::Past => None,
         }
     }
 
@@ -266,11 +273,11 @@ impl Session {
         if at > turn.now {
             turn.counters.resubscriptions_put_off += 1;
         }
-        entry.state = Phase::Held {
+        entry.state = Phase::Held(Box::new(Held {
             at,
             code,
             reason: crate::protocol::shortened(reason).into(),
-        };
+        }));
         self.tell_ends(turn);
     }
 
@@ -291,13 +298,14 @@ impl Session {
     /// Tells the client of the ends that are due.
     fn tell_ends(&mut self, turn: &mut Turn<'_>) {
         for entry in &mut self.subscriptions.entries {
-            let Phase::Held { at, code, reason } = &entry.state else {
+            let Phase::Held(held) = &entry.state else {
                 continue;
             };
-            if *at > turn.now {
+            if held.at > turn.now {
                 continue;
             }
-            let (code, push) = (*code, Push::Unsubscribe { code: *code, reason });
+            let (code, reason) = (held.code, &*held.reason);
+            let push = Push::Unsubscribe { code, reason };
             self.replies.push(&entry.channel, 0, &push);
             entry.state = Phase::Past;
             if code.returns() {

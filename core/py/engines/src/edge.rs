@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use muster_driver::{Driver, Turn};
 use muster_edge::websocket::{Origins, Refusal};
@@ -10,8 +10,8 @@ use muster_edge::Settings;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::{role, Admitted, Ages, Bounds, Edge, EdgeConfig, EdgeEvent, EdgeRefusal, Letters, RoomName};
 use muster_tcp::{tls_config, Limits, Tcp};
-use muster_transport::{Admission, Denied, Identity, Rate, ResetSecret, Role};
-use muster_udp::{monotonic_now, KernelEntropy, Near, Poll};
+use muster_transport::{Admission, Denied, Identity, Micros, Rate, ResetSecret, Role};
+use muster_udp::{monotonic_now, KernelEntropy, Near};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -19,6 +19,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use crate::convert::{self, array, Allow, FaultRule};
 use crate::grant::Grant;
 use crate::letters::UserLetters;
+use crate::lingering::Lingering;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
 use crate::server::{
@@ -29,39 +30,92 @@ use crate::server::{
 /// Seconds after which a client may retry when the edge is full.
 const RETRY_S: u32 = 5;
 
+/// Numbers of the two descriptors, and their bits.
+const LINKS: usize = 0;
+const CLIENTS: usize = 1;
+/// Rounds of a turn that follow each other without a wait, where each has brought work for the other side.
+const ROUNDS_MAX: usize = 4;
+
 /// The streams of an edge, and the descriptor for them and its links.
 pub struct Streams {
     tcp: Tcp,
-    poll: Poll,
+    lingering: Lingering,
+    lingered: u64,
 }
 
 impl Streams {
     fn new(tcp: Tcp) -> PyResult<Streams> {
-        let poll = Poll::new()?;
-        poll.add(tcp.fd(), 1)?;
-        Ok(Streams { tcp, poll })
+        let lingering = Lingering::new()?;
+        lingering.add(tcp.fd(), CLIENTS)?;
+        Ok(Streams {
+            tcp,
+            lingering,
+            lingered: 0,
+        })
+    }
+
+    /// Serves the sides that are due, and whichever has work by that. Returns whether more is left.
+    fn round(&mut self, driver: &mut Driver<Edge, Near>, due: u64) -> bool {
+        let (mut links, mut clients) = (due & 1 << LINKS != 0, due & 1 << CLIENTS != 0);
+        let mut more = false;
+        for _ in 0..ROUNDS_MAX {
+            if links {
+                more |= driver.turn().more;
+            }
+            // Publications that came by a link leave in the same turn.
+            if clients || driver.machine().waits_for_streams(monotonic_now()) {
+                more |= self.tcp.turn(driver.machine_mut()).more;
+                self.look_after_silent(driver.machine_mut());
+            } else {
+                self.tcp.settle(driver.machine());
+            }
+            // And so do requests of clients, for brokers.
+            (links, clients) = (driver.machine_mut().take_stirred(), false);
+            if more || !links {
+                return more;
+            }
+        }
+        true
+    }
+
+    /// Asks the kernel about clients that say nothing.
+    fn look_after_silent(&mut self, machine: &mut Edge) {
+        for stream in machine.take_silent() {
+            machine.silence(monotonic_now(), stream, self.tcp.is_unacknowledged(stream));
+        }
     }
 }
 
 impl Beside<Edge> for Streams {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.poll.as_fd())
+        Some(self.lingering.fd())
     }
 
     fn turn(&mut self, driver: &mut Driver<Edge, Near>) -> Turn {
-        let mut more = driver.turn().more;
-        more |= self.tcp.turn(driver.machine_mut()).more;
-        let machine = driver.machine_mut();
-        let silent = machine.take_silent();
-        for stream in silent {
-            machine.silence(monotonic_now(), stream, self.tcp.is_unacknowledged(stream));
-        }
-        // Requests of clients leave for brokers in the same turn.
-        if machine.take_stirred() {
-            driver.kick();
-            more |= driver.turn().more;
-        }
+        self.lingering.begin();
+        // Both: a link's datagrams may wait in memory, of which no descriptor tells.
+        let mut due = 1 << LINKS | 1 << CLIENTS;
+        let more = loop {
+            if self.round(driver, due) {
+                break true;
+            }
+            due = self.lingering.wait();
+            if due == 0 {
+                break false;
+            }
+            self.lingered += 1;
+        };
+        self.lingering.end();
         Turn { more }
+    }
+
+    fn linger(&mut self, most: Micros) -> bool {
+        self.lingering.set(most);
+        true
+    }
+
+    fn lingered(&self) -> u64 {
+        self.lingered
     }
 
     fn addresses(&self) -> Vec<HostPort> {
@@ -303,7 +357,7 @@ impl EdgeEngine {
         }
         let faults = convert::faults(seed, faults, None)?;
         let running = Running::with(machine, sockets, faults, Streams::new(tcp)?)?;
-        running.beside.poll.add(running.driver.fd(), 0)?;
+        running.beside.lingering.add(running.driver.fd(), LINKS)?;
         Ok(EdgeEngine { running: Some(running) })
     }
 

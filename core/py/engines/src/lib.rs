@@ -8,6 +8,7 @@ mod keeping;
 mod keys;
 mod letters;
 mod likes;
+mod lingering;
 mod load;
 mod mailboxes;
 mod messages;

@@ -1,26 +1,22 @@
 //! What the engines of one process share: mailboxes between them, and one descriptor for all of theirs.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
-use muster_driver::{Linger, LINGER_WAIT};
-use muster_transport::Micros;
-use muster_udp::{monotonic_now, Poll, Timer, MAILBOXES_MAX};
+use muster_udp::MAILBOXES_MAX;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
+
+use crate::lingering::{Lingering, WATCHED_MAX};
+
+const _: () = assert!(MAILBOXES_MAX <= WATCHED_MAX);
 
 /// The engines of one process. An engine takes part from its `join` until it is closed; its number is free once it has left.
 #[pyclass(module = "muster_server._engines")]
 pub struct Mailboxes {
     pub(crate) inner: muster_udp::Mailboxes,
-    poll: Poll,
-    /// Ends a wait of a round that lingers; whether it is set.
-    timer: Timer,
-    armed: bool,
-    linger: Linger,
-    linger_us: Micros,
+    lingering: Lingering,
     /// By their numbers here. A number may be free.
     engines: Vec<Option<Member>>,
 }
@@ -34,9 +30,6 @@ struct Member {
     lingered: Arc<AtomicU64>,
 }
 
-/// The timer's token; engines have their numbers.
-const TIMER_TOKEN: u64 = MAILBOXES_MAX as u64;
-
 impl Mailboxes {
     /// The number of a new engine with this descriptor, and the count of its turns that came while a round lingered. It has no
     /// mailbox yet.
@@ -48,7 +41,7 @@ impl Mailboxes {
                 "{MAILBOXES_MAX} engines are the most in one process"
             )));
         }
-        self.poll.add(fd, number as u64)?;
+        self.lingering.add(fd, number)?;
         let member = Member::default();
         let lingered = member.lingered.clone();
         match free {
@@ -65,27 +58,6 @@ impl Mailboxes {
         }
     }
 
-    fn readable(&mut self, timeout: Duration) -> u64 {
-        let ready = self.poll.wait(timeout);
-        let tokens = (0..ready).map(|index| self.poll.ready(index).token);
-        tokens
-            .filter(|token| *token != TIMER_TOKEN)
-            .fold(0, |found, token| found | 1 << token)
-    }
-
-    /// Waits within the time of the timer, which is set first unless it is. Returns who is due; 0: nobody came in that time.
-    fn wait_until(&mut self, until: Micros) -> u64 {
-        if !self.armed {
-            self.timer.set(until);
-            self.armed = true;
-        }
-        let due = self.readable(LINGER_WAIT);
-        if due == 0 {
-            self.disarm();
-        }
-        due
-    }
-
     /// Counts the turns that come by lingering.
     fn count(&self, due: u64) {
         for (number, member) in self.engines.iter().enumerate() {
@@ -94,34 +66,21 @@ impl Mailboxes {
             }
         }
     }
-
-    fn disarm(&mut self) {
-        if self.armed {
-            self.timer.set(Micros::MAX);
-            self.armed = false;
-        }
-    }
 }
 
 #[pymethods]
 impl Mailboxes {
     #[new]
     fn new() -> PyResult<Self> {
-        let (poll, timer) = (Poll::new()?, Timer::new()?);
-        poll.add(timer.as_fd(), TIMER_TOKEN)?;
         Ok(Mailboxes {
             inner: muster_udp::Mailboxes::new(),
-            poll,
-            timer,
-            armed: false,
-            linger: Linger::default(),
-            linger_us: 0,
+            lingering: Lingering::new()?,
             engines: Vec::new(),
         })
     }
 
     fn fd(&self) -> i32 {
-        self.poll.as_fd().as_raw_fd()
+        self.lingering.fd().as_raw_fd()
     }
 
     fn mail(&self) -> u64 {
@@ -141,28 +100,21 @@ impl Mailboxes {
     }
 
     fn linger(&mut self, us: u64) {
-        self.linger_us = us;
+        self.lingering.set(us);
     }
 
     fn begin(&mut self) -> u64 {
-        self.linger.begin(monotonic_now(), self.linger_us);
-        self.readable(Duration::ZERO)
+        self.lingering.begin();
+        self.lingering.due()
     }
 
     fn wait(&mut self, py: Python<'_>) -> u64 {
-        while let Some(until) = self.linger.until(monotonic_now()) {
-            let due = py.detach(|| self.wait_until(until));
-            self.linger.waited(due != 0);
-            if due != 0 {
-                self.count(due);
-                return due;
-            }
-        }
-        0
+        let due = py.detach(|| self.lingering.wait());
+        self.count(due);
+        due
     }
 
     fn end(&mut self) {
-        self.disarm();
-        self.linger.end(monotonic_now());
+        self.lingering.end();
     }
 }

@@ -41,6 +41,16 @@ pub trait Beside<M: Machine> {
         driver.turn()
     }
 
+    /// From now on a turn of both lingers for at most `most`. False: the driver alone does so.
+    fn linger(&mut self, _most: Micros) -> bool {
+        false
+    }
+
+    /// Times that a turn lingered and something came.
+    fn lingered(&self) -> u64 {
+        0
+    }
+
     /// Addresses that it listens at.
     fn addresses(&self) -> Vec<HostPort> {
         Vec::new()
@@ -418,7 +428,7 @@ impl<M: RoleMachine> Running<M> {
 
     /// From now on a turn lingers for at most `most`, unless it would hold up those of other engines.
     pub(crate) fn linger(&mut self, most: Micros) {
-        if self.lingered.is_none() {
+        if self.lingered.is_none() && !self.beside.linger(most) {
             self.driver.set_budget(Budget {
                 linger_us: most,
                 ..Budget::default()
@@ -434,6 +444,7 @@ impl<M: RoleMachine> Running<M> {
         let (near, sockets) = self.driver.syscalls_mut();
         mailboxes.set_bits(number, near.join(&mailboxes.inner, sockets));
         self.driver.set_budget(Budget::default());
+        self.beside.linger(0);
         self.driver.kick();
         Ok(number)
     }
@@ -506,7 +517,12 @@ impl<M: RoleMachine> Running<M> {
             .lingered
             .as_ref()
             .map_or(0, |lingered| lingered.load(Ordering::Relaxed));
-        add("", "turns_lingered", help, counters.lingered + shared);
+        add(
+            "",
+            "turns_lingered",
+            help,
+            counters.lingered + self.beside.lingered() + shared,
+        );
         let help = "Turns that ended with work left, because their time or their datagrams ran out.";
         add("", "turns_cut", help, counters.turns_cut);
         let none = FaultCounters::default();

@@ -114,6 +114,7 @@ fn run(seed: u64) -> Result<(), String> {
     let mut world = World::new(seed);
     let mut dice = Dice::new(seed.wrapping_mul(0x9e37_79b9));
     world.loss = [0, 0, 2, 8][(seed % 4) as usize];
+    let mut parted_until = 0;
     let deaths = seed % 3 == 1;
     let mut sdks: Vec<Sdk> = (0..6).map(|_| Sdk::default()).collect();
     let mut number = 0;
@@ -121,6 +122,7 @@ fn run(seed: u64) -> Result<(), String> {
         sdk.connect(&mut world);
     }
     for step in 0..600 {
+        world.parted = step < parted_until;
         world.pass(10 * MS);
         for _ in 0..dice.below(4) {
             number += 1;
@@ -145,13 +147,14 @@ fn run(seed: u64) -> Result<(), String> {
                 }
             }
             3 if deaths && step > 100 && step < 400 && dice.below(3) == 0 => world.restart_broker(0),
+            5 if dice.below(8) == 0 => parted_until = step + 1 + dice.below(200),
             4 if step % 2 == 0 && dice.below(6) == 0 => world.restart_edge(Default::default()),
             _ => {}
         }
         look(&mut world, &mut sdks, step)?;
     }
     // The last word reaches everybody.
-    world.loss = 0;
+    (world.loss, world.parted) = (0, false);
     for step in 600..1_600 {
         world.pass(10 * MS);
         look(&mut world, &mut sdks, step)?;

@@ -109,6 +109,8 @@ pub struct World {
     pub dice: Dice,
     /// Of a hundred datagrams.
     pub loss: u64,
+    /// The edge hears no broker and no router, and they do not hear it.
+    pub parted: bool,
     servers: Vec<(u32, Part)>,
     pub edge: Box<Edge>,
     pub edge_epoch: u32,
@@ -197,6 +199,7 @@ impl World {
             seed,
             dice: Dice::new(seed ^ 9),
             loss: 0,
+            parted: false,
             servers,
             edge: Box::new(edge(seed, 1, settings)),
             edge_epoch: 1,
@@ -314,7 +317,9 @@ impl World {
         speak(now, self.client.as_mut(), &[CLIENT_PORT], outbox, &mut net);
         let mut any = !net.is_empty();
         for datagram in net {
-            if self.dice.below(100) >= self.loss {
+            let lost = self.dice.below(100) < self.loss;
+            let cut = self.parted && [datagram.from, datagram.to].contains(&addr(link_port(EDGE)));
+            if !lost && !cut {
                 self.deliver(datagram);
             }
         }

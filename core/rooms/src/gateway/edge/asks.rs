@@ -233,7 +233,7 @@ impl Edge {
         if let Some(session) = conn.connection.session() {
             session.message(&text);
             let pings = session.receipt();
-            conn.receipts.push_back((pings, Receipt::Command(command)));
+            conn.add_receipt(pings, Receipt::Command(command));
         }
         self.sessions.settle(now, slot);
     }
@@ -245,10 +245,11 @@ impl Edge {
                 return;
             };
             let session = conn.session();
-            if conn.receipts.front().is_none_or(|(behind, _)| *behind > pings) {
+            let Some(aside) = &mut conn.aside else { return };
+            if aside.receipts.front().is_none_or(|(behind, _)| *behind > pings) {
                 return;
             }
-            match conn.receipts.pop_front() {
+            match aside.receipts.pop_front() {
                 Some((_, Receipt::Command(command))) => self.command_taken(now, slot, command, true),
                 Some((_, Receipt::Letter(record))) => {
                     self.sessions.counters.letters_delivered += 1;

@@ -275,7 +275,7 @@ impl Edge {
             let Some(conn) = self.sessions.live_mut(slot) else {
                 return;
             };
-            conn.subs.push(Sub {
+            conn.add_sub(Sub {
                 room: at,
                 subscription,
                 stream,

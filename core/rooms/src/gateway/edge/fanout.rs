@@ -174,6 +174,7 @@ impl Edge {
                 conn.client.turn = 0;
             }
         }
+        let own = conn.connection.has_bytes();
         let write = &mut sessions.write;
         write.clear();
         let taken = conn.connection.write(&sessions.frames, write);
@@ -205,6 +206,7 @@ impl Edge {
             self.cleanup(now);
             return;
         }
+        let ended = !endings.is_empty();
         if taken == self.sessions.frames.len() {
             for ending in endings {
                 if self.begin_again(now, slot, ending.room, ending.reason, ending.lost) {
@@ -223,7 +225,9 @@ impl Edge {
         if paced {
             self.note_cursors(slot);
         }
-        self.sessions.settle(now, slot);
+        if own || resumes || ended {
+            self.sessions.settle(now, slot);
+        }
         if resumes {
             // Replies have left: commands that were left unread are read now.
             self.run(now, slot, |connection, turn, _| connection.resume(turn));

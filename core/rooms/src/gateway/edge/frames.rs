@@ -55,6 +55,7 @@ pub(super) enum News {
 type Key = (u32, u64, u8, u8);
 
 /// A frame that was built.
+#[derive(Clone)]
 struct Kept {
     frame: Frame,
     next: u64,
@@ -62,10 +63,19 @@ struct Kept {
     whole: bool,
 }
 
+impl Kept {
+    /// Whether it has all that a frame can have where the room's head is here.
+    fn is_current(&self, head: u64) -> bool {
+        self.whole || self.next >= head
+    }
+}
+
 /// Built frames by (room, first place) and form.
 pub(super) struct Built {
     index: HashMap<Key, Kept, KeyedState>,
     bytes: usize,
+    /// The one that was given last: most members of a room are served one after the other, and want the same.
+    last: Option<(Key, Kept)>,
     /// Frames that were built.
     pub built: u64,
 }
@@ -217,6 +227,7 @@ impl Built {
         Built {
             index: HashMap::with_hasher(KeyedState::new(seed, !seed)),
             bytes: 0,
+            last: None,
             built: 0,
         }
     }
@@ -230,7 +241,12 @@ impl Built {
             false => encoding | u8::from(form.compact) << 1 | u8::from(form.bare) << 2 | (form.deltas as u8) << 3,
         };
         let key = (room.frames, place, form.stream, shape);
-        if let Some(kept) = self.index.get(&key).filter(|kept| kept.whole || kept.next >= head) {
+        let last = self.last.as_ref().filter(|(of, _)| *of == key).map(|(_, kept)| kept);
+        if let Some(kept) = last.filter(|kept| kept.is_current(head)) {
+            return News::Messages(kept.frame.clone(), kept.next);
+        }
+        if let Some(kept) = self.index.get(&key).filter(|kept| kept.is_current(head)) {
+            self.last = Some((key, kept.clone()));
             return News::Messages(kept.frame.clone(), kept.next);
         }
         let (mut messages, mut bytes, mut next, mut full) = (Vec::new(), 0, place, false);

@@ -148,10 +148,9 @@ impl Edge {
         let Some(conn) = self.sessions.live_mut(slot) else {
             return;
         };
-        let Some(at) = conn.pending.iter().position(|pending| pending.request == request) else {
+        let Some(pending) = conn.take_pending(request) else {
             return;
         };
-        let pending = conn.pending.swap_remove(at);
         match pending.kind {
             PendingKind::Left => return,
             PendingKind::Entry(_) => return self.entry_refused(now, slot, failure),
@@ -176,10 +175,9 @@ impl Edge {
         let Some(conn) = self.sessions.live_mut(slot) else {
             return;
         };
-        let Some(index) = conn.pending.iter().position(|pending| pending.request == request) else {
+        let Some(pending) = conn.take_pending(request) else {
             return;
         };
-        let pending = conn.pending.swap_remove(index);
         match pending.kind {
             PendingKind::Join(subscription, join, had) => {
                 let asked = (subscription, join, had);
@@ -311,7 +309,7 @@ impl Edge {
         };
         if joined {
             conn.subs.retain(|sub| sub.room != at);
-            conn.subs.push(Sub {
+            conn.add_sub(Sub {
                 room: at,
                 subscription,
                 stream,

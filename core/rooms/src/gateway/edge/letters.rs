@@ -73,7 +73,7 @@ impl Edge {
         match record {
             Err(failure) => self.refuse_letter(now, slot, ticket, failure),
             Ok(record) => {
-                conn.sendings.push(Sending {
+                conn.aside.get_or_insert_default().sendings.push(Sending {
                     number,
                     ticket,
                     lost: None,
@@ -92,7 +92,7 @@ impl Edge {
     }
 
     fn end_sending(&mut self, slot: u32, number: u64) -> Option<Sending> {
-        let sendings = &mut self.sessions.live_mut(slot)?.sendings;
+        let sendings = &mut self.sessions.live_mut(slot)?.aside.as_mut()?.sendings;
         let at = sendings.iter().position(|sending| sending.number == number)?;
         Some(sendings.swap_remove(at))
     }
@@ -103,8 +103,9 @@ impl Edge {
         match sent {
             None => self.tell_letter(now, slot, &record),
             Some(Sent::Lost(number)) => {
-                let sendings = self.sessions.live_mut(slot).map(|conn| &mut conn.sendings);
-                let sending = sendings.and_then(|all| all.iter_mut().find(|sending| sending.number == number));
+                let aside = self.sessions.live_mut(slot).and_then(|conn| conn.aside.as_mut());
+                let sending =
+                    aside.and_then(|aside| aside.sendings.iter_mut().find(|sending| sending.number == number));
                 if let Some(sending) = sending {
                     sending.lost = Some(record);
                 }
@@ -144,7 +145,7 @@ impl Edge {
         if let Some(session) = conn.connection.session() {
             session.message(&text);
             let pings = session.receipt();
-            conn.receipts.push_back((pings, Receipt::Letter(taken)));
+            conn.add_receipt(pings, Receipt::Letter(taken));
             self.sessions.counters.letters_sent += 1;
         }
         self.sessions.settle(now, slot);

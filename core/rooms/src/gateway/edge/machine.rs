@@ -164,6 +164,14 @@ impl Edge {
         self.sessions.publishing.len()
     }
 
+    /// Whether something can leave by a stream now.
+    pub fn waits_for_streams(&self, now: Micros) -> bool {
+        let sessions = &self.sessions;
+        let asked = !sessions.ready.is_empty() || !sessions.answers.is_empty() || !sessions.silent.is_empty();
+        let orders = !sessions.proven.is_empty() || !sessions.reads.is_empty() || !sessions.aborts.is_empty();
+        asked || orders || !self.active.is_empty() && sessions.write_at <= now
+    }
+
     /// Whether something came by a stream, or an answer, since links had a turn.
     pub fn take_stirred(&mut self) -> bool {
         std::mem::take(&mut self.sessions.stirred)
@@ -297,9 +305,7 @@ impl Streams for Edge {
             subs: Vec::new(),
             pending: Vec::new(),
             ticketed: Vec::new(),
-            receipts: Default::default(),
-            sendings: Vec::new(),
-            missed: Default::default(),
+            aside: None,
             entering: None,
             made: Vec::new(),
             again_at: None,

@@ -59,12 +59,13 @@ impl Edge {
         let Some(conn) = self.sessions.live_mut(slot) else {
             return;
         };
+        let kept = &mut conn.aside.get_or_insert_default().missed;
         for gap in missed {
-            if conn.missed.len() >= MISSED_MAX {
-                conn.missed.pop_front();
+            if kept.len() >= MISSED_MAX {
+                kept.pop_front();
             }
             let room = name.clone();
-            conn.missed.push_back(Missed { room, gap });
+            kept.push_back(Missed { room, gap });
         }
     }
 
@@ -73,10 +74,13 @@ impl Edge {
         let Some(conn) = self.sessions.live_mut(slot) else {
             return;
         };
-        let (told, kept) = std::mem::take(&mut conn.missed)
-            .into_iter()
-            .partition::<std::collections::VecDeque<_>, _>(|missed| *missed.room == *room);
-        conn.missed = kept;
+        let missed = conn.aside.as_mut().map(|aside| &mut aside.missed);
+        let mut told = std::collections::VecDeque::new();
+        if let Some(missed) = missed {
+            (told, *missed) = std::mem::take(missed)
+                .into_iter()
+                .partition::<std::collections::VecDeque<_>, _>(|missed| *missed.room == *room);
+        }
         let gaps = told.iter().map(|missed| match missed.gap {
             None => json!({"reason": "unknown_position"}),
             Some(gap) => {

@@ -199,6 +199,14 @@ struct Ticketed {
     until: Option<Micros>,
 }
 
+/// What few connections have.
+#[derive(Default)]
+struct Aside {
+    receipts: VecDeque<(u64, Receipt)>,
+    sendings: Vec<Sending>,
+    missed: VecDeque<Missed>,
+}
+
 struct Conn {
     stream: StreamId,
     connection: Connection,
@@ -213,9 +221,7 @@ struct Conn {
     subs: Vec<Sub>,
     pending: Vec<Pending>,
     ticketed: Vec<Ticketed>,
-    receipts: VecDeque<(u64, Receipt)>,
-    sendings: Vec<Sending>,
-    missed: VecDeque<Missed>,
+    aside: Option<Box<Aside>>,
     /// Its token is good, and rooms of the token are on their way.
     entering: Option<Box<entries::Entering>>,
     /// Its subscriptions that the server made.
@@ -235,6 +241,27 @@ struct Conn {
 impl Conn {
     fn session(&self) -> u64 {
         self.stream.token()
+    }
+
+    /// The question of this request, which has its answer.
+    fn take_pending(&mut self, request: u32) -> Option<Pending> {
+        let at = self.pending.iter().position(|pending| pending.request == request)?;
+        let pending = self.pending.swap_remove(at);
+        if self.pending.is_empty() {
+            self.pending = Vec::new(); // most ask when they come, and then never again
+        }
+        Some(pending)
+    }
+
+    fn add_sub(&mut self, sub: Sub) {
+        if self.subs.is_empty() {
+            self.subs.reserve_exact(1); // most have one; a list by itself makes place for four
+        }
+        self.subs.push(sub);
+    }
+
+    fn add_receipt(&mut self, pings: u64, receipt: Receipt) {
+        self.aside.get_or_insert_default().receipts.push_back((pings, receipt));
     }
 }
 
@@ -399,9 +426,7 @@ impl EdgeSessions {
         };
         conn.subs = Vec::new();
         conn.pending = Vec::new();
-        conn.receipts = VecDeque::new();
-        conn.sendings = Vec::new();
-        conn.missed = VecDeque::new();
+        conn.aside = None;
         (conn.entering, conn.made, conn.again_at) = (None, Vec::new(), None);
         let session = gone.id;
         self.publishing.ended(session);
