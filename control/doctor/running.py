@@ -7,7 +7,7 @@ from muster_server.control.cluster.instance import Process, Record
 from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
 from muster_server.control.doctor.network import ENOUGH_BYTES, sysctl
 from muster_server.control.terminal import common
-from muster_server.control.terminal.readings import NO_ANSWER, Readings, uncovered
+from muster_server.control.terminal.readings import FAILS, NO_ANSWER, Readings, uncovered
 
 
 class Trouble(NamedTuple):
@@ -102,12 +102,12 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
     found: list[Finding] = []
     for process in processes:
         state = readings[process.node].state
-        if state == NO_ANSWER and process.waits:
-            text = f"{process.name} cannot start and is retried: {process.waits}"
+        if state == FAILS:
+            text = f"{process.name} {state} and is retried: {process.waits}"
             found.append(fail("nodes", text, "correct the cause named there; the node then starts by itself"))
         elif state == NO_ANSWER:
             found.append(_silent(process, [each.name for each in processes if each.pid == process.pid]))
-        elif process.waits:
+        elif state.startswith("waits for "):
             mend = "check the registry: registry.url, and whether it runs"
             found.append(fail("nodes", f"{process.name} {state}", mend))
         elif state != "ready":
