@@ -84,6 +84,8 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
     ),
 }
 
+CAUSE: Final = "correct the cause named there; the node then starts by itself. muster check names each damaged file of a store"
+
 
 def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
     """Return all findings. `version`: that of this command."""
@@ -104,7 +106,7 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
         state = readings[process.node].state
         if state == FAILS:
             text = f"{process.name} {state} and is retried: {process.waits}"
-            found.append(fail("nodes", text, "correct the cause named there; the node then starts by itself"))
+            found.append(fail("nodes", text, CAUSE))
         elif state == NO_ANSWER:
             found.append(_silent(process, [each.name for each in processes if each.pid == process.pid]))
         elif state.startswith("waits for "):
