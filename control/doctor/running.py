@@ -57,6 +57,9 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
     "muster_links_log_full_total": Trouble(
         1, "links were dropped because their logs were full", "check loss and delay between nodes: muster links"
     ),
+    "muster_presence_unpublished_age_seconds": Trouble(
+        60, "seconds that changes of presence wait for their log", "see the writer in muster status; check the log"
+    ),
     "muster_gaps_unrepaired_total": Trouble(
         1, "gaps were caused by missing repairs", "check loss between broker and gateway: `muster top` shows drops"
     ),

@@ -60,9 +60,8 @@ async def beside(rig: Rig, address: muster.testing.Instance, tmp_path: Path) -> 
 
     made = Beside(address, tmp_path)
     secret = str(tmp_path / "cluster.secret")
-    made.settings = dataclasses.replace(
-        made.settings, nodes=found, cluster_secret_file=secret, told={"presence": {"sites": 1}}
-    )
+    told = {"presence": {"sites": 2, "shards": [1, 2]}}  # the second site has no reader
+    made.settings = dataclasses.replace(made.settings, nodes=found, cluster_secret_file=secret, told=told)
     made.begin()
     await made.server.start()
     yield made
@@ -148,6 +147,13 @@ async def test_a_reader_that_is_gone_is_unavailable(rig: Rig, beside: Beside) ->
     await rig.readers[1].kill()
     with Presence(beside.server.url, key=beside.key("presence:*")) as presence, pytest.raises(Unavailable):
         await asyncio.to_thread(presence.who, [7])
+
+
+async def test_stats_name_the_shards_of_a_site_that_does_not_answer(beside: Beside) -> None:
+    """They were left out, as if the instance had one site."""
+    said = (await beside.client("presence:*").get("/api/v1/presence/stats")).json()["shards"]
+    assert [(each["site"], each["shard"], each["serving"]) for each in said] == [(1, 0, True), (2, 0, False), (2, 1, False)]
+    assert {each["why"] for each in said[1:]} == {"no reader of this site answers"}
 
 
 async def test_first_digits_match_no_number_that_may_be_the_hash_of_a_text(beside: Beside) -> None:

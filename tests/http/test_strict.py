@@ -171,6 +171,8 @@ async def test_a_method_that_is_not_taken_gets_those_that_are(make: Make) -> Non
     ):
         answer = await client.patch(path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed), path
+        asked = await client.options(path)
+        assert (asked.status_code, asked.headers["allow"], asked.content) == (204, allowed, b""), path
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
