@@ -4,6 +4,7 @@ Combines the other files here. Knows systems by their modules (`face.py`).
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ CORS_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last
 CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed", "Deprecation", "Sunset")
 CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods whose body is refused where a route describes none."""
+MISSING: Final = re.compile(r"Missing required \w+ parameter '([^']+)'")
+"""How the framework says that a parameter is missing."""
 CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 415: "unsupported_media_type"}
 
 
@@ -369,6 +372,8 @@ class HttpFace:
         code = CODES.get(error.status_code, "bad_request" if error.status_code < 500 else "internal")
         extra = error.extra if isinstance(error.extra, list) else []
         wrong = [f"{each['key']}: {each['message']}" for each in extra if isinstance(each, dict) and "key" in each]
+        if missing := MISSING.match(error.detail):
+            wrong = [f"{missing[1]}: missing"]
         detail = "; ".join(wrong) if wrong else f"too long (limit {self._options.body_bytes_max} bytes)"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:

@@ -8,7 +8,8 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -20,6 +21,7 @@ from muster_server.control.cluster.instance import Process
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import user_of
 from muster_server.systems.http.options import HttpOptions
+from muster_server.systems.presence.http.send import Device, Sender
 from tests.http.conftest import SECRET, Beside, eventually
 from tests.presence.rig import Rig
 from tests.waiting import PATIENT_S
@@ -147,6 +149,27 @@ async def test_a_reader_that_is_gone_is_unavailable(rig: Rig, beside: Beside) ->
     await rig.readers[1].kill()
     with Presence(beside.server.url, key=beside.key("presence:*")) as presence, pytest.raises(Unavailable):
         await asyncio.to_thread(presence.who, [7])
+
+
+async def test_a_user_that_is_named_twice_gets_one_message_and_has_two_rows() -> None:
+    asked: list[int] = []
+
+    async def ask(client: muster.Client, user: int) -> list[muster.DeviceResult]:
+        asked.append(user)
+        return [muster.DeviceResult("phone", "delivered")]
+
+    async def opened() -> Any:
+        return None
+
+    sender = Sender(cast(Any, SimpleNamespace(where=None)))
+    sender._opened = opened  # type: ignore[method-assign]
+    sent = await sender.each([7, 9, 7], ["7", "alice", "7"], ask)
+    assert asked == [7, 9]
+    assert [(each.user, each.text, each.devices) for each in sent.users] == [
+        ("7", None, [Device("phone", "delivered")]),
+        ("9", "alice", [Device("phone", "delivered")]),
+        ("7", None, [Device("phone", "delivered")]),
+    ]
 
 
 async def test_stats_name_the_shards_of_a_site_that_does_not_answer(beside: Beside) -> None:

@@ -175,6 +175,13 @@ async def test_a_method_that_is_not_taken_gets_those_that_are(make: Make) -> Non
         assert (asked.status_code, asked.headers["allow"], asked.content) == (204, allowed, b""), path
 
 
+async def test_a_missing_parameter_is_named(make: Make) -> None:
+    client = (await make()).client("presence:*", "likes:*")
+    for path, name in (("/api/v1/presence/changes", "users"), ("/api/v1/likes/both", "item")):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["detail"]) == (400, f"{name}: missing"), path
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
 async def test_a_page_may_use_each_method_that_routes_have(make: Make, method: str) -> None:
     client = (await make(cors_origins=("https://example.com",))).client()

@@ -99,11 +99,15 @@ class Sender:
             client = await self._opened()
         except muster.MusterError as error:
             raise Nothing(Problem("unavailable", str(error)[:400])) from None
+        each = list(dict.fromkeys(users))  # a user that is named twice gets one message
+        found = dict(zip(each, await asyncio.gather(*(self._one(client, user, ask) for user in each)), strict=True))
         named = zip(users, names, strict=True)
-        return Sent(list(await asyncio.gather(*(self._one(client, user, name, ask) for user, name in named))))
+        return Sent(
+            [msgspec.structs.replace(found[user], text=None if name == str(user) else name) for user, name in named]
+        )
 
-    async def _one(self, client: muster.Client, user: int, name: str, ask: Ask) -> User:
-        said = User(str(user), text=None if name == str(user) else name)
+    async def _one(self, client: muster.Client, user: int, ask: Ask) -> User:
+        said = User(str(user))
         try:
             results = await ask(client, user)
         except muster.MusterError as error:
