@@ -141,7 +141,7 @@ async def changes(
     An interrupted client resumes with `Last-Event-ID`: it gets the changes since then. If they are no longer stored, it
     gets the states again. A comment per second shows that the stream is alive.
     """
-    names = users.split(",")
+    names = list(dict.fromkeys(users.split(",")))
     if len(names) > USERS_MAX:
         raise Problem("bad_request", f"users: {len(names)} users (expected 1 to {USERS_MAX}, separated by commas)")
     last = request.headers.get("last-event-id") or after
