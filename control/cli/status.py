@@ -11,12 +11,10 @@ from muster_server.control.errors import UserError
 from muster_server.control.host.addresses import address_text
 from muster_server.control.terminal import common, tables
 from muster_server.control.terminal.found import Target, once
-from muster_server.control.terminal.readings import releases, silent, uncovered
+from muster_server.control.terminal.readings import FAILS, releases, silent, uncovered
 from muster_server.control.terminal.words import say
 from muster_server.plane.kinds import kind, kinds, partitioned, system_of
 
-FAILS: Final = "cannot start"
-"""The state of a node that refuses to start and is retried."""
 LEAST: Final = ("epoch", "node", "pid", "partition", "admin")
 """Columns of the table that a narrow terminal drops, the first of them first."""
 
@@ -32,7 +30,7 @@ def show(where: Target, as_json: bool) -> int:
     said = common.together(lambda process: common.tried(process, "/api/v1/status"), processes)
     for process, each in zip(processes, said, strict=True):
         if isinstance(each, UserError):
-            state, why = (FAILS, str(process.waits)) if process.waits else (silent(process), str(each))
+            state, why = silent(process), str(process.waits or each)
             answer = {"role": process.role, "node": process.node, "state": state, "error": why}
             say(f"muster: {process.name} {state}: {why}" if process.waits else f"muster: {why}")
         else:

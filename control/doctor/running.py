@@ -8,7 +8,7 @@ from muster_server.control.doctor.finding import Finding, fail, mib, ok, warn
 from muster_server.control.doctor.network import ENOUGH_BYTES, sysctl
 from muster_server.control.terminal import common
 from muster_server.control.terminal.limits import LAG, LATE_S
-from muster_server.control.terminal.readings import NO_ANSWER, Readings, uncovered
+from muster_server.control.terminal.readings import FAILS, NO_ANSWER, Readings, uncovered
 
 
 class Trouble(NamedTuple):
@@ -57,6 +57,9 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
     "muster_links_log_full_total": Trouble(
         1, "links were dropped because their logs were full", "check loss and delay between nodes: muster links"
     ),
+    "muster_presence_unpublished_age_seconds": Trouble(
+        60, "seconds that changes of presence wait for their log", "see the writer in muster status; check the log"
+    ),
     "muster_gaps_unrepaired_total": Trouble(
         1, "gaps were caused by missing repairs", "check loss between broker and gateway: `muster top` shows drops"
     ),
@@ -84,6 +87,8 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
     ),
 }
 
+CAUSE: Final = "correct the cause named there; the node then starts by itself. muster check names each damaged file of a store"
+
 
 def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
     """Return all findings. `version`: that of this command."""
@@ -102,12 +107,12 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
     found: list[Finding] = []
     for process in processes:
         state = readings[process.node].state
-        if state == NO_ANSWER and process.waits:
-            text = f"{process.name} cannot start and is retried: {process.waits}"
-            found.append(fail("nodes", text, "correct the cause named there; the node then starts by itself"))
+        if state == FAILS:
+            text = f"{process.name} {state} and is retried: {process.waits}"
+            found.append(fail("nodes", text, CAUSE))
         elif state == NO_ANSWER:
             found.append(_silent(process, [each.name for each in processes if each.pid == process.pid]))
-        elif process.waits:
+        elif state.startswith("waits for "):
             mend = "check the registry: registry.url, and whether it runs"
             found.append(fail("nodes", f"{process.name} {state}", mend))
         elif state != "ready":

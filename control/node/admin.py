@@ -117,7 +117,7 @@ class Companion(Protocol):
         """As `Service.gauges`."""
 
     def status(self) -> dict[str, Any]:
-        """Its state for operators, ready for JSON."""
+        """Its state for operators, ready for JSON. `notes`: lines for `muster status`."""
 
 
 class Standing:
@@ -178,7 +178,10 @@ class Admin(App):
             return 200, metrics.CONTENT_TYPE, asyncio.shield(self._rendered())
         if path == "/api/v1/status":
             registry = {} if self._enrolment is None else {"registry": self._enrolment.status()}
-            beside = {} if self._companion is None else {self._companion.name: self._companion.status()}
+            beside: dict[str, Any] = {}
+            if self._companion is not None:
+                said = self._companion.status()
+                beside = {"notes": said.pop("notes", []), self._companion.name: said}
             return json_answer(200, {**self._about, **service.status(), **registry, **beside})
         if path == "/api/v1/placement" and self._enrolment is not None:
             return json_answer(200, self._enrolment.placement())

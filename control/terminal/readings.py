@@ -21,6 +21,8 @@ CPU: Final = "muster_process_cpu_seconds_total"
 RSS: Final = "muster_process_resident_memory_bytes"
 BEGAN: Final = "muster_process_start_time_seconds"
 NO_ANSWER: Final = "no answer"
+FAILS: Final = "cannot start"
+"""The state of a node that refuses to start and is retried."""
 REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
 """Suffixes of the names of loss counters, without `_total`."""
 
@@ -110,6 +112,10 @@ def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
     """Ask one node. A missing answer is a reading too."""
     try:
         _, status = common.get(process, "/api/v1/status", timeout_s)
+        if "waits" in status:  # it has no metrics yet
+            state = f"waits for {status['waits']}"
+            error = UserError(f"{process.name} {state}; try again", TRY_LATER)
+            return Reading(time.monotonic(), state, {}, error)
         _, page = common.fetch(process, "/metrics", timeout_s)
     except UserError as error:
         return Reading(time.monotonic(), silent(process), {}, error)
@@ -142,7 +148,7 @@ def uncovered(record: Record, statuses: Iterable[Mapping[str, Any]]) -> dict[str
 
 def silent(process: Process) -> str:
     """The state of a node that does not answer."""
-    return f"waits for {process.waits}" if process.waits else NO_ANSWER
+    return FAILS if process.waits else NO_ANSWER
 
 
 def name_silent(now: Readings) -> int:

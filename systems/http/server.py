@@ -4,6 +4,7 @@ Combines the other files here. Knows systems by their modules (`face.py`).
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ CORS_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last
 CORS_SHOWN: Final = ("Retry-After", "X-Request-Id", "Idempotency-Replayed", "Deprecation", "Sunset")
 CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods whose body is refused where a route describes none."""
+MISSING: Final = re.compile(r"Missing required \w+ parameter '([^']+)'")
+"""How the framework says that a parameter is missing."""
 CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 415: "unsupported_media_type"}
 
 
@@ -329,10 +332,11 @@ class HttpFace:
             debug=False,
         )
         self._queries, self._deprecated, self._bodiless = _queries(made), _deprecated(made), _bodiless(made)
+        self._methods = _methods(made)
         return made
 
-    async def _decode(self, request: AnyRequest) -> None:
-        """Decode the names in the path, each once, and check the query. Raises `Problem`."""
+    async def _decode(self, request: AnyRequest) -> Response[bytes] | None:
+        """Decode the names in the path, each once, and check the query. Answers OPTIONS. Raises `Problem`."""
         names: dict[str, str] = request.scope["path_params"]
         decoded: dict[str, str] = {}
         for name, encoded in names.items():
@@ -342,7 +346,9 @@ class HttpFace:
                 raise Problem("bad_room_name" if name == "room" else "bad_request", str(error)) from None
         request.scope["path_params"] = decoded
         query, method = request.scope["query_string"], request.scope["method"]
-        if query and method != "OPTIONS" and request.scope["path"].startswith("/api/"):
+        if method == "OPTIONS":  # the framework names the methods of one handler, not those of the path
+            return Response(b"", status_code=204, headers={"allow": self._methods[request.scope["path_template"]]})
+        if query and request.scope["path"].startswith("/api/"):
             try:
                 uri.check_query(query, self._queries[request.scope["path_template"], method])
             except uri.BadUri as error:
@@ -350,6 +356,7 @@ class HttpFace:
             if marks := self._deprecated.get((request.scope["path_template"], method)):
                 used = [mark for word, mark in marks.items() if word in request.query_params]
                 ongoing(request.scope).headers += deprecated.headers(used)
+        return None
 
     def _problem(self, request: AnyRequest, problem: Problem) -> Response[bytes]:
         self.counts.rejected(problem.code)
@@ -365,16 +372,27 @@ class HttpFace:
         code = CODES.get(error.status_code, "bad_request" if error.status_code < 500 else "internal")
         extra = error.extra if isinstance(error.extra, list) else []
         wrong = [f"{each['key']}: {each['message']}" for each in extra if isinstance(each, dict) and "key" in each]
+        if missing := MISSING.match(error.detail):
+            wrong = [f"{missing[1]}: missing"]
         detail = "; ".join(wrong) if wrong else f"too long (limit {self._options.body_bytes_max} bytes)"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:
-            taken = {each.strip() for each in (error.headers or {}).get("allow", "").split(",")}
-            response.headers["allow"] = ", ".join(sorted(taken | ({"HEAD"} if "GET" in taken else set())))
+            response.headers["allow"] = _allow({each.strip() for each in (error.headers or {}).get("allow", "").split(",")})
         return response
 
     def _defect(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         self._log.error("a request failed", request_id=ongoing(request.scope).id, exc_info=error)
         return self._problem(request, Problem("internal"))
+
+
+def _allow(methods: set[str]) -> str:
+    """The header `Allow` of a path whose handlers take `methods`."""
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
+def _methods(app: Litestar) -> dict[str, str]:
+    """The header `Allow` of each path."""
+    return {route.path_format: _allow(route.methods) for route in app.routes if isinstance(route, HTTPRoute)}
 
 
 def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:

@@ -72,17 +72,20 @@ async def opened(
     await asyncio.to_thread(stamp, folder, name_of(number))
 
     async def engine(kept: StoredState, begin: int) -> LikesEngine:
-        return await asyncio.to_thread(
-            LikesEngine,
-            folder=str(folder),
-            segment_bytes=options.segment_mib << 20,
-            epoch=epoch,
-            snapshot=kept.snapshot,
-            items_by_user=options.items_by_user,
-            passwords=passwords,
-            begin=begin,
-            after=kept.epoch,
-        )
+        try:
+            return await asyncio.to_thread(
+                LikesEngine,
+                folder=str(folder),
+                segment_bytes=options.segment_mib << 20,
+                epoch=epoch,
+                snapshot=kept.snapshot,
+                items_by_user=options.items_by_user,
+                passwords=passwords,
+                begin=begin,
+                after=kept.epoch,
+            )
+        except OSError as error:
+            raise OSError(f"{folder}: {error}") from None
 
     waits, tried = _Waits(log), False
     while True:

@@ -190,7 +190,12 @@ class EmbeddedSchedule:
     async def open(self) -> None:
         """As `Schedule`; reads what is due soon."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._keeper = _engines.ScheduleKeeper(path=str(self._folder), **self._settings)
+        try:
+            self._keeper = _engines.ScheduleKeeper(path=str(self._folder), **self._settings)
+        except BlockingIOError:  # another center has it open
+            raise
+        except OSError as error:
+            raise OSError(f"{self._folder}: {error}") from None
         asyncio.get_running_loop().add_reader(self._keeper.fd(), self._take)
 
     async def close(self) -> None:

@@ -1,5 +1,6 @@
-"""The state of a shard as JSON. Knows no request and no terminal."""
+"""The state of shards, whole and as JSON. Knows no request and no terminal."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster_server.systems.presence.questions import ShardStats
@@ -40,3 +41,15 @@ def described(shard: ShardStats) -> dict[str, Any]:
             "unpublished": writer.unpublished,
         }
     return told
+
+
+def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[ShardStats]:
+    """Add a line for each shard of a site whose reader does not answer. `counts`: shards by site."""
+    told = {each.site for each in shards}
+    silent = [
+        ShardStats(site, count, shard, "no reader of this site answers", None, None)
+        for site, count in counts.items()
+        for shard in range(count)
+        if site not in told
+    ]
+    return sorted([*shards, *silent], key=lambda each: (each.site, each.shards, each.shard))

@@ -292,7 +292,8 @@ class Keeper:
     def status(self) -> dict[str, Any]:
         """The state for `/api/v1/status`."""
         known: dict[str, Any] = msgspec.to_builtins(self.stats(self._why))
-        return {**known, "read_s": round(self._read_s, 3), "relay": self._relay.why}
+        notes = self._relay.notes(self._waiting.unpublished)
+        return {**known, "read_s": round(self._read_s, 3), "relay": self._relay.why, "notes": notes}
 
     def counters(self) -> list[tuple[str, str, float]]:
         """Name, help and value of each counter, in the form of an engine."""

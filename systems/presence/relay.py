@@ -87,6 +87,10 @@ class Relay:
         self._stopped = True
         self.wake()
 
+    def notes(self, unpublished: int) -> list[str]:
+        """The line of `muster status` while changes wait because the log does not take them."""
+        return [f"{unpublished} changes wait for the log: {self.why}"] if unpublished and self.why else []
+
     async def close(self) -> None:
         """Close the log."""
         if self._opened is not None:

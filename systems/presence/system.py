@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from muster_server.plane.kind import Action, Around, System
 from muster_server.systems.presence import redis_server
-from muster_server.systems.presence.options import Presence, Users
+from muster_server.systems.presence.options import Presence, Users, shards
 from muster_server.systems.presence.roles.proxy import PROXY
 from muster_server.systems.presence.roles.reader import READER
 from muster_server.systems.presence.roles.unicast import UNICAST
@@ -14,7 +14,8 @@ from muster_server.systems.presence.roles.writer import WRITER
 
 def told(around: Around) -> dict[str, Any]:
     """The part of the configuration that the routes need."""
-    return {"sites": around.section("presence").sites}
+    presence = around.section("presence")
+    return {"sites": presence.sites, "shards": shards(presence)}
 
 
 SYSTEM: Final = System(

@@ -8,7 +8,8 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -20,6 +21,7 @@ from muster_server.control.cluster.instance import Process
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import user_of
 from muster_server.systems.http.options import HttpOptions
+from muster_server.systems.presence.http.send import Device, Sender
 from tests.http.conftest import SECRET, Beside, eventually
 from tests.presence.rig import Rig
 from tests.waiting import PATIENT_S
@@ -60,9 +62,8 @@ async def beside(rig: Rig, address: muster.testing.Instance, tmp_path: Path) -> 
 
     made = Beside(address, tmp_path)
     secret = str(tmp_path / "cluster.secret")
-    made.settings = dataclasses.replace(
-        made.settings, nodes=found, cluster_secret_file=secret, told={"presence": {"sites": 1}}
-    )
+    told = {"presence": {"sites": 2, "shards": [1, 2]}}  # the second site has no reader
+    made.settings = dataclasses.replace(made.settings, nodes=found, cluster_secret_file=secret, told=told)
     made.begin()
     await made.server.start()
     yield made
@@ -150,6 +151,33 @@ async def test_a_reader_that_is_gone_is_unavailable(rig: Rig, beside: Beside) ->
         await asyncio.to_thread(presence.who, [7])
 
 
+async def test_a_user_that_is_named_twice_gets_one_message() -> None:
+    asked: list[int] = []
+
+    async def ask(client: muster.Client, user: int) -> list[muster.DeviceResult]:
+        asked.append(user)
+        return [muster.DeviceResult("phone", "delivered")]
+
+    async def opened() -> Any:
+        return None
+
+    sender = Sender(cast(Any, SimpleNamespace(where=None)))
+    sender._opened = opened  # type: ignore[method-assign]
+    sent = await sender.each([7, 9, 7], ["7", "alice", "7"], ask)
+    assert asked == [7, 9]
+    assert [(each.user, each.text, each.devices) for each in sent.users] == [
+        ("7", None, [Device("phone", "delivered")]),
+        ("9", "alice", [Device("phone", "delivered")]),
+    ]
+
+
+async def test_stats_name_the_shards_of_a_site_that_does_not_answer(beside: Beside) -> None:
+    """They were left out, as if the instance had one site."""
+    said = (await beside.client("presence:*").get("/api/v1/presence/stats")).json()["shards"]
+    assert [(each["site"], each["shard"], each["serving"]) for each in said] == [(1, 0, True), (2, 0, False), (2, 1, False)]
+    assert {each["why"] for each in said[1:]} == {"no reader of this site answers"}
+
+
 async def test_first_digits_match_no_number_that_may_be_the_hash_of_a_text(beside: Beside) -> None:
     hashed, other = str((1 << 63) + 5), str((1 << 63) + 6)
     for scopes, status in (
@@ -201,7 +229,7 @@ async def test_a_watch_begins_with_the_state_and_goes_on_where_it_was_cut(rig: R
     gateway, client = rig.gateways[1], beside.client("presence:*")
     gateway.online([7])
     await rig.right([7])
-    async with watched(client, "7,8") as events:
+    async with watched(client, "7,7,8") as events:  # each has its state once
         first = dict([await events.next() for _ in range(1)])
         assert first["state"]["user"] == "7"
         assert (first["state"]["device"], first["state"]["state"], first["state"]["id"]) == ("phone", "online", None)

@@ -171,6 +171,15 @@ async def test_a_method_that_is_not_taken_gets_those_that_are(make: Make) -> Non
     ):
         answer = await client.patch(path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed), path
+        asked = await client.options(path)
+        assert (asked.status_code, asked.headers["allow"], asked.content) == (204, allowed, b""), path
+
+
+async def test_a_missing_parameter_is_named(make: Make) -> None:
+    client = (await make()).client("presence:*", "likes:*")
+    for path, name in (("/api/v1/presence/changes", "users"), ("/api/v1/likes/both", "item")):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["detail"]) == (400, f"{name}: missing"), path
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])

@@ -124,6 +124,18 @@ async def test_any_damaged_file_of_the_log_is_named_and_every_row_comes_back(tmp
             assert not (await asyncio.to_thread(store.check)).faults
 
 
+async def test_a_damaged_log_is_refused_with_its_folder(tmp_path: Path) -> None:
+    """The reason named a segment, and no folder."""
+    await made(tmp_path)
+    cut(max((tmp_path / "0").glob("*.segment")))
+    told = settings(tmp_path)
+    store = SqlStore(location(told.database), "muster", 0, call_s=3.0)
+    said = rf"^{tmp_path}/0: records from offset \d+ to \d+ were acknowledged and are missing"
+    with pytest.raises(OSError, match=said):
+        await opened(told, 0, [], store, LOG)
+    await store.close()
+
+
 async def test_swapped_folders_of_two_partitions_are_named_and_neither_opened_nor_rebuilt(tmp_path: Path) -> None:
     both = settings(tmp_path, partitions=2)
 

@@ -215,3 +215,5 @@ async def test_a_relay_whose_log_takes_nothing_says_so_and_one_that_keeps_up_say
     assert relay.why == "the log has accepted no change for 12 s"
     relay._why = "kafka://one:9092: no broker answers"
     assert relay.why == "kafka://one:9092: no broker answers", "the log's own words come first"
+    assert relay.notes(84) == ["84 changes wait for the log: kafka://one:9092: no broker answers"]
+    assert relay.notes(0) == []

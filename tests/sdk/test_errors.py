@@ -698,6 +698,27 @@ async def test_closing_ends_a_flush_with_an_error_when_messages_are_not_acknowle
             await call
 
 
+async def test_a_client_that_closes_publishes_nothing_new_and_what_it_has_published(
+    address: muster.testing.Instance,
+) -> None:
+    """Beside tasks that publish all the time it waited for their messages, too, and timed out."""
+    client = await muster.connect(address)
+    await client.publish("r", b"x")
+    address.stop("proxy")
+    assert client.publish_nowait("r", b"last")
+    closing = asyncio.ensure_future(client.close(PATIENT_S))
+    await asyncio.sleep(0)
+    for room in ("r", "other"):
+        with pytest.raises(muster.Closed, match="the client is closing"):
+            client.publish_nowait(room, b"new")
+        with pytest.raises(muster.Closed, match="the client is closing"):
+            await client.publish(room, b"new")
+    assert client.stats()["unacknowledged"] == 1
+    address.start("proxy")
+    await closing
+    assert client.closed
+
+
 async def test_a_cancelled_connect_leaves_nothing_behind(nobody: tuple[str, int, str]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     connecting = asyncio.ensure_future(muster.connect(gateways=[nobody], token="x"))

@@ -227,6 +227,8 @@ class Client:
         self._received = asyncio.Event()
         self._direct_readers = 0
         self._flushed: asyncio.Future[None] | None = None
+        self._closing = False
+        """It publishes nothing new, and waits for what it has published."""
         self._handlers: dict[str, Callable[..., None]] = {
             "ready": self._on_ready,
             "leased": self._on_leased,
@@ -357,10 +359,11 @@ class Client:
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged, then close the sessions. Raises `TimedOut`; the client is
-        closed then too."""
+        closed then too. From now on publishing raises `Closed`."""
         if self.closed:
             return
         self._check_open()
+        self._closing = True
         try:
             await self.flush(timeout)
         finally:
@@ -930,13 +933,15 @@ class Client:
     def _known_publication(self, room: str) -> _Publication:
         """Return the known publication, without the checks of `_publication` where they are not needed."""
         publication = self._publications.get(room) or self._publications.get(_full_name(room))
-        if publication is None or publication.refused is not None or self._state != "open":
+        if publication is None or publication.refused is not None or self._state != "open" or self._closing:
             return self._publication(room)
         self.check_here("this client")
         return publication
 
     def _publication(self, room: str) -> _Publication:
         self._check_open()
+        if self._closing:
+            raise Closed("the client is closing")
         full = _full_name(room)
         publication = self._publications.get(full)
         if publication is None:

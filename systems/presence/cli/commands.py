@@ -19,7 +19,7 @@ from muster_server.control.terminal.users import user_of
 from muster_server.control.terminal.words import say
 from muster_server.systems.presence.asking import Readers
 from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among
-from muster_server.systems.presence.described import described
+from muster_server.systems.presence.described import described, whole
 from muster_server.systems.presence.options import shards as shards_of
 from muster_server.systems.presence.questions import ShardStats, User
 
@@ -158,18 +158,6 @@ async def stats(where: Target, again: bool, as_json: bool) -> int:
             await asyncio.sleep(AGAIN_S)
 
     return await reaching(where, work)
-
-
-def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[ShardStats]:
-    """Add a line for each shard of a site whose reader does not answer. `counts`: shards by site."""
-    told = {each.site for each in shards}
-    silent = [
-        ShardStats(site, count, shard, "no reader of this site answers", None, None)
-        for site, count in counts.items()
-        for shard in range(count)
-        if site not in told
-    ]
-    return sorted([*shards, *silent], key=lambda each: (each.site, each.shards, each.shard))
 
 
 def table(shards: Sequence[ShardStats], past: sparks.Lately | None = None) -> Table:

@@ -27,9 +27,9 @@ from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
-from muster_server.systems.presence.described import described
+from muster_server.systems.presence.described import described, whole
 from muster_server.systems.presence.http import ends, send
-from muster_server.systems.presence.questions import Update, User
+from muster_server.systems.presence.questions import ShardStats, Update, User
 
 USERS_MAX: Final = 1_000
 CODES: Final = {"question": "bad_request", "late": "timeout", "busy": "busy"}
@@ -113,7 +113,7 @@ async def stats(caller: NamedDependency[Caller], presence: NamedDependency["Pres
     """The state of each shard of each site, as `muster presence stats` shows it. Needs the scope `presence:*`."""
     caller.need("presence", "*", whole=True)
     try:
-        found = await (await presence.readers()).stats()
+        found = await presence.stats()
     except CallError as error:
         raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
     return Response(msgspec.json.encode(Shards([described(each) for each in found])) + b"\n", media_type=MediaType.JSON)
@@ -141,7 +141,7 @@ async def changes(
     An interrupted client resumes with `Last-Event-ID`: it gets the changes since then. If they are no longer stored, it
     gets the states again. A comment per second shows that the stream is alive.
     """
-    names = users.split(",")
+    names = list(dict.fromkeys(users.split(",")))
     if len(names) > USERS_MAX:
         raise Problem("bad_request", f"users: {len(names)} users (expected 1 to {USERS_MAX}, separated by commas)")
     last = request.headers.get("last-event-id") or after
@@ -187,8 +187,11 @@ class PresenceFace:
         """One for each `WATCHES_EACH` watches, so that these leave capacity for other requests."""
         self._watches: list[int] = []
         """Number of open watches of each."""
-        sites = base.told.get("presence", {}).get("sites")
+        told = base.told.get("presence", {})
+        sites = told.get("sites")
         self._sites = int(sites) if sites else None
+        self._shards = dict(enumerate(told.get("shards", ()), 1))
+        """The number of shards by site."""
         self._sender = send.Sender(base)
         self._draining = False
 
@@ -264,6 +267,11 @@ class PresenceFace:
             return
         finally:
             await told.aclose()
+
+    async def stats(self) -> list[ShardStats]:
+        """The shards of all sites, those of a silent site with the reason. Raises `CallError` if no site answers, and
+        `Problem`."""
+        return whole(await (await self.readers()).stats(), self._shards)
 
     def check_site(self, site: int | None) -> None:
         """Raises `Problem` for an unknown site."""

@@ -7,9 +7,10 @@ import msgspec
 from muster_server.control.cluster.instance import Record
 from muster_server.control.doctor.running import CONNECTED, TROUBLE, buffers, judged, nodes, troubles
 from muster_server.control.terminal.limits import LAG
-from muster_server.control.terminal.readings import NO_ANSWER, Reading
+from muster_server.control.terminal.readings import NO_ANSWER, Reading, read
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
+from tests.ports import free_ports
 
 STANDING = [msgspec.structs.replace(process, restarts=0) for process in processes(gateways=2)]
 
@@ -58,6 +59,15 @@ def test_who_does_not_serve_fails_and_who_was_started_again_is_told() -> None:
         "gateway is not ready": "fail",
         "proxy does not answer": "fail",
     }
+
+
+def test_a_node_that_refuses_to_start_is_not_taken_for_one_that_waits_for_the_registry() -> None:
+    """Its reason was called a wait, and the registry was named as what to mend."""
+    why = "log /a/likes/0: segment 0 of epoch 1 is damaged at byte 7"
+    refuses = msgspec.structs.replace(STANDING[1], waits=why, admin=("127.0.0.1", free_ports(1)[0]))
+    (found,) = nodes([refuses], {refuses.node: read(refuses)})
+    assert (found.level, found.text) == ("fail", f"{refuses.name} cannot start and is retried: {why}")
+    assert "registry" not in found.mend
 
 
 def test_buffers_that_were_given_smaller_are_named() -> None:

@@ -133,6 +133,25 @@ async def test_who_asks_for_metrics_more_than_once_a_second_gets_the_last_page_a
     assert len(set(pages[admin.RENDERS_SAVED - 1 :])) == 1
 
 
+async def test_notes_of_a_companion_stand_where_muster_status_prints_them(site: Site) -> None:
+    class Relay:
+        name = "presence"
+
+        def counters(self) -> list[tuple[str, str, float]]:
+            return []
+
+        gauges = counters
+
+        def status(self) -> dict[str, Any]:
+            return {"relay": "away", "notes": ["84 changes wait for the log: away"]}
+
+    about = {"role": "online-writer", "node": 3, "name": "muster-online-writer", "version": "0.0.0"}
+    _, _, body = admin.Admin(site.server, about, companion=Relay()).answer("/api/v1/status", "")
+    assert isinstance(body, bytes)
+    said = json.loads(body)
+    assert (said["notes"], said["presence"]) == (["84 changes wait for the log: away"], {"relay": "away"})
+
+
 async def test_a_page_of_metrics_is_rendered_in_slices_and_is_the_same(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

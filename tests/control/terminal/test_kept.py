@@ -17,6 +17,7 @@ from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserErro
 from muster_server.control.node import admin
 from muster_server.control.terminal import common, found, kept
 from muster_server.control.terminal.found import Target
+from muster_server.control.terminal.readings import read
 from tests.control.command import Command
 from tests.control.nodes import processes
 from tests.ports import free_ports
@@ -127,5 +128,6 @@ async def test_one_line_says_what_a_node_waits_for_at_its_admin_port() -> None:
         with pytest.raises(UserError, match=r"router waits for the registry zk://h:1; try again"):
             await asyncio.to_thread(common.fetch, process, "/metrics")
         assert (await asyncio.to_thread(common.fetch, process, "/healthz"))[0] == 200
+        assert (await asyncio.to_thread(read, process)).state == "waits for the registry zk://h:1"
     finally:
         await port.close()
