@@ -56,8 +56,8 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     """One instance and one browser for all rounds. Raises `ChildFailedError` where there is no Chromium."""
     pages, seconds = (OPEN_QUICK, SECONDS_QUICK) if quick else (OPEN, SECONDS)
     with ExitStack() as stack:
-        instance = stack.enter_context(_instance())
         browser = stack.enter_context(_chromium())
+        instance = stack.enter_context(_instance())
         login = instance.login(browser)
         entries = [Entry(ALONE, lambda: Sample(instance.busy(seconds)))]
         entries += [
