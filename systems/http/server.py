@@ -377,7 +377,9 @@ class HttpFace:
         detail = "; ".join(wrong) if wrong else f"too long (limit {self._options.body_bytes_max} bytes)"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:
-            response.headers["allow"] = _allow({each.strip() for each in (error.headers or {}).get("allow", "").split(",")})
+            response.headers["allow"] = _allow(
+                {each.strip() for each in (error.headers or {}).get("allow", "").split(",")}
+            )
         return response
 
     def _defect(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -392,7 +394,11 @@ def _allow(methods: set[str]) -> str:
 
 def _methods(app: Litestar) -> dict[str, str]:
     """The header `Allow` of each path."""
-    return {route.path_format: _allow(route.methods) for route in app.routes if isinstance(route, HTTPRoute)}
+    return {
+        route.path_format: _allow({str(each) for each in route.methods})
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+    }
 
 
 def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:
