@@ -87,7 +87,9 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
     ),
 }
 
-CAUSE: Final = "correct the cause named there; the node then starts by itself. muster check names each damaged file of a store"
+CAUSE: Final = (
+    "correct the cause named there; the node then starts by itself. muster check names each damaged file of a store"
+)
 
 
 def judged(record: Record, version: str, readings: Readings) -> list[Finding]:

@@ -6,7 +6,7 @@ Combines the other files here. Knows systems by their modules (`face.py`).
 import asyncio
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -377,7 +377,9 @@ class HttpFace:
         detail = "; ".join(wrong) if wrong else f"too long (limit {self._options.body_bytes_max} bytes)"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
         if error.status_code == 405:
-            response.headers["allow"] = _allow({each.strip() for each in (error.headers or {}).get("allow", "").split(",")})
+            response.headers["allow"] = _allow(
+                {each.strip() for each in (error.headers or {}).get("allow", "").split(",")}
+            )
         return response
 
     def _defect(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -385,14 +387,15 @@ class HttpFace:
         return self._problem(request, Problem("internal"))
 
 
-def _allow(methods: set[str]) -> str:
+def _allow(methods: Set[str]) -> str:
     """The header `Allow` of a path whose handlers take `methods`."""
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 def _methods(app: Litestar) -> dict[str, str]:
     """The header `Allow` of each path."""
-    return {route.path_format: _allow(route.methods) for route in app.routes if isinstance(route, HTTPRoute)}
+    routes = (route for route in app.routes if isinstance(route, HTTPRoute))
+    return {route.path_format: _allow(route.methods) for route in routes}
 
 
 def _queries(app: Litestar) -> dict[tuple[str, str], uri.Query]:

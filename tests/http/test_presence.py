@@ -174,7 +174,11 @@ async def test_a_user_that_is_named_twice_gets_one_message() -> None:
 async def test_stats_name_the_shards_of_a_site_that_does_not_answer(beside: Beside) -> None:
     """They were left out, as if the instance had one site."""
     said = (await beside.client("presence:*").get("/api/v1/presence/stats")).json()["shards"]
-    assert [(each["site"], each["shard"], each["serving"]) for each in said] == [(1, 0, True), (2, 0, False), (2, 1, False)]
+    assert [(each["site"], each["shard"], each["serving"]) for each in said] == [
+        (1, 0, True),
+        (2, 0, False),
+        (2, 1, False),
+    ]
     assert {each["why"] for each in said[1:]} == {"no reader of this site answers"}
 
 

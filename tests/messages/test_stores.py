@@ -73,9 +73,9 @@ async def test_any_damaged_file_of_the_schedule_is_named_and_the_rest_comes_back
 async def test_a_damaged_schedule_is_refused_with_its_folder(tmp_path: Path) -> None:
     """The reason named a segment, and no folder."""
     await scheduled(tmp_path)
-    (manifest,) = tmp_path.rglob("manifest")
+    manifest = tmp_path / "hours" / "manifest"
     manifest.write_bytes(manifest.read_bytes()[:-1])
-    with pytest.raises(OSError, match=f"^{tmp_path}: .*manifest"):
+    with pytest.raises(OSError, match=rf"^{tmp_path}: .*manifest"):
         await held(tmp_path)
 
 
