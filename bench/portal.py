@@ -304,9 +304,9 @@ class _Page(Session):
 
     async def enter(self, token: str, room: str) -> None:
         """Connect as a page does, with a token, and subscribe."""
-        await self._answered(wire.upgrade(self._host, "json"), b"\r\n\r\n")
-        await self._answered(wire.connect("json", 1, token), b'"connect"')
-        await self._answered(wire.subscribe("json", 2, room), b'"subscribe"')
+        await self.ask(wire.upgrade(self._host, "json"), b"\r\n\r\n")
+        await self.ask(wire.connect("json", 1, token), b'"connect"')
+        await self.ask(wire.subscribe("json", 2, room), b'"subscribe"')
 
 
 def _streams(portal: Portal, wanted: int, told: int) -> Sample:
