@@ -534,13 +534,13 @@ impl ClientEngine {
         self.carry_letters()
     }
 
-    /// Messages (chunks counted one by one) that the owner has not acknowledged.
-    fn unacknowledged(&self, publication: u32) -> PyResult<usize> {
+    /// Messages (chunks counted one by one) that the owner has not acknowledged: the sequence of the first, and their number.
+    fn unacknowledged(&self, publication: u32) -> PyResult<(u64, usize)> {
         Ok(self
             .get()?
             .machine()
             .publishing(publication)
-            .map_or(0, |known| known.unacknowledged()))
+            .map_or((0, 0), |known| (known.low(), known.unacknowledged())))
     }
 
     /// Why the owner, or the proxy, takes nothing now, where it said so last, and in how many seconds the client asks again.

@@ -169,6 +169,11 @@ impl Publication {
         self.unacked.len()
     }
 
+    /// Sequence of the first unacknowledged message, or else of the next one. It never falls.
+    pub fn low(&self) -> u64 {
+        self.low
+    }
+
     /// Accepts a message if there is credit for all of it. The acknowledgement names `ticket`, unless it is 0.
     pub fn push(&mut self, data: &[u8], ticket: u64, chunk_max: usize) -> Result<(), PublishError> {
         if let Some(code) = self.refused {
