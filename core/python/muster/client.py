@@ -138,6 +138,15 @@ class _Publication:
     """A caller has received the refusal."""
 
 
+@dataclass(slots=True, eq=False)
+class _Flush:
+    """A call that waits until what was published before it is acknowledged."""
+
+    done: "asyncio.Future[None]"
+    rooms: "deque[tuple[_Publication, int, int]]"
+    """For each room: the last ticket that waited for credit, 0 if none did, and the sequence behind its last message."""
+
+
 _OPEN: "Final[WeakSet[Client]]" = WeakSet()
 """Open clients of this process."""
 
@@ -226,7 +235,7 @@ class Client:
         self._inbox_unread: int | None = None
         self._received = asyncio.Event()
         self._direct_readers = 0
-        self._flushed: asyncio.Future[None] | None = None
+        self._flushes: list[_Flush] = []
         self._closing = False
         """It publishes nothing new, and waits for what it has published."""
         self._handlers: dict[str, Callable[..., None]] = {
@@ -513,15 +522,21 @@ class Client:
             self._drop_unwanted(publication)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Return once every message of this client is acknowledged. Raises `Refused` if a room refused some."""
+        """Return once every message that this client has published before is acknowledged. Raises `Refused` if a room
+        refused some."""
         self._check_open()
         seconds = self._seconds(timeout)
         count = self._unacknowledged()
         if count:
-            if self._flushed is None:
-                self._flushed = self.loop.create_future()
-                self._turns.after = self._check_flushed
-            await self.wait(asyncio.shield(self._flushed), seconds, f"flush of {count} unacknowledged messages", 1)
+            rooms = deque((each, next(reversed(each.waiting), 0), self._end(each)) for each in self._publications.values())
+            flush = _Flush(self.loop.create_future(), rooms)
+            self._flushes.append(flush)
+            self._turns.after = self._check_flushed
+            try:
+                await self.wait(flush.done, seconds, f"flush of {count} unacknowledged messages", 1)
+            finally:
+                if flush in self._flushes:
+                    self._flushes.remove(flush)
         for publication in self._publications.values():
             if publication.refused is not None and not publication.told:
                 publication.told = True
@@ -995,13 +1010,37 @@ class Client:
     def _unacknowledged(self) -> int:
         waited = [each for each in self._publications.values() if each.refused is None]
         placed = [each.number for each in waited if each.number is not None]
-        return sum(len(each.waiting) for each in waited) + sum(map(self.engine.unacknowledged, placed))
+        return sum(len(each.waiting) for each in waited) + sum(self.engine.unacknowledged(each)[1] for each in placed)
+
+    def _end(self, publication: _Publication) -> int:
+        """The sequence behind the last message that the engine has taken."""
+        return sum(self.engine.unacknowledged(publication.number)) if publication.number is not None else 0
 
     def _check_flushed(self) -> None:
-        if self._flushed is not None and not self._unacknowledged():
+        for flush in list(self._flushes):
+            while flush.rooms and self._is_flushed(flush):
+                flush.rooms.popleft()
+            if not flush.rooms:
+                self._flushes.remove(flush)
+                if not flush.done.done():
+                    flush.done.set_result(None)
+        if not self._flushes:
             self._turns.after = None
-            self._flushed.set_result(None)
-            self._flushed = None
+
+    def _is_flushed(self, flush: _Flush) -> bool:
+        """Whether its first room has nothing more to wait for."""
+        publication, ticket, end = flush.rooms[0]
+        number = publication.number
+        if publication.refused is not None:
+            return True
+        if ticket:
+            if next(iter(publication.waiting), ticket + 1) <= ticket:
+                return False
+            end = self._end(publication)  # the engine has taken them meanwhile
+            flush.rooms[0] = publication, 0, end
+        if number is None or self._by_number.get(number) is not publication:  # closed, as it had none
+            return True
+        return self.engine.unacknowledged(number)[0] >= end
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -1307,9 +1346,10 @@ class Client:
             self._renew_timer.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
-        if self._flushed is not None:  # first: refused rooms would look flushed
-            _fail(self._flushed, error)
-            self._flushed = None
+        for flush in self._flushes:  # first: refused rooms would look flushed
+            if not flush.done.done():
+                _fail(flush.done, error)
+        self._flushes.clear()
         for publication in self._publications.values():
             self._refuse(publication, error)
         self._received.set()
