@@ -528,7 +528,9 @@ class Client:
         seconds = self._seconds(timeout)
         count = self._unacknowledged()
         if count:
-            rooms = deque((each, next(reversed(each.waiting), 0), self._end(each)) for each in self._publications.values())
+            rooms = deque(
+                (each, next(reversed(each.waiting), 0), self._end(each)) for each in self._publications.values()
+            )
             flush = _Flush(self.loop.create_future(), rooms)
             self._flushes.append(flush)
             self._turns.after = self._check_flushed
