@@ -22,6 +22,8 @@ pub struct Program {
     /// For each of the plan's rooms: the client's number of the room, and the membership.
     pub joined: Vec<Option<(u32, usize)>>,
     pub positions: Vec<Option<(Positions, Micros)>>,
+    /// For each of these, the position that was made up for the last join and still stands.
+    pub forged: Vec<Option<(StreamId, u64)>>,
     /// For each of the plan's publications; a room closed for another one is opened again.
     pub publications: Vec<Option<u32>>,
     /// How often its process was restarted.
@@ -52,6 +54,7 @@ impl Rooms {
         let plan = self.plan.clients[client].clone();
         self.programs.push(Program {
             positions: vec![None; plan.rooms.len()],
+            forged: vec![None; plan.rooms.len()],
             ..Program::default()
         });
         self.open(world, client);
@@ -101,7 +104,10 @@ impl Rooms {
             .filter(|(positions, _)| !positions.0.is_empty())
             .map(|(_, at)| *at);
         let mut positions = resumed.map(|(positions, _)| positions).unwrap_or_default();
-        let forged = self.forge(world, client, &mut positions);
+        let before = self.programs[client].forged[place]
+            .take()
+            .filter(|_| !positions.0.is_empty());
+        let forged = self.forge(world, client, &mut positions).or(before);
         // It claims to have had what it has not.
         let owed_from = owed_from.filter(|_| forged.is_none());
         let (now, asks) = (
@@ -146,6 +152,9 @@ impl Rooms {
         self.oracle.memberships[membership].left = true;
         self.commands.left(world.now, membership);
         self.programs[client].joined[place] = None;
+        let stands =
+            |(stream, offset): &(StreamId, u64)| positions.of(*stream).is_some_and(|had| had.offset == *offset);
+        self.programs[client].forged[place] = self.oracle.memberships[membership].forged.filter(stands);
         self.programs[client].positions[place] = Some((positions, world.now));
         world.turn_at(self.process_of(client), world.now);
         Ok(())
@@ -355,6 +364,7 @@ impl Rooms {
         let program = &mut self.programs[client];
         program.life += 1;
         program.positions.fill(None);
+        program.forged.fill(None);
         for (_, membership) in program.joined.iter().flatten() {
             self.oracle.memberships[*membership].left = true;
         }
