@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,9 +31,10 @@ FANOUTS: Final = (100, 1_000)
 DELIVERIES_PER_S: Final = 50_000
 SECONDS, SECONDS_QUICK = 3.0, 1.0
 INTERVAL_MS, INTERVAL_RATE = 10, 100_000
-WINDOW: Final = 128
-"""Messages of a saturated run that are published and not yet delivered to the first session: half of those that an edge
-takes before their owner acknowledges them, as these come behind the deliveries on a busy machine."""
+WINDOW: Final = 256
+"""Messages of a saturated run that are published and not yet delivered to the first session."""
+PUBLISHERS: Final = 2
+"""An edge takes 256 messages of a publisher before their owner acknowledges them, which is behind the deliveries."""
 IDLE, IDLE_QUICK = 4_000, 1_000
 LATE: Final = 0.9
 """A paced run that published less than this share means nothing."""
@@ -108,9 +109,9 @@ def _entry(name: str, measure: Callable[[], Coroutine[Any, Any, Sample]]) -> Ent
 async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float) -> Sample:
     channel, times = f"bench{next(_channels)}", array("Q")
     sessions = await opened(server.port, load.encoding, channel, load.fanout, times, path=server.path)
-    (publisher,) = await opened(server.port, load.encoding, channel, 1, path=server.path, publishes=True)
+    publishers = await opened(server.port, load.encoding, channel, PUBLISHERS, path=server.path, publishes=True)
     try:
-        send = _Publisher(publisher, load.encoding, channel, payload_bytes)
+        send = _Publisher(publishers, load.encoding, channel, payload_bytes)
         send.one()  # what is made at the first message is made
         await _delivered(server, sessions, send.count)
         del times[:]
@@ -124,7 +125,7 @@ async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float
         await _delivered(server, sessions, send.count)
         used = server.cpu_ns() - before
     finally:
-        for session in (*sessions, publisher):
+        for session in (*sessions, *publishers):
             session.transport.abort()
     wanted = load.rate / load.fanout * seconds
     late = load.kind == "paced" and published < LATE * wanted
@@ -133,17 +134,18 @@ async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float
 
 
 class _Publisher:
-    """Publishes on one session, without waiting for answers."""
+    """Publishes on sessions in turn, without waiting for answers."""
 
-    def __init__(self, session: Session, encoding: Encoding, channel: str, size: int) -> None:
-        self._session, self._encoding, self._channel, self._size = session, encoding, channel, size
+    def __init__(self, sessions: Sequence[Session], encoding: Encoding, channel: str, size: int) -> None:
+        self._sessions, self._encoding, self._channel, self._size = sessions, encoding, channel, size
         self.count = 0
 
     def one(self) -> None:
         """One more message."""
         self.count += 1
         data = payload(self._size)
-        self._session.transport.write(publish(self._encoding, 10 + self.count, self._channel, data))
+        session = self._sessions[self.count % len(self._sessions)]
+        session.transport.write(publish(self._encoding, 10 + self.count, self._channel, data))
 
 
 async def _window(reader: Session, send: _Publisher) -> None:
