@@ -719,6 +719,31 @@ async def test_a_client_that_closes_publishes_nothing_new_and_what_it_has_publis
     assert client.closed
 
 
+async def test_a_flush_waits_for_what_was_published_before_it_alone(address: muster.testing.Instance) -> None:
+    """Beside a task that publishes all the time it waited until nothing was in flight by chance."""
+    async with muster.connect(address) as client, client.join("r") as room:
+        published = 0
+
+        async def busy() -> None:
+            nonlocal published
+            while True:
+                published += client.publish_nowait("r", str(published).encode())
+                await asyncio.sleep(0)
+
+        publishing = asyncio.create_task(busy())
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            before = published
+            await client.flush(PATIENT_S)
+            read = -1
+            async with asyncio.timeout(PATIENT_S):
+                while read < before - 1:
+                    read = int((await anext(room)).data)
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+        assert published > 20
+
+
 async def test_a_cancelled_connect_leaves_nothing_behind(nobody: tuple[str, int, str]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     connecting = asyncio.ensure_future(muster.connect(gateways=[nobody], token="x"))
