@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +33,6 @@ SECONDS, SECONDS_QUICK = 3.0, 1.0
 INTERVAL_MS, INTERVAL_RATE = 10, 100_000
 WINDOW: Final = 256
 """Messages of a saturated run that are published and not yet delivered to the first session."""
-PUBLISHERS: Final = 2
-"""An edge takes 256 messages of a publisher before their owner acknowledges them, which is behind the deliveries."""
 IDLE, IDLE_QUICK = 4_000, 1_000
 LATE: Final = 0.9
 """A paced run that published less than this share means nothing."""
@@ -109,11 +107,11 @@ def _entry(name: str, measure: Callable[[], Coroutine[Any, Any, Sample]]) -> Ent
 async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float) -> Sample:
     channel, times = f"bench{next(_channels)}", array("Q")
     sessions = await opened(server.port, load.encoding, channel, load.fanout, times, path=server.path)
-    publishers = await opened(server.port, load.encoding, channel, PUBLISHERS, path=server.path, publishes=True)
+    (publisher,) = await opened(server.port, load.encoding, channel, 1, path=server.path, publishes=True)
     try:
-        send = _Publisher(publishers, load.encoding, channel, payload_bytes)
+        send = _Publisher(publisher, load.encoding, channel, payload_bytes)
         send.one()  # what is made at the first message is made
-        await _delivered(server, sessions, send.count)
+        await _delivered(server, sessions, send)
         del times[:]
         before, began = server.cpu_ns(), time.monotonic()
         if load.kind == "saturated":
@@ -121,11 +119,11 @@ async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float
                 await _window(sessions[0], send)
         else:
             await _paced(send, began, seconds, load.rate / load.fanout)
-        published = send.count - 1
-        await _delivered(server, sessions, send.count)
+        await _delivered(server, sessions, send)
+        published = send.taken - 1
         used = server.cpu_ns() - before
     finally:
-        for session in (*sessions, *publishers):
+        for session in (*sessions, publisher):
             session.transport.abort()
     wanted = load.rate / load.fanout * seconds
     late = load.kind == "paced" and published < LATE * wanted
@@ -134,23 +132,27 @@ async def _sample(server: Server, load: Load, payload_bytes: int, seconds: float
 
 
 class _Publisher:
-    """Publishes on sessions in turn, without waiting for answers."""
+    """Publishes on one session, without waiting for answers."""
 
-    def __init__(self, sessions: Sequence[Session], encoding: Encoding, channel: str, size: int) -> None:
-        self._sessions, self._encoding, self._channel, self._size = sessions, encoding, channel, size
+    def __init__(self, session: Session, encoding: Encoding, channel: str, size: int) -> None:
+        self._session, self._encoding, self._channel, self._size = session, encoding, channel, size
         self.count = 0
+
+    @property
+    def taken(self) -> int:
+        """Messages that the server took, as far as is known: those behind its credit are refused."""
+        return self.count - self._session.refused
 
     def one(self) -> None:
         """One more message."""
         self.count += 1
         data = payload(self._size)
-        session = self._sessions[self.count % len(self._sessions)]
-        session.transport.write(publish(self._encoding, 10 + self.count, self._channel, data))
+        self._session.transport.write(publish(self._encoding, 10 + self.count, self._channel, data))
 
 
 async def _window(reader: Session, send: _Publisher) -> None:
     """Fill the window, and wait for more room in it."""
-    while send.count - reader.deliveries < WINDOW:
+    while send.taken - reader.deliveries < WINDOW:
         send.one()
     reader.heard.clear()
     async with asyncio.timeout(DRAIN_S):
@@ -168,17 +170,17 @@ async def _paced(send: _Publisher, began: float, seconds: float, rate: float) ->
         send.one()
 
 
-async def _delivered(server: Server, sessions: list[Session], count: int) -> None:
+async def _delivered(server: Server, sessions: list[Session], send: _Publisher) -> None:
     """Return once every session has all of them. Raises `ChildFailedError` if some are missing."""
     try:
         async with asyncio.timeout(DRAIN_S):
             for session in sessions:
-                while session.deliveries < count and not session.closed:
+                while session.deliveries < send.taken and not session.closed:
                     session.heard.clear()
                     await session.heard.wait()
     except TimeoutError:
         pass
-    missing = sum(count - session.deliveries for session in sessions)
+    missing = sum(send.taken - session.deliveries for session in sessions)
     if missing:
         raise ChildFailedError(f"{server.name}: {missing} deliveries are missing, or came twice")
 

@@ -19,6 +19,7 @@ from muster_server.systems.edge.wire import PATH
 Encoding = Literal["json", "protobuf", "raw"]
 CENTRIFUGE: Final[tuple[Encoding, ...]] = wire.ENCODINGS
 MARK: Final = b"MUSTERBENCH:"
+REFUSED: Final = b"too many requests"
 TIME_CHARS: Final = 16
 CHANNEL: Final = "CHANNEL"
 """Stands for the channel in the path of a server that speaks raw frames."""
@@ -45,6 +46,8 @@ class Session(asyncio.Protocol):
         self._rest = b""
         self._waiting: tuple[bytes, asyncio.Future[None]] | None = None
         self.deliveries = 0
+        self.refused = 0
+        """Messages of this client that the server did not take, as too many wait for their acknowledgement."""
         self.heard = asyncio.Event()
         self.closed = False
 
@@ -69,6 +72,7 @@ class Session(asyncio.Protocol):
             return
         data = self._rest + data
         found = data.count(MARK)
+        self.refused += data.count(REFUSED)
         self.deliveries += found
         if self.times is not None and found:
             at = data.find(MARK) + len(MARK)
