@@ -66,15 +66,15 @@ TLS: Final = "bytes an idle session with TLS"
 SECONDS_BACK, LOST, TWICE = "seconds until all are back", "lost and not announced, or out of order", "announced as lost"
 EDGE, GATEWAY = "edge CPU ns a delivery", "gateway CPU ns a delivery"
 GOALS: Final = {
-    HERE: Goal("PF-35", "<=", 5),
-    NEW: Goal("PF-35", "<=", 100),
-    MEMORY: Goal("PF-36", "<=", 65_536),
-    TLS: Goal("PF-34", "<=", 9_216),
-    SECONDS_BACK: Goal("PF-37", "<=", 60),
-    LOST: Goal("PF-37", "<=", 0),
+    HERE: Goal("PF-43", "<=", 5),
+    NEW: Goal("PF-43", "<=", 100),
+    MEMORY: Goal("PF-44", "<=", 65_536),
+    TLS: Goal("PF-42", "<=", 9_216),
+    SECONDS_BACK: Goal("PF-45", "<=", 60),
+    LOST: Goal("PF-45", "<=", 0),
 }
-NEIGHBOUR: Final = Goal("PF-36", "<=", 1.1)
-CHAIN: Final = Goal("PF-38", "<=", 1.3)
+NEIGHBOUR: Final = Goal("PF-44", "<=", 1.1)
+CHAIN: Final = Goal("PF-46", "<=", 1.3)
 _rooms = itertools.count()
 
 

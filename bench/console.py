@@ -49,7 +49,7 @@ CONSOLE: Final = "console"
 COST: Final = "CPU of the nodes for an open page, % of a core"
 OWN: Final = "CPU of the console for an open page, % of a core"
 ALONE: Final = "no page"
-GOAL: Final = Goal("PF-41", "<=", 1.0)
+GOAL: Final = Goal("PF-47", "<=", 1.0)
 
 
 def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:

@@ -51,7 +51,7 @@ GOALS: Final[Mapping[tuple[str, str, str], Goal]] = {
 """Bounds of a figure over that of a peer."""
 INTERVAL: Final = Goal("PF-33", "<=", 0.35)
 """Bound of a delivery's CPU with a write interval over that without one."""
-MEMORY: Final = Goal("PF-34", "<=", 1024)
+MEMORY: Final = Goal("PF-42", "<=", 1024)
 _channels = itertools.count()
 
 
