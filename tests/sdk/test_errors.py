@@ -738,7 +738,9 @@ async def test_a_flush_waits_for_what_was_published_before_it_alone(address: mus
             read = -1
             async with asyncio.timeout(PATIENT_S):
                 while read < before - 1:
-                    read = int((await anext(room)).data)
+                    message = await anext(room)
+                    assert isinstance(message, muster.Message), message
+                    read = int(message.data)
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
         assert published > 20
