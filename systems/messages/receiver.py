@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from muster.clock import now_ms
+from muster_server.systems.messages.lanes import Dues
 from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply
 from muster_server.systems.messages.shapes import (
     BATCH_MAX,
@@ -96,6 +97,7 @@ class Receiver:
         self._topics, self._center, self._wall = topics, center, wall
         self._kinds = kinds
         self._body_max, self._delay_max = body_bytes_max, delay_days_max * DAY_MS
+        self._dues = Dues()
 
     def topic(self, name: str) -> Topic:
         """Raises `NoTopic`."""
@@ -184,6 +186,8 @@ class Receiver:
             return Refused(code="bad_request", detail="the message expires before it is due")
         if not send.key.isprintable():
             return Refused(code="bad_request", detail=f"key {send.key!r:.140} is not printable")
+        if topic.per_key and send.key:  # as the center does for all receivers, once it knows the topic
+            due_at = self._dues.free(topic.number, send.key, due_at)
         envelope = Envelope(id, send.target, send.kind, now, send.body, send.key)
         return (number, topic.number, due_at, send.expires_at, envelope.packed()), envelope
 

@@ -245,3 +245,20 @@ def test_topics_reach_a_node_without_the_file_and_its_next_start(tmp_path: Path)
     again = Topics(tmp_path / "there")
     again.recall()
     assert again.named("orders") == made
+
+
+async def test_messages_of_a_key_that_are_due_at_once_keep_their_order(tmp_path: Path) -> None:
+    """The center may not know a topic yet that was made just now."""
+    topics = TopicsFile(tmp_path, 10)
+    topics.open()
+    topics.create(NewTopic(name="orders", callback="https://shop.example/hook", per_key=1))
+    schedule = EmbeddedSchedule(tmp_path / "schedule", lambda *_: None, segment_bytes=8 << 20)
+    await schedule.open()
+    receiver = Receiver(topics, Direct(schedule), body_bytes_max=100, delay_days_max=1, wall=lambda: NOW)
+    sends = [Send(body=b"x", key=key) for key in ("a", "a", "b", "", "", "a")]
+    sent = [each for _ in range(2) for each in await receiver.send("orders", sends)]
+    assert [each.due_at - NOW for each in sent if isinstance(each, Sent)] == [0, 1, 0, 0, 0, 2, 3, 4, 1, 0, 0, 5]
+    long = await one(receiver, key="k" * 3 + "\n")
+    assert isinstance(long, Refused)
+    assert "not printable" in long.detail
+    await schedule.close()
