@@ -82,7 +82,9 @@ def run(words: Sequence[str | Path], folder: Path, environment: dict[str, str] |
 
 def files(folder: Path, *ends: str) -> set[str]:
     """The files below a package whose names end so, else those that its wheel must have, from above the package."""
-    return {str(file.relative_to(folder.parent)) for file in folder.rglob("*") if file.name.endswith(ends or CODE)}
+    found = {file for file in folder.rglob("*") if file.name.endswith(ends or CODE)}
+    maps = set() if ends else set(folder.rglob("assets/vendor/maps/*.json"))
+    return {str(file.relative_to(folder.parent)) for file in found | maps}
 
 
 def as_built(tree: Path) -> Path:

@@ -414,11 +414,6 @@ fn positions_ahead_of_their_owner_are_believed() {
 }
 
 #[test]
-fn positions_ahead_of_their_gateway_alone_are_denied() {
-    seeds_find(Bug::AheadDenied, Plan::ahead);
-}
-
-#[test]
 fn a_broker_that_came_back_goes_on_with_its_streams() {
     seeds_find(Bug::ReturnUnnoticed, Plan::ahead);
 }
