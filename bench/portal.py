@@ -159,7 +159,7 @@ class Portal:
 
 
 def ids() -> Iterator[int]:
-    """Of all shares."""
+    """The ids of all shares."""
     return iter(range(FIRST, FIRST + SHARES))
 
 

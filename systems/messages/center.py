@@ -26,7 +26,7 @@ from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.bucket import Bucket
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
 from muster_server.systems.messages.leases import LOOK_S, Leases
-from muster_server.systems.messages.ordering import Ordering
+from muster_server.systems.messages.ordering import DELIVERED, Ordering
 from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
 from muster_server.systems.messages.shapes import Fire, HeldTarget, Result
 from muster_server.systems.messages.topics import Topic, Topics
@@ -47,7 +47,6 @@ REMEMBERED_MAX: Final = 64
 """Limit of workers that left and whose claims are still known."""
 ANSWER_BYTES_MAX: Final = 2_048
 """Limit of a target's last answer."""
-DELIVERED: Final = ord("d")
 LOST: Final = ord("x")
 NO_FIRES: Final = msgspec.msgpack.encode([])
 NOT_NOW: Final = ord("n")

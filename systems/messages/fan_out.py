@@ -5,14 +5,11 @@ attempt sends it again to all: a topic takes an id once. It must not know fires 
 """
 
 import asyncio
-from typing import Final
 
 from muster_server.systems.messages.firing import PublishError
 from muster_server.systems.messages.receiver import NoTopic, Receiver, Unreachable, subscribed_id
+from muster_server.systems.messages.refusal import PASSING
 from muster_server.systems.messages.shapes import Envelope, Refused, Send
-
-PASSING: Final = frozenset({"unavailable", "disk_full", "busy", "draining", "timeout"})
-"""Codes of refusals after which another attempt can succeed."""
 
 
 class FanOut:

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from muster_server.systems.messages.lanes import Dues, Lanes
-from muster_server.systems.messages.schedule import NewMessage, Reply, Schedule, StoreError, place
+from muster_server.systems.messages.schedule import SAID, NewMessage, Reply, Schedule, StoreError, place
 from muster_server.systems.messages.shapes import Envelope, Fire, Result
 from muster_server.systems.messages.topics import Topic
 
@@ -30,6 +30,8 @@ AGAIN_S: Final = 0.1
 ENDED: Final = frozenset({"done", "cancelled", "expired"})
 OVER: Final = frozenset({"withdrawn", "expired", "unknown"})
 """Refusals of messages that are not fired any more."""
+DELIVERED: Final = SAID["delivered"][0]
+BURIED: Final = SAID["buried"][0]
 
 _ENVELOPES: Final = msgspec.msgpack.Decoder(Envelope)
 _FIRES: Final = msgspec.msgpack.Decoder(list[Fire])
@@ -194,7 +196,7 @@ class Ordering:
         if not self._lanes:
             return
         for result, byte in zip(_RESULTS.decode(results), said, strict=True):
-            if byte == ord("d") or (byte == ord("b") and result.topic not in self._stops):
+            if byte == DELIVERED or (byte == BURIED and result.topic not in self._stops):
                 self._end(result.topic, result.number)
 
     def changed(self, topic: int, replies: Iterable[Reply]) -> None:

@@ -1,18 +1,14 @@
 """The way into topics for other systems: a `plane.ways.Way` whose places are topics."""
 
-from typing import Final
-
 from muster_server.control.cluster.places import Places, token
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec
 from muster_server.plane.ways import NotTaken
 from muster_server.systems.messages.link import Link
 from muster_server.systems.messages.receiver import Unreachable
-from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.refusal import PASSING, Refusal
 from muster_server.systems.messages.shapes import Refused, Send, Sent
 from muster_server.systems.messages.system import RECEIVE
-
-PASSING: Final = frozenset({"unavailable", "disk_full", "busy", "draining", "timeout"})
 
 
 class Outlet:

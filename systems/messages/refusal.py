@@ -5,6 +5,9 @@ from typing import Final
 LENGTH_BYTES: Final = 4
 """Size of the length before each piece of a stream, most significant byte first."""
 
+PASSING: Final = frozenset({"unavailable", "disk_full", "busy", "draining", "timeout"})
+"""Codes of refusals after which another attempt can succeed."""
+
 
 class Refusal(Exception):
     """A question was refused. `code` is one of `systems.messages.shapes.Refused`."""

@@ -1,4 +1,4 @@
-"""Lanes against a plain list: of one key, at most so many messages are open, and they open by due time."""
+"""Lanes against a plain list: a key has a limit of open messages, and they open by due time."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -124,7 +124,7 @@ async def test_who_comes_back_with_positions_learns_that_nothing_is_lost(address
 
 
 def moved(positions: bytes, by: int, lives: int = 0, streams: int = 0) -> bytes:
-    """Positions in one stream, by so many messages, lives of its owner and streams ahead."""
+    """Positions in one stream, moved ahead by a number of messages, of lives of its owner, or of streams."""
     count, node, epoch, generation, offset = struct.unpack("<BIIIQ", positions)
     assert count == 1
     return struct.pack("<BIIIQ", count, node, epoch + lives, generation + streams, offset + by)

@@ -56,10 +56,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ground:
-    """What a portal stands on."""
+    """The services and addresses on which a portal runs."""
 
     listeners: list[socket.socket]
-    """Of the web servers, which they outlive."""
+    """Sockets of the web servers, which they outlive."""
     origins: tuple[str, ...]
     """As browsers see the portal."""
     redis_url: str

@@ -5,7 +5,7 @@ import datetime
 import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from rich.table import Table
@@ -121,39 +121,26 @@ async def _topic_of(admin: Link, id: str, topic: str | None) -> str:
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 
-def create(
-    where: Target,
-    names: list[str],
-    callback: str,
-    secret: str,
-    workers: int,
-    policy: str,
-    retries: str,
-    jitter: int,
-    timeout: float,
-    allow: str,
-    retry_after_max: str,
-    rate: float,
-    concurrency: int,
-    per_key: int,
-    dead_stops_key: bool,
-    as_json: bool,
-) -> int:
+class Settings(NamedTuple):
+    """The settings of a topic as options give them; None: not given."""
+
+    callback: str | None
+    workers: int | None
+    policy: str | None
+    retries: str | None
+    jitter: int | None
+    timeout: float | None
+    allow: str | None
+    retry_after_max: str | None
+    rate: float | None
+    concurrency: int | None
+    per_key: int | None
+    dead_stops_key: bool | None
+
+
+def create(where: Target, names: list[str], secret: str, settings: Settings, as_json: bool) -> int:
     """Make topics with the same settings, in their order; the first error ends it. Raises `UserError`."""
-    given = _settings(
-        callback,
-        workers,
-        policy,
-        retries,
-        jitter,
-        timeout,
-        allow,
-        retry_after_max,
-        rate,
-        concurrency,
-        per_key,
-        dead_stops_key,
-    )
+    given = _fields(settings)
     new = [_converted({"name": name, "secret": secret, **given}, NewTopic) for name in names]
     made: list[Topic] = []
 
@@ -189,40 +176,16 @@ def _created(topic: Topic) -> None:
 def change_topic(
     where: Target,
     name: str,
-    callback: str | None,
     secret: str | None,
     rotate: bool,
     overlap: str | None,
-    workers: int | None,
-    policy: str | None,
-    retries: str | None,
-    jitter: int | None,
-    timeout: float | None,
-    allow: str | None,
-    retry_after_max: str | None,
-    rate: float | None,
-    concurrency: int | None,
-    per_key: int | None,
-    dead_stops_key: bool | None,
+    settings: Settings,
     as_json: bool,
 ) -> int:
     """Change settings of a topic. Raises `UserError`."""
     if rotate and secret is not None:
         raise UserError("--rotate excludes --secret: --rotate makes a new secret, and --secret gives one", USAGE)
-    given = _settings(
-        callback,
-        workers,
-        policy,
-        retries,
-        jitter,
-        timeout,
-        allow,
-        retry_after_max,
-        rate,
-        concurrency,
-        per_key,
-        dead_stops_key,
-    )
+    given = _fields(settings)
     given["secret"] = "" if rotate else secret or None
     given["overlap_s"] = None if overlap is None else length("--overlap", overlap) / 1_000
     given = {key: value for key, value in given.items() if value is not None}
@@ -252,40 +215,29 @@ def pause(where: Target, name: str, paused: bool, as_json: bool) -> int:
     return 0
 
 
-def _settings(
-    callback: str | None,
-    workers: int | None,
-    policy: str | None,
-    retries: str | None,
-    jitter: int | None,
-    timeout: float | None,
-    allow: str | None,
-    retry_after_max: str | None,
-    rate: float | None,
-    concurrency: int | None,
-    per_key: int | None,
-    dead_stops_key: bool | None,
-) -> dict[str, Any]:
+def _fields(given: Settings) -> dict[str, Any]:
     """The settings of a topic by their names in its file; None: not given. Raises `UserError`."""
-    if policy is not None and policy not in POLICIES:
-        raise UserError(f"--policy: invalid policy {policy!r:.40} (expected one of {', '.join(POLICIES)})", USAGE)
+    if given.policy is not None and given.policy not in POLICIES:
+        raise UserError(f"--policy: invalid policy {given.policy!r:.40} (expected one of {', '.join(POLICIES)})", USAGE)
     intervals: Sequence[int] | None = None
-    if retries is not None:
-        intervals = [] if retries in {"", "none"} else [length("--retries", each) for each in retries.split(",")]
-    pause = None if retry_after_max is None else length("--retry-after-max", retry_after_max) / 1_000
+    if given.retries is not None:
+        intervals = (
+            [] if given.retries in {"", "none"} else [length("--retries", each) for each in given.retries.split(",")]
+        )
+    pause = None if given.retry_after_max is None else length("--retry-after-max", given.retry_after_max) / 1_000
     return {
-        "callback": callback,
-        "workers": workers,
-        "policy": policy,
+        "callback": given.callback,
+        "workers": given.workers,
+        "policy": given.policy,
         "retries_ms": intervals,
-        "jitter": jitter,
-        "timeout_s": timeout,
-        "allowed": None if allow is None else [each.strip() for each in allow.split(",") if each.strip()],
+        "jitter": given.jitter,
+        "timeout_s": given.timeout,
+        "allowed": None if given.allow is None else [each.strip() for each in given.allow.split(",") if each.strip()],
         "retry_after_max_s": pause,
-        "rate": rate,
-        "concurrency": concurrency,
-        "per_key": per_key,
-        "dead_stops_key": dead_stops_key,
+        "rate": given.rate,
+        "concurrency": given.concurrency,
+        "per_key": given.per_key,
+        "dead_stops_key": given.dead_stops_key,
     }
 
 

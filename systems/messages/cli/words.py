@@ -104,14 +104,11 @@ def topic_create(
 ) -> int:
     """Create topics and print their secrets. Creating the same topic again succeeds."""
     from muster_server.control.terminal.found import Target
-    from muster_server.systems.messages.cli.commands import create
+    from muster_server.systems.messages.cli.commands import Settings, create
 
     where = Target(config, registry)
-    return create(
-        where,
-        names,
+    settings = Settings(
         callback,
-        secret,
         workers,
         policy,
         retries,
@@ -123,8 +120,8 @@ def topic_create(
         concurrency,
         per_key,
         dead_stops_key,
-        json,
     )
+    return create(where, names, secret, settings, json)
 
 
 @topic_app.command("change", epilog="Example: muster topic change orders --rotate --overlap 24h")
@@ -189,15 +186,10 @@ def topic_change(
     """Change settings of a topic; options that are not given stay unchanged. The change applies to waiting messages,
     too."""
     from muster_server.control.terminal.found import Target
-    from muster_server.systems.messages.cli.commands import change_topic
+    from muster_server.systems.messages.cli.commands import Settings, change_topic
 
-    return change_topic(
-        Target(config, registry),
-        name,
+    settings = Settings(
         callback,
-        secret,
-        rotate,
-        overlap,
         workers,
         policy,
         retries,
@@ -209,8 +201,8 @@ def topic_change(
         concurrency,
         per_key,
         dead_stops_key,
-        json,
     )
+    return change_topic(Target(config, registry), name, secret, rotate, overlap, settings, json)
 
 
 @topic_app.command("pause", epilog="Example: muster topic pause orders")

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 pub const WATCHED_MAX: usize = u64::BITS as usize;
 const TIMER_TOKEN: u64 = WATCHED_MAX as u64;
 
-/// One descriptor for several, each with a number, and waits for them while turns follow each other closely.
+/// A single descriptor for several, each with a number, and waits for them while turns follow each other closely.
 pub struct Lingering {
     poll: Poll,
     /// Ends a wait; whether it is set.
@@ -59,7 +59,7 @@ impl Lingering {
         self.linger.begin(monotonic_now(), self.most);
     }
 
-    /// Those that are readable now, a bit for each.
+    /// The descriptors that are readable now, a bit for each.
     pub fn due(&mut self) -> u64 {
         self.readable(Duration::ZERO)
     }

@@ -267,7 +267,7 @@ pub struct Broker {
     name_key: [u8; 16],
     generation: u32,
     /// Streams up to this generation may have gone further than this broker knows: it has come back from an earlier state. Each
-    /// begins anew before anything more is numbered in it.
+    /// starts a new stream before it numbers anything more.
     outlived: u32,
     rooms_max: usize,
     untold: Untold,

@@ -585,7 +585,7 @@ impl Room {
             self.ahead.clear();
             self.looked = self.said;
         }
-        // What comes first: history from the youngest on, and news from the oldest on.
+        // The order: history from the youngest on, and news from the oldest on.
         let note = |lacking: &mut Vec<(usize, u64)>, at: usize, wanted: u64, first: fn(u64, u64) -> u64| match lacking
             .iter_mut()
             .find(|(known, _)| *known == at)
@@ -1577,7 +1577,7 @@ impl Room {
     }
 
     /// The start of a member that joins with at least one position. `reach`: the way to the broker of a stream. `may_fetch`: whether
-    /// so many messages may be requested; if not, they are lost to the member.
+    /// this number of messages may be requested; if not, they are lost to the member.
     pub fn start(
         &mut self,
         arena: &Arena,
