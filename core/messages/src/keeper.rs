@@ -5,7 +5,8 @@
 //!
 //! All requests of one turn form one group: a reply leaves after the group is durable. A worker announces how many
 //! messages of a topic it can take ([`Ask::Serve`]); due messages are claimed for it in the same group, so that a
-//! worker has a message one commit after it is due.
+//! worker has a message one commit after it is due. A message that is due when it comes is inserted and claimed by one
+//! commit.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -361,6 +362,7 @@ impl Turn {
             }
         };
         let now = self.now();
+        let progress = self.store.tick(now, TICK_BUDGET).map_err(|denied| denied.to_string())?;
         while let Some(requests) = batch {
             for request in requests {
                 taken += request.ask.weight();
@@ -368,8 +370,6 @@ impl Turn {
             }
             batch = if taken < GROUP_MAX { inbox.try_recv().ok() } else { None };
         }
-        let now = self.now();
-        let progress = self.store.tick(now, TICK_BUDGET).map_err(|denied| denied.to_string())?;
         self.serve()?;
         self.commit()?;
         while let Some(job) = self.store.next_job() {

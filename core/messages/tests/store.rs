@@ -694,6 +694,54 @@ fn a_dropped_letter_is_no_forgotten_one() {
 }
 
 #[test]
+fn a_message_that_is_due_when_it_comes_is_claimed_by_the_commit_that_inserts_it() {
+    let disk = Disk::new(1);
+    let mut store = open(&disk, settings(), START);
+    settle(&mut store, START);
+    let insert = |store: &mut SimStore, id: u64, due_at| {
+        let new = NewMessage {
+            id: MessageId(id),
+            topic: TOPIC,
+            due_at,
+            expires_at: NEVER,
+            body: &[id as u8; 20],
+        };
+        assert!(matches!(store.insert(new), Ok(Inserted::New(_))));
+    };
+    let claims = Claims {
+        topic: TOPIC,
+        worker: WORKER,
+        until: START + 60_000,
+        attempts_max: 5,
+        max: 10,
+    };
+    insert(&mut store, 1, START);
+    insert(&mut store, 2, START + 1);
+    insert(&mut store, 3, START - 1);
+    store.change(START, MessageId(3), Change::Cancel, None).unwrap();
+    assert_eq!(store.ready_topics().collect::<Vec<_>>(), [TOPIC]);
+    let mut fires = Vec::new();
+    store.claim(START, claims, &mut fires).unwrap();
+    assert_eq!(store.commit().unwrap(), 5);
+    let ids: Vec<u64> = fires.iter().map(|fire| fire.message.id.0).collect();
+    assert_eq!(ids, [1]);
+    let mut body = Vec::new();
+    store.body(&fires[0], &mut body).unwrap();
+    assert_eq!(body, [1; 20]);
+    // What no worker took falls due as usual, once.
+    insert(&mut store, 4, START);
+    store.commit().unwrap();
+    assert_eq!(store.ready_topics().count(), 0);
+    settle(&mut store, START + 1);
+    fires.clear();
+    store.claim(START + 1, claims, &mut fires).unwrap();
+    store.commit().unwrap();
+    let mut ids: Vec<u64> = fires.iter().map(|fire| fire.message.id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [2, 4]);
+}
+
+#[test]
 fn forgotten_dead_letters_are_counted() {
     let disk = Disk::new(1);
     let short = Settings {

@@ -253,6 +253,8 @@ pub struct Store<S: Storage, F: Files> {
     wheel: Wheel,
     hours: BTreeMap<u32, Hour>,
     ready: Ready,
+    /// Messages of the group that were due when they came: a claim in the same group needs no commit of its own.
+    new_due: Ready,
     overdue: Look,
     /// Requests ahead of a message whose wait is over.
     outdated: Vec<MessageId>,
@@ -338,6 +340,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             wheel: Wheel::new(now),
             hours: BTreeMap::new(),
             ready: Ready::default(),
+            new_due: Ready::default(),
             overdue: Look::default(),
             outdated: Vec::new(),
             floor: hour_of(now),
@@ -446,6 +449,9 @@ impl<S: Storage, F: Files> Store<S, F> {
         // It leaves no hour if it goes to the same one: otherwise the hour's last entry would be that it left.
         let from = ahead_in.filter(|from| *from != home);
         self.stage(ahead_in.is_some(), home, from, op, Some(new.body))?;
+        if message.state == State::Scheduled && message.due_at <= self.now {
+            self.new_due.push(new.topic, message.due_at, new.id);
+        }
         Ok(Inserted::New(message))
     }
 
@@ -518,8 +524,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(true)
     }
 
-    /// Stages claims of due messages, oldest due time first. Appends them to `out`; messages that have expired or
-    /// used up their attempts end instead.
+    /// Stages claims of due messages, oldest due time first, then of those that this group inserts. Appends them to
+    /// `out`; messages that have expired or used up their attempts end instead.
     pub fn claim(&mut self, now: Millis, asked: Claims, out: &mut Vec<Fire>) -> Result<(), Denied> {
         self.usable()?;
         let Claims {
@@ -536,12 +542,18 @@ impl<S: Storage, F: Files> Store<S, F> {
         };
         let wanted = out.len() + max;
         while out.len() < wanted {
-            let Some((due, id)) = self.ready.pop(topic) else { break };
+            let committed = self.ready.pop(topic);
+            let is_new = committed.is_none();
+            let Some((due, id)) = committed.or_else(|| self.new_due.pop(topic)) else {
+                break;
+            };
             let Some(found) = self.look_up(id)? else { continue };
             let topic_of = found.op.topic;
             match self.apply(now, found, change, None) {
                 Ok((Step::Claimed { claim }, message, staged)) => {
-                    self.staged_claims.push((topic, due, id));
+                    if !is_new {
+                        self.staged_claims.push((topic, due, id));
+                    }
                     out.push(Fire {
                         message,
                         topic: topic_of,
@@ -553,13 +565,17 @@ impl<S: Storage, F: Files> Store<S, F> {
                 Ok((step, ..)) => {
                     self.expired += u64::from(step == Step::Expired);
                     self.buried += u64::from(step == Step::Buried);
-                    self.staged_claims.push((topic, due, id));
+                    if !is_new {
+                        self.staged_claims.push((topic, due, id));
+                    }
                 }
                 // It was cancelled, rescheduled or claimed since it became due; or the clock went back.
                 Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.arm(id, at),
                 Err(Denied::Refused(_)) => {}
                 Err(denied) => {
-                    self.ready.push(topic, due, id);
+                    if !is_new {
+                        self.ready.push(topic, due, id);
+                    }
                     return match denied {
                         Denied::CommitFirst => Ok(()),
                         denied => Err(denied),
@@ -583,6 +599,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         let appended = self.log.append(&mut group);
         self.staged.clear();
         self.staged_bodies.clear();
+        self.new_due.clear();
         let result = match appended {
             Ok(range) => {
                 for (_, record) in group.records(range.start) {
@@ -645,7 +662,8 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Topics that have messages to claim.
     pub fn ready_topics(&self) -> impl Iterator<Item = u32> + '_ {
-        self.ready.topics()
+        let new = self.new_due.topics().filter(|topic| !self.ready.has(*topic));
+        self.ready.topics().chain(new)
     }
 
     /// No message is due before this time, as far as known now.

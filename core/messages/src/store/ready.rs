@@ -33,6 +33,14 @@ impl Ready {
             .map(|(topic, _)| *topic)
     }
 
+    pub fn has(&self, topic: u32) -> bool {
+        self.topics.get(&topic).is_some_and(|ids| !ids.is_empty())
+    }
+
+    pub fn clear(&mut self) {
+        self.topics.clear();
+    }
+
     pub fn len(&self) -> usize {
         self.topics.values().map(BinaryHeap::len).sum()
     }
