@@ -26,6 +26,8 @@ CHANNEL: Final = "CHANNEL"
 READY: Final = b"ready"
 """A raw server's answer to the word of a session, where the path does not say its channel."""
 ANSWER_S: Final = 30.0
+TIMED: Final = 20
+"""Sessions of a channel that keep times, spread over the order in which they came: a server serves them in some order."""
 
 
 def payload(size: int) -> bytes:
@@ -118,11 +120,12 @@ async def opened(
     publishes: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> list[Session]:
-    """This many sessions in a channel, or ones that publish there; the first one keeps the times of deliveries."""
+    """This many sessions in a channel, or ones that publish there. Some keep the times of deliveries."""
     loop = asyncio.get_running_loop()
     sessions = []
+    apart = max(1, count // TIMED)
     for index in range(count):
-        make = partial(Session, encoding, f"127.0.0.1:{port}", times if index == 0 else None, path)
+        make = partial(Session, encoding, f"127.0.0.1:{port}", times if index % apart == 0 else None, path)
         _, session = await loop.create_connection(make, "127.0.0.1", port, ssl=tls)
         await session.open(channel, publishes=publishes)
         sessions.append(session)

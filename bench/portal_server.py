@@ -4,7 +4,6 @@
 reads for them. It must not know what is measured.
 """
 
-import asyncio
 import contextlib
 import contextvars
 import socket
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import uvicorn
+import uvloop
 
 from portal import services, settings, web
 
@@ -114,4 +114,4 @@ async def main(port: int, *, cached: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), cached=sys.argv[2] == "cached"))
+    uvloop.run(main(int(sys.argv[1]), cached=sys.argv[2] == "cached"))

@@ -251,7 +251,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         user_timeout_ms: int = 20000,
     ) -> None: ...
     def allow_origins(self, origins: list[str] | None) -> None: ...
-    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
+    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...
@@ -305,7 +305,7 @@ class GatewayEngine(_Engine):
         takes_over: bool = ...,  # opens the session of a device that another one replaced a moment ago
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
-    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
+    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
@@ -353,7 +353,7 @@ class ProxyEngine(_Engine):
         takes_over: bool = ...,  # opens the session of a device that another one replaced a moment ago
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
-    def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
+    def rooms(self, _place: int, _limit: int, _text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, _from: tuple[int, int], _limit: int
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
@@ -380,7 +380,7 @@ class BrokerEngine(_Engine):
         cluster_allow: _Allow | None = ...,
     ) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
-    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
+    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
@@ -412,7 +412,7 @@ class RouterEngine(_Engine):
     def hint(
         self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]
     ) -> int: ...  # `rooms`: (room, check, version); returns the number taken
-    def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
+    def rooms(self, _place: int, _limit: int, _text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page

@@ -27,8 +27,9 @@ class RoomsEngine(Engine, Protocol):
         growth is unknown.
         """
 
-    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
-        """Return up to `limit` rooms from the index `place` on, and the index of the next page."""
+    def rooms(self, place: int, limit: int, text: str = "", /) -> tuple[list[dict[str, Any]], int | None]:
+        """Return up to `limit` rooms with `text` in their names from the index `place` on, and the index of the next
+        page."""
 
     def room(self, name: str) -> dict[str, Any] | None:
         """Return one room, if known here."""

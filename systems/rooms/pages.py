@@ -1,8 +1,8 @@
 """The pages of administration that only rooms have: `/api/v1/rooms`, `/api/v1/rooms/{name}`, `/api/v1/interest`.
 
 Rooms and interest come in pages, each with a cost bounded by `limit`. They are in the node's own order, which is fixed
-while the node lives. A page may be short; `next` is the value of `after` for the next page, or null. Rooms that come or
-go meanwhile may be missing; rooms that stay are on one page.
+while the node lives. `search` selects rooms by a text in their names. A page may be short; `next` is the value of `after`
+for the next page, or null. Rooms that come or go meanwhile may be missing; rooms that stay are on one page.
 """
 
 import re
@@ -26,7 +26,9 @@ Page = tuple[int, Any]
 def answer(engine: RoomsEngine, path: str, query: str) -> Page | None:
     """The answer at a path; None for an unknown path."""
     if path == "/api/v1/rooms":
-        return _page(parse_qs(query), lambda after, limit: _rooms(engine, after, limit))
+        asked = parse_qs(query)
+        text = asked.get("search", [""])[0]
+        return _page(asked, lambda after, limit: _rooms(engine, after, limit, text))
     if path == "/api/v1/interest":
         return _page(parse_qs(query), lambda after, limit: _interest(engine, after, limit))
     if path.startswith("/api/v1/rooms/"):
@@ -46,10 +48,10 @@ def _page(query: Mapping[str, list[str]], page: Callable[[str, int], dict[str, A
     return 200, found
 
 
-def _rooms(engine: RoomsEngine, after: str, limit: int) -> dict[str, Any] | None:
+def _rooms(engine: RoomsEngine, after: str, limit: int, text: str) -> dict[str, Any] | None:
     if after and not _ROOMS_AFTER.fullmatch(after):
         return None
-    rooms, following = engine.rooms(int(after or 0), limit)
+    rooms, following = engine.rooms(int(after or 0), limit, text)
     return {"rooms": rooms, "next": None if following is None else str(following)}
 
 

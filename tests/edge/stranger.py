@@ -93,10 +93,10 @@ class Stranger:
 
 
 @asynccontextmanager
-async def stranger(url: str) -> AsyncIterator[Stranger]:
-    """A connection to an edge, not upgraded."""
+async def stranger(url: str, source: str = "127.0.0.1") -> AsyncIterator[Stranger]:
+    """A connection to an edge, not upgraded. `source`: the IPv4 address from which it comes."""
     address = urlsplit(url).netloc
-    reader, writer = await asyncio.open_connection(*address.rsplit(":", 1))
+    reader, writer = await asyncio.open_connection(*address.rsplit(":", 1), local_addr=(source, 0))
     try:
         yield Stranger(address, reader, writer)
     finally:

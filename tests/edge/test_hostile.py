@@ -19,15 +19,22 @@ from tests.waiting import PATIENT_S
 HALF_OPEN: Final = 32
 PUBLISHED: Final = "hostile:room"
 ARENA_MIB: Final = 8
+CONNECTION_LIMIT: Final = 3504
 MESSAGES: Final = 1_200
 """Messages of 20 KB: more than the edge keeps and sockets hold."""
 BATCH: Final = 40
+ADDRESS_MAX: Final = 160
+"""Connections of one address."""
+USER_MAX: Final = 16
+"""Sessions of one user."""
 
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Role]:
     limits = {
         "half_open_max": HALF_OPEN,
+        "address_connections_max": ADDRESS_MAX,
+        "user_sessions_max": USER_MAX,
         "stall_ms": 600_000,
         "user_timeout_ms": 600_000,
         "ping_ms": 600_000,
@@ -183,6 +190,53 @@ async def test_connections_that_say_nothing_make_room_for_others(edge: Role) -> 
             silent.writer.write(b"GET /connection/webso"[: number % 2 * 20])
         async with stranger(edge.url) as client:
             assert "connect" in await client.connect(edge.token(8))
+
+
+async def test_a_flood_of_one_address_leaves_room_for_others(edge: Role) -> None:
+    flood = "127.0.0.9"
+    async with honest(edge), contextlib.AsyncExitStack() as stack:
+        for number in range(ADDRESS_MAX):
+            client = await stack.enter_async_context(stranger(edge.url, flood))
+            assert "connect" in await client.connect(edge.token(100 + number // USER_MAX))
+        for _ in range(HALF_OPEN):
+            async with stranger(edge.url, flood) as client:
+                answer = await client.upgrade()
+                assert " 503 " in answer
+                assert "retry-after:" in answer.lower()
+        async with stranger(edge.url) as client:
+            assert "connect" in await client.connect(edge.token(8))
+
+
+async def test_a_flood_of_one_user_is_refused_and_others_go_on(edge: Role) -> None:
+    """By connections, then by commands of those that are there."""
+    async with honest(edge), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(stranger(edge.url)) for _ in range(USER_MAX)]
+        for client in clients:
+            assert "connect" in await client.connect(edge.token(9))
+        for _ in range(USER_MAX):
+            async with stranger(edge.url) as client:
+                assert await client.connect(edge.token(9)) == {"close": CONNECTION_LIMIT}
+
+        async def flood(client: Stranger) -> dict[str, int]:
+            said: dict[str, int] = {}
+            for start in range(2, 1_002, 100):
+                lines = [
+                    json.dumps({"id": n, "publish": {"channel": "hostile:flood", "data": n}})
+                    for n in range(start, start + 100)
+                ]
+                client.writer.write(frame("\n".join(lines).encode()))
+            await client.writer.drain()
+            while sum(said.values()) < 1_000:
+                told: Any = await client.message()
+                if "close" in told:
+                    return said | {"close": told["close"]}
+                kind = "published" if "publish" in told else str(told["error"]["code"])
+                said[kind] = said.get(kind, 0) + 1
+            return said
+
+        for said in await asyncio.gather(*map(flood, clients)):
+            assert set(said) <= {"published", "111", "close"}, said
+            assert said.get("published", 0) < 1_000, said
 
 
 async def test_ten_thousand_subscriptions_are_refused_beyond_the_bound(edge: Role) -> None:

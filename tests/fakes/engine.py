@@ -129,11 +129,12 @@ class FakeEngine:
             "servers": self.options.get("servers"),
         }
 
-    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
+    def rooms(self, place: int, limit: int, text: str = "", /) -> tuple[list[dict[str, Any]], int | None]:
         rest = {"joining": 0, "flow": "live", "in_force": True, "held": 2, "held_bytes": 50, "next_offset": 3}
         stream = [2, 1, 1]
         every = [{"name": f"room-{index}", "members": index, **rest, "stream": stream} for index in range(3)]
         end = place + limit
+        every = [room for room in every if text in str(room["name"])]
         return every[place:end], end if end < len(every) else None
 
     def room(self, name: str) -> dict[str, Any] | None:

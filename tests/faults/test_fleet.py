@@ -286,10 +286,16 @@ async def test_a_fleet_runs_on_servers_of_others(
         with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
             assert not instance.record().programs
             await _measured(instance, outside)
-            checked = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
-            fleet = {each["text"]: each["level"] for each in checked if each["check"] == "fleet"}
-            assert fleet[f"broker {outside.host}:{outside.port} takes plane"] == "ok"
-            assert fleet["Redis answers: sessions and counts are stored"] == "ok"
+            good = {
+                f"broker {outside.host}:{outside.port} takes plane",
+                "Redis answers: sessions and counts are stored",
+            }
+
+            def found() -> set[str]:  # on a busy machine the doctor may not have waited long enough
+                checked = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
+                return {each["text"] for each in checked if each["check"] == "fleet" and each["level"] == "ok"}
+
+            await until_asked(lambda: good <= found())
     finally:
         await outside.stop()
         await kept.running.stop()

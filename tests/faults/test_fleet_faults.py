@@ -26,6 +26,7 @@ from tests.faults.instance import Instance
 from tests.faults.swarm import Swarm, broker, program, swarm
 from tests.faults.test_fleet import FLEET, online
 from tests.fleet.mosquitto import needs_mosquitto
+from tests.slowness import Slowness
 from tests.waiting import PATIENT_S, until, until_asked
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ STRIKES = int(os.environ.get("MUSTERTEST_STRIKES", "60"))
 SEED = int(os.environ.get("MUSTERTEST_SEED", "37"))
 AWAY_S = (0.5, 6.0)
 GOES_ON_S = 20.0
-"""5 s are meant, on a machine that does nothing else; the figures say what it took."""
+"""5 s are meant, on a machine that does nothing else; the figures say what it took. A busier one gets more."""
 STANDS_S = 5.0
 
 
@@ -165,6 +166,7 @@ async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Call
     with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
         async with swarm(instance, CLIENTS) as clients:
             await online(instance, CLIENTS)
+            slowness = Slowness(pids(instance))
             async with Load(instance) as load:
                 await load.goes_on(time.monotonic())
                 for name in ("index", "index-1", "the lead", "the other", "mosquitto", "redis"):
@@ -182,9 +184,10 @@ async def test_each_process_is_killed_and_work_goes_on(make: Make, figures: Call
                 await lead(instance)
             await all_over(database(instance))
             counts = await accounted(database(instance), clients)
+            limit = slowness.limit(GOES_ON_S)
             broken = [await _state(database(instance), run) for run in load.broken]
     figures(goes_on_after_s=seconds, **counts)
-    assert max(seconds.values()) < GOES_ON_S, seconds
+    assert max(seconds.values()) < limit, (seconds, limit)
     assert set(broken) <= {"done", "missed"}
 
 
@@ -195,6 +198,7 @@ async def test_each_process_stands_still_and_work_goes_on(make: Make, figures: C
     with instance.running("--with", "fleet", "--index", "2", "--schedulers", "2"):
         async with swarm(instance, CLIENTS) as clients:
             await online(instance, CLIENTS)
+            slowness = Slowness(pids(instance))
             async with Load(instance) as load:
                 await load.goes_on(time.monotonic())
                 for name in ("index", "index-1", "the lead", "mosquitto", "redis"):
@@ -212,8 +216,9 @@ async def test_each_process_stands_still_and_work_goes_on(make: Make, figures: C
                 await lead(instance)
             await all_over(database(instance))
             counts = await accounted(database(instance), clients)
+            limit = slowness.limit(GOES_ON_S)
     figures(goes_on_after_s=seconds, **counts)
-    assert max(seconds.values()) < GOES_ON_S, seconds
+    assert max(seconds.values()) < limit, (seconds, limit)
 
 
 @pytest.mark.soak

@@ -12,6 +12,9 @@ use crate::protocol::{as_json, Encoding, Publication, Push, Replies};
 /// The tag of data that is no JSON, for a JSON client.
 const BASE64: [(&str, &str); 1] = [("encoding", "base64")];
 
+/// A frame whose buffer has more to spare is moved to one of its own size.
+const SPARE_BYTES_MAX: usize = 1_024;
+
 /// Data as a client that takes deltas holds it: bytes, or a text of JSON; and whether it is the message's own.
 pub fn held(encoding: Encoding, data: &[u8]) -> (Cow<'_, [u8]>, bool) {
     match encoding {
@@ -96,9 +99,15 @@ impl Frame {
 
 impl From<Replies> for Frame {
     fn from(replies: Replies) -> Frame {
+        let encoding = replies.encoding();
+        let mut bytes = replies.into_bytes();
+        // A slow client keeps its frames, and with them what their buffers have to spare.
+        if bytes.capacity() - bytes.len() > SPARE_BYTES_MAX {
+            bytes.shrink_to_fit();
+        }
         Frame {
-            encoding: replies.encoding(),
-            bytes: Bytes::from(replies.into_bytes()),
+            encoding,
+            bytes: Bytes::from(bytes),
         }
     }
 }

@@ -177,7 +177,7 @@ async def share_page(request: Asked, id: int) -> Response[str]:
     context: dict[str, Any] = {"share": found, "waiting": waiting, "order": await _order_of(services, found, me)}
     for name in "html", "replies":
         context[name] = Markup(found[name])
-    for kind in "share", "favourite":
+    for kind in ("share", "favourite") if me else ("share",):
         context[kind + "_liked"] = await pages.liked(kind, id, me.id if me else 0)
     return page(request, "share.html", **context)
 

@@ -1,6 +1,5 @@
 """A web server: `python -m portal.web FD`, on a socket that its parent has opened. SIGTERM drains it."""
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -11,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import uvicorn
+import uvloop
 from litestar import Litestar, Response, asgi, get
 from litestar.config.allowed_hosts import AllowedHostsConfig
 from litestar.datastructures import ResponseHeader
@@ -110,4 +110,4 @@ async def serve(listener: socket.socket) -> None:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        asyncio.run(serve(listener))
+        uvloop.run(serve(listener))

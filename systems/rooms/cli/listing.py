@@ -1,4 +1,8 @@
-"""All rooms of an instance by name, from the admin ports of its gateways and edges. One request at a time."""
+"""The rooms of an instance by name, from the admin ports of its gateways and edges.
+
+A list of very many rooms costs the gateways some time, so it is used again for a while: for `REUSED` times as long as it
+took. Requests that come meanwhile share it.
+"""
 
 import asyncio
 import time
@@ -18,6 +22,10 @@ from muster_server.systems.rooms.rates import Rates
 PAGE: Final = 1_000
 SEEN_MAX: Final = 20_000
 """Limit of rooms that one request reads from each gateway; if there are more, `truncated` is set."""
+REUSED: Final = 10
+"""So the gateways spend at most about a tenth of one processor on lists, whoever asks for them."""
+SEARCHES_MAX: Final = 16
+"""Limit of searches whose lists are kept."""
 ASK_S: Final = 2.0
 
 
@@ -31,47 +39,73 @@ class Listed(NamedTuple):
     """True: a gateway did not answer."""
 
 
+class _Search:
+    """A text in names of rooms, and the list that was made for it last."""
+
+    def __init__(self) -> None:
+        self.rates = Rates()
+        self.list: asyncio.Task[Listed] | None = None
+        self.good_until = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the list can be used, once it is there."""
+        return self.list is not None and (not self.list.done() or time.monotonic() < self.good_until)
+
+
 class Listing:
     """Asks the nodes."""
 
     def __init__(self, nodes: Nodes) -> None:
-        self._nodes, self._rates = nodes, Rates()
-        self._asking: asyncio.Task[Listed] | None = None
+        self._nodes = nodes
+        self._searches: dict[str, _Search] = {}
+        """The one that was asked for last comes last."""
 
     async def close(self) -> None:
         """Stop asking."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        lists = [each.list for each in self._searches.values() if each.list is not None]
+        for task in lists:
+            task.cancel()
+        await asyncio.gather(*lists, return_exceptions=True)
 
-    async def rooms(self) -> Listed:
-        """All rooms, with their messages per second since the list before. Raises `Problem`."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._list())
-        return await asyncio.shield(self._asking)
+    async def rooms(self, text: str = "") -> Listed:
+        """All rooms with a text in their names, with their messages per second since the list before. Raises `Problem`."""
+        search = self._searches[text] = self._searches.pop(text, None) or _Search()
+        if not search.is_good:
+            search.list = asyncio.create_task(self._list(text, search))
+            idle = [other for other, each in self._searches.items() if each.list is None or each.list.done()]
+            for other in idle[: max(0, len(self._searches) - SEARCHES_MAX)]:
+                del self._searches[other]
+        assert search.list is not None
+        return await asyncio.shield(search.list)
 
-    async def _list(self) -> Listed:
+    async def _list(self, text: str, search: _Search) -> Listed:
+        began = time.monotonic()
         try:
             nodes = await self._nodes()
         except UserError as error:
             raise Problem("unavailable", str(error)) from None
         names = {node.node: node.name for node in nodes}
         gateways = [node for node in nodes if node.role in DOORS]
-        told = await asyncio.gather(*(self._told(gateway, names) for gateway in gateways))
+        told = await asyncio.gather(*(self._told(gateway, names, text) for gateway in gateways))
         rooms: dict[str, list[dict[str, Any]]] = {}
         for entries, _, _ in told:
             for entry in entries:
                 rooms.setdefault(entry["name"], []).append(entry)
-        found = self._rates.add([merged(rooms[name]) for name in sorted(rooms)], time.monotonic())
-        return Listed(found, any(each.truncated for each in told), any(each.partial for each in told))
+        now = time.monotonic()
+        found = search.rates.add([merged(rooms[name]) for name in sorted(rooms)], now)
+        partial = any(each.partial for each in told)
+        if not partial:
+            search.good_until = now + REUSED * (now - began)
+        return Listed(found, any(each.truncated for each in told), partial)
 
-    async def _told(self, gateway: Process, names: Mapping[int, str]) -> Listed:
+    async def _told(self, gateway: Process, names: Mapping[int, str], text: str) -> Listed:
         found: list[dict[str, Any]] = []
         after: str | None = ""
         while after is not None:
             if len(found) >= SEEN_MAX:
                 return Listed(found, True, False)
-            asked = f"/api/v1/rooms?after={quote(after, safe='')}&limit={PAGE}"
+            asked = f"/api/v1/rooms?after={quote(after, safe='')}&limit={PAGE}&search={quote(text, safe='')}"
             try:
                 status, page = await asyncio.to_thread(common.get, gateway, asked, ASK_S)
             except UserError:

@@ -353,8 +353,8 @@ async def rooms(
     if caller.key is None or not any(scope.startswith("rooms:") for scope in caller.key.scopes):
         raise Problem("not_allowed", f"{caller.name} may not list rooms")
     last = cursors.read("rooms", after, str)
-    found, truncated, partial = await service.listing.rooms()
-    mine = [room for room in found if search in room["name"] and caller.may("rooms", room["name"])]
+    found, truncated, partial = await service.listing.rooms(search)
+    mine = [room for room in found if caller.may("rooms", room["name"])]
     shown, next = cursors.page("rooms", mine[offset:], lambda room: str(room["name"]), last, limit)
     return _json(msgspec.json.encode(Rooms(list(shown), len(mine), truncated, partial, next)))
 

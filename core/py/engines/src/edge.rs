@@ -458,9 +458,11 @@ impl EdgeEngine {
         Ok(())
     }
 
-    /// At most `limit` rooms that have members here, from a place on, and the place at which others follow.
-    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize) -> PyResult<RoomsPage<'py>> {
-        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
+    /// At most `limit` rooms that have members here and `text` in their names, from a place on, and the place at which others
+    /// may follow.
+    #[pyo3(signature = (place, limit, text = ""))]
+    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize, text: &str) -> PyResult<RoomsPage<'py>> {
+        let (rooms, next) = self.get()?.driver.machine().rooms_named(text, place, limit);
         let list = PyList::empty(py);
         for room in rooms {
             list.append(room_dict(py, room)?)?;

@@ -967,9 +967,11 @@ impl GatewayEngine {
         Ok(GatewayEngine { running: Some(running) })
     }
 
-    /// At most `limit` rooms that have members here, from a place on, and the place at which others follow.
-    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize) -> PyResult<RoomsPage<'py>> {
-        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
+    /// At most `limit` rooms that have members here and `text` in their names, from a place on, and the place at which others
+    /// may follow.
+    #[pyo3(signature = (place, limit, text = ""))]
+    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize, text: &str) -> PyResult<RoomsPage<'py>> {
+        let (rooms, next) = self.get()?.driver.machine().rooms_named(text, place, limit);
         let list = PyList::empty(py);
         for room in rooms {
             list.append(room_dict(py, room)?)?;
@@ -1076,7 +1078,8 @@ impl ProxyEngine {
     }
 
     /// A proxy keeps no room.
-    fn rooms<'py>(&self, py: Python<'py>, _place: usize, _limit: usize) -> RoomsPage<'py> {
+    #[pyo3(signature = (_place, _limit, _text = ""))]
+    fn rooms<'py>(&self, py: Python<'py>, _place: usize, _limit: usize, _text: &str) -> RoomsPage<'py> {
         (PyList::empty(py), None)
     }
 
@@ -1137,9 +1140,13 @@ impl BrokerEngine {
     }
 
     /// At most `limit` rooms known here, from a place on, and the place at which others follow. A broker does not know names.
-    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize) -> PyResult<RoomsPage<'py>> {
-        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
+    #[pyo3(signature = (place, limit, text = ""))]
+    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize, text: &str) -> PyResult<RoomsPage<'py>> {
         let list = PyList::empty(py);
+        if !text.is_empty() {
+            return Ok((list, None));
+        }
+        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
         for room in rooms {
             list.append(owned_dict(py, room)?)?;
         }
@@ -1270,7 +1277,8 @@ impl RouterEngine {
     }
 
     /// A router keeps no room.
-    fn rooms<'py>(&self, py: Python<'py>, _place: usize, _limit: usize) -> RoomsPage<'py> {
+    #[pyo3(signature = (_place, _limit, _text = ""))]
+    fn rooms<'py>(&self, py: Python<'py>, _place: usize, _limit: usize, _text: &str) -> RoomsPage<'py> {
         (PyList::empty(py), None)
     }
 

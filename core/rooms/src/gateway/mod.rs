@@ -58,6 +58,8 @@ use room::{Lack, Pen, Reach, Returning, Room, Start, Waiting, Wanted, BACKFILL_W
 
 /// Rooms that one session may be a member of.
 pub const SESSION_ROOMS: usize = 256;
+/// Rooms that one search by name looks at: some milliseconds of a turn.
+pub const LOOKED_MAX: usize = 20_000;
 /// Joins a second of one session, and at once (a reconnect joins all its rooms).
 pub const JOINS_A_SECOND: u32 = 5;
 const JOINS: Rate = Rate {
@@ -521,6 +523,21 @@ impl<S: Members> Gateway<S> {
     /// Those in at most `limit` places from one on, and the next place, if there is one.
     pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
         shards::places(&self.rooms, place, limit)
+    }
+
+    /// At most `limit` rooms whose names contain a text, from a place on, and the place at which others may follow. One
+    /// call looks at [`LOOKED_MAX`] rooms.
+    pub fn rooms_named(&self, text: &str, place: usize, limit: usize) -> (Vec<&Room>, Option<usize>) {
+        let end = place.saturating_add(LOOKED_MAX).min(self.rooms.len());
+        let mut found = Vec::new();
+        for at in place..end {
+            let room = self.rooms[at].as_deref();
+            found.extend(room.filter(|room| room.name.contains(text)));
+            if found.len() >= limit && at + 1 < self.rooms.len() {
+                return (found, Some(at + 1));
+            }
+        }
+        (found, (end < self.rooms.len()).then_some(end))
     }
 
     /// Messages held now, because an earlier one is missing or because history is not whole.
