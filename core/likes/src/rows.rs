@@ -1,7 +1,7 @@
 //! Restores state from write-behind rows of users and items, when a log or a snapshot is lost.
 //!
 //! Owns how a row becomes an item again. A row holds the likers and their number; the times of likes, fields besides
-//! the kind's, and the scores of windows are only in snapshots and logs. Knows no database.
+//! the kind's, the scores of windows and leaderboards are only in snapshots and logs. Knows no database.
 
 use crate::engine::{Engine, Row};
 use crate::likers::Likers;
@@ -86,7 +86,7 @@ impl Engine {
         }
         for dense in &likers - &former {
             let items = &self.items;
-            self.users.liked(dense, slot, |other| items.likes(other, dense));
+            self.users.liked(dense, slot, 0, |other| items.likes(other, dense));
         }
         self.boards.enter(slot, &self.items);
         Ok(true)

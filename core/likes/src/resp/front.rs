@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::session::{self, Figures, Session};
 use super::settings::Settings;
 use super::slots::{slot, Cluster};
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, ApplyError, Engine};
 use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
@@ -394,7 +394,20 @@ impl Front {
                                 reply.integer(std::mem::take(&mut deleted));
                             }
                         }
+                        (Ok(Answer::Scored(scored)), Shape::Score) => match scored.score {
+                            Some(score) => reply.double(score),
+                            None => reply.null(),
+                        },
+                        (Ok(Answer::Scored(scored)), shape) => {
+                            let changed = match shape {
+                                Shape::Scored { changed: true } => scored.changed,
+                                _ => 0,
+                            };
+                            reply.integer((scored.added + changed) as i64);
+                        }
+                        (Ok(Answer::Removed(members)), _) => reply.integer(members as i64),
                         (Ok(_), _) => reply.simple("OK"),
+                        (Err(ApplyError::WrongType), _) => reply.error(commands::WRONG_TYPE),
                         (Err(error), _) => reply.error(&format!("ERR {error}")),
                     });
                 }
@@ -613,7 +626,8 @@ impl Front {
                 false => Ok(()),
             };
         };
-        if command.name.starts_with('Z') && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
+        let reads_ranks = command.name.starts_with('Z') && command.kind == Kind::Question;
+        if reads_ranks && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
             return Err(
                 "CROSSSLOT A ranking is on all partitions: `muster rank` and HTTP merge it, LIKE.TOP answers for one"
                     .into(),

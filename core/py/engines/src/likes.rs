@@ -330,6 +330,18 @@ impl LikesEngine {
         items.into_iter().map(|key| PyBytes::new(py, key)).collect()
     }
 
+    /// The same with the time of each like in seconds since 1970; `None`: a version that kept no times made it.
+    fn liked<'py>(
+        &self,
+        py: Python<'py>,
+        user: u64,
+        start: usize,
+        count: usize,
+    ) -> Vec<(Bound<'py, PyBytes>, Option<u32>)> {
+        let liked = self.front.engine().liked_by(user, start, count);
+        liked.into_iter().map(|(key, at_s)| (PyBytes::new(py, key), at_s)).collect()
+    }
+
     fn fields<'py>(&self, py: Python<'py>, key: &[u8]) -> Vec<Bound<'py, PyBytes>> {
         self.front
             .engine()
@@ -352,7 +364,7 @@ impl LikesEngine {
         WINDOWS.to_vec()
     }
 
-    /// How many items of a ranking stand above this one.
+    /// How many items of a ranking, or members of a leaderboard, stand above this one.
     fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
         self.front.engine_mut().rank(ranking, key)
     }
@@ -361,7 +373,7 @@ impl LikesEngine {
         self.front.engine_mut().ranking_len(ranking)
     }
 
-    /// Items of a ranking with their scores, best first.
+    /// Items of a ranking, or members of a leaderboard, with their scores, best first.
     fn page<'py>(
         &mut self,
         py: Python<'py>,
@@ -503,6 +515,8 @@ impl LikesEngine {
         figures.set_item("items", engine.item_count())?;
         figures.set_item("users", engine.user_count())?;
         figures.set_item("likes", engine.like_count())?;
+        figures.set_item("leaderboards", engine.leaderboard_count())?;
+        figures.set_item("members", engine.member_count())?;
         figures.set_item("not_written_behind", engine.dirty_len())?;
         figures.set_item("commands", self.front.traffic().1)?;
         figures.set_item("feeds", self.front.feeds().pages)?;
