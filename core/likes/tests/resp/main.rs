@@ -1,5 +1,6 @@
 //! The front: replies as Redis gives them, their order, and hostile clients.
 
+mod leaderboards;
 mod node;
 mod redis;
 
@@ -9,7 +10,7 @@ use node::{line, Node, NOW_MS};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn talk(settings: Settings, dialog: &[(&str, &str)]) {
+pub fn talk(settings: Settings, dialog: &[(&str, &str)]) {
     let mut node = Node::new(settings);
     let client = node.front.open();
     for (words, reply) in dialog {
