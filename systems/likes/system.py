@@ -79,6 +79,8 @@ SYSTEM: Final = System(
     actions=(
         Action("like", "like these items for users, and take likes back"),
         Action("likes", "read counts, likers and ranks of these items"),
+        Action("leaderboard", "set, raise and remove scores of these leaderboards"),
+        Action("leaderboards", "read scores and ranks of these leaderboards"),
         Action("import", "move bitmaps of a Redis into likes: `import:*`"),
     ),
     http="muster_server.systems.likes.http.routes",

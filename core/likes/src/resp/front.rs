@@ -11,6 +11,7 @@ use super::session::{self, Figures, Session};
 use super::settings::Settings;
 use super::slots::{slot, Cluster};
 use crate::engine::{Answer, ApplyError, Engine};
+use crate::leaderboards::window;
 use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
@@ -635,6 +636,20 @@ impl Front {
         }
         let number = slot(first);
         let here = |number: u16| cluster.nodes[cluster.me].serves(number) && !cluster.door;
+        if let Some((_, leaderboard)) = window(first).filter(|_| reads_ranks) {
+            // A window is where its leaderboard is, whatever slot its own key has.
+            match (here(slot(leaderboard)), here(number)) {
+                (true, _) => return Ok(()),
+                (false, true) => {
+                    return Err(
+                        "CROSSSLOT The leaderboard of this window may be on another partition: give it a name with a hash \
+                         tag, as {game:7}, or use `muster likes leaderboard` or HTTP"
+                            .into(),
+                    )
+                }
+                _ => {}
+            }
+        }
         if command.spans_slots() {
             if others.iter().any(|key| here(slot(key)) != here(number)) {
                 return Err(

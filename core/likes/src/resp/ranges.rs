@@ -35,12 +35,12 @@ impl Options {
             limit: None,
         };
         let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-        let (all, by_score) = (name == "ZRANGE", options.by_score);
+        let all = name == "ZRANGE";
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if is(word, "WITHSCORES") {
                 options.with_scores = true;
-            } else if is(word, "LIMIT") && (all || by_score) {
+            } else if is(word, "LIMIT") {
                 let number = |word: Option<&&[u8]>| word.map(|word| signed(word).ok_or(NOT_AN_INTEGER));
                 let (Some(offset), Some(count)) = (number(words.next()), number(words.next())) else {
                     return Err(SYNTAX);

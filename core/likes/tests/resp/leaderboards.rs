@@ -1,8 +1,8 @@
 //! Leaderboards as a Redis client asks for them: the cases of sorted sets that apply, and ours.
 
 use crate::node::{line, Node};
-use crate::talk;
-use muster_likes::resp::Settings;
+use crate::{first_of_two, talk};
+use muster_likes::resp::{slot, Settings};
 
 #[test]
 fn conditions_decide_whose_score_changes() {
@@ -210,6 +210,27 @@ fn windows_rank_by_points_gained_lately() {
             ("ZCARD game:8@7d", ":0\n"),
         ],
     );
+}
+
+#[test]
+fn a_window_is_where_its_leaderboard_is() {
+    let mut node = Node::new(first_of_two());
+    let client = node.front.open();
+    let mut ask = |words: &str| String::from_utf8(node.ask(client, &line(words))).unwrap();
+    let here = |key: &str| slot(key.as_bytes()) < 8_192;
+    let mut seen = [0; 3];
+    for name in (0..40).map(|at| format!("game:{at}")) {
+        let window = format!("{name}@24h");
+        let added = ask(&format!("ZADD {name} 1 a"));
+        let said = ask(&format!("ZREVRANGE {window} 0 9"));
+        match (here(&name), here(&window)) {
+            (true, _) => assert_eq!((&added[..], &said[..]), (":1\r\n", "*1\r\n$1\r\na\r\n")),
+            (false, true) => assert!(said.starts_with("-CROSSSLOT The leaderboard of this window"), "{said}"),
+            (false, false) => assert!(said.starts_with("-MOVED ") || said.starts_with("-CLUSTERDOWN "), "{said}"),
+        }
+        seen[usize::from(!here(&name)) + usize::from(!here(&name) && !here(&window))] += 1;
+    }
+    assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn scores() -> impl Strategy<Value = String> {
     let score = || {
         prop_oneof![
             12 => (-6..7_i32).prop_map(|score| score.to_string()),
-            2 => prop_oneof![Just("1.5"), Just("-2.25"), Just("inf"), Just("+inf"), Just("-inf"), Just("1e3"), Just(".5"), Just("-0")].prop_map(String::from),
+            2 => prop_oneof![Just("1.5"), Just("-2.25"), Just("inf"), Just("+inf"), Just("-inf"), Just("1e3"), Just(".5")].prop_map(String::from),
             1 => prop_oneof![Just("x"), Just("nan"), Just("1e400"), Just("1x"), Just("--1")].prop_map(String::from),
         ]
     };
@@ -196,7 +196,7 @@ fn scores() -> impl Strategy<Value = String> {
         1 => prop_oneof![
             Just("SETBIT share:1 1 1"), Just("SETBIT game:1 1 1"), Just("GETBIT game:1 1"), Just("BITCOUNT game:1"), Just("DEL game:1"),
             Just("DEL game:2 share:1"), Just("EXISTS game:1 game:2 share:1"), Just("TYPE game:1"), Just("TYPE share:1"), Just("DBSIZE"),
-            Just("SISMEMBER game:1 1"), Just("BITOP AND both game:1 share:1"), Just("ZADD game:1"), Just("ZADD game:1 1"), Just("ZADD game:1 1 a 2"),
+            Just("BITOP AND both game:1 share:1"), Just("ZADD game:1"), Just("ZADD game:1 1"), Just("ZADD game:1 1 a 2"),
             Just("ZADD game:1 NX"), Just("ZADD game:1 INCR 1 a 2 b"), Just("ZINCRBY game:1 1"), Just("ZREM game:1"), Just("ZRANGE game:1 0 1 LIMIT 0 1"),
             Just("ZRANGE game:1 0 1 BYSCORE LIMIT 0"), Just("ZRANGE game:1 0 1 BYSCORE LIMIT x 1"), Just("ZREVRANGE game:1 0 1 REV"),
             Just("ZRANGEBYSCORE game:1 0 1 LIMIT 0"), Just("ZCOUNT game:1 0"), Just("ZMSCORE game:1")
