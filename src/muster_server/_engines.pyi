@@ -707,6 +707,7 @@ class LikesEngine:
         snapshot: bytes | None = ...,
         items_by_user: bool = ...,
         passwords: list[tuple[str, str]] = ...,  # (user, password); none: every client is let in
+        one_of: list[list[str]] = ...,  # groups of kinds: a like of one takes those of the others back
         begin: int = ...,  # the offset at which a log without a record goes on
         after: int = ...,  # an epoch that the owner's is to be above
     ) -> (

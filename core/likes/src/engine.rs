@@ -187,7 +187,7 @@ impl Engine {
     /// Changes nothing.
     pub fn look_ahead<'a>(&self, records: impl Iterator<Item = &'a [u8]>) {
         for record in records {
-            if let Some(Record::Set { user, .. }) = Record::decode(record) {
+            if let Some(Record::Set { user, .. } | Record::OneOf { user, .. }) = Record::decode(record) {
                 std::hint::black_box(self.users.find(user));
             }
         }
@@ -215,6 +215,21 @@ impl Engine {
                 user,
                 likes,
             } => self.set(at_ms, key, user, likes),
+            Record::OneOf {
+                at_ms,
+                key,
+                user,
+                others,
+            } => {
+                self.advance(at_ms);
+                let answer = self.set(at_ms, key, user, true)?;
+                for other in others {
+                    if other != key && self.items.find(other).is_some() {
+                        self.set(at_ms, other, user, false)?;
+                    }
+                }
+                Ok(answer)
+            }
             Record::Delete { at_ms, key } => {
                 self.advance(at_ms);
                 Ok(Answer::Deleted(self.delete(key)))

@@ -28,6 +28,9 @@ pub const KEYS_MAX: usize = 1_024;
 /// Maximum number of entries of one page of a ranking, or of a list of likers or items.
 pub const PAGE_MAX: usize = 10_000;
 
+/// Maximum number of kinds that exclude one another: an item of each may change with one like.
+pub const ONE_OF_MAX: usize = 16;
+
 /// Maximum number of leaderboards: one without members takes some 400 bytes.
 pub const LEADERBOARDS_MAX: usize = 1 << 20;
 

@@ -12,11 +12,12 @@
 //! | 6 scores | time (8), conditions (1), key with its length (2), then each score (8) and member with its length (2) |
 //! | 7 members that leave | time (8), then key and members, each with its length (2) |
 //! | 8 ties of a leaderboard | time (8), 0 by name or 1 by time, key |
+//! | 9 like of one of several kinds | time (8), user (8), then key and other keys, each with its length (2) |
 //!
 //! Numbers are little-endian; times are milliseconds since 1970.
 
 use crate::leaderboards::{How, Ties};
-use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, MEMBERS_MAX, MEMBER_BYTES_MAX};
+use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, MEMBERS_MAX, MEMBER_BYTES_MAX, ONE_OF_MAX};
 
 /// One change.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,6 +28,13 @@ pub enum Record<'a> {
         key: &'a [u8],
         user: u64,
         likes: bool,
+    },
+    /// A user likes an item, and takes the likes of these others back, which exclude it.
+    OneOf {
+        at_ms: u64,
+        key: &'a [u8],
+        user: u64,
+        others: Vec<&'a [u8]>,
     },
     /// An item goes with all its likes.
     Delete { at_ms: u64, key: &'a [u8] },
@@ -85,6 +93,17 @@ impl Record<'_> {
                 to.extend_from_slice(&user.to_le_bytes());
                 to.push(u8::from(*likes));
                 to.extend_from_slice(key);
+            }
+            Record::OneOf {
+                at_ms,
+                key,
+                user,
+                others,
+            } => {
+                to.push(9);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.extend_from_slice(&user.to_le_bytes());
+                put_all(to, key, others);
             }
             Record::Delete { at_ms, key } => {
                 to.push(2);
@@ -227,6 +246,16 @@ impl Record<'_> {
                     ties: *[Ties::Name, Ties::Time].get(ties as usize)?,
                 }
             }
+            9 => {
+                let (at_ms, user) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
+                let key = valid_key(take(&mut rest)?)?;
+                Record::OneOf {
+                    at_ms,
+                    key,
+                    user,
+                    others: take_all(rest, ONE_OF_MAX, KEY_BYTES_MAX)?,
+                }
+            }
             _ => return None,
         };
         Some(record)
@@ -293,6 +322,12 @@ mod tests {
                 key: b"",
                 user: 0,
                 likes: false,
+            },
+            Record::OneOf {
+                at_ms,
+                key,
+                user: 7,
+                others: vec![b"dislike:7", b""],
             },
             Record::Delete { at_ms, key },
             Record::Segment {

@@ -199,10 +199,12 @@ pub(crate) enum Shape {
     Ok,
 }
 
-/// The records of a change, each with the shape of its reply; or the error's text.
+/// The records of a change, each with the shape of its reply; or the error's text. `others`: the items that a like of
+/// this one takes back.
 pub(crate) fn records<'a>(
     command: &Command,
     arguments: &[&'a [u8]],
+    others: &'a [Vec<u8>],
     at_ms: u64,
     mut push: impl FnMut(Record<'a>, Shape),
 ) -> Result<(), &'static str> {
@@ -215,6 +217,19 @@ pub(crate) fn records<'a>(
                 b"1" => true,
                 _ => return Err(BIT_VALUE),
             };
+            if likes && !others.is_empty() {
+                let others = others.iter().map(|key| item_key(key)).collect::<Result<_, _>>()?;
+                push(
+                    Record::OneOf {
+                        at_ms,
+                        key,
+                        user,
+                        others,
+                    },
+                    Shape::Bit,
+                );
+                return Ok(());
+            }
             push(
                 Record::Set {
                     at_ms,

@@ -34,6 +34,9 @@ const TRANSACTION_MAX: usize = 1_024;
 /// Maximum bytes of their arguments.
 const TRANSACTION_BYTES_MAX: usize = 512 << 10;
 
+/// The reply to a like of one of several kinds whose items are on different partitions.
+const APART: &str = "CROSSSLOT A like of this kind takes others back, whose items have another slot: give their keys one hash tag, as like:{7} and dislike:{7}";
+
 /// Identifies one connection; a number is reused only after its connection was closed and all its replies are
 /// settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -678,11 +681,18 @@ impl Front {
         if let Err(text) = affordable(&self.engine, command, words) {
             return self.error(place, text.into());
         }
+        let others = match command.name == "SETBIT" && words[3] == b"1" {
+            true => self.settings.excluded(words[1]),
+            false => Vec::new(),
+        };
+        if self.settings.cluster.is_some() && others.iter().any(|key| slot(key) != slot(words[1])) {
+            return self.error(place, APART.into());
+        }
         let (engine, ids, batch) = (&self.engine, &mut self.ids, &mut self.collecting);
         let mut waiting = 0;
-        let result = commands::records(command, words, now_ms, |record, shape| {
+        let result = commands::records(command, words, &others, now_ms, |record, shape| {
             let wanted = match &record {
-                Record::Set { likes: true, .. } => 1,
+                Record::Set { likes: true, .. } | Record::OneOf { .. } => 1,
                 Record::BitOp { op: BitOp::Not, .. } => NOT_OFFSETS_MAX,
                 _ => 0,
             };
@@ -962,7 +972,7 @@ fn records<'a>(bytes: &'a [u8], ends: &'a [usize]) -> impl Iterator<Item = &'a [
 
 fn ids_wanted(record: &[u8]) -> u64 {
     match Record::decode(record) {
-        Some(Record::Set { likes: true, .. }) => 1,
+        Some(Record::Set { likes: true, .. } | Record::OneOf { .. }) => 1,
         Some(Record::BitOp { op: BitOp::Not, .. }) => NOT_OFFSETS_MAX,
         _ => 0,
     }

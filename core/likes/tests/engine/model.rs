@@ -19,6 +19,11 @@ pub enum Step {
         user: u64,
         likes: bool,
     },
+    OneOf {
+        key: usize,
+        user: u64,
+        others: Vec<usize>,
+    },
     Delete(usize),
     BitOp {
         op: u8,
@@ -83,6 +88,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let simple = prop_oneof![
         12 => leaderboards,
         20 => toggle.clone().prop_map(|(key, user, likes)| Step::Set { key, user, likes }),
+        3 => (toggle.clone(), proptest::collection::vec(key.clone(), 0..3))
+            .prop_map(|((key, user, _), others)| Step::OneOf { key, user, others }),
         1 => key.clone().prop_map(Step::Delete),
         2 => (0..4_u8, key.clone(), proptest::collection::vec(key.clone(), 1..4))
             .prop_map(|(op, target, sources)| Step::BitOp { op, target, sources }),
@@ -90,7 +97,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => prop_oneof![0..10_000_u64, 0..100_000_000_u64, Just(3_000_000_000_u64)].prop_map(Step::Wait),
     ];
     let step = prop_oneof![
-        39 => simple.clone(),
+        42 => simple.clone(),
         2 => (proptest::collection::vec(toggle, 0..4), 0..8_usize).prop_map(|(between, written)| Step::Pass { between, written }),
         1 => Just(Step::Restore),
         1 => (1..300_usize, proptest::collection::vec(simple, 0..12)).prop_map(|(bytes, between)| Step::Slices { bytes, between }),
@@ -429,6 +436,27 @@ impl Run {
         let at_ms = self.model.now_ms;
         match step {
             Step::Set { key, user, likes } => self.toggle(*key, *user, *likes)?,
+            Step::OneOf { key, user, others } => {
+                let (key, others): (&str, Vec<&str>) = (KEYS[*key], others.iter().map(|&other| KEYS[other]).collect());
+                let record = Record::OneOf {
+                    at_ms,
+                    key: key.as_bytes(),
+                    user: *user,
+                    others: others.iter().map(|other| other.as_bytes()).collect(),
+                };
+                let found = self.tried(&record, 1);
+                if self.model.boards.contains_key(key) {
+                    same!(found, Err(ApplyError::WrongType), "like of {key} among others");
+                    return Ok(());
+                }
+                let was = self.model.set(key, *user, true);
+                for other in others {
+                    if other != key && self.model.items.contains_key(other) {
+                        self.model.set(other, *user, false);
+                    }
+                }
+                same!(found, Ok(Answer::Was(was)), "like of {key} among others");
+            }
             Step::Scores { board, how, scores } => {
                 let key = BOARDS[*board];
                 let scores: Vec<(f64, &str)> = scores.iter().map(|&(score, name)| (SCORES[score], MEMBERS[name])).collect();

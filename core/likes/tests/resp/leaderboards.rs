@@ -1,4 +1,5 @@
-//! Leaderboards as a Redis client asks for them: the cases of sorted sets that apply, and ours.
+//! Leaderboards as a Redis client asks for them: the cases of sorted sets that apply, and ours. Times of likes, and kinds
+//! that exclude one another.
 
 use crate::node::{line, Node};
 use crate::{first_of_two, talk};
@@ -256,4 +257,62 @@ fn times_of_likes_come_with_a_users_items() {
             ("LIKE.ITEMS 7 1 1 1", "-ERR syntax error\n"),
         ],
     );
+}
+
+fn one_of(groups: &[&[&str]]) -> Vec<Vec<String>> {
+    let group = |kinds: &&[&str]| kinds.iter().map(|&kind| kind.into()).collect();
+    groups.iter().map(group).collect()
+}
+
+#[test]
+fn a_like_of_one_kind_takes_the_others_back() {
+    talk(
+        Settings {
+            one_of: one_of(&[&["like", "dislike", "meh"], &["up", "down"]]),
+            ..Settings::default()
+        },
+        &[
+            ("SETBIT like:7 1 1", ":0\n"),
+            ("SETBIT like:7 2 1", ":0\n"),
+            ("SETBIT dislike:7 1 1", ":0\n"),
+            ("LIKE.FEED 1 9 like:7 dislike:7 meh:7", "*3\n*3\n:1\n:0\n*1\n$1\n2\n*3\n:1\n:1\n*1\n$1\n1\n*3\n:0\n:0\n*0\n"),
+            ("SETBIT dislike:7 1 1", ":1\n"),
+            ("SETBIT like:7 1 1", ":0\n"),
+            ("BITCOUNT dislike:7", ":0\n"),
+            ("ZREVRANGE rank:like 0 -1 WITHSCORES", "*2\n$6\nlike:7\n$1\n2\n"),
+            ("ZCARD rank:dislike", ":0\n"),
+            ("SETBIT like:7 1 0", ":1\n"), // taking back changes no other
+            ("SETBIT up:7 1 1", ":0\n"), // another group
+            ("SETBIT like:8 2 1", ":0\n"), // another item
+            ("SETBIT share:7 2 1", ":0\n"), // a kind of no group
+            ("BITCOUNT like:7", ":1\n"),
+            ("EXISTS meh:7", ":0\n"),
+            ("LIKE.ITEMS 2", "*3\n$7\nshare:7\n$6\nlike:8\n$6\nlike:7\n"),
+        ],
+    );
+}
+
+#[test]
+fn kinds_that_exclude_one_another_are_one_record_and_one_slot() {
+    let mut node = Node::new(Settings {
+        one_of: one_of(&[&["like", "dislike"]]),
+        ..Settings::default()
+    });
+    let client = node.front.open();
+    node.ask(client, &line("SETBIT dislike:7 1 1"));
+    let before = node.log.len();
+    node.ask(client, &line("SETBIT like:7 1 1"));
+    assert_eq!(node.log.len(), before + 1, "whole or not at all");
+    let mut node = Node::new(Settings {
+        one_of: one_of(&[&["like", "dislike"]]),
+        ..first_of_two()
+    });
+    let client = node.front.open();
+    let here = (0..99).find(|at| slot(format!("like:{at}").as_bytes()) < 8_192).unwrap();
+    let reply = String::from_utf8(node.ask(client, &line(&format!("SETBIT like:{here} 1 1")))).unwrap();
+    assert!(reply.starts_with("-CROSSSLOT A like of this kind takes others back"), "{reply}");
+    let here = (0..99).find(|at| slot(format!("like:{{{at}}}").as_bytes()) < 8_192).unwrap();
+    assert_eq!(node.ask(client, &line(&format!("SETBIT dislike:{{{here}}} 1 1"))), b":0\r\n");
+    assert_eq!(node.ask(client, &line(&format!("SETBIT like:{{{here}}} 1 1"))), b":0\r\n");
+    assert_eq!(node.ask(client, &line(&format!("BITCOUNT dislike:{{{here}}}"))), b":0\r\n");
 }

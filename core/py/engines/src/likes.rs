@@ -34,10 +34,10 @@ pub struct LikesEngine {
 impl LikesEngine {
     /// Opens the log, restores `snapshot` and replays the records behind it. Without a folder the log is elsewhere.
     ///
-    /// A log in the folder that has no record goes on at offset `begin`; a sole owner gets an epoch above `after`. Raises `ValueError` for a snapshot that is
+    /// `one_of`: groups of kinds that exclude one another. A log in the folder that has no record goes on at offset `begin`; a sole owner gets an epoch above `after`. Raises `ValueError` for a snapshot that is
     /// damaged, `LookupError` where the log lacks records behind the snapshot, `OSError` for a log that is damaged, locked or another owner's.
     #[new]
-    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new(), begin=0, after=0))]
+    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new(), one_of=Vec::new(), begin=0, after=0))]
     #[allow(clippy::too_many_arguments)] // each has a name in Python
     fn new(
         py: Python<'_>,
@@ -47,6 +47,7 @@ impl LikesEngine {
         snapshot: Option<Vec<u8>>,
         items_by_user: bool,
         passwords: Vec<(String, String)>,
+        one_of: Vec<Vec<String>>,
         begin: u64,
         after: u64,
     ) -> PyResult<LikesEngine> {
@@ -60,6 +61,7 @@ impl LikesEngine {
         let options = Options { items_by_user };
         let settings = Settings {
             passwords,
+            one_of,
             cluster: None,
         };
         py.detach(|| {
