@@ -173,7 +173,11 @@ def test_words_of_the_command_set_raise_and_show_scores(with_likes: Make) -> Non
         assert board("show", "game:7", "alice")["rank"] == 0
         assert [each["member"] for each in board("top", "game:7")["members"]] == ["alice", "bo", "cy"]
         assert [each["member"] for each in board("top", "game:7", "--lowest", "--top", "1")["members"]] == ["cy"]
-        assert {each["member"] for each in board("top", "game:7", "--window", "24h")["members"]} == {"alice", "bo", "cy"}
+        assert {each["member"] for each in board("top", "game:7", "--window", "24h")["members"]} == {
+            "alice",
+            "bo",
+            "cy",
+        }
         assert instance.ran("likes", "leaderboard", "top", "game:7", "--top", "1").stdout.split() == (
             b"rank member score 0 alice 120".split()
         )

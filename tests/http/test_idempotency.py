@@ -227,7 +227,8 @@ async def test_an_empty_key_is_refused_before_anything_is_done(client: httpx2.As
 async def test_a_repeat_is_carried_out_after_a_refusal_without_an_effect(
     client: httpx2.AsyncClient, nodes: Nodes
 ) -> None:
-    """Entries, broadcasts, messages and raised scores may have been taken by a node that then did not answer, so their answers stay."""
+    """Entries, broadcasts, messages and raised scores may have been taken by a node that then did not answer, so their
+    answers stay."""
     kept = {
         "/api/v1/broadcasts",
         "/api/v1/inbox",

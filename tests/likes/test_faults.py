@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from tests.databases import plain
 from tests.likes.load import Load
@@ -42,7 +42,7 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def running(*before: str, folder: Path, **options: int) -> AsyncIterator[Process]:
+async def running(*before: str, folder: Path, **options: int | str) -> AsyncIterator[Process]:
     """A process; `before`: a command that runs it."""
     keys = [f"{name}={value}" for name, value in options.items()]
     process = await asyncio.create_subprocess_exec(
@@ -68,6 +68,35 @@ async def test_node_that_is_killed_again_and_again_loses_nothing_and_counts_noth
     (row,) = await plain(f"sqlite:///{tmp_path}/likes/likes.db", "SELECT snapshot_offset FROM muster_likes_logs")
     assert row > (0,), "some started from a snapshot"
     assert load.acknowledged > 2_000
+
+
+async def test_a_user_has_one_of_a_group_however_often_the_node_is_killed(tmp_path: Path) -> None:
+    random = Random(54)
+    told: dict[int, str] = {}
+    options: dict[str, int | str] = {"write_behind_ms": 100, "snapshot_records": 700, "one_of": "like,dislike"}
+    for _ in range(5):
+        async with running(folder=tmp_path / "likes", **options) as node:
+            async with node.client() as redis:
+                for user in range(40):
+                    has = [kind for kind in ("like", "dislike") if await redis.getbit(f"{kind}:7", user)]
+                    assert has == ([told[user]] if user in told else has[:1]), user
+                for _ in range(30):
+                    users = random.sample(range(40), 8)
+                    kinds = random.choices(("like", "dislike"), k=8)
+                    async with redis.pipeline(transaction=False) as pipe:
+                        for user, kind in zip(users, kinds, strict=True):
+                            pipe.setbit(f"{kind}:7", user, 1)
+                        answers = await pipe.execute()
+                    for user, kind, was in zip(users, kinds, answers, strict=True):
+                        assert was == (told.get(user, kind if was else "") == kind), user
+                        told[user] = kind
+                with contextlib.suppress(RedisError, OSError):
+                    async with redis.pipeline(transaction=False) as pipe:
+                        for user in range(40):
+                            pipe.setbit("like:7", user, 1)
+                            told.pop(user, None)
+                        node.process.kill()
+                        await pipe.execute()
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:

@@ -133,7 +133,8 @@ async def test_the_client_sets_raises_and_ranks(likes: Likes) -> None:
     assert standing is not None
     assert (standing.score, standing.rank, standing.of) == (91.0, 1, 3)
     lowest = await boards.standing(name, b"bo", lowest=True)
-    assert lowest is not None and lowest.rank == 1
+    assert lowest is not None
+    assert lowest.rank == 1
     assert await boards.standing(name, b"nobody") is None
     assert await boards.top(name, 1, 9) == [(b"bo", 91.0), (b"cy", 5.0)]
     assert await boards.top(name, 0, 1, lowest=True) == [(b"cy", 5.0)]
@@ -158,11 +159,11 @@ async def test_an_item_is_no_leaderboard(likes: Likes) -> None:
         likes.leaderboards.put_ties(b"share:1", by_time=True),
         likes.leaderboards.top(b"share:1", 0, 9),
     ):
-        with pytest.raises(LikesError, match="WRONGTYPE|wrong kind"):
+        with pytest.raises(LikesError, match="wrong kind"):
             await call
     assert await likes.counts([b"share:1"]) == [1]
     await likes.leaderboards.add(b"game:7", b"a", 1)
-    with pytest.raises(LikesError, match="WRONGTYPE|wrong kind"):
+    with pytest.raises(LikesError, match="wrong kind"):
         await likes.put(b"game:7", 7, True)
     with pytest.raises(LikesError, match="at most 500 members"):
         await likes.leaderboards.put(b"game:7", [(b"%d" % number, 1) for number in range(501)])

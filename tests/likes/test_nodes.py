@@ -142,7 +142,8 @@ async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:
                 board = b"game:%d" % number
                 assert await likes.leaderboards.add(board, b"alice", 1) == number + 1
                 standing = await likes.leaderboards.standing(board, b"bo", "24h")
-                assert standing is not None and (round(standing.score, 3), standing.of) == (3.5, 2)
+                assert standing is not None
+                assert (round(standing.score, 3), standing.of) == (3.5, 2)
             page = await likes.feed([b"share:%d" % number for number in range(60)], 5, 2)
             found = [(entry.count, entry.likes, entry.newest) for entry in page]
             wanted = [(int(number < 50), False, [1 << 40] * (number < 50)) for number in range(60)]

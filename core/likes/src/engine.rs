@@ -9,7 +9,9 @@ use crate::cut::Cut;
 use crate::items::{Item, Items};
 use crate::leaderboards::{How, Leaderboard, Leaderboards, NotANumber, Scored, Ties};
 use crate::likers::Likers;
-use crate::limits::{LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS};
+use crate::limits::{
+    LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS,
+};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
 use crate::trend::{Trends, WINDOWS};
@@ -364,7 +366,10 @@ impl Engine {
 
     /// The items that a user likes, newest first.
     pub fn items_of(&self, user: u64, from: usize, count: usize) -> Vec<&[u8]> {
-        self.liked_by(user, from, count).into_iter().map(|(key, _)| key).collect()
+        self.liked_by(user, from, count)
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect()
     }
 
     /// As [`Engine::items_of`], with the time of each like in seconds since 1970; `None`: it was made by a version that
@@ -414,7 +419,10 @@ impl Engine {
 
     /// Whether `key` is a leaderboard with members, or a window of one.
     pub fn is_leaderboard(&self, key: &[u8]) -> bool {
-        let board = self.leaderboards.parse(key).and_then(|(slot, _)| self.leaderboards.get(slot));
+        let board = self
+            .leaderboards
+            .parse(key)
+            .and_then(|(slot, _)| self.leaderboards.get(slot));
         board.is_some_and(|board| board.members.len() > 0)
     }
 
@@ -498,7 +506,9 @@ impl Engine {
         let slots = u64::from(self.leaderboards.slots());
         let (from, to) = (cursor.min(slots), cursor.saturating_add(count as u64).min(slots));
         let boards = (from as u32..to as u32).filter_map(|slot| self.leaderboards.get(slot));
-        let names = boards.filter(|board| board.members.len() > 0).map(|board| &board.name[..]);
+        let names = boards
+            .filter(|board| board.members.len() > 0)
+            .map(|board| &board.name[..]);
         (if to == slots { 0 } else { to }, names.collect())
     }
 

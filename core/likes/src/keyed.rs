@@ -115,8 +115,10 @@ impl<T: Key> Keyed<T> {
 
     /// All entries are restored: the other slots are free.
     pub fn restored(&mut self) {
-        let empty = (0..).zip(&self.slots).filter(|(_, entry)| entry.is_none());
-        self.free = empty.map(|(slot, _)| slot).rev().collect();
+        self.free = (0..self.slots())
+            .rev()
+            .filter(|&slot| self.get(slot).is_none())
+            .collect();
     }
 
     fn put(&mut self, slot: u32, entry: T) {

@@ -157,7 +157,10 @@ impl Leaderboard {
     pub fn takes(&self, names: &[(f64, &[u8])]) -> bool {
         let most = self.members.len() + names.len();
         most <= LEADERBOARD_MEMBERS_MAX || {
-            let new = names.iter().filter(|(_, name)| self.members.find(name).is_none()).count();
+            let new = names
+                .iter()
+                .filter(|(_, name)| self.members.find(name).is_none())
+                .count();
             self.members.len() + new <= LEADERBOARD_MEMBERS_MAX
         }
     }
@@ -218,7 +221,9 @@ impl Leaderboard {
 
     /// All points in a window have changed by one factor.
     pub fn shrink(&mut self, window: usize, factor: f64) {
-        self.members.iter_mut().for_each(|member| member.trends[window] *= factor);
+        self.members
+            .iter_mut()
+            .for_each(|member| member.trends[window] *= factor);
         self.by_window[window].drop_order();
     }
 
@@ -257,9 +262,9 @@ impl Leaderboard {
         let slots = members.iter().map(|(slot, _)| slot);
         match by {
             0 => slots_of(by_score.page(from, count, members, slots, |slot| by_score_key(members, *ties, slot))),
-            by => slots_of(by_window[by - 1].page(from, count, members, slots, |slot| {
-                by_window_key(members, by - 1, slot)
-            })),
+            by => slots_of(
+                by_window[by - 1].page(from, count, members, slots, |slot| by_window_key(members, by - 1, slot)),
+            ),
         }
     }
 
@@ -328,7 +333,18 @@ mod tests {
 
     #[test]
     fn bits_compare_as_their_numbers() {
-        let numbers = [f64::NEG_INFINITY, -1e300, -2.5, -1e-300, 0.0, 1e-300, 1.0, 1.5, 1e300, f64::INFINITY];
+        let numbers = [
+            f64::NEG_INFINITY,
+            -1e300,
+            -2.5,
+            -1e-300,
+            0.0,
+            1e-300,
+            1.0,
+            1.5,
+            1e300,
+            f64::INFINITY,
+        ];
         assert!(numbers.map(sortable).is_sorted_by(|a, b| a < b));
     }
 

@@ -17,7 +17,9 @@
 //! Numbers are little-endian; times are milliseconds since 1970.
 
 use crate::leaderboards::{How, Ties};
-use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, MEMBERS_MAX, MEMBER_BYTES_MAX, ONE_OF_MAX};
+use crate::limits::{
+    FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, MEMBERS_MAX, MEMBER_BYTES_MAX, ONE_OF_MAX,
+};
 
 /// One change.
 #[derive(Clone, PartialEq, Debug)]

@@ -6,6 +6,7 @@
 use crate::engine::{Engine, Row};
 use crate::likers::Likers;
 use crate::limits::SEGMENT_IDS;
+use crate::record::Record;
 use roaring::RoaringBitmap;
 
 /// Why a row can't be restored.
@@ -90,6 +91,20 @@ impl Engine {
         }
         self.boards.enter(slot, &self.items);
         Ok(true)
+    }
+
+    /// Applies a record of which the rows have all but leaderboards, which no row has.
+    pub fn apply_to_leaderboards(&mut self, offset: u64, record: &[u8]) {
+        let of_leaderboards = match Record::decode(record) {
+            Some(Record::Scores { .. } | Record::Unscore { .. } | Record::Ties { .. }) => true,
+            Some(Record::Delete { key, .. }) => self.leaderboards.find(key).is_some(),
+            _ => false,
+        };
+        self.skip_to(offset);
+        if of_leaderboards {
+            let _ = self.apply(offset, record); // as when it was new
+        }
+        self.skip_to(offset + 1);
     }
 
     /// Assigns dense ids where the log lost the segments; remaining segments keep their ids.

@@ -358,7 +358,10 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
         }
     }
     engine.leaderboards.restored();
-    engine.leaderboards.iter_mut().for_each(|board| board.members.restored());
+    engine
+        .leaderboards
+        .iter_mut()
+        .for_each(|board| board.members.restored());
     items.sort_unstable_by_key(|(slot, _)| *slot);
     let taken: Vec<u32> = items.iter().map(|(slot, _)| *slot).collect();
     let twice = taken.windows(2).any(|pair| pair[0] == pair[1]);

@@ -173,7 +173,9 @@ async def of(where: Target, user: str, limit: int, times: bool, as_json: bool) -
             common.print_json({"user": str(number), "items": items, "at": [each.at_s for each in liked]})
         else:
             shown = list(map(one_line, items)) if sys.stdout.isatty() else items
-            lines = [f"{_second(each.at_s)}  {item}" for each, item in zip(liked, shown, strict=True)] if times else shown
+            lines = (
+                [f"{_second(each.at_s)}  {item}" for each, item in zip(liked, shown, strict=True)] if times else shown
+            )
             print("\n".join(lines), end="\n" if lines else "")
     return 0
 

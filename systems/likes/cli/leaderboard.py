@@ -27,9 +27,7 @@ def put(
     score: Annotated[float, typer.Argument(metavar="SCORE", help="A number; after --, also one below 0.")],
     only: Annotated[
         str,
-        typer.Option(
-            "--only", metavar="WHEN", help="new, existing, greater or less: when the score is set [always]."
-        ),
+        typer.Option("--only", metavar="WHEN", help="new, existing, greater or less: when the score is set [always]."),
     ] = "",
     json: Json = False,
     registry: RegistryUrl = None,

@@ -31,9 +31,7 @@ ALL: Final = "/leaderboards/{leaderboard:str}"
 ONE: Final = "/leaderboards/{leaderboard:str}/members/{member:str}"
 SCORE_MAX: Final = 1.7976931348623157e308
 
-Name = Annotated[
-    str, PathParameter(description="The leaderboard, percent-encoded", examples=[Example(value="game:7")])
-]
+Name = Annotated[str, PathParameter(description="The leaderboard, percent-encoded", examples=[Example(value="game:7")])]
 Member = Annotated[str, PathParameter(description="The member, percent-encoded", examples=[Example(value="alice")])]
 Window = Annotated[str, QueryParameter(pattern=r"^(1h|24h|7d)?\Z", description=f"{', '.join(WINDOWS)}, or none")]
 Lowest = Annotated[bool, QueryParameter(description="The lowest score is at the top")]
@@ -135,7 +133,7 @@ async def set_leaderboard(
     caller: NamedDependency[Caller],
     leaderboards: NamedDependency[LeaderboardNodes],
 ) -> Response[bytes]:
-    """Set what decides between equal scores: the time of a score, or the member's name. It may come before the first score."""
+    """Set what decides between equal scores: the time of a score, or the member's name."""
     asked = decoded(await request.body(), Settings)
     caller.need("leaderboard", leaderboard)
     async with leaderboards.node() as node:

@@ -110,11 +110,29 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// Commands of Redis that are not supported, and what to use instead.
 const INSTEAD: &[(&[&str], &str)] = &[
     (
-        &["ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREMRANGEBYLEX", "ZPOPMAX", "ZPOPMIN", "ZUNIONSTORE", "ZINTERSTORE", "ZRANGESTORE"],
+        &[
+            "ZREMRANGEBYRANK",
+            "ZREMRANGEBYSCORE",
+            "ZREMRANGEBYLEX",
+            "ZPOPMAX",
+            "ZPOPMIN",
+            "ZUNIONSTORE",
+            "ZINTERSTORE",
+            "ZRANGESTORE",
+        ],
         "members of a leaderboard come and go by ZADD and ZREM, all of them by DEL",
     ),
     (
-        &["ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZLEXCOUNT", "ZSCAN", "ZRANDMEMBER", "ZUNION", "ZINTER", "ZDIFF"],
+        &[
+            "ZRANGEBYLEX",
+            "ZREVRANGEBYLEX",
+            "ZLEXCOUNT",
+            "ZSCAN",
+            "ZRANDMEMBER",
+            "ZUNION",
+            "ZINTER",
+            "ZDIFF",
+        ],
         "rankings and leaderboards are read by rank or score: ZRANGE, ZREVRANK, ZSCORE, ZCARD",
     ),
     (
@@ -122,17 +140,54 @@ const INSTEAD: &[(&[&str], &str)] = &[
         "likes are set and taken back by SETBIT ITEM USER 1 and SETBIT ITEM USER 0",
     ),
     (
-        &["SMEMBERS", "SRANDMEMBER", "SINTER", "SINTERCARD", "SUNION", "SDIFF", "PFADD", "PFCOUNT"],
+        &[
+            "SMEMBERS",
+            "SRANDMEMBER",
+            "SINTER",
+            "SINTERCARD",
+            "SUNION",
+            "SDIFF",
+            "PFADD",
+            "PFCOUNT",
+        ],
         "an item's likers are read by SSCAN, SCARD, SMISMEMBER, LIKE.LIKERS, LIKE.BOTH",
     ),
     (
-        &["GET", "SET", "MGET", "MSET", "INCR", "INCRBY", "DECR", "GETRANGE", "SETRANGE", "APPEND", "BITFIELD", "BITFIELD_RO", "GETDEL", "SETEX", "SETNX"],
+        &[
+            "GET",
+            "SET",
+            "MGET",
+            "MSET",
+            "INCR",
+            "INCRBY",
+            "DECR",
+            "GETRANGE",
+            "SETRANGE",
+            "APPEND",
+            "BITFIELD",
+            "BITFIELD_RO",
+            "GETDEL",
+            "SETEX",
+            "SETNX",
+        ],
         "an item's likers are a bitmap: SETBIT, GETBIT, BITCOUNT",
     ),
-    (&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL", "PTTL", "PERSIST"], "likes do not expire: use DEL"),
-    (&["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"], "scripts are not supported: use MULTI and EXEC"),
-    (&["WATCH", "UNWATCH"], "SETBIT returns the old bit, and MULTI with EXEC is atomic"),
-    (&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"], "counts are published to the room likes:ITEM"),
+    (
+        &["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL", "PTTL", "PERSIST"],
+        "likes do not expire: use DEL",
+    ),
+    (
+        &["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"],
+        "scripts are not supported: use MULTI and EXEC",
+    ),
+    (
+        &["WATCH", "UNWATCH"],
+        "SETBIT returns the old bit, and MULTI with EXEC is atomic",
+    ),
+    (
+        &["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"],
+        "counts are published to the room likes:ITEM",
+    ),
     (&["KEYS"], "use SCAN"),
     (&["UNLINK", "FLUSHALL", "FLUSHDB"], "use DEL"),
 ];

@@ -643,13 +643,11 @@ impl Front {
             // A window is where its leaderboard is, whatever slot its own key has.
             match (here(slot(leaderboard)), here(number)) {
                 (true, _) => return Ok(()),
-                (false, true) => {
-                    return Err(
-                        "CROSSSLOT The leaderboard of this window may be on another partition: give it a name with a hash \
+                (false, true) => return Err(
+                    "CROSSSLOT The leaderboard of this window may be on another partition: give it a name with a hash \
                          tag, as {game:7}, or use `muster likes leaderboard` or HTTP"
-                            .into(),
-                    )
-                }
+                        .into(),
+                ),
                 _ => {}
             }
         }

@@ -50,7 +50,9 @@ pub(crate) fn answer(
             } else {
                 rank
             };
-            let score = rank.filter(|_| with_score).and_then(|_| engine.score(key, arguments[2], now_ms));
+            let score = rank
+                .filter(|_| with_score)
+                .and_then(|_| engine.score(key, arguments[2], now_ms));
             match (rank, score) {
                 (Some(rank), Some(score)) => {
                     reply.array(2);
@@ -120,7 +122,9 @@ pub(crate) fn answer(
         }
         "LIKE.ITEMS" => {
             let user = unsigned(key).ok_or(NOT_AN_INTEGER)?;
-            let with_times = arguments.last().is_some_and(|word| word.eq_ignore_ascii_case(b"WITHTIMES"));
+            let with_times = arguments
+                .last()
+                .is_some_and(|word| word.eq_ignore_ascii_case(b"WITHTIMES"));
             let words = &arguments[2..arguments.len() - usize::from(with_times)];
             let (from, count) = place(words, PAGE_MAX, true)?;
             if from as u64 > WALK_MAX && u64::from(engine.items_to_walk(user)) > WALK_MAX {
@@ -373,7 +377,11 @@ fn scan(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &
         None => {
             let (next, mut keys) = engine.scan(cursor, options.count);
             keys.retain(|_| options.strings);
-            let then = if engine.leaderboard_count() > 0 { LEADERBOARDS } else { 0 };
+            let then = if engine.leaderboard_count() > 0 {
+                LEADERBOARDS
+            } else {
+                0
+            };
             (if next == 0 { then } else { next }, keys)
         }
     };

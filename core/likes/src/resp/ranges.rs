@@ -34,7 +34,6 @@ impl Options {
             with_scores: false,
             limit: None,
         };
-        let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         let all = name == "ZRANGE";
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -61,6 +60,10 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
 }
 
 impl Bound {
@@ -95,8 +98,14 @@ pub(crate) fn answer(
         let left = end.saturating_sub(begin).saturating_sub(offset);
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(left);
         match options.best_first {
-            true => (end.saturating_sub(offset).saturating_sub(count), end.saturating_sub(offset)),
-            false => (begin.saturating_add(offset), begin.saturating_add(offset).saturating_add(count)),
+            true => (
+                end.saturating_sub(offset).saturating_sub(count),
+                end.saturating_sub(offset),
+            ),
+            false => (
+                begin.saturating_add(offset),
+                begin.saturating_add(offset).saturating_add(count),
+            ),
         }
     } else {
         let start = signed(arguments[2]).ok_or(NOT_AN_INTEGER)?;

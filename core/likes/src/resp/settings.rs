@@ -21,7 +21,10 @@ impl Settings {
             return Vec::new();
         };
         let (kind, rest) = key.split_at(colon);
-        let group = self.one_of.iter().find(|group| group.iter().any(|each| each.as_bytes() == kind));
+        let group = self
+            .one_of
+            .iter()
+            .find(|group| group.iter().any(|each| each.as_bytes() == kind));
         let others = group.into_iter().flatten().filter(|other| other.as_bytes() != kind);
         others.map(|other| [other.as_bytes(), rest].concat()).collect()
     }

@@ -1,6 +1,8 @@
 //! Likes as plain lists, slow and obvious, and the comparison of every result.
 
-use muster_likes::{Answer, ApplyError, BitOp, Engine, FeedEntry, How, Options, Record, Scored, Ties, NEWEST_MAX, WINDOWS};
+use muster_likes::{
+    Answer, ApplyError, BitOp, Engine, FeedEntry, How, Options, Record, Scored, Ties, NEWEST_MAX, WINDOWS,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,10 +150,17 @@ impl Board {
     fn order(&self) -> Vec<(&str, f64)> {
         let mut members: Vec<(&String, &Member)> = self.members.iter().collect();
         members.sort_by(|(a_name, a), (b_name, b)| {
-            let ties = if self.by_time { a.since.cmp(&b.since) } else { std::cmp::Ordering::Equal };
+            let ties = if self.by_time {
+                a.since.cmp(&b.since)
+            } else {
+                std::cmp::Ordering::Equal
+            };
             b.score.total_cmp(&a.score).then(ties).then(b_name.cmp(a_name))
         });
-        members.into_iter().map(|(name, member)| (name.as_str(), member.score)).collect()
+        members
+            .into_iter()
+            .map(|(name, member)| (name.as_str(), member.score))
+            .collect()
     }
 }
 
@@ -221,7 +230,7 @@ impl Model {
         for &(number, name) in scores {
             let former = board.members.get(name).copied();
             done.score = None;
-            if if former.is_some() { how.new } else { how.existing } {
+            if former.is_some() && how.new || former.is_none() && how.existing {
                 continue;
             }
             let score = match former {
@@ -267,7 +276,11 @@ impl Model {
 
     /// A leaderboard without members and settings is as none.
     fn tidy(&mut self, key: &str) {
-        if self.boards.get(key).is_some_and(|board| board.members.is_empty() && !board.by_time) {
+        if self
+            .boards
+            .get(key)
+            .is_some_and(|board| board.members.is_empty() && !board.by_time)
+        {
             self.boards.remove(key);
         }
     }
@@ -459,7 +472,10 @@ impl Run {
             }
             Step::Scores { board, how, scores } => {
                 let key = BOARDS[*board];
-                let scores: Vec<(f64, &str)> = scores.iter().map(|&(score, name)| (SCORES[score], MEMBERS[name])).collect();
+                let scores: Vec<(f64, &str)> = scores
+                    .iter()
+                    .map(|&(score, name)| (SCORES[score], MEMBERS[name]))
+                    .collect();
                 let record = Record::Scores {
                     at_ms,
                     key: key.as_bytes(),
@@ -470,7 +486,11 @@ impl Run {
                 let found = self.tried(&record, 0);
                 let wanted = match self.model.items.contains_key(key) {
                     true => Err(ApplyError::WrongType),
-                    false => self.model.put_scores(key, *how, &scores, since).map(Answer::Scored).ok_or(ApplyError::NotANumber),
+                    false => self
+                        .model
+                        .put_scores(key, *how, &scores, since)
+                        .map(Answer::Scored)
+                        .ok_or(ApplyError::NotANumber),
                 };
                 self.model.tidy(key);
                 same!(found, wanted, "scores of {key}");
@@ -486,7 +506,10 @@ impl Run {
                 let found = self.tried(&record, 0);
                 let mut removed = 0;
                 if let Some(board) = self.model.boards.get_mut(key) {
-                    removed = names.iter().filter(|name| board.members.remove(**name).is_some()).count() as u64;
+                    removed = names
+                        .iter()
+                        .filter(|name| board.members.remove(**name).is_some())
+                        .count() as u64;
                 }
                 self.model.tidy(key);
                 let wanted = match self.model.items.contains_key(key) {
@@ -551,7 +574,11 @@ impl Run {
                     target: KEYS[*target].as_bytes(),
                     sources,
                 };
-                if names.iter().chain([&KEYS[*target]]).any(|key| self.model.boards.contains_key(*key)) {
+                if names
+                    .iter()
+                    .chain([&KEYS[*target]])
+                    .any(|key| self.model.boards.contains_key(*key))
+                {
                     let found = self.tried(&record, 0);
                     same!(found, Err(ApplyError::WrongType), "{op:?} with a leaderboard");
                     return Ok(());
@@ -682,11 +709,22 @@ impl Run {
             same!(engine.is_leaderboard(bytes), !order.is_empty(), "type of {key}");
             same!(engine.ties(bytes) == Ties::Time, board.by_time, "ties of {key}");
             let page: Vec<_> = engine.page(bytes, 0, 100, now_ms).into_iter().map(own).collect();
-            let wanted: Vec<_> = order.iter().map(|(name, score)| (name.as_bytes().to_vec(), *score)).collect();
+            let wanted: Vec<_> = order
+                .iter()
+                .map(|(name, score)| (name.as_bytes().to_vec(), *score))
+                .collect();
             same!(page, wanted, "page of {key}");
             for (rank, (name, score)) in order.iter().enumerate() {
-                same!(engine.rank(bytes, name.as_bytes()), Some(rank), "rank of {name} in {key}");
-                same!(engine.score(bytes, name.as_bytes(), now_ms), Some(*score), "score of {name} in {key}");
+                same!(
+                    engine.rank(bytes, name.as_bytes()),
+                    Some(rank),
+                    "rank of {name} in {key}"
+                );
+                same!(
+                    engine.score(bytes, name.as_bytes(), now_ms),
+                    Some(*score),
+                    "score of {name} in {key}"
+                );
                 let one: Vec<_> = engine.page(bytes, rank, 1, now_ms).into_iter().map(own).collect();
                 same!(one, wanted[rank..=rank].to_vec(), "page at {rank} of {key}");
             }
@@ -694,12 +732,24 @@ impl Run {
             for bound in SCORES {
                 let below = order.iter().filter(|(_, score)| *score < bound).count();
                 let up_to = order.iter().filter(|(_, score)| *score <= bound).count();
-                same!(engine.members_below(bytes, bound, false), below, "members of {key} below {bound}");
-                same!(engine.members_below(bytes, bound, true), up_to, "members of {key} up to {bound}");
+                same!(
+                    engine.members_below(bytes, bound, false),
+                    below,
+                    "members of {key} below {bound}"
+                );
+                same!(
+                    engine.members_below(bytes, bound, true),
+                    up_to,
+                    "members of {key} up to {bound}"
+                );
             }
             for (window, (name, half)) in WINDOWS.iter().enumerate() {
                 let key = format!("{key}@{name}");
-                let page: Vec<_> = engine.page(key.as_bytes(), 0, 100, now_ms).into_iter().map(own).collect();
+                let page: Vec<_> = engine
+                    .page(key.as_bytes(), 0, 100, now_ms)
+                    .into_iter()
+                    .map(own)
+                    .collect();
                 same!(page.len(), order.len(), "length of {key}");
                 same!(page.is_sorted_by(|a, b| a.1 >= b.1), true, "order of {key}: {page:?}");
                 for (rank, (name, score)) in page.iter().enumerate() {
@@ -707,7 +757,11 @@ impl Run {
                     let wanted = decayed(member.trends[window], member.at_ms, now_ms, *half);
                     let close = (score - wanted).abs() <= 1e-3 * wanted.abs().max(1.0);
                     same!(close, true, "score of {name:?} in {key}: {score} for {wanted}");
-                    same!(engine.rank(key.as_bytes(), name), Some(rank), "rank of {name:?} in {key}");
+                    same!(
+                        engine.rank(key.as_bytes(), name),
+                        Some(rank),
+                        "rank of {name:?} in {key}"
+                    );
                 }
             }
         }
@@ -723,7 +777,11 @@ impl Run {
             cursor = next;
         }
         let filled = model.boards.iter().filter(|(_, board)| !board.members.is_empty());
-        same!(found, filled.map(|(key, _)| key.clone().into_bytes()).collect::<BTreeSet<_>>(), "scan of leaderboards");
+        same!(
+            found,
+            filled.map(|(key, _)| key.clone().into_bytes()).collect::<BTreeSet<_>>(),
+            "scan of leaderboards"
+        );
         Ok(())
     }
 

@@ -22,7 +22,10 @@ fn conditions_decide_whose_score_changes() {
             ("ZADD game:7 GT CH 11 alice 21 bo 7 fay", ":2\n"),
             ("ZADD game:7 LT CH 13 alice 20 bo 8 gus", ":2\n"),
             ("ZADD game:7 XX GT CH 100 alice 100 nobody", ":1\n"),
-            ("ZADD game:7 NX XX 1 a", "-ERR XX and NX options at the same time are not compatible\n"),
+            (
+                "ZADD game:7 NX XX 1 a",
+                "-ERR XX and NX options at the same time are not compatible\n",
+            ),
             (
                 "ZADD game:7 GT NX 1 a",
                 "-ERR GT, LT, and/or NX options at the same time are not compatible\n",
@@ -96,7 +99,10 @@ fn members_are_found_by_rank_and_by_score() {
                 "ZRANGE game:7 0 1 LIMIT 0 1",
                 "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX\n",
             ),
-            ("ZRANGE game:7 [a [b BYLEX", "-ERR BYLEX is not supported: use ranks or BYSCORE\n"),
+            (
+                "ZRANGE game:7 [a [b BYLEX",
+                "-ERR BYLEX is not supported: use ranks or BYSCORE\n",
+            ),
             ("ZREM game:7 a b nobody a", ":2\n"),
             ("ZREM game:7 c d e", ":3\n"),
             ("EXISTS game:7", ":0\n"),
@@ -204,7 +210,10 @@ fn windows_rank_by_points_gained_lately() {
         &[
             ("ZADD game:7 100 alice 40 bo", ":2\n"),
             ("ZINCRBY game:7 -90 alice", "$2\n10\n"),
-            ("ZREVRANGE game:7@24h 0 -1 WITHSCORES", "*4\n$2\nbo\n$2\n40\n$5\nalice\n$2\n10\n"),
+            (
+                "ZREVRANGE game:7@24h 0 -1 WITHSCORES",
+                "*4\n$2\nbo\n$2\n40\n$5\nalice\n$2\n10\n",
+            ),
             ("ZREVRANK game:7@1h bo", ":0\n"),
             ("ZSCORE game:7@7d alice", "$2\n10\n"),
             ("ZCARD game:7@7d", ":2\n"),
@@ -227,7 +236,10 @@ fn a_window_is_where_its_leaderboard_is() {
         match (here(&name), here(&window)) {
             (true, _) => assert_eq!((&added[..], &said[..]), (":1\r\n", "*1\r\n$1\r\na\r\n")),
             (false, true) => assert!(said.starts_with("-CROSSSLOT The leaderboard of this window"), "{said}"),
-            (false, false) => assert!(said.starts_with("-MOVED ") || said.starts_with("-CLUSTERDOWN "), "{said}"),
+            (false, false) => assert!(
+                said.starts_with("-MOVED ") || said.starts_with("-CLUSTERDOWN "),
+                "{said}"
+            ),
         }
         seen[usize::from(!here(&name)) + usize::from(!here(&name) && !here(&window))] += 1;
     }
@@ -240,8 +252,14 @@ fn names_have_limits() {
     let client = node.front.open();
     let mut ask = |words: String| String::from_utf8(node.ask(client, &line(&words))).unwrap();
     assert_eq!(ask(format!("ZADD game:7 1 {}", "x".repeat(512))), ":1\r\n");
-    assert_eq!(ask(format!("ZADD game:7 1 {}", "x".repeat(513))), "-ERR member is longer than 512 bytes\r\n");
-    assert_eq!(ask(format!("ZADD {} 1 a", "x".repeat(513))), "-ERR key is longer than 512 bytes\r\n");
+    assert_eq!(
+        ask(format!("ZADD game:7 1 {}", "x".repeat(513))),
+        "-ERR member is longer than 512 bytes\r\n"
+    );
+    assert_eq!(
+        ask(format!("ZADD {} 1 a", "x".repeat(513))),
+        "-ERR key is longer than 512 bytes\r\n"
+    );
 }
 
 #[test]
@@ -252,7 +270,10 @@ fn times_of_likes_come_with_a_users_items() {
             ("SETBIT share:1 7 1", ":0\n"),
             ("SETBIT share:2 7 1", ":0\n"),
             ("LIKE.ITEMS 7 0 1", "*1\n$7\nshare:2\n"),
-            ("LIKE.ITEMS 7 WITHTIMES", "*2\n*2\n$7\nshare:2\n:1790000000\n*2\n$7\nshare:1\n:1790000000\n"),
+            (
+                "LIKE.ITEMS 7 WITHTIMES",
+                "*2\n*2\n$7\nshare:2\n:1790000000\n*2\n$7\nshare:1\n:1790000000\n",
+            ),
             ("LIKE.ITEMS 7 1 1 withtimes", "*1\n*2\n$7\nshare:1\n:1790000000\n"),
             ("LIKE.ITEMS 7 1 1 1", "-ERR syntax error\n"),
         ],
@@ -275,15 +296,18 @@ fn a_like_of_one_kind_takes_the_others_back() {
             ("SETBIT like:7 1 1", ":0\n"),
             ("SETBIT like:7 2 1", ":0\n"),
             ("SETBIT dislike:7 1 1", ":0\n"),
-            ("LIKE.FEED 1 9 like:7 dislike:7 meh:7", "*3\n*3\n:1\n:0\n*1\n$1\n2\n*3\n:1\n:1\n*1\n$1\n1\n*3\n:0\n:0\n*0\n"),
+            (
+                "LIKE.FEED 1 9 like:7 dislike:7 meh:7",
+                "*3\n*3\n:1\n:0\n*1\n$1\n2\n*3\n:1\n:1\n*1\n$1\n1\n*3\n:0\n:0\n*0\n",
+            ),
             ("SETBIT dislike:7 1 1", ":1\n"),
             ("SETBIT like:7 1 1", ":0\n"),
             ("BITCOUNT dislike:7", ":0\n"),
             ("ZREVRANGE rank:like 0 -1 WITHSCORES", "*2\n$6\nlike:7\n$1\n2\n"),
             ("ZCARD rank:dislike", ":0\n"),
-            ("SETBIT like:7 1 0", ":1\n"), // taking back changes no other
-            ("SETBIT up:7 1 1", ":0\n"), // another group
-            ("SETBIT like:8 2 1", ":0\n"), // another item
+            ("SETBIT like:7 1 0", ":1\n"),  // taking back changes no other
+            ("SETBIT up:7 1 1", ":0\n"),    // another group
+            ("SETBIT like:8 2 1", ":0\n"),  // another item
             ("SETBIT share:7 2 1", ":0\n"), // a kind of no group
             ("BITCOUNT like:7", ":1\n"),
             ("EXISTS meh:7", ":0\n"),
@@ -308,11 +332,27 @@ fn kinds_that_exclude_one_another_are_one_record_and_one_slot() {
         ..first_of_two()
     });
     let client = node.front.open();
-    let here = (0..99).find(|at| slot(format!("like:{at}").as_bytes()) < 8_192).unwrap();
+    let here = (0..99)
+        .find(|at| slot(format!("like:{at}").as_bytes()) < 8_192)
+        .unwrap();
     let reply = String::from_utf8(node.ask(client, &line(&format!("SETBIT like:{here} 1 1")))).unwrap();
-    assert!(reply.starts_with("-CROSSSLOT A like of this kind takes others back"), "{reply}");
-    let here = (0..99).find(|at| slot(format!("like:{{{at}}}").as_bytes()) < 8_192).unwrap();
-    assert_eq!(node.ask(client, &line(&format!("SETBIT dislike:{{{here}}} 1 1"))), b":0\r\n");
-    assert_eq!(node.ask(client, &line(&format!("SETBIT like:{{{here}}} 1 1"))), b":0\r\n");
-    assert_eq!(node.ask(client, &line(&format!("BITCOUNT dislike:{{{here}}}"))), b":0\r\n");
+    assert!(
+        reply.starts_with("-CROSSSLOT A like of this kind takes others back"),
+        "{reply}"
+    );
+    let here = (0..99)
+        .find(|at| slot(format!("like:{{{at}}}").as_bytes()) < 8_192)
+        .unwrap();
+    assert_eq!(
+        node.ask(client, &line(&format!("SETBIT dislike:{{{here}}} 1 1"))),
+        b":0\r\n"
+    );
+    assert_eq!(
+        node.ask(client, &line(&format!("SETBIT like:{{{here}}} 1 1"))),
+        b":0\r\n"
+    );
+    assert_eq!(
+        node.ask(client, &line(&format!("BITCOUNT dislike:{{{here}}}"))),
+        b":0\r\n"
+    );
 }

@@ -169,8 +169,13 @@ fn scores() -> impl Strategy<Value = String> {
             2 => prop_oneof![Just("NX XX "), Just("GT LT "), Just("NX GT "), Just("NX LT CH "), Just("CH CH ")],
         ]
     };
-    let pairs = proptest::collection::vec((score(), member()), 1..5)
-        .prop_map(|pairs| pairs.iter().map(|(score, member)| format!("{score} {member}")).collect::<Vec<_>>().join(" "));
+    let pairs = proptest::collection::vec((score(), member()), 1..5).prop_map(|pairs| {
+        pairs
+            .iter()
+            .map(|(score, member)| format!("{score} {member}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
     let members = proptest::collection::vec(member(), 1..4).prop_map(|members| members.join(" "));
     let limit = || prop_oneof![6 => Just(String::new()), 3 => (-1..6_i32, -2..6_i32).prop_map(|(offset, count)| format!(" LIMIT {offset} {count}"))];
     let with_scores = || prop_oneof![Just(""), Just(" WITHSCORES")];

@@ -341,7 +341,10 @@ impl LikesEngine {
         count: usize,
     ) -> Vec<(Bound<'py, PyBytes>, Option<u32>)> {
         let liked = self.front.engine().liked_by(user, start, count);
-        liked.into_iter().map(|(key, at_s)| (PyBytes::new(py, key), at_s)).collect()
+        liked
+            .into_iter()
+            .map(|(key, at_s)| (PyBytes::new(py, key), at_s))
+            .collect()
     }
 
     fn fields<'py>(&self, py: Python<'py>, key: &[u8]) -> Vec<Bound<'py, PyBytes>> {
@@ -457,8 +460,10 @@ impl LikesEngine {
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or all that are whole. Raises `OSError`.
-    fn apply_log(&mut self, py: Python<'_>, folder: &str, across_gaps: bool) -> PyResult<u64> {
+    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or all that are whole. Of those below
+    /// `rows_end` only what no row has: leaderboards. Raises `OSError`.
+    #[pyo3(signature = (folder, across_gaps, rows_end=0))]
+    fn apply_log(&mut self, py: Python<'_>, folder: &str, across_gaps: bool, rows_end: u64) -> PyResult<u64> {
         let engine = self.front.engine_mut();
         let (mut applied, mut stopped) = (0, false);
         py.detach(|| {
@@ -468,9 +473,13 @@ impl LikesEngine {
                     if stopped || offset < engine.offset() {
                         continue;
                     }
-                    engine.skip_to(offset);
-                    engine.need_id();
-                    let _ = engine.apply(offset, record); // as when it was new
+                    if offset < rows_end {
+                        engine.apply_to_leaderboards(offset, record);
+                    } else {
+                        engine.skip_to(offset);
+                        engine.need_id();
+                        let _ = engine.apply(offset, record); // as when it was new
+                    }
                     applied += 1;
                 }
             })
