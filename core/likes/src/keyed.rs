@@ -42,6 +42,9 @@ impl<T: Key> Keyed<T> {
     }
 
     pub fn find(&self, key: &[u8]) -> Option<u32> {
+        if self.table.is_empty() {
+            return None;
+        }
         let hash = self.hasher.hash_one(key);
         self.table.find(hash, |&slot| self.key(slot) == key).copied()
     }
