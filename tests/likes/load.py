@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -103,5 +103,5 @@ class Load:
         self.raised.clear()
         self.scores = {member: score for member, score in self.scores.items() if score}
         wanted = sorted(((score, member.encode()) for member, score in self.scores.items()), reverse=True)
-        found = await redis.zrevrange(BOARD, 0, -1, withscores=True)
+        found: list[Any] = await redis.zrevrange(BOARD, 0, -1, withscores=True)
         assert [(score, bytes(member)) for member, score in found] == wanted

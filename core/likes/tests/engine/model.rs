@@ -713,7 +713,7 @@ impl Run {
                 .iter()
                 .map(|(name, score)| (name.as_bytes().to_vec(), *score))
                 .collect();
-            same!(page, wanted, "page of {key}");
+            same!(&page, &wanted, "page of {key}");
             for (rank, (name, score)) in order.iter().enumerate() {
                 same!(
                     engine.rank(bytes, name.as_bytes()),
