@@ -161,7 +161,7 @@ def test_words_of_the_command_set_raise_and_show_scores(with_likes: Make) -> Non
         assert board("put", "game:7", "alice", "120")["changed"] is True
         assert board("put", "game:7", "alice", "100", "--only", "greater")["changed"] is False
         assert board("add", "game:7", "bo", "120") == {"leaderboard": "game:7", "member": "bo", "score": 120.0}
-        assert board("add", "game:7", "--", "cy", "-1.5")["score"] == -1.5
+        assert board("add", "game:7", "cy", "-1.5")["score"] == -1.5
         assert board("show", "game:7", "alice") | {"leaderboard": ""} == {
             "leaderboard": "",
             "member": "alice",

@@ -11,6 +11,8 @@ leaderboard_app: Final = typer.Typer(
     epilog="Example: muster likes leaderboard top game:7",
     no_args_is_help=True,
 )
+NUMBERS: Final = {"ignore_unknown_options": True}
+"""A number below 0 is no option."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The leaderboard, for example game:7; no item has this key.")]
 Member = Annotated[str, typer.Argument(metavar="MEMBER", help="A member, for example a player: up to 512 bytes.")]
 Window = Annotated[
@@ -20,11 +22,13 @@ Window = Annotated[
 Lowest = Annotated[bool, typer.Option("--lowest", help="The lowest score is at the top.")]
 
 
-@leaderboard_app.command("put", epilog="Example: muster likes leaderboard put game:7 alice 120 --only greater")
+@leaderboard_app.command(
+    "put", epilog="Example: muster likes leaderboard put game:7 alice 120 --only greater", context_settings=NUMBERS
+)
 def put(
     name: Name,
     member: Member,
-    score: Annotated[float, typer.Argument(metavar="SCORE", help="A number; after --, also one below 0.")],
+    score: Annotated[float, typer.Argument(metavar="SCORE", help="A number, also below 0.")],
     only: Annotated[
         str,
         typer.Option("--only", metavar="WHEN", help="new, existing, greater or less: when the score is set [always]."),
@@ -41,11 +45,11 @@ def put(
     return common.run(run(Target(config, registry), name, member, score, only, json))
 
 
-@leaderboard_app.command("add", epilog="Example: muster likes leaderboard add game:7 alice 5")
+@leaderboard_app.command("add", epilog="Example: muster likes leaderboard add game:7 alice 5", context_settings=NUMBERS)
 def add(
     name: Name,
     member: Member,
-    by: Annotated[float, typer.Argument(metavar="BY", help="A number; after --, also one below 0.")],
+    by: Annotated[float, typer.Argument(metavar="BY", help="A number, also below 0.")],
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
