@@ -707,6 +707,7 @@ class LikesEngine:
         snapshot: bytes | None = ...,
         items_by_user: bool = ...,
         passwords: list[tuple[str, str]] = ...,  # (user, password); none: every client is let in
+        one_of: list[list[str]] = ...,  # groups of kinds: a like of one takes those of the others back
         begin: int = ...,  # the offset at which a log without a record goes on
         after: int = ...,  # an epoch that the owner's is to be above
     ) -> (
@@ -753,6 +754,9 @@ class LikesEngine:
     def likers(self, key: bytes, start: int, count: int) -> list[int]: ...
     def both(self, keys: list[bytes]) -> list[int]: ...
     def items(self, user: int, start: int, count: int) -> list[bytes]: ...
+    def liked(
+        self, user: int, start: int, count: int
+    ) -> list[tuple[bytes, int | None]]: ...  # items with the second of each like since 1970
     def fields(self, key: bytes) -> list[bytes]: ...
     def trends(self, key: bytes, now_ms: int) -> list[float]: ...  # in the order of `windows`
     @staticmethod
@@ -767,7 +771,8 @@ class LikesEngine:
     # What was written behind comes back: users first, in the order of their dense ids. ValueError: a damaged row.
     def take_users(self, users: list[tuple[int, int]]) -> None: ...
     def take_row(self, key: bytes, modification: int, likes: tuple[int, bytes] | None) -> bool: ...  # False: not newer
-    def apply_log(self, folder: str, across_gaps: bool) -> int: ...  # records of a log that may be damaged; OSError
+    # Records of a log that may be damaged; of those below `rows_end` only what no row has. OSError.
+    def apply_log(self, folder: str, across_gaps: bool, rows_end: int = ...) -> int: ...
     def skip_to(self, offset: int) -> None: ...  # the next record has this offset, if that is higher
     def written(self, key: bytes, modification: int) -> None: ...
     def written_below(self, offset: int) -> None: ...

@@ -5,14 +5,16 @@ HTTP.
 """
 
 import asyncio
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self
 
+from muster_server.systems.likes.leaderboards import Leaderboards, scored
 from muster_server.systems.likes.reach import FEED, FEED_NEWEST, NEWEST, PAGE, LikesError, Reach
-from muster_server.systems.likes.routes import Routes
+from muster_server.systems.likes.routes import Routes, raised
 
 RANKING: Final = b"rank"
 
@@ -38,6 +40,15 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Liked:
+    """An item that a user likes. `at_s`: the second of the like since 1970; None: a version that kept no times made it,
+    or the like was rebuilt from the database's row."""
+
+    item: bytes
+    at_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FeedEntry:
     """What a viewer sees beside one item of a feed. `likes`: whether the viewer likes it; None without a viewer."""
 
@@ -51,6 +62,7 @@ class Likes:
 
     def __init__(self, reach: Reach, *, connections: int = 16) -> None:
         self._routes = Routes(reach, connections)
+        self.leaderboards = Leaderboards(self._routes)
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,7 +83,7 @@ class Likes:
         """Add or remove a like; returns whether the user liked the item before. The change is durable once this
         returns."""
         (said,) = await self.put_all([(item, user, likes)])
-        return bool(_raised(said))
+        return bool(raised(said))
 
     async def put_all(self, changes: Sequence[tuple[bytes, int, bool]]) -> list[bool | LikesError]:
         """Make many changes, in this order; returns an answer for each."""
@@ -88,7 +100,7 @@ class Likes:
 
     async def counts(self, items: Sequence[bytes]) -> list[int]:
         """The number of likes of each item."""
-        return [int(_raised(said)) for said in await self._ask_all([("BITCOUNT", item) for item in items])]
+        return [int(raised(said)) for said in await self._ask_all([("BITCOUNT", item) for item in items])]
 
     async def feed(self, items: Sequence[bytes], viewer: int | None = None, newest: int = 3) -> list[FeedEntry]:
         """A page of a feed in one call: the entry of each of up to 1,000 items, with at most 10 newest likers.
@@ -107,7 +119,7 @@ class Likes:
         asked = [(*head, *(items[place] for place in part)) for part in parts]
         said = await self._routes.ask(asked, keys=[items[part[0]] for part in parts])
         entries: list[Any] = [None] * len(items)
-        for part, answers in zip(parts, map(_raised, said), strict=True):
+        for part, answers in zip(parts, map(raised, said), strict=True):
             for place, (count, likes, users) in zip(part, answers, strict=True):
                 entries[place] = FeedEntry(count, None if likes is None else bool(likes), [int(user) for user in users])
         return entries
@@ -115,7 +127,7 @@ class Likes:
     async def show(self, item: bytes, newest: int = 10) -> Shown:
         """Count, newest likers, ranks, and the values of the windows."""
         count, likers, fields, trends = map(
-            _raised,
+            raised,
             await self._ask_all(
                 [("BITCOUNT", item), ("LIKE.NEWEST", item, newest), ("LIKE.FIELDSOF", item), ("LIKE.TREND", item)]
             ),
@@ -130,7 +142,7 @@ class Likes:
     async def _ranks(self, item: bytes, rankings: Sequence[bytes]) -> list[Ranked]:
         """An item's ranks if one node has all items."""
         asked = [(word, key, item) for key in rankings for word in ("ZREVRANK", "ZSCORE")]
-        said = list(map(_raised, await self._ask_all([*asked, *(("ZCARD", key) for key in rankings)])))
+        said = list(map(raised, await self._ask_all([*asked, *(("ZCARD", key) for key in rankings)])))
         return [
             Ranked(_field(key), int(place), int(of), float(score))
             for key, place, score, of in zip(
@@ -147,7 +159,7 @@ class Likes:
         said = await asyncio.gather(*(self._routes.everywhere(("LIKE.ABOVE", key, count, item)) for key in rankings))
         ranks: list[Ranked] = []
         for key, answers in zip(rankings, said, strict=True):
-            pairs = [(int(above), int(of)) for above, of in map(_raised, answers)]
+            pairs = [(int(above), int(of)) for above, of in map(raised, answers)]
             above, of = (sum(each) for each in zip(*pairs, strict=True))
             ranks.append(Ranked(_field(key), above, of, float(count)))
         return ranks
@@ -174,54 +186,48 @@ class Likes:
         while len(found) < PAGE and (page := await self.likers(fewest, start, PAGE)):
             start += len(page)
             asked = [("GETBIT", other, user) for user in page for other in others]
-            said = list(map(_raised, await self._ask_all(asked)))
+            said = list(map(raised, await self._ask_all(asked)))
             found += [user for at, user in enumerate(page) if all(said[at * len(others) : (at + 1) * len(others)])]
         return found[:PAGE]
 
-    async def items(self, user: int, start: int, limit: int) -> list[bytes]:
-        """The items that a user likes, newest first; over several nodes, the newest of each partition first."""
+    async def items(self, user: int, start: int, limit: int) -> list[Liked]:
+        """The items that a user likes with the times of the likes, newest first."""
         if await self._routes.alone():
-            return list(await self._ask("LIKE.ITEMS", user, start, limit))
-        said = [_raised(each) for each in await self._routes.everywhere(("LIKE.ITEMS", user, 0, start + limit))]
-        turns = (item for turn in zip_longest(*said) for item in turn if item is not None)
-        return [bytes(item) for item in turns][start : start + limit]
+            return _liked(await self._ask("LIKE.ITEMS", user, start, limit, "WITHTIMES"))
+        said = await self._routes.everywhere(("LIKE.ITEMS", user, 0, start + limit, "WITHTIMES"))
+        pages = [_liked(raised(each)) for each in said]
+        merged = heapq.merge(*pages, key=lambda each: each.at_s or 0, reverse=True)
+        return list(islice(merged, start, start + limit))
 
     async def top(self, field: str, start: int, limit: int, window: str = "") -> list[tuple[bytes, float]]:
         """Items of a ranking with their scores, best first. Empty field: all items."""
         key = RANKING + (b":" + _bytes(field) if field else b"") + (b"@" + window.encode() if window else b"")
         last = start + limit - 1
         if await self._routes.alone():
-            return _scored(await self._ask("ZREVRANGE", key, start, last, "WITHSCORES"))
-        said = [_scored(_raised(each)) for each in await self._routes.everywhere(("LIKE.TOP", key, 0, last))]
+            return scored(await self._ask("ZREVRANGE", key, start, last, "WITHSCORES"))
+        said = [scored(raised(each)) for each in await self._routes.everywhere(("LIKE.TOP", key, 0, last))]
         merged = sorted(((score, item) for each in said for item, score in each), reverse=True)
         return [(item, score) for score, item in merged[start : start + limit]]
 
     async def put_fields(self, item: bytes, fields: Sequence[str]) -> None:
         """Rank the item in these fields too, besides the field of its kind."""
         (said,) = await self._routes.ask([("LIKE.FIELDS", item, *map(_bytes, fields))], changes=True)
-        _raised(said)
+        raised(said)
 
     async def _ask(self, *words: Any) -> Any:
         (said,) = await self._ask_all([words])
-        return _raised(said)
+        return raised(said)
 
     async def _ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         return await self._routes.ask(commands)
 
 
-def _scored(said: Any) -> list[tuple[bytes, float]]:
-    pairs = said if said and isinstance(said[0], (list, tuple)) else zip(said[::2], said[1::2], strict=True)
-    return [(bytes(item), float(score)) for item, score in pairs]
+def _liked(said: Any) -> list[Liked]:
+    return [Liked(bytes(item), None if at_s is None else int(at_s)) for item, at_s in said]
 
 
 def _field(ranking: bytes) -> str:
     return _text(ranking[len(RANKING) + 1 :])
-
-
-def _raised(said: Any) -> Any:
-    if isinstance(said, LikesError):
-        raise said
-    return said
 
 
 def _text(raw: bytes | str) -> str:

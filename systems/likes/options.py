@@ -76,8 +76,17 @@ class LikesOptions(FaceOptions, frozen=True):
         ),
     ] = 64
     items_by_user: Annotated[
-        bool, key("Store the items that each user likes, for `muster likes of`", "8 bytes per like, 4 per user")
+        bool, key("Store the items that each user likes, for `muster likes of`", "12 bytes per like, 12 per user")
     ] = True
+    one_of: Annotated[
+        str,
+        key(
+            "Kinds of which a user may like one for each id: a like of one takes the others back; groups are separated by "
+            "`;`, for example `like,dislike;up,down`",
+            "empty: a user may like items of all kinds",
+            pattern=r"^(|[A-Za-z0-9_.-]{1,64}(,[A-Za-z0-9_.-]{1,64}){1,15}(;[A-Za-z0-9_.-]{1,64}(,[A-Za-z0-9_.-]{1,64}){1,15}){0,63})$",
+        ),
+    ] = ""
     database: Annotated[
         str,
         key(
@@ -196,6 +205,11 @@ def settle(options: LikesOptions, around: Around) -> LikesSettings:
         tls_cert_file=absolute(options.tls_cert_file),
         tls_key_file=absolute(options.tls_key_file),
     )
+
+
+def groups(one_of: str) -> list[list[str]]:
+    """The groups of kinds that exclude one another."""
+    return [group.split(",") for group in one_of.split(";") if group]
 
 
 def kept(folder: Path) -> int | None:

@@ -18,7 +18,7 @@ from muster_server.plane.log import Beyond, LogError, Logs, Trimmed
 from muster_server.plane.stores import stamp
 from muster_server.systems.likes.behind import Behind, Store
 from muster_server.systems.likes.logged import Logged, replayed
-from muster_server.systems.likes.options import LikesSettings
+from muster_server.systems.likes.options import LikesSettings, groups
 from muster_server.systems.likes.records import StoredState
 
 AGAIN_S: Final = 1.0
@@ -81,6 +81,7 @@ async def opened(
                 snapshot=kept.snapshot,
                 items_by_user=options.items_by_user,
                 passwords=passwords,
+                one_of=groups(options.one_of),
                 begin=begin,
                 after=kept.epoch,
             )
@@ -140,6 +141,7 @@ async def opened_elsewhere(
             snapshot=kept.snapshot,
             items_by_user=settings.options.items_by_user,
             passwords=passwords,
+            one_of=groups(settings.options.one_of),
         )
         try:
             await replayed(made, shared)

@@ -6,7 +6,7 @@ Imports no Redis library: `client.py` does.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 MISSING: Final = "likes need the library of Redis; to mend: pip install 'muster-server[likes]'"
 USER_MAX: Final = (1 << 64) - 1
@@ -19,6 +19,12 @@ FEED: Final = 1_000
 """Limit of items of a page of a feed."""
 FEED_NEWEST: Final = 10
 """Limit of newest likers of each item there."""
+
+MEMBERS: Final = 500
+"""Limit of members of a leaderboard in one call: a command has at most 1,040 arguments."""
+Only = Literal["", "new", "existing", "greater", "less"]
+"""Which members get their score: all, those that are not there yet, those that are, or those whose score becomes greater
+or less; with the last two, new members are added."""
 
 
 class LikesError(Exception):

@@ -224,6 +224,13 @@ def _text(raw: bytes | str) -> str:
     return raw if isinstance(raw, str) else raw.decode()
 
 
+def raised(said: Any) -> Any:
+    """An answer; raises it if it is a refusal."""
+    if isinstance(said, LikesError):
+        raise said
+    return said
+
+
 def translated(error: Exception) -> LikesError:
     """Convert a failure to a `LikesError`."""
     text = str(error) or type(error).__name__

@@ -170,6 +170,8 @@ class Served:
             ("likes_items", "Items", figures["items"]),
             ("likes_users", "Users who liked an item", figures["users"]),
             ("likes_held", "Likes of all items", figures["likes"]),
+            ("likes_leaderboards", "Leaderboards", figures["leaderboards"]),
+            ("likes_members", "Members of all leaderboards", figures["members"]),
             ("likes_offset", "Offset of the log", figures["offset"]),
             (
                 "likes_refuses",

@@ -149,8 +149,8 @@ class LikesStore:
             if whole < max(end, kept.proven, acked or 0):
                 wrong = await _take_rows(engine, store)
                 done += [f"{store.where}: {text}; it was left out" for text in wrong]
+                engine.apply_log(log, True, kept.offset)
                 engine.skip_to(kept.offset)
-                engine.apply_log(log, True)
             begin = max(engine.offset(), end, kept.proven, acked or 0)
             engine.skip_to(begin)
             await store.claim(kept.epoch + 1)

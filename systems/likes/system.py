@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from muster_server.plane.kind import Action, Around, Pods, RoleKind, System, numbers
-from muster_server.systems.likes.options import LikesOptions, LikesSettings, settle
+from muster_server.systems.likes.options import LikesOptions, LikesSettings, groups, settle
 
 MISSING: Final = "likes.redis needs the library of Redis; to mend: pip install 'muster-server[likes]'"
 MISSING_KAFKA: Final = "likes.log needs the library of Kafka; to mend: pip install 'muster-server[kafka]'"
@@ -13,6 +13,9 @@ MISSING_KAFKA: Final = "likes.log needs the library of Kafka; to mend: pip insta
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why it cannot run; None: nothing is missing."""
+    kinds = [kind for group in groups(section("likes").one_of) for kind in group]
+    if wrong := sorted({kind for kind in kinds if kind == "rank" or kinds.count(kind) > 1}):
+        return f"likes.one_of: {', '.join(wrong)}: each kind is in one group, once, and rank is no kind"
     if section("likes").log and find_spec("confluent_kafka") is None:
         return MISSING_KAFKA
     return MISSING if section("likes").redis and find_spec("redis") is None else None
@@ -79,6 +82,8 @@ SYSTEM: Final = System(
     actions=(
         Action("like", "like these items for users, and take likes back"),
         Action("likes", "read counts, likers and ranks of these items"),
+        Action("leaderboard", "set, raise and remove scores of these leaderboards"),
+        Action("leaderboards", "read scores and ranks of these leaderboards"),
         Action("import", "move bitmaps of a Redis into likes: `import:*`"),
     ),
     http="muster_server.systems.likes.http.routes",

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -120,7 +121,11 @@ def test_words_of_the_command_like_show_and_rank(with_likes: Make) -> None:
             instance.ran("likes", "feed", "share:1001").stdout.split() == b"item likes newest share:1001 1 2017".split()
         )
         assert instance.metrics("likes")["likes_feed_items"] == 3
-        assert said(instance, "likes", "of", "2017")["items"] == ["share:1001", "share:1000"]
+        liked = said(instance, "likes", "of", "2017")
+        assert liked["items"] == ["share:1001", "share:1000"]
+        times = instance.ran("likes", "of", "2017", "--times").stdout.decode().splitlines()
+        shown = [datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for at in liked["at"]]
+        assert times == [f"{at}  {item}" for at, item in zip(shown, liked["items"], strict=True)]
         assert [each["item"] for each in said(instance, "rank", "share", "--top", "1")["top"]] == ["share:1000"]
         assert said(instance, "rank", "--window", "24h")["top"][0]["item"] == "share:1000"
         assert instance.ran("likes", "both", "share:1000", "share:1001", "--user", "7").returncode == 1
@@ -144,6 +149,56 @@ def test_words_of_the_command_like_show_and_rank(with_likes: Make) -> None:
         findings = json.loads(instance.ran("doctor", "--json").stdout)["findings"]
         assert {finding["level"] for finding in findings if finding["check"] == "likes"} <= {"ok", "warn"}
     assert instance.ran("like", "share:1", "5").returncode == 69
+
+
+def test_words_of_the_command_set_raise_and_show_scores(with_likes: Make) -> None:
+    instance = with_likes()
+    with instance.running():
+
+        def board(*words: str) -> Any:
+            return said(instance, "likes", "leaderboard", *words)
+
+        assert board("put", "game:7", "alice", "120")["changed"] is True
+        assert board("put", "game:7", "alice", "100", "--only", "greater")["changed"] is False
+        assert board("add", "game:7", "bo", "120") == {"leaderboard": "game:7", "member": "bo", "score": 120.0}
+        assert board("add", "game:7", "cy", "-1.5")["score"] == -1.5
+        assert board("show", "game:7", "alice") | {"leaderboard": ""} == {
+            "leaderboard": "",
+            "member": "alice",
+            "score": 120.0,
+            "rank": 1,
+            "of": 3,
+        }
+        board("ties", "game:7", "time")
+        assert board("show", "game:7", "alice")["rank"] == 0
+        assert [each["member"] for each in board("top", "game:7")["members"]] == ["alice", "bo", "cy"]
+        assert [each["member"] for each in board("top", "game:7", "--lowest", "--top", "1")["members"]] == ["cy"]
+        assert {each["member"] for each in board("top", "game:7", "--window", "24h")["members"]} == {
+            "alice",
+            "bo",
+            "cy",
+        }
+        assert instance.ran("likes", "leaderboard", "top", "game:7", "--top", "1").stdout.split() == (
+            b"rank member score 0 alice 120".split()
+        )
+        assert instance.metrics("likes")["likes_members"] == 3
+        assert board("rm", "game:7", "alice", "nobody")["removed"] == 1
+        assert said(instance, "like", "share:1", "7")["count"] == 1
+        for words, code in (
+            (("show", "game:7", "alice"), 1),
+            (("put", "rank:share", "alice", "1"), 1),
+            (("put", "share:1", "alice", "1"), 1),
+            (("delete", "share:1"), 1),
+            (("put", "game:7", "alice", "nan"), 2),
+            (("put", "game:7", "alice", "1", "--only", "often"), 2),
+            (("ties", "game:7", "luck"), 2),
+            (("top", "game:7", "--window", "2h"), 2),
+        ):
+            done = instance.ran("likes", "leaderboard", *words)
+            assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1), (words, done.stderr)
+        assert said(instance, "likes", "show", "share:1")["count"] == 1
+        assert board("delete", "game:7")["deleted"] is True
+        assert board("top", "game:7")["members"] == []
 
 
 async def test_killed_node_comes_back_with_what_it_acknowledged(with_likes: Make) -> None:

@@ -49,6 +49,16 @@ REQUESTS: Final[dict[str, tuple[str, Any, Any]]] = {
     "/api/v1/topics/{topic}/lease": ("/api/v1/topics/orders/lease", {"most": 1}, {"most": 2}),
     "/api/v1/topics/{topic}/leases": ("/api/v1/topics/orders/leases", {}, {"done": []}),
     "/api/v1/likes/batch": ("/api/v1/likes/batch", [{"item": "a:1", "user": "7"}], [{"item": "a:1", "user": "8"}]),
+    "/api/v1/leaderboards/{leaderboard}": (
+        "/api/v1/leaderboards/game:7",
+        {"scores": [{"member": "alice", "score": 1}]},
+        {"scores": [{"member": "alice", "score": 2}]},
+    ),
+    "/api/v1/leaderboards/{leaderboard}/members/{member}/raise": (
+        "/api/v1/leaderboards/game:7/members/alice/raise",
+        {"by": 1},
+        {"by": 2},
+    ),
     "/api/v1/send": ("/api/v1/send", {"users": ["7"], "data": "x"}, {"users": ["7"], "data": "y"}),
     "/api/v1/presence/end": ("/api/v1/presence/end", {"users": ["7"]}, {"users": ["8"]}),
     "/api/v1/inbox": (
@@ -126,6 +136,16 @@ class Nodes:
 
     async def put_all(self, changes: list[Any]) -> list[bool]:
         return [self.count() > 1 for _ in changes]
+
+    @property
+    def leaderboards(self) -> "Nodes":
+        return self
+
+    async def put(self, name: bytes, scores: Any, only: str) -> int:
+        return self.count()
+
+    async def add(self, name: bytes, member: bytes, by: float) -> float:
+        return float(self.count())
 
     async def send(self, asked: NewMessage, users: Any, data: bytes) -> SentToUsers:
         return SentToUsers([User(str(self.count()))])
@@ -207,10 +227,12 @@ async def test_an_empty_key_is_refused_before_anything_is_done(client: httpx2.As
 async def test_a_repeat_is_carried_out_after_a_refusal_without_an_effect(
     client: httpx2.AsyncClient, nodes: Nodes
 ) -> None:
-    """Entries, broadcasts and messages may have been taken by a node that then did not answer, so their answers stay."""
+    """Entries, broadcasts, messages and raised scores may have been taken by a node that then did not answer, so their
+    answers stay."""
     kept = {
         "/api/v1/broadcasts",
         "/api/v1/inbox",
+        "/api/v1/leaderboards/{leaderboard}/members/{member}/raise",
         "/api/v1/send",
         "/api/v1/topics/{topic}/messages",
         "/api/v1/topics/{topic}/messages/{id}/{verb}",

@@ -27,6 +27,7 @@ BODIES = {
     "send": ("POST", "/api/v1/send"),
     "ends": ("POST", "/api/v1/presence/end"),
     "imports": ("POST", "/api/v1/likes/imports"),
+    "leaderboards": ("POST", "/api/v1/leaderboards/game:7"),
     "messages": ("POST", "/api/v1/topics/orders/messages"),
 }
 NO_JSON = {
@@ -249,6 +250,9 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/broadcasts",
         "/api/v1/likes/batch",
         "/api/v1/likes/feed",
+        "/api/v1/leaderboards/{leaderboard}",
+        "/api/v1/leaderboards/{leaderboard}/members/{member}",
+        "/api/v1/leaderboards/{leaderboard}/members/{member}/raise",
         "/api/v1/presence",
         "/api/v1/presence/end",
         "/api/v1/send",

@@ -15,6 +15,7 @@ from muster_server.systems.likes.reach import LikesError, Reach
 from tests.waiting import PATIENT_S
 
 ITEMS: Final = tuple(b"share:%d" % number for number in range(40))
+BOARDS: Final = tuple(b"game:%d" % number for number in range(8))
 USERS: Final = 12
 """Of one client."""
 Like = tuple[bytes, int]
@@ -27,6 +28,8 @@ class Crowd:
         self.doors, self.random, self._clients = doors, random, clients
         self.told: dict[Like, bool] = {}
         self.open = set[Like]()
+        self.scores: dict[tuple[bytes, bytes], set[float]] = {}
+        """The scores that a member of a leaderboard may have: one, unless a raise had no answer."""
         self.acknowledged = self.refused = 0
         self.longest_s = 0.0
         self._answered: dict[bytes, float] = {}
@@ -47,6 +50,8 @@ class Crowd:
         loop, random = asyncio.get_running_loop(), Random(self.random.random())
         async with Likes(Reach(self.doors)) as likes:
             while not stop.is_set():
+                if random.random() < 0.25:
+                    await self._raise(likes, (random.choice(BOARDS), b"%d-%d" % (mine, random.randrange(5))), random)
                 item, user, bit = random.choice(ITEMS), mine * USERS + random.randrange(USERS), random.random() < 0.6
                 like, began = (item, user), loop.time()
                 try:
@@ -68,6 +73,20 @@ class Crowd:
                         self._judge(user, await likes.feed(ITEMS, user, 0))
                 self.longest_s = max(self.longest_s, loop.time() - max(began, self._answered.get(item, began)))
                 self._answered[item] = loop.time()
+
+    async def _raise(self, likes: Likes, key: tuple[bytes, bytes], random: Random) -> None:
+        """Raise the score of one of this client's members."""
+        by = float(random.randrange(1, 9))
+        before = self.scores.get(key, {0.0})
+        try:
+            score = await likes.leaderboards.add(*key, by)
+        except LikesError:
+            self.refused += 1
+            self.scores[key] = before | {score + by for score in before}
+            return
+        assert score - by in before, f"{key}: {score} after one of {before} and {by}"
+        self.scores[key] = {score}
+        self.acknowledged += 1
 
     def _judge(self, viewer: int, page: Sequence[FeedEntry]) -> None:
         """Each entry is of its item, and has the viewer's last acknowledged like."""
@@ -102,3 +121,13 @@ class Crowd:
                     assert all(self.told[item, user] for user in entry.newest)
             ranked = sorted(((float(count), item) for item, count in wanted.items() if count), reverse=True)
             assert await likes.top("share", 0, len(ITEMS)) == [(item, count) for count, item in ranked]
+            for board in BOARDS:
+                found = await likes.leaderboards.top(board, 0, 1_000)
+                assert found == sorted(found, key=lambda each: (each[1], each[0]), reverse=True)
+                scores = dict(found)
+                for (of, member), may in self.scores.items():
+                    if of == board:
+                        score = scores.pop(member, 0.0)
+                        assert score in may, f"{board!r} {member!r}: {score} is none of {may}"
+                        self.scores[of, member] = {score}
+                assert not scores, "members that nobody added"

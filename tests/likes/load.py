@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from tests.redis_server import client_of
 
 CLIENTS: Final = 4
+BOARD: Final = "game:7"
 ITEMS: Final = tuple(f"share:{number}" for number in range(20))
 
 
@@ -26,6 +27,9 @@ class Load:
         self.random = random
         self.told: dict[tuple[str, int], int] = {}
         self.open: set[tuple[str, int]] = set()
+        self.scores: dict[str, float] = {}
+        self.raised: set[str] = set()
+        """Members whose score was perhaps raised by one more."""
         self.acknowledged = 0
 
     async def until_killed(self, host: str, port: int, kill: Callable[[], object]) -> None:
@@ -47,10 +51,16 @@ class Load:
                         for bit in self.random.choices((0, 1), k=8)
                     ]
                     self.open |= {like for like, _ in likes}
+                    member = f"{mine}-{self.random.randrange(9)}"
+                    self.raised.add(member)
                     async with redis.pipeline(transaction=False) as pipe:
                         for (item, user), bit in likes:
                             pipe.setbit(item, user, bit)
-                        answers = await pipe.execute()
+                        pipe.zincrby(BOARD, 1, member)
+                        *answers, score = await pipe.execute()
+                    assert score == self.scores.get(member, 0) + 1, "a raise was lost or made twice"
+                    self.scores[member] = score
+                    self.raised.discard(member)
                     for (like, bit), was in zip(likes, answers, strict=True):
                         assert self.told.get(like, was) == was, "an answer contradicts an earlier one"
                         self.told[like] = bit
@@ -76,9 +86,22 @@ class Load:
                 for item in ITEMS:
                     pipe.zscore("rank", item)
                 answers = await pipe.execute()
+            await self._check_scores(redis)
         there, counts = answers[: len(self.told)], answers[len(self.told) :]
         lost = [like for (like, bit), found in zip(self.told.items(), there, strict=True) if found != bit]
         assert not lost
         wanted = [sum(bit for (of, _), bit in self.told.items() if of == item) for item in ITEMS]
         assert counts[: len(ITEMS)] == wanted
         assert [int(score or 0) for score in counts[len(ITEMS) :]] == wanted
+
+    async def _check_scores(self, redis: Redis) -> None:
+        """Each acknowledged raise is there, once, and the order is that of the scores."""
+        for member in self.raised:
+            score = await redis.zscore(BOARD, member) or 0.0
+            assert score - self.scores.get(member, 0.0) in (0.0, 1.0)
+            self.scores[member] = score
+        self.raised.clear()
+        self.scores = {member: score for member, score in self.scores.items() if score}
+        wanted = sorted(((score, member.encode()) for member, score in self.scores.items()), reverse=True)
+        found: list[Any] = await redis.zrevrange(BOARD, 0, -1, withscores=True)
+        assert [(score, bytes(member)) for member, score in found] == wanted

@@ -1,12 +1,16 @@
-"""The examples of `docs/likes.md` that show a page of a feed."""
+"""The examples of `docs/likes.md` that show a page of a feed, when a user liked, and a leaderboard."""
 
 import asyncio
 import json
 import subprocess
 import sys
+import tomllib
 from typing import Final
 
+import msgspec
+
 from muster_server.systems.likes.client import Likes
+from muster_server.systems.likes.options import LikesOptions, groups
 from tests.documents import ROOT, fenced
 from tests.likes.conftest import Face, Node
 from tests.waiting import PATIENT_S
@@ -15,19 +19,49 @@ PAGE: Final = (ROOT / "docs" / "likes.md").read_text()
 LIKES: Final = [(b"share:1000", 2017), (b"share:1000", 2018), (b"share:1001", 2018)]
 
 
-async def test_a_page_of_a_feed_is_shown_by_any_redis_client(node: Node, likes: Likes) -> None:
-    await likes.put_all([(item, user, True) for item, user in LIKES])
-    (example,) = fenced(PAGE, "python")
+async def run(example: str, node: Node) -> list[str]:
+    """The lines that a program prints."""
     program = example.replace("PORT", str(node.port))
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S, check=True
     )
-    assert done.stdout.splitlines() == ["2 True [2018, 2017]", "1 False [2018]"]
+    return done.stdout.splitlines()
+
+
+async def test_a_page_of_a_feed_is_shown_by_any_redis_client(node: Node, likes: Likes) -> None:
+    await likes.put_all([(item, user, True) for item, user in LIKES])
+    example, _ = fenced(PAGE, "python")
+    assert await run(example, node) == ["2 True [2018, 2017]", "1 False [2018]"]
 
 
 async def test_a_page_of_a_feed_is_shown_over_http(face: Face, likes: Likes) -> None:
     await likes.put_all([(item, user, True) for item, user in LIKES])
-    request, answer = fenced(PAGE, "json")
+    request, answer, _, _ = fenced(PAGE, "json")
     async with face.client("likes:*") as client:
         said = await client.post("/api/v1/likes/feed", content=request)
     assert (said.status_code, said.json()) == (200, json.loads(answer))
+
+
+async def test_a_leaderboard_is_shown_by_any_redis_client_and_over_http(node: Node, face: Face) -> None:
+    _, example = fenced(PAGE, "python")
+    assert await run(example, node) == ["0 bo 125.0", "1 alice 120.0", "1"]
+    *_, answer = fenced(PAGE, "json")
+    async with face.client("leaderboard:game:*", "leaderboards:game:*") as client:
+        assert (await client.get("/api/v1/leaderboards/game:7?limit=10")).json() == json.loads(answer)
+        raised = await client.post("/api/v1/leaderboards/game:7/members/bo/raise", json={"by": 30})
+    assert raised.json()["score"] == 155.0
+
+
+async def test_when_a_user_liked_is_shown_over_http(face: Face, likes: Likes) -> None:
+    await likes.put_all([(b"share:1000", 2017, True), (b"share:1001", 2017, True)])
+    _, _, answer, _ = map(json.loads, fenced(PAGE, "json"))
+    async with face.client("likes:*") as client:
+        found = (await client.get("/api/v1/users/2017/likes?limit=20")).json()
+    at = [each.at_s for each in await likes.items(2017, 0, 9)]
+    assert found == answer | {"at": at}
+
+
+def test_the_example_of_reactions_is_a_configuration() -> None:
+    (example,) = fenced(PAGE, "toml")
+    section = tomllib.loads(example)["likes"]
+    assert groups(msgspec.convert(section, LikesOptions).one_of) == [["like", "dislike"], ["up", "down"]]

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from tests.databases import plain
 from tests.likes.load import Load
@@ -42,7 +42,7 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def running(*before: str, folder: Path, **options: int) -> AsyncIterator[Process]:
+async def running(*before: str, folder: Path, **options: int | str) -> AsyncIterator[Process]:
     """A process; `before`: a command that runs it."""
     keys = [f"{name}={value}" for name, value in options.items()]
     process = await asyncio.create_subprocess_exec(
@@ -68,6 +68,30 @@ async def test_node_that_is_killed_again_and_again_loses_nothing_and_counts_noth
     (row,) = await plain(f"sqlite:///{tmp_path}/likes/likes.db", "SELECT snapshot_offset FROM muster_likes_logs")
     assert row > (0,), "some started from a snapshot"
     assert load.acknowledged > 2_000
+
+
+async def test_a_user_has_one_of_a_group_however_often_the_node_is_killed(tmp_path: Path) -> None:
+    random, told = Random(54), dict[int, str]()
+    options: dict[str, int | str] = {"write_behind_ms": 100, "snapshot_records": 700, "one_of": "like,dislike"}
+    for _ in range(KILLS // 4):
+        async with running(folder=tmp_path / "likes", **options) as node, node.client() as redis:
+            for user in range(40):
+                has = [kind for kind in ("like", "dislike") if await redis.getbit(f"{kind}:7", user)]
+                assert has == ([told[user]] if user in told else has[:1]), user
+            with contextlib.suppress(RedisError, OSError):
+                for turn in range(1 << 20):
+                    if turn == 30:
+                        asyncio.get_running_loop().call_later(random.random() / 100, node.process.kill)
+                    users, kinds = random.sample(range(40), 8), random.choices(("like", "dislike"), k=8)
+                    before = [told.pop(user, None) for user in users]  # what a call without an answer did is not known
+                    async with redis.pipeline(transaction=False) as pipe:
+                        for user, kind in zip(users, kinds, strict=True):
+                            pipe.setbit(f"{kind}:7", user, 1)
+                        answers = await pipe.execute()
+                    for user, kind, former, was in zip(users, kinds, before, answers, strict=True):
+                        assert former is None or was == (former == kind), user
+                        told[user] = kind
+    assert told
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:

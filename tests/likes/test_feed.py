@@ -33,6 +33,8 @@ def parsed(reply: bytes) -> Any:
         if kind == b"$":
             size = int(number)
             return (None, after) if size < 0 else (reply[after : after + size], after + size + 2)
+        if kind == b"+":
+            return number, after
         assert kind == b":", reply
         return int(number), after
 

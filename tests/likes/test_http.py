@@ -1,5 +1,6 @@
 """What each route of likes says, over a real node."""
 
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ import pytest
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.reach import LikesError
 from tests.likes.conftest import Face, Node, problem
+from tests.waiting import PATIENT_S
 
 SNOWFLAKE = (1 << 64) - 1
 ALL = ("like:*", "likes:*")
@@ -46,7 +48,9 @@ async def test_items_likers_ranks_and_users_are_told(face: Face, likes: Likes) -
         both = await said(await client.get("/api/v1/likes/both?item=share:1&item=share:2"))
         assert both == {"users": ["0", "1"]}
         items = await said(await client.get("/api/v1/users/1/likes"))
-        assert items == {"user": "1", "items": ["share:2", "share:1"], "next": None}
+        liked = [each.at_s for each in await likes.items(1, 0, 9)]
+        assert items == {"user": "1", "items": ["share:2", "share:1"], "at": liked, "next": None}
+        assert all(abs(at - time.time()) < PATIENT_S for at in items["at"])
         top = await said(await client.get("/api/v1/ranks?start=1&limit=1"))
         assert top.pop("next")
         assert top == {"field": "", "window": "", "items": [{"rank": 1, "item": "share:1", "score": 2.0}]}
@@ -244,4 +248,7 @@ async def test_description_has_every_route(face: Face) -> None:
         "/api/v1/likes/batch",
         "/api/v1/likes/feed",
         "/api/v1/ranks/{field}",
+        "/api/v1/leaderboards/{leaderboard}",
+        "/api/v1/leaderboards/{leaderboard}/members/{member}",
+        "/api/v1/leaderboards/{leaderboard}/members/{member}/raise",
     } <= paths.keys()

@@ -121,6 +121,11 @@ async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:
                 assert await cluster.setbit(f"share:{number}", 1 << 40, 1) == 0
             assert sum([await cluster.getbit(f"share:{number}", 1 << 40) for number in range(50)]) == 50
             assert await cluster.dbsize(target_nodes=RedisCluster.PRIMARIES) == 50
+            for number in range(20):
+                assert await cluster.zadd(f"game:{number}", {"alice": number, "bo": 3.5}) == 2
+                assert await cluster.zrevrank(f"game:{number}", "alice") == int(number < 3.5)
+            assert await cluster.zadd("{game:7}", {"alice": 1}) == 1
+            assert await cluster.zrevrange("{game:7}@24h", 0, 9) == [b"alice"]
             assert await cluster.bitop("OR", "{share:1}.both", "share:1") > 0
         async with client(port) as door:
             assert isinstance(await said(door, "BITCOUNT", "share:1"), MovedError)
@@ -133,12 +138,18 @@ async def test_clients_of_redis_cluster_find_every_item(tmp_path: Path) -> None:
             shown = await likes.show(b"share:7")
             assert [(rank.field, rank.place, rank.of) for rank in shown.ranks] == [("", 1, 50), ("share", 1, 50)]
             assert await likes.both([b"share:7", b"share:8"]) == [1 << 40, 5]
+            for number in range(20):
+                board = b"game:%d" % number
+                assert await likes.leaderboards.add(board, b"alice", 1) == number + 1
+                standing = await likes.leaderboards.standing(board, b"bo", "24h")
+                assert standing is not None
+                assert (round(standing.score, 3), standing.of) == (3.5, 2)
             page = await likes.feed([b"share:%d" % number for number in range(60)], 5, 2)
             found = [(entry.count, entry.likes, entry.newest) for entry in page]
             wanted = [(int(number < 50), False, [1 << 40] * (number < 50)) for number in range(60)]
             wanted[7:9] = [(2, True, [5, 1 << 40])] * 2
             assert found == wanted, "a page over all partitions, in the order of the request"
-            assert sorted(await likes.items(5, 0, 10)) == [b"share:7", b"share:8"]
+            assert sorted(each.item for each in await likes.items(5, 0, 10)) == [b"share:7", b"share:8"]
         if shutil.which("redis-cli"):
             command = ["redis-cli", "-c", "-p", str(port)]
             told = "SETBIT share:1 2017 1\nBITCOUNT share:1\nGETBIT share:2 2017\nSETBIT share:2 2017 1\n"
@@ -286,7 +297,7 @@ async def whole_answers(made: Nodes) -> AsyncIterator[Watch]:
         async def ask() -> None:
             try:
                 assert {item for item, _ in await likes.top("still", 0, 100)} == items
-                assert set(await likes.items(STILL, 0, 100)) == items
+                assert {each.item for each in await likes.items(STILL, 0, 100)} == items
                 shown = await likes.show(b"still:7")
                 assert [rank.of for rank in shown.ranks if rank.field == "still"] == [40]
             except LikesError as error:

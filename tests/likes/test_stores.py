@@ -206,3 +206,33 @@ async def test_store_of_a_running_node_is_read_and_not_repaired(tmp_path: Path) 
     with pytest.raises(InUse, match="open in another process"):
         await asyncio.to_thread(files.repair, tmp_path / "aside")
     await ended(partition, store)
+
+
+async def test_leaderboards_come_back_from_the_snapshot_and_every_whole_record(tmp_path: Path) -> None:
+    """No row has them: a record that the rows make needless for likes is still the only place of its scores."""
+    node, partition, store = await started(tmp_path, snapshot_records=1)
+    await node("ZADD", "game:7", 1, "alice")
+    assert await written(node)
+    await ended(partition, store)
+    node, partition, store = await started(tmp_path, snapshot_records=1 << 30)
+    await node("ZADD", "game:7", 2, "bo")
+    await node.like("share:damaged", 7)
+    await node("ZADD", "game:7", 3, "cy")
+    await node("ZADD", "game:8", 3, "cy")
+    await node("DEL", "game:8")
+    await node.like("share:1", 7)
+    assert await written(node)
+    await node("ZADD", "game:7", 4, "dee")
+    await ended(partition, store)
+    (segment,) = [file for file in (tmp_path / "0").glob("*.segment") if b"share:damaged" in file.read_bytes()]
+    raw = bytearray(segment.read_bytes())
+    raw[raw.index(b"share:damaged")] ^= 4
+    segment.write_bytes(raw)
+    files = LikesStore(settings(tmp_path), 0)
+    assert (await asyncio.to_thread(files.check)).faults
+    assert await asyncio.to_thread(files.repair, tmp_path / "aside")
+    node, partition, store = await started(tmp_path)
+    assert node.engine.page(b"game:7", 0, 9, 0) == [(b"dee", 4.0), (b"cy", 3.0), (b"bo", 2.0), (b"alice", 1.0)]
+    assert node.engine.ranking_len(b"game:8") == 0
+    assert (node.engine.count(b"share:damaged"), node.engine.count(b"share:1")) == (1, 1)
+    await ended(partition, store)

@@ -7,6 +7,7 @@
 //! `@7d` for a window.
 
 use crate::items::{Item, Items};
+use crate::leaderboards::window;
 use crate::ranking::{Ranking, ScoreBits};
 use crate::trend::WINDOWS;
 use hashbrown::HashMap;
@@ -45,12 +46,7 @@ impl<'a> Which<'a> {
     /// `None` if `key` names no ranking.
     pub fn parse(key: &'a [u8]) -> Option<Which<'a>> {
         let rest = key.strip_prefix(b"rank")?;
-        let by_window = WINDOWS.iter().position(|(name, _)| {
-            rest.strip_suffix(name.as_bytes())
-                .is_some_and(|rest| rest.last() == Some(&b'@'))
-        });
-        let rest = by_window.map_or(rest, |window| &rest[..rest.len() - WINDOWS[window].0.len() - 1]);
-        let by = by_window.map_or(0, |window| 1 + window);
+        let (by, rest) = window(rest).map_or((0, rest), |(window, rest)| (1 + window, rest));
         match rest.split_first() {
             None => Some(Which { field: None, by }),
             Some((b':', field)) => Some(Which { field: Some(field), by }),

@@ -16,6 +16,11 @@ pub(crate) struct Cut {
     pub ids_done: usize,
     pub chains_done: usize,
     pub slots_done: u32,
+    /// The offset of the snapshot: members that changed later were saved before.
+    pub offset: u64,
+    /// Progress through leaderboards: all before this one are done, and its members before this slot.
+    pub leaderboard: u32,
+    pub member: u32,
     /// Slots that were free at the start count as saved.
     pub slots_saved: HashSet<u32>,
     pub chains_saved: HashSet<u32>,

@@ -7,8 +7,11 @@
 use crate::boards::{Boards, Which};
 use crate::cut::Cut;
 use crate::items::{Item, Items};
+use crate::leaderboards::{How, Leaderboard, Leaderboards, NotANumber, Scored, Ties};
 use crate::likers::Likers;
-use crate::limits::{NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS};
+use crate::limits::{
+    LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS,
+};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
 use crate::trend::{Trends, WINDOWS};
@@ -18,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The configuration of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Keep each user's items, newest first: 8 bytes per like, 4 per user.
+    /// Keep each user's items, newest first, with the time of each like: 12 bytes per like, 12 per user.
     pub items_by_user: bool,
 }
 
@@ -29,7 +32,7 @@ impl Default for Options {
 }
 
 /// The result of a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Answer {
     /// Whether the user liked the item before.
     Was(bool),
@@ -37,6 +40,9 @@ pub enum Answer {
     Deleted(bool),
     /// The length in bytes of the string that Redis would store.
     Bytes(u64),
+    Scored(Scored),
+    /// How many members left.
+    Removed(u64),
     Done,
 }
 
@@ -55,6 +61,15 @@ pub enum ApplyError {
     SegmentTaken(u64),
     #[error("BITOP NOT supports keys of at most {NOT_OFFSETS_MAX} bits")]
     TooLong,
+    /// The key is a leaderboard, or an item.
+    #[error("key has another type")]
+    WrongType,
+    #[error("resulting score is not a number (NaN)")]
+    NotANumber,
+    #[error("a leaderboard has at most {LEADERBOARD_MEMBERS_MAX} members")]
+    TooManyMembers,
+    #[error("there are already {LEADERBOARDS_MAX} leaderboards")]
+    TooManyLeaderboards,
 }
 
 /// One item's row for write-behind.
@@ -125,6 +140,9 @@ pub struct Engine {
     /// Deleted items whose rows must be deleted too.
     pub(crate) deleted: BTreeMap<Box<[u8]>, u64>,
     pub(crate) likes: u64,
+    pub(crate) leaderboards: Leaderboards,
+    /// Members of all leaderboards.
+    pub(crate) members: u64,
     /// The snapshot in progress.
     pub(crate) cut: Option<Box<Cut>>,
     news: News,
@@ -160,6 +178,8 @@ impl Engine {
             dirty: BTreeSet::new(),
             deleted: BTreeMap::new(),
             likes: 0,
+            leaderboards: Leaderboards::default(),
+            members: 0,
             cut: None,
             news: News::default(),
         }
@@ -169,7 +189,7 @@ impl Engine {
     /// Changes nothing.
     pub fn look_ahead<'a>(&self, records: impl Iterator<Item = &'a [u8]>) {
         for record in records {
-            if let Some(Record::Set { user, .. }) = Record::decode(record) {
+            if let Some(Record::Set { user, .. } | Record::OneOf { user, .. }) = Record::decode(record) {
                 std::hint::black_box(self.users.find(user));
             }
         }
@@ -197,6 +217,21 @@ impl Engine {
                 user,
                 likes,
             } => self.set(at_ms, key, user, likes),
+            Record::OneOf {
+                at_ms,
+                key,
+                user,
+                others,
+            } => {
+                self.advance(at_ms);
+                let answer = self.set(at_ms, key, user, true)?;
+                for other in others {
+                    if other != key && self.items.find(other).is_some() {
+                        self.set(at_ms, other, user, false)?;
+                    }
+                }
+                Ok(answer)
+            }
             Record::Delete { at_ms, key } => {
                 self.advance(at_ms);
                 Ok(Answer::Deleted(self.delete(key)))
@@ -212,11 +247,33 @@ impl Engine {
                 sources,
             } => {
                 self.advance(at_ms);
+                for key in sources.iter().chain([&target]) {
+                    self.is_no_leaderboard(key)?;
+                }
                 self.bit_operation(op, target, &sources)
             }
             Record::Fields { at_ms, key, fields } => {
                 self.advance(at_ms);
+                self.is_no_leaderboard(key)?;
                 self.set_fields(key, &fields);
+                Ok(Answer::Done)
+            }
+            Record::Scores {
+                at_ms,
+                key,
+                how,
+                scores,
+            } => {
+                self.advance(at_ms);
+                self.put_scores(key, how, &scores).map(Answer::Scored)
+            }
+            Record::Unscore { at_ms, key, members } => {
+                self.advance(at_ms);
+                self.remove_members(key, &members).map(Answer::Removed)
+            }
+            Record::Ties { at_ms, key, ties } => {
+                self.advance(at_ms);
+                self.set_ties(key, ties)?;
                 Ok(Answer::Done)
             }
         }
@@ -309,12 +366,22 @@ impl Engine {
 
     /// The items that a user likes, newest first.
     pub fn items_of(&self, user: u64, from: usize, count: usize) -> Vec<&[u8]> {
+        self.liked_by(user, from, count)
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect()
+    }
+
+    /// As [`Engine::items_of`], with the time of each like in seconds since 1970; `None`: it was made by a version that
+    /// kept no times, or restored from a row.
+    pub fn liked_by(&self, user: u64, from: usize, count: usize) -> Vec<(&[u8], Option<u32>)> {
         let Some(dense) = self.users.find(user) else {
             return Vec::new();
         };
         let most = from.saturating_add(count.min(PAGE_MAX));
-        let slots = self.users.items(dense, most, |slot| self.items.likes(slot, dense));
-        slots.into_iter().skip(from).map(|slot| self.items.key(slot)).collect()
+        let liked = self.users.items(dense, most, |slot| self.items.likes(slot, dense));
+        let entry = |(slot, at_s): (u32, u32)| (self.items.key(slot), (at_s > 0).then_some(at_s));
+        liked.into_iter().skip(from).map(entry).collect()
     }
 
     /// How many items a query of a user's items may scan.
@@ -345,18 +412,33 @@ impl Engine {
         })
     }
 
-    /// Whether `key` names a ranking.
+    /// Whether `key` names a ranking of items.
     pub fn is_ranking(key: &[u8]) -> bool {
         Which::parse(key).is_some()
     }
 
-    /// Number of items in a ranking.
+    /// Whether `key` is a leaderboard with members, or a window of one.
+    pub fn is_leaderboard(&self, key: &[u8]) -> bool {
+        let board = self
+            .leaderboards
+            .parse(key)
+            .and_then(|(slot, _)| self.leaderboards.get(slot));
+        board.is_some_and(|board| board.members.len() > 0)
+    }
+
+    /// Number of items in a ranking, or of members in a leaderboard.
     pub fn ranking_len(&mut self, ranking: &[u8]) -> usize {
+        if let Some((slot, _)) = self.leaderboards.parse(ranking) {
+            return self.leaderboards.get_mut(slot).members.len();
+        }
         Which::parse(ranking).map_or(0, |which| self.boards.len(which, &self.items))
     }
 
-    /// The rank of an item: how many items are above it.
+    /// The rank of an item or of a member: how many are above it.
     pub fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
+        if let Some((slot, by)) = self.leaderboards.parse(ranking) {
+            return self.leaderboards.get_mut(slot).rank(by, key);
+        }
         let (which, slot) = (Which::parse(ranking)?, self.items.find(key)?);
         self.boards.rank(which, slot, &self.items)
     }
@@ -371,24 +453,72 @@ impl Engine {
         Some(above - usize::from(own.is_some_and(|score| score > count)))
     }
 
-    /// The score of an item in a ranking at `now_ms`.
+    /// The score of an item in a ranking, or of a member in a leaderboard, at `now_ms`.
     pub fn score(&self, ranking: &[u8], key: &[u8], now_ms: u64) -> Option<f64> {
+        if let Some((slot, by)) = self.leaderboards.parse(ranking) {
+            let board = self.leaderboards.get(slot)?;
+            let number = board.number(by, board.members.find(key)?);
+            return Some(self.number_value(by, number, now_ms));
+        }
         let (which, slot) = (Which::parse(ranking)?, self.items.find(key)?);
         let bits = self.boards.score(which, slot, &self.items)?;
         Some(self.score_value(which, bits, now_ms))
     }
 
-    /// `count` items of a ranking starting at rank `from`, best first; equal scores by key, the greater first.
+    /// `count` items of a ranking, or members of a leaderboard, starting at rank `from`, best first; equal scores by
+    /// key, the greater first, or as [`Ties`] has it.
     pub fn page(&mut self, ranking: &[u8], from: usize, count: usize, now_ms: u64) -> Vec<Ranked<'_>> {
+        let count = count.min(PAGE_MAX);
+        if let Some((slot, by)) = self.leaderboards.parse(ranking) {
+            let page = self.leaderboards.get_mut(slot).page(by, from, count);
+            let board = self.leaderboards.get(slot).expect("it was there");
+            let ranked = |slot| Ranked {
+                key: board.members.key(slot),
+                score: self.number_value(by, board.number(by, slot), now_ms),
+            };
+            return page.into_iter().map(ranked).collect();
+        }
         let Some(which) = Which::parse(ranking) else {
             return Vec::new();
         };
-        let page = self.boards.page(which, from, count.min(PAGE_MAX), &self.items);
+        let page = self.boards.page(which, from, count, &self.items);
         let ranked = |(slot, bits)| Ranked {
             key: self.items.key(slot),
             score: self.score_value(which, bits, now_ms),
         };
         page.into_iter().map(ranked).collect()
+    }
+
+    /// How many members of a leaderboard have a score below `bound`, or up to it. 0 for a key that is none.
+    pub fn members_below(&mut self, key: &[u8], bound: f64, or_equal: bool) -> usize {
+        let slot = self.leaderboards.find(key);
+        slot.map_or(0, |slot| self.leaderboards.get_mut(slot).below(bound, or_equal))
+    }
+
+    /// What decides between equal scores of a leaderboard.
+    pub fn ties(&self, key: &[u8]) -> Ties {
+        self.leaderboards.by_key(key).map_or(Ties::Name, |board| board.ties)
+    }
+
+    /// Leaderboards with members from slot `cursor` on, and the cursor to continue with, 0 at the end. One that exists
+    /// during the whole scan is returned once.
+    pub fn scan_leaderboards(&self, cursor: u64, count: usize) -> (u64, Vec<&[u8]>) {
+        let slots = u64::from(self.leaderboards.slots());
+        let (from, to) = (cursor.min(slots), cursor.saturating_add(count as u64).min(slots));
+        let boards = (from as u32..to as u32).filter_map(|slot| self.leaderboards.get(slot));
+        let names = boards
+            .filter(|board| board.members.len() > 0)
+            .map(|board| &board.name[..]);
+        (if to == slots { 0 } else { to }, names.collect())
+    }
+
+    pub fn leaderboard_count(&self) -> usize {
+        self.leaderboards.len()
+    }
+
+    /// Members of all leaderboards.
+    pub fn member_count(&self) -> u64 {
+        self.members
     }
 
     /// Keys from slot `cursor` on, and the cursor to continue with, 0 at the end. A key that exists during the whole
@@ -536,6 +666,7 @@ impl Engine {
 
     fn set(&mut self, at_ms: u64, key: &[u8], user: u64, likes: bool) -> Result<Answer, ApplyError> {
         self.advance(at_ms);
+        self.is_no_leaderboard(key)?;
         let offset = self.offset - 1;
         let dense = match likes {
             true => Some(self.users.find_or_add(user).ok_or(ApplyError::NoDenseId(offset))?),
@@ -589,7 +720,10 @@ impl Engine {
             self.chain_will_change(dense);
             let items = &self.items;
             match likes {
-                true => self.users.liked(dense, slot, |other| items.likes(other, dense)),
+                true => {
+                    let at_s = (self.now_ms / 1_000).min(u64::from(u32::MAX)) as u32;
+                    self.users.liked(dense, slot, at_s, |other| items.likes(other, dense));
+                }
                 false => self.users.took_back(dense),
             }
             if !planted::is(Bug::RankBeforeCount) {
@@ -599,7 +733,106 @@ impl Engine {
         Ok(Answer::Was(was))
     }
 
+    fn is_no_leaderboard(&self, key: &[u8]) -> Result<(), ApplyError> {
+        match self.leaderboards.find(key) {
+            Some(_) => Err(ApplyError::WrongType),
+            None => Ok(()),
+        }
+    }
+
+    /// The leaderboard of this key, a new one if necessary.
+    fn leaderboard(&mut self, key: &[u8]) -> Result<u32, ApplyError> {
+        if self.items.find(key).is_some() {
+            return Err(ApplyError::WrongType);
+        }
+        match self.leaderboards.find(key) {
+            Some(slot) => Ok(slot),
+            None if self.leaderboards.has_room() => Ok(self.leaderboards.add(Leaderboard::new(key, self.offset))),
+            None => Err(ApplyError::TooManyLeaderboards),
+        }
+    }
+
+    fn put_scores(&mut self, key: &[u8], how: How, scores: &[(f64, &[u8])]) -> Result<Scored, ApplyError> {
+        let slot = self.leaderboard(key)?;
+        let mut done = Scored::default();
+        let mut result = match self.leaderboards.get_mut(slot).takes(scores) {
+            true => Ok(()),
+            false => Err(ApplyError::TooManyMembers),
+        };
+        let weights = self.trends.weights(self.now_ms);
+        for &(number, name) in scores {
+            if result.is_err() {
+                break;
+            }
+            let board = self.leaderboards.get_mut(slot);
+            done.score = match board.outcome(how, number, name) {
+                Ok(score) => score,
+                Err(NotANumber) => {
+                    result = Err(ApplyError::NotANumber);
+                    break;
+                }
+            };
+            let (Some(score), former) = (done.score, board.score(name)) else {
+                continue;
+            };
+            if former == Some(score) {
+                continue;
+            }
+            match former {
+                Some(_) => done.changed += 1,
+                None => done.added += 1,
+            }
+            self.member_will_change(slot, name);
+            self.leaderboards.get_mut(slot).put(name, score, weights, self.offset);
+        }
+        self.members += done.added;
+        self.drop_if_nothing(slot);
+        result.map(|()| done)
+    }
+
+    fn remove_members(&mut self, key: &[u8], names: &[&[u8]]) -> Result<u64, ApplyError> {
+        if self.items.find(key).is_some() {
+            return Err(ApplyError::WrongType);
+        }
+        let Some(slot) = self.leaderboards.find(key) else {
+            return Ok(0);
+        };
+        let mut removed = 0;
+        for name in names {
+            self.member_will_change(slot, name);
+            let board = self.leaderboards.get_mut(slot);
+            if let Some(member) = board.members.find(name) {
+                board.remove(member);
+                removed += 1;
+            }
+        }
+        self.members -= removed;
+        self.drop_if_nothing(slot);
+        Ok(removed)
+    }
+
+    fn set_ties(&mut self, key: &[u8], ties: Ties) -> Result<(), ApplyError> {
+        let slot = self.leaderboard(key)?;
+        self.leaderboard_will_change(slot);
+        self.leaderboards.get_mut(slot).set_ties(ties, self.offset);
+        self.drop_if_nothing(slot);
+        Ok(())
+    }
+
+    fn drop_if_nothing(&mut self, slot: u32) {
+        if self.leaderboards.get_mut(slot).is_nothing() {
+            self.leaderboard_will_change(slot);
+            self.leaderboards.remove(slot);
+        }
+    }
+
     pub(crate) fn delete(&mut self, key: &[u8]) -> bool {
+        if let Some(slot) = self.leaderboards.find(key) {
+            self.all_members_will_change(slot);
+            let members = self.leaderboards.remove(slot).members.len();
+            self.members -= members as u64;
+            return members > 0;
+        }
         let Some(slot) = self.items.find(key) else { return false };
         self.item_will_change(slot);
         self.boards.leave(slot, &self.items);
@@ -714,10 +947,21 @@ impl Engine {
         for (window, shrink) in self.trends.advance(self.now_ms).into_iter().enumerate() {
             let Some(shrink) = shrink else { continue };
             self.all_items_will_change();
+            self.all_leaderboards_will_change();
             for item in self.items.iter_mut() {
                 item.trends[window] *= shrink;
             }
             self.boards.drop_window(window);
+            for board in self.leaderboards.iter_mut() {
+                board.shrink(window, shrink);
+            }
+        }
+    }
+
+    fn number_value(&self, by: usize, number: f64, now_ms: u64) -> f64 {
+        match by {
+            0 => number,
+            by => self.trends.value(by - 1, number, now_ms.max(self.now_ms)),
         }
     }
 

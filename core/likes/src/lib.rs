@@ -3,6 +3,7 @@
 //! - [`Engine`] holds for each item the set of likers, the count, the newest likers and a modification number; for
 //!   each user the items; and rankings overall and per field, by count and by windows of 1 h, 24 h and 7 d. It
 //!   changes only by records in the order of their log, so a replay gives the same results.
+//! - Leaderboards are apart: members with scores that the application sets, on the same rank structure.
 //! - Users have 64-bit ids. Sets hold them as dense 32-bit ids, from segments that are records of the log.
 //! - Neither reads a clock, a socket or a file: the owner passes in bytes and times, appends the records to its log
 //!   and applies them once they are durable.
@@ -15,6 +16,8 @@ mod cut;
 mod engine;
 mod feed;
 mod items;
+mod keyed;
+mod leaderboards;
 mod likers;
 mod limits;
 pub mod planted;
@@ -28,9 +31,11 @@ mod users;
 
 pub use engine::{Answer, ApplyError, ChangedItem, Engine, Options, Ranked, Row, RowLikes};
 pub use feed::FeedEntry;
+pub use leaderboards::{How, Scored, Ties};
 pub use limits::{
     COMBINED_MAX, FEED_ITEMS_MAX, FEED_NEWEST_MAX, FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX,
-    NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, WALK_MAX,
+    LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, MEMBERS_MAX, MEMBER_BYTES_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX,
+    ONE_OF_MAX, PAGE_MAX, WALK_MAX,
 };
 pub use record::{BitOp, Record};
 pub use rows::RowError;

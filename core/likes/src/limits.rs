@@ -28,6 +28,22 @@ pub const KEYS_MAX: usize = 1_024;
 /// Maximum number of entries of one page of a ranking, or of a list of likers or items.
 pub const PAGE_MAX: usize = 10_000;
 
+/// Maximum number of kinds that exclude one another: an item of each may change with one like.
+pub const ONE_OF_MAX: usize = 16;
+
+/// Maximum number of leaderboards: one without members takes some 400 bytes.
+pub const LEADERBOARDS_MAX: usize = 1 << 20;
+
+/// Maximum number of members of one leaderboard: some 200 bytes each with its places in two orders. To delete a full one
+/// takes about a second, for which the node's loop stands still.
+pub const LEADERBOARD_MEMBERS_MAX: usize = 10_000_000;
+
+/// Longest name of a member, in bytes.
+pub const MEMBER_BYTES_MAX: usize = 512;
+
+/// Maximum number of members that one command changes: its arguments have no more.
+pub const MEMBERS_MAX: usize = 1_040;
+
 /// Maximum number of items of one page of a feed: under 1 ms at ten likers each, for which the node's loop stands still.
 pub const FEED_ITEMS_MAX: usize = 1_000;
 

@@ -1,10 +1,10 @@
-//! One ranking: items by score, with exact ranks.
+//! One ranking: items, or members of a leaderboard, by score, with exact ranks.
 //!
 //! Owns the order. Scores are pulled, never pushed: a touched item waits, and its score is looked up before the next
 //! query, so no result differs from the counts. An unused ranking costs nothing: the first query builds it, and it is
 //! dropped after many toggles without a query.
 
-use crate::items::Items;
+use crate::keyed::{Key, Keyed};
 use hashbrown::HashMap;
 use std::cmp::Ordering;
 
@@ -20,37 +20,42 @@ const IDLE_MAX: u32 = 1 << 20;
 /// A score as bits that compare like the score: a count, or a non-negative float.
 pub(crate) type ScoreBits = u64;
 
+/// What items are ranked by.
+pub(crate) trait Score: Copy + Ord + Default {}
+
+impl<S: Copy + Ord + Default> Score for S {}
+
 #[derive(Clone, Copy)]
-struct Entry {
-    score: ScoreBits,
+struct Entry<S> {
+    score: S,
     slot: u32,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct Held<S> {
     /// The score with which the item is in the order, if it is.
-    score: Option<ScoreBits>,
+    score: Option<S>,
     waits: bool,
 }
 
 #[derive(Default)]
-pub(crate) struct Ranking {
-    hot: Option<Box<Hot>>,
+pub(crate) struct Ranking<S = ScoreBits> {
+    hot: Option<Box<Hot<S>>>,
 }
 
 #[derive(Default)]
-struct Hot {
+struct Hot<S> {
     /// Lowest first: by score, then by key, as Redis orders a sorted set.
-    chunks: Vec<Vec<Entry>>,
+    chunks: Vec<Vec<Entry<S>>>,
     len: usize,
-    held: HashMap<u32, Held>,
+    held: HashMap<u32, Held<S>>,
     waiting: Vec<u32>,
     idle: u32,
 }
 
-impl Ranking {
+impl<S: Score> Ranking<S> {
     /// The score of `slot` may have changed. `score` returns `None` for items that are not ranked.
-    pub fn touch(&mut self, slot: u32, items: &Items, score: impl Fn(u32) -> Option<ScoreBits>) {
+    pub fn touch(&mut self, slot: u32, items: &Keyed<impl Key>, score: impl Fn(u32) -> Option<S>) {
         let Some(hot) = &mut self.hot else { return };
         hot.idle += 1;
         if hot.idle > IDLE_MAX {
@@ -68,7 +73,7 @@ impl Ranking {
     }
 
     /// Removes an item before its key is released.
-    pub fn remove(&mut self, slot: u32, items: &Items) {
+    pub fn remove(&mut self, slot: u32, items: &Keyed<impl Key>) {
         let Some(hot) = &mut self.hot else { return };
         let Some(held) = hot.held.remove(&slot) else { return };
         if held.waits {
@@ -87,9 +92,9 @@ impl Ranking {
     /// Number of items with a score.
     pub fn len(
         &mut self,
-        items: &Items,
+        items: &Keyed<impl Key>,
         members: impl Iterator<Item = u32>,
-        score: impl Fn(u32) -> Option<ScoreBits>,
+        score: impl Fn(u32) -> Option<S>,
     ) -> usize {
         self.settled(items, members, score).len
     }
@@ -98,9 +103,9 @@ impl Ranking {
     pub fn rank(
         &mut self,
         slot: u32,
-        items: &Items,
+        items: &Keyed<impl Key>,
         members: impl Iterator<Item = u32>,
-        score: impl Fn(u32) -> Option<ScoreBits>,
+        score: impl Fn(u32) -> Option<S>,
     ) -> Option<usize> {
         let hot = self.settled(items, members, score);
         let entry = Entry {
@@ -115,13 +120,13 @@ impl Ranking {
     /// The rank that an item with this score and key would have.
     pub fn above(
         &mut self,
-        wanted: (ScoreBits, &[u8]),
-        items: &Items,
+        wanted: (S, &[u8]),
+        items: &Keyed<impl Key>,
         members: impl Iterator<Item = u32>,
-        score: impl Fn(u32) -> Option<ScoreBits>,
+        score: impl Fn(u32) -> Option<S>,
     ) -> usize {
         let hot = self.settled(items, members, score);
-        let below = |entry: &Entry| (entry.score, items.key(entry.slot)) <= wanted;
+        let below = |entry: &Entry<S>| (entry.score, items.key(entry.slot)) <= wanted;
         let chunk = hot.chunks.partition_point(|chunk| chunk.last().is_some_and(below));
         let mut rest = hot.chunks[chunk..].iter();
         let here = rest
@@ -130,15 +135,30 @@ impl Ranking {
         here + rest.map(Vec::len).sum::<usize>()
     }
 
+    /// How many items have a score for which `below` holds: it holds for all scores up to some one.
+    pub fn below(
+        &mut self,
+        below: impl Fn(S) -> bool,
+        items: &Keyed<impl Key>,
+        members: impl Iterator<Item = u32>,
+        score: impl Fn(u32) -> Option<S>,
+    ) -> usize {
+        let hot = self.settled(items, members, score);
+        let under = |entry: &Entry<S>| below(entry.score);
+        let whole = hot.chunks.partition_point(|chunk| chunk.last().is_some_and(under));
+        let part = hot.chunks.get(whole).map_or(0, |chunk| chunk.partition_point(under));
+        hot.chunks[..whole].iter().map(Vec::len).sum::<usize>() + part
+    }
+
     /// `count` items and their scores, starting at rank `from`.
     pub fn page(
         &mut self,
         from: usize,
         count: usize,
-        items: &Items,
+        items: &Keyed<impl Key>,
         members: impl Iterator<Item = u32>,
-        score: impl Fn(u32) -> Option<ScoreBits>,
-    ) -> Vec<(u32, ScoreBits)> {
+        score: impl Fn(u32) -> Option<S>,
+    ) -> Vec<(u32, S)> {
         let hot = self.settled(items, members, score);
         let (mut skip, mut page) = (from, Vec::new());
         for chunk in hot.chunks.iter().rev() {
@@ -165,10 +185,10 @@ impl Ranking {
 
     fn settled(
         &mut self,
-        items: &Items,
+        items: &Keyed<impl Key>,
         members: impl Iterator<Item = u32>,
-        score: impl Fn(u32) -> Option<ScoreBits>,
-    ) -> &mut Hot {
+        score: impl Fn(u32) -> Option<S>,
+    ) -> &mut Hot<S> {
         let hot = self
             .hot
             .get_or_insert_with(|| Box::new(Hot::build(items, members, &score)));
@@ -178,9 +198,9 @@ impl Ranking {
     }
 }
 
-impl Hot {
-    fn build(items: &Items, members: impl Iterator<Item = u32>, score: impl Fn(u32) -> Option<ScoreBits>) -> Hot {
-        let mut entries: Vec<Entry> = members
+impl<S: Score> Hot<S> {
+    fn build(items: &Keyed<impl Key>, members: impl Iterator<Item = u32>, score: impl Fn(u32) -> Option<S>) -> Hot<S> {
+        let mut entries: Vec<Entry<S>> = members
             .filter_map(|slot| {
                 Some(Entry {
                     score: score(slot)?,
@@ -202,7 +222,7 @@ impl Hot {
                 )
             })
             .collect();
-        let chunks = entries.chunks(CHUNK_MAX / 2).map(<[Entry]>::to_vec).collect();
+        let chunks = entries.chunks(CHUNK_MAX / 2).map(<[Entry<S>]>::to_vec).collect();
         Hot {
             chunks,
             len: entries.len(),
@@ -212,7 +232,7 @@ impl Hot {
     }
 
     /// Puts every waiting item into its position.
-    fn settle(&mut self, items: &Items, score: impl Fn(u32) -> Option<ScoreBits>) {
+    fn settle(&mut self, items: &Keyed<impl Key>, score: impl Fn(u32) -> Option<S>) {
         for slot in std::mem::take(&mut self.waiting) {
             let now = score(slot);
             let held = self.held.get_mut(&slot).expect("a waiting item is known");
@@ -234,8 +254,8 @@ impl Hot {
     }
 
     /// The chunk of an entry and its index there, or where it would be inserted.
-    fn place(&self, entry: Entry, items: &Items) -> Result<(usize, usize), (usize, usize)> {
-        let below = |chunk: &Vec<Entry>| {
+    fn place(&self, entry: Entry<S>, items: &Keyed<impl Key>) -> Result<(usize, usize), (usize, usize)> {
+        let below = |chunk: &Vec<Entry<S>>| {
             chunk
                 .last()
                 .is_some_and(|last| order(last, &entry, items) == Ordering::Less)
@@ -253,7 +273,7 @@ impl Hot {
         }
     }
 
-    fn put_in(&mut self, entry: Entry, items: &Items) {
+    fn put_in(&mut self, entry: Entry<S>, items: &Keyed<impl Key>) {
         let Err((chunk, at)) = self.place(entry, items) else {
             return;
         };
@@ -269,7 +289,7 @@ impl Hot {
         }
     }
 
-    fn take_out(&mut self, entry: Entry, items: &Items) {
+    fn take_out(&mut self, entry: Entry<S>, items: &Keyed<impl Key>) {
         let (chunk, at) = self.place(entry, items).expect("an item with a score is in the order");
         self.chunks[chunk].remove(at);
         self.len -= 1;
@@ -279,7 +299,7 @@ impl Hot {
     }
 }
 
-fn order(a: &Entry, b: &Entry, items: &Items) -> Ordering {
+fn order<S: Score>(a: &Entry<S>, b: &Entry<S>, items: &Keyed<impl Key>) -> Ordering {
     a.score
         .cmp(&b.score)
         .then_with(|| items.key(a.slot).cmp(items.key(b.slot)))

@@ -9,13 +9,20 @@
 //! | 3 segment of dense ids | first (4), number of ids (4) |
 //! | 4 bit operation | time (8), operation, then target and sources, each with its length (2) |
 //! | 5 fields of an item | time (8), then key and fields, each with its length (2) |
+//! | 6 scores | time (8), conditions (1), key with its length (2), then each score (8) and member with its length (2) |
+//! | 7 members that leave | time (8), then key and members, each with its length (2) |
+//! | 8 ties of a leaderboard | time (8), 0 by name or 1 by time, key |
+//! | 9 like of one of several kinds | time (8), user (8), then key and other keys, each with its length (2) |
 //!
 //! Numbers are little-endian; times are milliseconds since 1970.
 
-use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX};
+use crate::leaderboards::{How, Ties};
+use crate::limits::{
+    FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, MEMBERS_MAX, MEMBER_BYTES_MAX, ONE_OF_MAX,
+};
 
 /// One change.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Record<'a> {
     /// A user likes an item, or takes that back.
     Set {
@@ -23,6 +30,13 @@ pub enum Record<'a> {
         key: &'a [u8],
         user: u64,
         likes: bool,
+    },
+    /// A user likes an item, and takes the likes of these others back, which exclude it.
+    OneOf {
+        at_ms: u64,
+        key: &'a [u8],
+        user: u64,
+        others: Vec<&'a [u8]>,
     },
     /// An item goes with all its likes.
     Delete { at_ms: u64, key: &'a [u8] },
@@ -41,6 +55,21 @@ pub enum Record<'a> {
         key: &'a [u8],
         fields: Vec<&'a [u8]>,
     },
+    /// Members of a leaderboard get these scores, no NaN, or are raised by them.
+    Scores {
+        at_ms: u64,
+        key: &'a [u8],
+        how: How,
+        scores: Vec<(f64, &'a [u8])>,
+    },
+    /// Members leave a leaderboard.
+    Unscore {
+        at_ms: u64,
+        key: &'a [u8],
+        members: Vec<&'a [u8]>,
+    },
+    /// What decides between equal scores of a leaderboard, which is made if necessary.
+    Ties { at_ms: u64, key: &'a [u8], ties: Ties },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +96,17 @@ impl Record<'_> {
                 to.push(u8::from(*likes));
                 to.extend_from_slice(key);
             }
+            Record::OneOf {
+                at_ms,
+                key,
+                user,
+                others,
+            } => {
+                to.push(9);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.extend_from_slice(&user.to_le_bytes());
+                put_all(to, key, others);
+            }
             Record::Delete { at_ms, key } => {
                 to.push(2);
                 to.extend_from_slice(&at_ms.to_le_bytes());
@@ -92,6 +132,32 @@ impl Record<'_> {
                 to.push(5);
                 to.extend_from_slice(&at_ms.to_le_bytes());
                 put_all(to, key, fields);
+            }
+            Record::Scores {
+                at_ms,
+                key,
+                how,
+                scores,
+            } => {
+                to.push(6);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.push(how.bits());
+                put(to, key);
+                for (score, member) in scores {
+                    to.extend_from_slice(&score.to_bits().to_le_bytes());
+                    put(to, member);
+                }
+            }
+            Record::Unscore { at_ms, key, members } => {
+                to.push(7);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                put_all(to, key, members);
+            }
+            Record::Ties { at_ms, key, ties } => {
+                to.push(8);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.push(*ties as u8);
+                to.extend_from_slice(key);
             }
         }
     }
@@ -144,6 +210,54 @@ impl Record<'_> {
                     fields: take_all(rest, ITEM_FIELDS_MAX, FIELD_BYTES_MAX)?,
                 }
             }
+            6 => {
+                let at_ms = take_u64(&mut rest)?;
+                let (&how, mut rest) = rest.split_first()?;
+                let key = valid_key(take(&mut rest)?)?;
+                let mut scores = Vec::new();
+                while !rest.is_empty() {
+                    let score = f64::from_bits(take_u64(&mut rest)?);
+                    let member = take(&mut rest)?;
+                    if score.is_nan() || member.len() > MEMBER_BYTES_MAX || scores.len() == MEMBERS_MAX {
+                        return None;
+                    }
+                    scores.push((score, member));
+                }
+                Record::Scores {
+                    at_ms,
+                    key,
+                    how: How::from_bits(how),
+                    scores,
+                }
+            }
+            7 => {
+                let at_ms = take_u64(&mut rest)?;
+                let key = valid_key(take(&mut rest)?)?;
+                Record::Unscore {
+                    at_ms,
+                    key,
+                    members: take_all(rest, MEMBERS_MAX, MEMBER_BYTES_MAX)?,
+                }
+            }
+            8 => {
+                let at_ms = take_u64(&mut rest)?;
+                let (&ties, key) = rest.split_first()?;
+                Record::Ties {
+                    at_ms,
+                    key: valid_key(key)?,
+                    ties: *[Ties::Name, Ties::Time].get(ties as usize)?,
+                }
+            }
+            9 => {
+                let (at_ms, user) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
+                let key = valid_key(take(&mut rest)?)?;
+                Record::OneOf {
+                    at_ms,
+                    key,
+                    user,
+                    others: take_all(rest, ONE_OF_MAX, KEY_BYTES_MAX)?,
+                }
+            }
             _ => return None,
         };
         Some(record)
@@ -152,9 +266,13 @@ impl Record<'_> {
 
 fn put_all(to: &mut Vec<u8>, first: &[u8], others: &[&[u8]]) {
     for bytes in std::iter::once(&first).chain(others) {
-        to.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-        to.extend_from_slice(bytes);
+        put(to, bytes);
     }
+}
+
+fn put(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+    to.extend_from_slice(bytes);
 }
 
 fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -207,6 +325,12 @@ mod tests {
                 user: 0,
                 likes: false,
             },
+            Record::OneOf {
+                at_ms,
+                key,
+                user: 7,
+                others: vec![b"dislike:7", b""],
+            },
             Record::Delete { at_ms, key },
             Record::Segment {
                 first: 65_536,
@@ -233,6 +357,26 @@ mod tests {
                 at_ms,
                 key,
                 fields: vec![],
+            },
+            Record::Scores {
+                at_ms,
+                key,
+                how: How {
+                    greater: true,
+                    raise: true,
+                    ..How::default()
+                },
+                scores: vec![(1.5, b"alice"), (f64::NEG_INFINITY, b"")],
+            },
+            Record::Unscore {
+                at_ms,
+                key,
+                members: vec![b"alice", b""],
+            },
+            Record::Ties {
+                at_ms,
+                key,
+                ties: Ties::Time,
             },
         ];
         for record in records {

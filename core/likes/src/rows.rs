@@ -1,11 +1,12 @@
 //! Restores state from write-behind rows of users and items, when a log or a snapshot is lost.
 //!
 //! Owns how a row becomes an item again. A row holds the likers and their number; the times of likes, fields besides
-//! the kind's, and the scores of windows are only in snapshots and logs. Knows no database.
+//! the kind's, the scores of windows and leaderboards are only in snapshots and logs. Knows no database.
 
 use crate::engine::{Engine, Row};
 use crate::likers::Likers;
 use crate::limits::SEGMENT_IDS;
+use crate::record::Record;
 use roaring::RoaringBitmap;
 
 /// Why a row can't be restored.
@@ -86,10 +87,24 @@ impl Engine {
         }
         for dense in &likers - &former {
             let items = &self.items;
-            self.users.liked(dense, slot, |other| items.likes(other, dense));
+            self.users.liked(dense, slot, 0, |other| items.likes(other, dense));
         }
         self.boards.enter(slot, &self.items);
         Ok(true)
+    }
+
+    /// Applies a record of which the rows have all but leaderboards, which no row has.
+    pub fn apply_to_leaderboards(&mut self, offset: u64, record: &[u8]) {
+        let of_leaderboards = match Record::decode(record) {
+            Some(Record::Scores { .. } | Record::Unscore { .. } | Record::Ties { .. }) => true,
+            Some(Record::Delete { key, .. }) => self.leaderboards.find(key).is_some(),
+            _ => false,
+        };
+        self.skip_to(offset);
+        if of_leaderboards {
+            let _ = self.apply(offset, record); // as when it was new
+        }
+        self.skip_to(offset + 1);
     }
 
     /// Assigns dense ids where the log lost the segments; remaining segments keep their ids.

@@ -8,7 +8,9 @@
 use crate::cut::{Cut, Out};
 use crate::engine::{Engine, Options};
 use crate::items::Item;
+use crate::leaderboards::{Leaderboard, Member, Ties};
 use crate::likers::Likers;
+use crate::limits::{LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX};
 use crate::planted::{self, Bug};
 use crate::trend::WINDOWS;
 use hashbrown::HashSet;
@@ -16,11 +18,15 @@ use roaring::RoaringBitmap;
 
 const MAGIC: &[u8; 8] = b"MLikes02";
 
-/// The kinds of entries in the stream: users in the order of their dense ids; items and chains in any order.
+/// The kinds of entries in the stream: users in the order of their dense ids; items, chains and leaderboards in any
+/// order. A leaderboard may come in several parts, of which the first has its settings.
 const END: u8 = 0;
 const ITEM: u8 = 1;
 const CHAIN: u8 = 2;
 const USERS: u8 = 3;
+const LEADERBOARD: u8 = 4;
+/// As a chain, with the time of each like.
+const TIMED_CHAIN: u8 = 5;
 
 /// Why bytes are not a valid snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -71,6 +77,9 @@ impl Engine {
             ids_done: 0,
             chains_done: 0,
             slots_done: 0,
+            offset: self.offset,
+            leaderboard: 0,
+            member: 0,
             slots_saved: self.items.free().iter().copied().collect(),
             chains_saved: HashSet::new(),
             ended: false,
@@ -105,6 +114,14 @@ impl Engine {
             if !cut.chains_saved.remove(&(place as u32)) {
                 self.save_chain(&mut cut.out, place);
             }
+        }
+        while cut.out.0.len() < bytes
+            && cut.ids_done == cut.users
+            && cut.slots_done == cut.slots
+            && cut.chains_done >= chains
+            && cut.leaderboard < self.leaderboards.slots()
+        {
+            self.save_members(&mut cut, bytes);
         }
         if cut.out.0.len() < bytes && cut.ids_done == cut.users {
             cut.out.0.push(END);
@@ -154,6 +171,90 @@ impl Engine {
         }
     }
 
+    /// Called before a member changes or leaves.
+    pub(crate) fn member_will_change(&mut self, slot: u32, name: &[u8]) {
+        let Some(mut cut) = self.cut.take() else { return };
+        let board = self.leaderboards.get(slot).expect("slot is in use");
+        if let Some(place) = board.members.find(name) {
+            let done = (slot, place) < (cut.leaderboard, cut.member);
+            let member = board.members.get(place).expect("slot is in use");
+            if !done && member.since <= cut.offset && !planted::is(Bug::CutNotKept) {
+                save_head(&mut cut.out, slot, board);
+                cut.out.u32(1);
+                save_member(&mut cut.out, place, member);
+            }
+        }
+        self.cut = Some(cut);
+    }
+
+    /// Called before the settings of a leaderboard change, or it goes.
+    pub(crate) fn leaderboard_will_change(&mut self, slot: u32) {
+        let Some(mut cut) = self.cut.take() else { return };
+        let board = self.leaderboards.get(slot).expect("slot is in use");
+        if slot >= cut.leaderboard && board.since <= cut.offset && !planted::is(Bug::CutNotKept) {
+            save_head(&mut cut.out, slot, board);
+            cut.out.u32(0);
+        }
+        self.cut = Some(cut);
+    }
+
+    /// Called before a leaderboard goes with all members.
+    pub(crate) fn all_members_will_change(&mut self, slot: u32) {
+        self.leaderboard_will_change(slot);
+        let Some(mut cut) = self.cut.take() else { return };
+        if slot >= cut.leaderboard && !planted::is(Bug::CutNotKept) {
+            let at = (cut.leaderboard, cut.member);
+            if slot > cut.leaderboard {
+                (cut.leaderboard, cut.member) = (slot, 0);
+            }
+            self.save_members(&mut cut, usize::MAX);
+            // The walk goes on where it was, or behind this one: nothing of it is left.
+            if at.0 < slot {
+                (cut.leaderboard, cut.member) = at;
+            }
+        }
+        self.cut = Some(cut);
+    }
+
+    /// Called before all members of all leaderboards change.
+    pub(crate) fn all_leaderboards_will_change(&mut self) {
+        let Some(mut cut) = self.cut.take() else { return };
+        while cut.leaderboard < self.leaderboards.slots() && !planted::is(Bug::CutNotKept) {
+            self.save_members(&mut cut, usize::MAX);
+        }
+        self.cut = Some(cut);
+    }
+
+    /// The next leaderboard's members from where the cut is, until the part has about `bytes`. Members and settings that
+    /// changed since the start were saved then.
+    fn save_members(&self, cut: &mut Cut, bytes: usize) {
+        let (slot, first) = (cut.leaderboard, cut.member);
+        let Some(board) = self.leaderboards.get(slot) else {
+            (cut.leaderboard, cut.member) = (slot + 1, 0);
+            return;
+        };
+        let begin = cut.out.0.len();
+        save_head(&mut cut.out, slot, board);
+        let at = cut.out.0.len();
+        cut.out.u32(0);
+        let (mut place, mut saved) = (first, 0_u32);
+        while place < board.members.slots() && (cut.out.0.len() < bytes || place == first) {
+            if let Some(member) = board.members.get(place).filter(|member| member.since <= cut.offset) {
+                save_member(&mut cut.out, place, member);
+                saved += 1;
+            }
+            place += 1;
+        }
+        cut.out.0[at..at + 4].copy_from_slice(&saved.to_le_bytes());
+        if saved == 0 && (board.since > cut.offset || first > 0) {
+            cut.out.0.truncate(begin);
+        }
+        (cut.leaderboard, cut.member) = match place < board.members.slots() {
+            true => (slot, place),
+            false => (slot + 1, 0),
+        };
+    }
+
     fn save_item(&self, out: &mut Out, slot: u32) {
         let Some(item) = self.items.get(slot) else { return };
         out.0.push(ITEM);
@@ -172,15 +273,13 @@ impl Engine {
     }
 
     fn save_chain(&self, out: &mut Out, place: usize) {
-        let (likes_at_most, items) = self.users.chain(place);
-        out.0.push(CHAIN);
+        let (likes_at_most, liked) = self.users.chain(place);
+        let (items, times): (Vec<u32>, Vec<u32>) = liked.unzip();
+        out.0.push(TIMED_CHAIN);
         out.u32(place as u32);
         out.u32(likes_at_most);
-        let at = out.0.len();
-        out.u32(0);
-        items.for_each(|item| out.u32(item));
-        let len = ((out.0.len() - at) / 4 - 1) as u32;
-        out.0[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        out.u32s(&items);
+        out.u32s(&times);
     }
 
     /// Restores the engine that [`Engine::snapshot`] was called on.
@@ -194,6 +293,22 @@ impl Engine {
         }
         read(&mut In(body.get(MAGIC.len()..).unwrap_or_default()), options).ok_or(RestoreError::Damaged)
     }
+}
+
+fn save_head(out: &mut Out, slot: u32, board: &Leaderboard) {
+    out.0.push(LEADERBOARD);
+    out.u32(slot);
+    out.bytes(&board.name);
+    out.0.push(board.ties as u8);
+    out.u64(board.since);
+}
+
+fn save_member(out: &mut Out, place: u32, member: &Member) {
+    out.u32(place);
+    out.bytes(&member.name);
+    out.u64(member.score.to_bits());
+    out.u64(member.since);
+    member.trends.iter().for_each(|trend| out.u64(trend.to_bits()));
 }
 
 fn read(from: &mut In, options: Options) -> Option<Engine> {
@@ -220,13 +335,19 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
     loop {
         match from.take(1)?[0] {
             ITEM => items.push(read_item(from, &mut engine)?),
-            CHAIN => {
+            kind @ (CHAIN | TIMED_CHAIN) => {
                 let (place, likes_at_most, listed) = (from.u32()?, from.u32()?, from.u32s()?);
-                if u64::from(place) >= users {
+                let times = match kind {
+                    CHAIN => vec![0; listed.len()], // an earlier version kept no times
+                    _ => from.u32s()?,
+                };
+                if u64::from(place) >= users || times.len() != listed.len() {
                     return None;
                 }
+                let listed: Vec<(u32, u32)> = listed.into_iter().zip(times).collect();
                 chains.push((place, likes_at_most, listed));
             }
+            LEADERBOARD => read_leaderboard(from, &mut engine)?,
             USERS => {
                 for _ in 0..from.u32()? {
                     engine.users.find_or_add(from.u64()?)?;
@@ -236,6 +357,11 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
             _ => return None,
         }
     }
+    engine.leaderboards.restored();
+    engine
+        .leaderboards
+        .iter_mut()
+        .for_each(|board| board.members.restored());
     items.sort_unstable_by_key(|(slot, _)| *slot);
     let taken: Vec<u32> = items.iter().map(|(slot, _)| *slot).collect();
     let twice = taken.windows(2).any(|pair| pair[0] == pair[1]);
@@ -293,6 +419,41 @@ fn read_item(from: &mut In, engine: &mut Engine) -> Option<(u32, Item)> {
     };
     item.refill_newest(); // earlier versions left gaps
     Some((slot, item))
+}
+
+fn read_leaderboard(from: &mut In, engine: &mut Engine) -> Option<()> {
+    let (slot, name) = (from.u32()?, from.bytes()?);
+    let ties = *[Ties::Name, Ties::Time].get(usize::from(from.take(1)?[0]))?;
+    let since = from.u64()?;
+    match engine.leaderboards.get(slot) {
+        Some(board) if *board.name == *name => {} // a further part
+        Some(_) => return None,
+        None => {
+            let mut board = Leaderboard::new(name, since);
+            board.ties = ties;
+            if slot as usize >= LEADERBOARDS_MAX || !engine.leaderboards.restore_one(slot, board) {
+                return None;
+            }
+        }
+    }
+    for _ in 0..from.u32()? {
+        let place = from.u32()?;
+        let mut member = Member {
+            name: from.bytes()?.into(),
+            score: f64::from_bits(from.u64()?),
+            since: from.u64()?,
+            trends: [0.0; WINDOWS.len()],
+        };
+        for trend in &mut member.trends {
+            *trend = f64::from_bits(from.u64()?);
+        }
+        let members = &mut engine.leaderboards.get_mut(slot).members;
+        if place as usize >= LEADERBOARD_MEMBERS_MAX || member.score.is_nan() || !members.restore_one(place, member) {
+            return None;
+        }
+        engine.members += 1;
+    }
+    Some(())
 }
 
 struct In<'a>(&'a [u8]);

@@ -2,7 +2,7 @@
 //!
 //! Owns the segments of dense ids that the log assigned, the map, and the lists. Knows an item only by its number.
 //!
-//! A list is a chain of nodes, newest first. A like adds a node; taking it back leaves the node, so that no toggle
+//! A list is a chain of nodes, newest first, each with the second of its like. A like adds a node; taking it back leaves the node, so that no toggle
 //! walks a long list. Reading skips nodes whose item the user no longer likes. A chain is rebuilt when fewer than
 //! half of its nodes can count: each toggle pays O(1) for that.
 
@@ -38,6 +38,8 @@ struct User {
 struct Node {
     item: u32,
     older: u32,
+    /// Seconds since 1970; 0: unknown.
+    at_s: u32,
 }
 
 #[derive(Default)]
@@ -166,8 +168,8 @@ impl Users {
             .map(|(place, id)| (self.dense(place), id))
     }
 
-    /// User `dense` likes `item`. `likes` returns whether a user likes an item now.
-    pub fn liked(&mut self, dense: u32, item: u32, likes: impl Fn(u32) -> bool) {
+    /// User `dense` likes `item` since `at_s`. `likes` returns whether a user likes an item now.
+    pub fn liked(&mut self, dense: u32, item: u32, at_s: u32, likes: impl Fn(u32) -> bool) {
         if !self.lists {
             return;
         }
@@ -179,6 +181,7 @@ impl Users {
         let node = Node {
             item,
             older: self.list[place].head,
+            at_s,
         };
         let at = match self.free {
             NONE => {
@@ -202,14 +205,14 @@ impl Users {
         self.list[place].likes_at_most = self.list[place].likes_at_most.saturating_sub(1);
     }
 
-    /// The items that a user likes, newest first, each once; at most `most` of them.
-    pub fn items(&self, dense: u32, most: usize, likes: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// The items that a user likes with the seconds of the likes, newest first, each once; at most `most` of them.
+    pub fn items(&self, dense: u32, most: usize, likes: impl Fn(u32) -> bool) -> Vec<(u32, u32)> {
         let mut seen = HashSet::new();
         let mut items = Vec::new();
         let mut at = self.list[self.place(dense) as usize].head;
         while let Some(node) = self.nodes.get(at as usize).filter(|_| items.len() < most) {
             if seen.insert(node.item) && likes(node.item) {
-                items.push(node.item);
+                items.push((node.item, node.at_s));
             }
             at = node.older;
         }
@@ -221,19 +224,24 @@ impl Users {
         self.list[self.place(dense) as usize].nodes
     }
 
-    /// The chain of the `place`th user as it is, newest first, and the bound on its items: for snapshots.
-    pub fn chain(&self, place: usize) -> (u32, impl Iterator<Item = u32> + '_) {
+    /// The chain of the `place`th user as it is, newest first, with the seconds of the likes, and the bound on its items:
+    /// for snapshots.
+    pub fn chain(&self, place: usize) -> (u32, impl Iterator<Item = (u32, u32)> + '_) {
         let user = &self.list[place];
         let first = self.nodes.get(user.head as usize);
         let nodes = std::iter::successors(first, |node| self.nodes.get(node.older as usize));
-        (user.likes_at_most, nodes.map(|node| node.item))
+        (user.likes_at_most, nodes.map(|node| (node.item, node.at_s)))
     }
 
     /// Restores a chain from [`Users::chain`] for the `place`th user, which has none yet.
-    pub fn restore_chain(&mut self, place: usize, likes_at_most: u32, items: &[u32]) {
+    pub fn restore_chain(&mut self, place: usize, likes_at_most: u32, items: &[(u32, u32)]) {
         let mut head = NONE;
-        for &item in items.iter().rev() {
-            self.nodes.push(Node { item, older: head });
+        for &(item, at_s) in items.iter().rev() {
+            self.nodes.push(Node {
+                item,
+                older: head,
+                at_s,
+            });
             head = self.nodes.len() as u32 - 1;
         }
         let user = &mut self.list[place];
@@ -249,9 +257,14 @@ impl Users {
             at = older;
         }
         let mut head = NONE;
-        for &item in items.iter().rev() {
+        for &(item, at_s) in items.iter().rev() {
             let at = self.free;
-            self.free = std::mem::replace(&mut self.nodes[at as usize], Node { item, older: head }).older;
+            let node = Node {
+                item,
+                older: head,
+                at_s,
+            };
+            self.free = std::mem::replace(&mut self.nodes[at as usize], node).older;
             head = at;
         }
         let user = &mut self.list[place];
@@ -328,12 +341,12 @@ mod tests {
         let mut users = Users::new(true);
         users.add_segment(0, 1);
         let user = users.find_or_add(1).unwrap();
-        users.liked(user, 9, |item| item == 9);
-        for _ in 0..10_000 {
-            users.liked(user, 3, |item| item == 9);
+        users.liked(user, 9, 77, |item| item == 9);
+        for at_s in 0..10_000 {
+            users.liked(user, 3, at_s, |item| item == 9);
             users.took_back(user);
         }
-        assert_eq!(users.items(user, 9, |item| item == 9), [9]);
+        assert_eq!(users.items(user, 9, |item| item == 9), [(9, 77)]);
         assert_eq!(users.items(user, 0, |item| item == 9), []);
         assert!(users.nodes.len() < 40, "{} nodes", users.nodes.len());
     }

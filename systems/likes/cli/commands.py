@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -161,17 +162,26 @@ async def both(where: Target, items: Sequence[str], user: str | None, as_json: b
     return 0
 
 
-async def of(where: Target, user: str, limit: int, as_json: bool) -> int:
-    """Show the items that a user likes."""
+async def of(where: Target, user: str, limit: int, times: bool, as_json: bool) -> int:
+    """Show the items that a user likes, with `times` also when."""
     number = user_of(user)
     async with client(where) as node:
-        items = [item.decode(errors="surrogateescape") for item in await node.items(number, 0, limit)]
+        liked = await node.items(number, 0, limit)
+    items = [each.item.decode(errors="surrogateescape") for each in liked]
     with common.verdict_after():
         if as_json:
-            common.print_json({"user": str(number), "items": items})
+            common.print_json({"user": str(number), "items": items, "at": [each.at_s for each in liked]})
         else:
-            print("\n".join(items if not sys.stdout.isatty() else map(one_line, items)), end="\n" if items else "")
+            shown = list(map(one_line, items)) if sys.stdout.isatty() else items
+            lines = (
+                [f"{_second(each.at_s)}  {item}" for each, item in zip(liked, shown, strict=True)] if times else shown
+            )
+            print("\n".join(lines), end="\n" if lines else "")
     return 0
+
+
+def _second(at_s: int | None) -> str:
+    return "-" * 20 if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def ranking(where: Target, field: str, top: int, window: str, as_json: bool) -> int:

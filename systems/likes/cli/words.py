@@ -6,10 +6,11 @@ from typing import Annotated, Final
 import typer
 
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl
+from muster_server.systems.likes.cli.leaderboard import leaderboard_app
 
 short_app: Final = typer.Typer()
 likes_app: Final = typer.Typer(
-    help="Show an item's count and likers, pages of feeds, users who like several items, and a user's items.",
+    help="Show an item's count and likers, pages of feeds, users who like several items, a user's items, and leaderboards.",
     epilog="Example: muster likes show share:1000",
     no_args_is_help=True,
 )
@@ -21,6 +22,7 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Number o
 def add(app: typer.Typer) -> None:
     """Add the subcommands to the command."""
     app.add_typer(short_app)
+    likes_app.add_typer(leaderboard_app, name="leaderboard")
     app.add_typer(likes_app, name="likes")
 
 
@@ -113,10 +115,11 @@ def both(
     return common.run(run(Target(config, registry), items, user, json))
 
 
-@likes_app.command("of", epilog="Example: muster likes of 2017 --limit 20")
+@likes_app.command("of", epilog="Example: muster likes of 2017 --limit 20 --times")
 def of(
     user: User,
     limit: Limit = 100,
+    times: Annotated[bool, typer.Option("--times", help="Show the time of each like, in UTC.")] = False,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -126,7 +129,7 @@ def of(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.likes.cli.commands import of as run
 
-    return common.run(run(Target(config, registry), user, limit, json))
+    return common.run(run(Target(config, registry), user, limit, times, json))
 
 
 @likes_app.command("partitions", epilog="Example: muster likes partitions")

@@ -118,10 +118,12 @@ class Likers(msgspec.Struct, frozen=True):
 
 
 class Items(msgspec.Struct, frozen=True):
-    """A page of the items that a user likes, newest first. `next`: the `after` of the next page."""
+    """A page of the items that a user likes, newest first. `at`: the second of each like since 1970; null: it was made
+    before times were kept. `next`: the `after` of the next page."""
 
     user: str
     items: list[str]
+    at: list[int | None]
     next: str | None
 
 

@@ -50,6 +50,7 @@ from muster_server.systems.likes.http.answers import (
 )
 from muster_server.systems.likes.http.curves import EVERY_S, Curves
 from muster_server.systems.likes.http.imports import Import, ImportAsked, Importer, Imports
+from muster_server.systems.likes.http.leaderboards import HANDLERS, LeaderboardNodes
 from muster_server.systems.likes.partitions import Partitions
 from muster_server.systems.likes.partitions import partitions as read_partitions
 from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, Away, Denied, LikesError, Reach, account
@@ -167,6 +168,9 @@ class LikesFace:
         def likes_face(caller: NamedDependency[Caller]) -> LikesFace:  # sync, as for rooms
             return self
 
+        def leaderboards(caller: NamedDependency[Caller]) -> LeaderboardNodes:
+            return LeaderboardNodes(self.base, self.node)
+
         handlers = [
             like,
             unlike,
@@ -184,8 +188,12 @@ class LikesFace:
             items,
             top,
             top_of,
+            *HANDLERS,
         ]
-        provided = {"likes_face": Provide(likes_face, sync_to_thread=False)}
+        provided = {
+            "likes_face": Provide(likes_face, sync_to_thread=False),
+            "leaderboards": Provide(leaderboards, sync_to_thread=False),
+        }
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["likes"])]
 
 
@@ -433,13 +441,15 @@ async def items(
     after: cursors.After = "",
     start: Start = 0,
 ) -> Response[bytes]:
-    """The items that a user likes, newest first, as far as the key may read them. A page may have fewer than `limit`."""
+    """The items that a user likes and the time of each like, newest first, as far as the key may read them. A page may have
+    fewer than `limit`."""
     number, former = user_of(user), cursors.read("items", after, cursors.Anchored)
     async with likes_face.node() as node:
         fetch = _long(partial(node.items, number))
-        _, items, next = await cursors.page_by_place("items", fetch, bytes, former, limit, start)
-    found = [item.decode(errors="replace") for item in items]
-    return _json(Items(user, [item for item in found if caller.may("likes", item)], next))
+        _, liked, next = await cursors.page_by_place("items", fetch, lambda each: each.item, former, limit, start)
+    named = [(each.item.decode(errors="replace"), each.at_s) for each in liked]
+    shown = [(item, at_s) for item, at_s in named if caller.may("likes", item)]
+    return _json(Items(user, [item for item, _ in shown], [at_s for _, at_s in shown], next))
 
 
 @get("/ranks", opt={"deprecated": STARTS}, responses=_responses(Top, "The top"))

@@ -4,12 +4,14 @@
 //! is well-formed shows in its arguments.
 
 use crate::engine::Engine;
-use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX};
+use crate::leaderboards::{window, How, Ties};
+use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, MEMBER_BYTES_MAX};
 use crate::record::{BitOp, Record};
 
 pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
+pub(crate) const NOT_A_FLOAT: &str = "ERR value is not a valid float";
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 const BIT_VALUE: &str = "ERR bit is not an integer or out of range";
 
@@ -50,11 +52,18 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("GETBIT", 3, Kind::Question, 1, 1),
     command("BITCOUNT", -2, Kind::Question, 1, 1),
     command("ZREVRANGE", -4, Kind::Question, 1, 1),
-    command("ZREVRANK", 3, Kind::Question, 1, 1),
+    command("ZADD", -4, Kind::Change, 1, 1),
+    command("ZINCRBY", 4, Kind::Change, 1, 1),
+    command("ZREVRANK", -3, Kind::Question, 1, 1),
     command("ZSCORE", 3, Kind::Question, 1, 1),
     command("ZRANGE", -4, Kind::Question, 1, 1),
-    command("ZRANK", 3, Kind::Question, 1, 1),
+    command("ZRANK", -3, Kind::Question, 1, 1),
     command("ZCARD", 2, Kind::Question, 1, 1),
+    command("ZMSCORE", -3, Kind::Question, 1, 1),
+    command("ZCOUNT", 4, Kind::Question, 1, 1),
+    command("ZRANGEBYSCORE", -4, Kind::Question, 1, 1),
+    command("ZREVRANGEBYSCORE", -4, Kind::Question, 1, 1),
+    command("ZREM", -3, Kind::Change, 1, 1),
     command("BITPOS", -3, Kind::Question, 1, 1),
     command("BITOP", -4, Kind::Change, 2, -1),
     command("DEL", -2, Kind::Change, 1, -1),
@@ -76,6 +85,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("LIKE.ITEMS", -2, Kind::Question, 0, 0),
     command("LIKE.TOP", 4, Kind::Question, 0, 0),
     command("LIKE.ABOVE", 4, Kind::Question, 0, 0),
+    command("LIKE.TIES", 3, Kind::Change, 1, 1),
+    command("LIKE.TIESOF", 2, Kind::Question, 1, 1),
     command("LIKE.TREND", 2, Kind::Question, 1, 1),
     command("LIKE.MODIFICATION", 2, Kind::Question, 1, 1),
     command("PING", -1, Kind::Session, 0, 0),
@@ -99,29 +110,84 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// Commands of Redis that are not supported, and what to use instead.
 const INSTEAD: &[(&[&str], &str)] = &[
     (
-        &["ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREMRANGEBYLEX", "ZPOPMAX", "ZPOPMIN", "ZUNIONSTORE", "ZINTERSTORE", "ZRANGESTORE"],
-        "rankings follow likes: SETBIT ITEM USER 1 adds to an item's score, LIKE.FIELDS ITEM FIELD puts it into rank:FIELD",
+        &[
+            "ZREMRANGEBYRANK",
+            "ZREMRANGEBYSCORE",
+            "ZREMRANGEBYLEX",
+            "ZPOPMAX",
+            "ZPOPMIN",
+            "ZUNIONSTORE",
+            "ZINTERSTORE",
+            "ZRANGESTORE",
+        ],
+        "members of a leaderboard come and go by ZADD and ZREM, all of them by DEL",
     ),
     (
-        &["ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZCOUNT", "ZSCAN", "ZMSCORE", "ZRANDMEMBER"],
-        "rankings are read by rank: ZREVRANGE, ZREVRANK, ZSCORE, ZCARD",
+        &[
+            "ZRANGEBYLEX",
+            "ZREVRANGEBYLEX",
+            "ZLEXCOUNT",
+            "ZSCAN",
+            "ZRANDMEMBER",
+            "ZUNION",
+            "ZINTER",
+            "ZDIFF",
+        ],
+        "rankings and leaderboards are read by rank or score: ZRANGE, ZREVRANK, ZSCORE, ZCARD",
     ),
     (
         &["SADD", "SREM", "SPOP", "SMOVE"],
         "likes are set and taken back by SETBIT ITEM USER 1 and SETBIT ITEM USER 0",
     ),
     (
-        &["SMEMBERS", "SRANDMEMBER", "SINTER", "SINTERCARD", "SUNION", "SDIFF", "PFADD", "PFCOUNT"],
+        &[
+            "SMEMBERS",
+            "SRANDMEMBER",
+            "SINTER",
+            "SINTERCARD",
+            "SUNION",
+            "SDIFF",
+            "PFADD",
+            "PFCOUNT",
+        ],
         "an item's likers are read by SSCAN, SCARD, SMISMEMBER, LIKE.LIKERS, LIKE.BOTH",
     ),
     (
-        &["GET", "SET", "MGET", "MSET", "INCR", "INCRBY", "DECR", "GETRANGE", "SETRANGE", "APPEND", "BITFIELD", "BITFIELD_RO", "GETDEL", "SETEX", "SETNX"],
+        &[
+            "GET",
+            "SET",
+            "MGET",
+            "MSET",
+            "INCR",
+            "INCRBY",
+            "DECR",
+            "GETRANGE",
+            "SETRANGE",
+            "APPEND",
+            "BITFIELD",
+            "BITFIELD_RO",
+            "GETDEL",
+            "SETEX",
+            "SETNX",
+        ],
         "an item's likers are a bitmap: SETBIT, GETBIT, BITCOUNT",
     ),
-    (&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL", "PTTL", "PERSIST"], "likes do not expire: use DEL"),
-    (&["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"], "scripts are not supported: use MULTI and EXEC"),
-    (&["WATCH", "UNWATCH"], "SETBIT returns the old bit, and MULTI with EXEC is atomic"),
-    (&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"], "counts are published to the room likes:ITEM"),
+    (
+        &["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "TTL", "PTTL", "PERSIST"],
+        "likes do not expire: use DEL",
+    ),
+    (
+        &["EVAL", "EVALSHA", "EVAL_RO", "FCALL", "SCRIPT", "FUNCTION"],
+        "scripts are not supported: use MULTI and EXEC",
+    ),
+    (
+        &["WATCH", "UNWATCH"],
+        "SETBIT returns the old bit, and MULTI with EXEC is atomic",
+    ),
+    (
+        &["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "PUBLISH", "SPUBLISH"],
+        "counts are published to the room likes:ITEM",
+    ),
     (&["KEYS"], "use SCAN"),
     (&["UNLINK", "FLUSHALL", "FLUSHDB"], "use DEL"),
 ];
@@ -177,13 +243,23 @@ pub(crate) enum Shape {
     },
     /// The length of the result.
     Bytes,
+    /// Members that are new; with `changed`, also those with another score.
+    Scored {
+        changed: bool,
+    },
+    /// The member's score.
+    Score,
+    /// Members that left.
+    Removed,
     Ok,
 }
 
-/// The records of a change, each with the shape of its reply; or the error's text.
+/// The records of a change, each with the shape of its reply; or the error's text. `others`: the items that a like of
+/// this one takes back.
 pub(crate) fn records<'a>(
     command: &Command,
     arguments: &[&'a [u8]],
+    others: &'a [Vec<u8>],
     at_ms: u64,
     mut push: impl FnMut(Record<'a>, Shape),
 ) -> Result<(), &'static str> {
@@ -196,6 +272,19 @@ pub(crate) fn records<'a>(
                 b"1" => true,
                 _ => return Err(BIT_VALUE),
             };
+            if likes && !others.is_empty() {
+                let others = others.iter().map(|key| item_key(key)).collect::<Result<_, _>>()?;
+                push(
+                    Record::OneOf {
+                        at_ms,
+                        key,
+                        user,
+                        others,
+                    },
+                    Shape::Bit,
+                );
+                return Ok(());
+            }
             push(
                 Record::Set {
                     at_ms,
@@ -271,9 +360,102 @@ pub(crate) fn records<'a>(
                 Shape::Ok,
             );
         }
+        "ZADD" => {
+            let (how, changed, pairs) = conditions(&arguments[2..])?;
+            if pairs.is_empty() || pairs.len() % 2 != 0 {
+                return Err(SYNTAX);
+            }
+            if how.new && how.existing {
+                return Err("ERR XX and NX options at the same time are not compatible");
+            }
+            if how.greater && (how.new || how.less) || how.less && how.new {
+                return Err("ERR GT, LT, and/or NX options at the same time are not compatible");
+            }
+            if how.raise && pairs.len() > 2 {
+                return Err("ERR INCR option supports a single increment-element pair");
+            }
+            scores(arguments[1], at_ms, how, changed, pairs, push)?;
+        }
+        "ZINCRBY" => {
+            let how = How {
+                raise: true,
+                ..How::default()
+            };
+            scores(arguments[1], at_ms, how, false, &arguments[2..], push)?;
+        }
+        "ZREM" => {
+            let (key, members) = (leaderboard_key(arguments[1])?, arguments[2..].to_vec());
+            push(Record::Unscore { at_ms, key, members }, Shape::Removed);
+        }
+        "LIKE.TIES" => {
+            let key = leaderboard_key(arguments[1])?;
+            let ties = match arguments[2] {
+                word if word.eq_ignore_ascii_case(b"NAME") => Ties::Name,
+                word if word.eq_ignore_ascii_case(b"TIME") => Ties::Time,
+                _ => return Err("ERR ties are decided by NAME or by TIME"),
+            };
+            push(Record::Ties { at_ms, key, ties }, Shape::Ok);
+        }
         name => unreachable!("{name} is a change without a record"),
     }
     Ok(())
+}
+
+/// The options of `ZADD`, whether changed members count too, and the scores and members behind them.
+fn conditions<'b, 'a>(words: &'b [&'a [u8]]) -> Result<(How, bool, &'b [&'a [u8]]), &'static str> {
+    let (mut how, mut changed) = (How::default(), false);
+    for (at, word) in words.iter().enumerate() {
+        match word.to_ascii_uppercase().as_slice() {
+            b"NX" => how.new = true,
+            b"XX" => how.existing = true,
+            b"GT" => how.greater = true,
+            b"LT" => how.less = true,
+            b"INCR" => how.raise = true,
+            b"CH" => changed = true,
+            _ => return Ok((how, changed, &words[at..])),
+        }
+    }
+    Err(SYNTAX)
+}
+
+fn scores<'a>(
+    key: &'a [u8],
+    at_ms: u64,
+    how: How,
+    changed: bool,
+    pairs: &[&'a [u8]],
+    mut push: impl FnMut(Record<'a>, Shape),
+) -> Result<(), &'static str> {
+    let pair = |pair: &[&'a [u8]]| float(pair[0]).map(|score| (score, pair[1])).ok_or(NOT_A_FLOAT);
+    let scores = pairs.chunks_exact(2).map(pair).collect::<Result<Vec<_>, _>>()?;
+    let key = leaderboard_key(key)?;
+    if scores.iter().any(|(_, member)| member.len() > MEMBER_BYTES_MAX) {
+        return Err("ERR member is longer than 512 bytes");
+    }
+    let shape = match how.raise {
+        true => Shape::Score,
+        false => Shape::Scored { changed },
+    };
+    push(
+        Record::Scores {
+            at_ms,
+            key,
+            how,
+            scores,
+        },
+        shape,
+    );
+    Ok(())
+}
+
+fn leaderboard_key(key: &[u8]) -> Result<&[u8], &'static str> {
+    if Engine::is_ranking(key) {
+        return Err("ERR rank and rank:FIELD follow likes: SETBIT ITEM USER 1 adds to an item's score, LIKE.FIELDS ITEM FIELD puts it into rank:FIELD; give a leaderboard another name");
+    }
+    if window(key).is_some() {
+        return Err("ERR a leaderboard's name does not end with @1h, @24h or @7d: these are its windows");
+    }
+    item_key(key)
 }
 
 fn item_key(key: &[u8]) -> Result<&[u8], &'static str> {
@@ -295,6 +477,13 @@ pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
         let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
         number.checked_mul(10)?.checked_add(digit)
     })
+}
+
+/// A score: a decimal number, `inf` or `-inf`. As in Redis, no NaN, and no number too large for one.
+pub(crate) fn float(bytes: &[u8]) -> Option<f64> {
+    let number: f64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    let overflows = number.is_infinite() && bytes.iter().any(u8::is_ascii_digit);
+    (!number.is_nan() && !overflows).then_some(number)
 }
 
 /// A number as Redis parses it, with an optional minus.

@@ -10,7 +10,8 @@ use super::reply::Reply;
 use super::session::{self, Figures, Session};
 use super::settings::Settings;
 use super::slots::{slot, Cluster};
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, ApplyError, Engine};
+use crate::leaderboards::window;
 use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
@@ -32,6 +33,9 @@ const TRANSACTION_MAX: usize = 1_024;
 
 /// Maximum bytes of their arguments.
 const TRANSACTION_BYTES_MAX: usize = 512 << 10;
+
+/// The reply to a like of one of several kinds whose items are on different partitions.
+const APART: &str = "CROSSSLOT A like of this kind takes others back, whose items have another slot: give their keys one hash tag, as like:{7} and dislike:{7}";
 
 /// Identifies one connection; a number is reused only after its connection was closed and all its replies are
 /// settled.
@@ -394,7 +398,20 @@ impl Front {
                                 reply.integer(std::mem::take(&mut deleted));
                             }
                         }
+                        (Ok(Answer::Scored(scored)), Shape::Score) => match scored.score {
+                            Some(score) => reply.double(score),
+                            None => reply.null(),
+                        },
+                        (Ok(Answer::Scored(scored)), shape) => {
+                            let changed = match shape {
+                                Shape::Scored { changed: true } => scored.changed,
+                                _ => 0,
+                            };
+                            reply.integer((scored.added + changed) as i64);
+                        }
+                        (Ok(Answer::Removed(members)), _) => reply.integer(members as i64),
                         (Ok(_), _) => reply.simple("OK"),
+                        (Err(ApplyError::WrongType), _) => reply.error(commands::WRONG_TYPE),
                         (Err(error), _) => reply.error(&format!("ERR {error}")),
                     });
                 }
@@ -613,7 +630,8 @@ impl Front {
                 false => Ok(()),
             };
         };
-        if command.name.starts_with('Z') && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
+        let reads_ranks = command.name.starts_with('Z') && command.kind == Kind::Question;
+        if reads_ranks && cluster.nodes.len() > 1 && Engine::is_ranking(first) {
             return Err(
                 "CROSSSLOT A ranking is on all partitions: `muster rank` and HTTP merge it, LIKE.TOP answers for one"
                     .into(),
@@ -621,6 +639,18 @@ impl Front {
         }
         let number = slot(first);
         let here = |number: u16| cluster.nodes[cluster.me].serves(number) && !cluster.door;
+        if let Some((_, leaderboard)) = window(first).filter(|_| reads_ranks) {
+            // A window is where its leaderboard is, whatever slot its own key has.
+            match (here(slot(leaderboard)), here(number)) {
+                (true, _) => return Ok(()),
+                (false, true) => return Err(
+                    "CROSSSLOT The leaderboard of this window may be on another partition: give it a name with a hash \
+                         tag, as {game:7}, or use `muster likes leaderboard` or HTTP"
+                        .into(),
+                ),
+                _ => {}
+            }
+        }
         if command.spans_slots() {
             if others.iter().any(|key| here(slot(key)) != here(number)) {
                 return Err(
@@ -649,11 +679,18 @@ impl Front {
         if let Err(text) = affordable(&self.engine, command, words) {
             return self.error(place, text.into());
         }
+        let others = match command.name == "SETBIT" && words[3] == b"1" {
+            true => self.settings.excluded(words[1]),
+            false => Vec::new(),
+        };
+        if self.settings.cluster.is_some() && others.iter().any(|key| slot(key) != slot(words[1])) {
+            return self.error(place, APART.into());
+        }
         let (engine, ids, batch) = (&self.engine, &mut self.ids, &mut self.collecting);
         let mut waiting = 0;
-        let result = commands::records(command, words, now_ms, |record, shape| {
+        let result = commands::records(command, words, &others, now_ms, |record, shape| {
             let wanted = match &record {
-                Record::Set { likes: true, .. } => 1,
+                Record::Set { likes: true, .. } | Record::OneOf { .. } => 1,
                 Record::BitOp { op: BitOp::Not, .. } => NOT_OFFSETS_MAX,
                 _ => 0,
             };
@@ -933,7 +970,7 @@ fn records<'a>(bytes: &'a [u8], ends: &'a [usize]) -> impl Iterator<Item = &'a [
 
 fn ids_wanted(record: &[u8]) -> u64 {
     match Record::decode(record) {
-        Some(Record::Set { likes: true, .. }) => 1,
+        Some(Record::Set { likes: true, .. } | Record::OneOf { .. }) => 1,
         Some(Record::BitOp { op: BitOp::Not, .. }) => NOT_OFFSETS_MAX,
         _ => 0,
     }

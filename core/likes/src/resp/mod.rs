@@ -10,6 +10,7 @@ mod front;
 mod glob;
 mod parser;
 mod questions;
+mod ranges;
 mod reply;
 mod scan;
 mod session;

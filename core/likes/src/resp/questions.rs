@@ -4,10 +4,14 @@
 
 use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE};
 use super::reply::Reply;
-use super::{scan, sets};
+use super::{ranges, scan, sets};
 use crate::engine::Engine;
+use crate::leaderboards::Ties;
 use crate::limits::{COMBINED_MAX, FEED_ITEMS_MAX, FEED_NEWEST_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
 use crate::trend::WINDOWS;
+
+/// The first cursor of `SCAN` among leaderboards.
+const LEADERBOARDS: u64 = 1 << 32;
 
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 
@@ -23,13 +27,21 @@ pub(crate) fn answer(
     match command.name {
         "GETBIT" => {
             let user = unsigned(arguments[2]).ok_or(BIT_OFFSET)?;
-            item(key)?;
+            item(engine, key)?;
             reply.integer(i64::from(engine.likes(key, user)));
         }
         "BITCOUNT" => bit_count(engine, arguments, reply)?,
         "BITPOS" => bit_position(engine, arguments, reply)?,
-        "ZREVRANGE" | "ZRANGE" => range(engine, command.name == "ZREVRANGE", arguments, now_ms, reply)?,
+        "ZREVRANGE" | "ZRANGE" | "ZRANGEBYSCORE" | "ZREVRANGEBYSCORE" => {
+            ranges::answer(engine, command.name, arguments, now_ms, reply)?;
+        }
+        "ZCOUNT" => ranges::count(engine, arguments, reply)?,
         "ZREVRANK" | "ZRANK" => {
+            let with_score = match arguments {
+                [_, _, _] => false,
+                [_, _, _, word] if word.eq_ignore_ascii_case(b"WITHSCORE") => true,
+                _ => return Err(SYNTAX),
+            };
             ranking(engine, key)?;
             let len = engine.ranking_len(key);
             let rank = engine.rank(key, arguments[2]);
@@ -38,9 +50,18 @@ pub(crate) fn answer(
             } else {
                 rank
             };
-            match rank {
-                Some(rank) => reply.integer(rank as i64),
-                None => reply.null(),
+            let score = rank
+                .filter(|_| with_score)
+                .and_then(|_| engine.score(key, arguments[2], now_ms));
+            match (rank, score) {
+                (Some(rank), Some(score)) => {
+                    reply.array(2);
+                    reply.integer(rank as i64);
+                    reply.double(score);
+                }
+                (Some(rank), None) => reply.integer(rank as i64),
+                (None, _) if with_score => reply.null_array(),
+                (None, _) => reply.null(),
             }
         }
         "ZSCORE" => {
@@ -48,6 +69,16 @@ pub(crate) fn answer(
             match engine.score(key, arguments[2], now_ms) {
                 Some(score) => reply.double(score),
                 None => reply.null(),
+            }
+        }
+        "ZMSCORE" => {
+            ranking(engine, key)?;
+            reply.array(arguments.len() - 2);
+            for member in &arguments[2..] {
+                match engine.score(key, member, now_ms) {
+                    Some(score) => reply.double(score),
+                    None => reply.null(),
+                }
             }
         }
         "ZCARD" => {
@@ -60,44 +91,64 @@ pub(crate) fn answer(
         }
         "TYPE" => reply.simple(kind_of(engine, key)),
         "STRLEN" => {
-            item(key)?;
+            item(engine, key)?;
             reply.integer(engine.string_bytes(key) as i64);
         }
         "SCAN" => scan(engine, arguments, reply)?,
         "SISMEMBER" | "SMISMEMBER" | "SCARD" | "SSCAN" => sets::answer(engine, command, arguments, reply)?,
         "LIKE.FEED" => feed(engine, arguments, reply)?,
-        "DBSIZE" => reply.integer(engine.item_count() as i64),
+        "DBSIZE" => reply.integer((engine.item_count() + engine.leaderboard_count()) as i64),
         "LIKE.FIELDSOF" => {
-            item(key)?;
+            item(engine, key)?;
             list(reply, &engine.fields(key));
         }
         "LIKE.NEWEST" => {
-            item(key)?;
+            item(engine, key)?;
             let (_, count) = place(&arguments[2..], NEWEST_MAX, false)?;
             users(reply, &engine.newest(key, count));
         }
         "LIKE.LIKERS" => {
-            item(key)?;
+            item(engine, key)?;
             let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
             let likers: Vec<u64> = engine.likers_from(key, from as u64).take(count).collect();
             users(reply, &likers);
         }
         "LIKE.BOTH" => {
             for key in &arguments[1..] {
-                item(key)?;
+                item(engine, key)?;
             }
             few_enough_to_combine(engine, &arguments[1..])?;
             users(reply, &engine.likers_of_all(&arguments[1..], PAGE_MAX));
         }
         "LIKE.ITEMS" => {
             let user = unsigned(key).ok_or(NOT_AN_INTEGER)?;
-            let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
+            let with_times = arguments
+                .last()
+                .is_some_and(|word| word.eq_ignore_ascii_case(b"WITHTIMES"));
+            let words = &arguments[2..arguments.len() - usize::from(with_times)];
+            let (from, count) = place(words, PAGE_MAX, true)?;
             if from as u64 > WALK_MAX && u64::from(engine.items_to_walk(user)) > WALK_MAX {
                 return Err("ERR LIKE.ITEMS can skip at most 200000 items of a user");
             }
-            list(reply, &engine.items_of(user, from, count));
+            if !with_times {
+                list(reply, &engine.items_of(user, from, count));
+                return Ok(());
+            }
+            let liked = engine.liked_by(user, from, count);
+            reply.array(liked.len());
+            for (key, at_s) in liked {
+                reply.array(2);
+                reply.bulk(key);
+                match at_s {
+                    Some(at_s) => reply.integer(i64::from(at_s)),
+                    None => reply.null(),
+                }
+            }
         }
-        "LIKE.TOP" => range(engine, true, &[arguments, &[b"WITHSCORES"]].concat(), now_ms, reply)?,
+        "LIKE.TOP" => {
+            let arguments = [arguments, &[b"WITHSCORES"]].concat();
+            ranges::answer(engine, "ZREVRANGE", &arguments, now_ms, reply)?;
+        }
         "LIKE.ABOVE" => {
             let count = unsigned(arguments[2]).ok_or(NOT_AN_INTEGER)?;
             ranking(engine, key)?;
@@ -108,8 +159,15 @@ pub(crate) fn answer(
             reply.integer(above as i64);
             reply.integer(engine.ranking_len(key) as i64);
         }
+        "LIKE.TIESOF" => {
+            ranking(engine, key)?;
+            reply.simple(match engine.ties(key) {
+                Ties::Name => "NAME",
+                Ties::Time => "TIME",
+            });
+        }
         "LIKE.TREND" => {
-            item(key)?;
+            item(engine, key)?;
             reply.map(WINDOWS.len());
             for (window, (name, _)) in WINDOWS.iter().enumerate() {
                 reply.bulk(name.as_bytes());
@@ -117,7 +175,7 @@ pub(crate) fn answer(
             }
         }
         "LIKE.MODIFICATION" => {
-            item(key)?;
+            item(engine, key)?;
             reply.integer(engine.modification(key) as i64);
         }
         name => unreachable!("{name} is a query that is not handled"),
@@ -125,8 +183,9 @@ pub(crate) fn answer(
     Ok(())
 }
 
-pub(super) fn item(key: &[u8]) -> Result<(), &'static str> {
-    if Engine::is_ranking(key) {
+/// Refuses a ranking and a leaderboard.
+pub(super) fn item(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
+    if Engine::is_ranking(key) || engine.is_leaderboard(key) {
         return Err(WRONG_TYPE);
     }
     Ok(())
@@ -150,7 +209,8 @@ pub(crate) fn few_enough_to_combine(engine: &Engine, keys: &[&[u8]]) -> Result<(
     }
 }
 
-fn ranking(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
+/// Refuses an item.
+pub(super) fn ranking(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
     if engine.exists(key) {
         return Err(WRONG_TYPE);
     }
@@ -218,7 +278,7 @@ fn unit(word: Option<&&[u8]>) -> Result<u128, &'static str> {
 
 fn bit_count(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
     let key = arguments[1];
-    item(key)?;
+    item(engine, key)?;
     if arguments.len() == 2 {
         reply.integer(engine.count(key) as i64);
         return Ok(());
@@ -256,7 +316,7 @@ fn bit_position(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Resu
     if bit != 0 && bit != 1 {
         return Err("ERR The bit argument must be 1 or 0.");
     }
-    item(key)?;
+    item(engine, key)?;
     if !engine.exists(key) {
         reply.integer(if bit == 1 { -1 } else { 0 });
         return Ok(());
@@ -304,78 +364,27 @@ fn bit_position(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Resu
     Ok(())
 }
 
-fn range(
-    engine: &mut Engine,
-    reverse: bool,
-    arguments: &[&[u8]],
-    now_ms: u64,
-    reply: &mut Reply,
-) -> Result<(), &'static str> {
-    let key = arguments[1];
-    let (mut best_first, mut with_scores) = (reverse, false);
-    for word in &arguments[4..] {
-        if word.eq_ignore_ascii_case(b"WITHSCORES") {
-            with_scores = true;
-        } else if !reverse && word.eq_ignore_ascii_case(b"REV") {
-            best_first = true;
-        } else if !reverse
-            && [&b"BYSCORE"[..], b"BYLEX", b"LIMIT"]
-                .iter()
-                .any(|other| word.eq_ignore_ascii_case(other))
-        {
-            return Err("ERR BYSCORE, BYLEX and LIMIT are not supported, use ranks");
-        } else {
-            return Err(SYNTAX);
-        }
-    }
-    let start = signed(arguments[2]).ok_or(NOT_AN_INTEGER)?;
-    let end = signed(arguments[3]).ok_or(NOT_AN_INTEGER)?;
-    ranking(engine, key)?;
-    let len = engine.ranking_len(key);
-    let from_end = |place: i64| {
-        if place < 0 {
-            place.saturating_add(len as i64)
-        } else {
-            place
-        }
-    };
-    let (start, end) = (from_end(start).max(0) as usize, from_end(end).min(len as i64 - 1));
-    if end < start as i64 {
-        reply.array(0);
-        return Ok(());
-    }
-    let count = end as usize - start + 1;
-    if count > PAGE_MAX {
-        return Err("ERR range is longer than 10000 entries");
-    }
-    let from = if best_first { start } else { len - 1 - end as usize };
-    let mut page = engine.page(key, from, count, now_ms);
-    if !best_first {
-        page.reverse();
-    }
-    let pairs = with_scores && reply.resp3;
-    reply.array(if with_scores && !pairs {
-        2 * page.len()
-    } else {
-        page.len()
-    });
-    for ranked in page {
-        if pairs {
-            reply.array(2);
-        }
-        reply.bulk(ranked.key);
-        if with_scores {
-            reply.double(ranked.score);
-        }
-    }
-    Ok(())
-}
-
 fn scan(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
     let cursor = scan::cursor(arguments[1])?;
     let options = scan::Options::parse(&arguments[2..], true)?;
-    let (next, mut keys) = engine.scan(cursor, options.count);
-    keys.retain(|_| options.strings);
+    // Items first, then leaderboards: their cursors are above those of all items.
+    let (next, keys) = match cursor.checked_sub(LEADERBOARDS) {
+        Some(cursor) => {
+            let (next, mut keys) = engine.scan_leaderboards(cursor, options.count);
+            keys.retain(|_| options.sorted_sets);
+            (if next == 0 { 0 } else { LEADERBOARDS + next }, keys)
+        }
+        None => {
+            let (next, mut keys) = engine.scan(cursor, options.count);
+            keys.retain(|_| options.strings);
+            let then = if engine.leaderboard_count() > 0 {
+                LEADERBOARDS
+            } else {
+                0
+            };
+            (if next == 0 { then } else { next }, keys)
+        }
+    };
     scan::page(reply, next, &options.matching(keys));
     Ok(())
 }
@@ -394,7 +403,7 @@ fn feed(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &
     if items.len() > FEED_ITEMS_MAX {
         return Err("ERR LIKE.FEED takes at most 1000 items: use another one for the others");
     }
-    items.iter().try_for_each(|key| item(key))?;
+    items.iter().try_for_each(|key| item(engine, key))?;
     let entries = engine.feed(items, viewer, newest as usize);
     reply.array(entries.len());
     for entry in entries {

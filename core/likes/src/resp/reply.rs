@@ -50,6 +50,12 @@ impl Reply<'_> {
             .extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
+    /// An array that is not there.
+    pub fn null_array(&mut self) {
+        self.out
+            .extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
     pub fn double(&mut self, value: f64) {
         match self.resp3 {
             true => self.line(b',', value.to_string().as_bytes()),

@@ -14,14 +14,15 @@ pub(crate) struct Options<'a> {
     pattern: Option<&'a [u8]>,
     /// Number of entries to examine.
     pub count: usize,
-    /// Whether entries of type `string` are wanted.
+    /// Whether entries of type `string` are wanted, and those of type `zset`.
     pub strings: bool,
+    pub sorted_sets: bool,
 }
 
 impl<'a> Options<'a> {
     /// Parses the words; `TYPE` is one of them if `typed`.
     pub fn parse(words: &[&'a [u8]], typed: bool) -> Result<Options<'a>, &'static str> {
-        let (mut pattern, mut count, mut strings) = (None, 10, true);
+        let (mut pattern, mut count, mut strings, mut sorted_sets) = (None, 10, true, true);
         for pair in words.chunks(2) {
             let &[word, value] = pair else { return Err(SYNTAX) };
             if word.eq_ignore_ascii_case(b"MATCH") {
@@ -33,6 +34,7 @@ impl<'a> Options<'a> {
                 }
             } else if typed && word.eq_ignore_ascii_case(b"TYPE") {
                 strings = value.eq_ignore_ascii_case(b"string");
+                sorted_sets = value.eq_ignore_ascii_case(b"zset");
             } else {
                 return Err(SYNTAX);
             }
@@ -41,6 +43,7 @@ impl<'a> Options<'a> {
             pattern,
             count: count.min(EXAMINED_MAX) as usize,
             strings,
+            sorted_sets,
         })
     }
 

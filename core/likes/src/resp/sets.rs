@@ -19,21 +19,21 @@ pub(crate) fn answer(
     let likes = |member: &[u8]| i64::from(unsigned(member).is_some_and(|user| engine.likes(key, user)));
     match command.name {
         "SISMEMBER" => {
-            item(key)?;
+            item(engine, key)?;
             reply.integer(likes(arguments[2]));
         }
         "SMISMEMBER" => {
-            item(key)?;
+            item(engine, key)?;
             reply.array(arguments.len() - 2);
             arguments[2..].iter().for_each(|member| reply.integer(likes(member)));
         }
         "SCARD" => {
-            item(key)?;
+            item(engine, key)?;
             reply.integer(engine.count(key) as i64);
         }
         "SSCAN" => {
             let cursor = scan::cursor(arguments[2])?;
-            item(key)?;
+            item(engine, key)?;
             if engine.count(key) == 0 {
                 scan::page(reply, 0, &[]); // Redis has no empty set, and reads no further
                 return Ok(());

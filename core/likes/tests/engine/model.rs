@@ -1,10 +1,16 @@
 //! Likes as plain lists, slow and obvious, and the comparison of every result.
 
-use muster_likes::{Answer, BitOp, Engine, FeedEntry, Options, Record, NEWEST_MAX, WINDOWS};
+use muster_likes::{
+    Answer, ApplyError, BitOp, Engine, FeedEntry, How, Options, Record, Scored, Ties, NEWEST_MAX, WINDOWS,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const KEYS: [&str; 6] = ["share:1", "share:2", "share:10", "comment:1", "plain", "both"];
+/// `both` is an item's key too: a key has one type.
+const BOARDS: [&str; 3] = ["game:1", "game:2", "both"];
+const MEMBERS: [&str; 5] = ["alice", "bo", "cy", "d", ""];
+const SCORES: [f64; 8] = [0.0, 1.0, 2.0, 2.5, -3.0, 100.0, f64::INFINITY, f64::NEG_INFINITY];
 const FIELDS: [&str; 3] = ["farming", "music", "share"];
 const BEGIN_MS: u64 = 1_790_000_000_000;
 
@@ -14,6 +20,11 @@ pub enum Step {
         key: usize,
         user: u64,
         likes: bool,
+    },
+    OneOf {
+        key: usize,
+        user: u64,
+        others: Vec<usize>,
     },
     Delete(usize),
     BitOp {
@@ -25,6 +36,21 @@ pub enum Step {
         key: usize,
         fields: Vec<usize>,
     },
+    Scores {
+        board: usize,
+        how: How,
+        /// Places in `SCORES` and `MEMBERS`.
+        scores: Vec<(usize, usize)>,
+    },
+    Unscore {
+        board: usize,
+        members: Vec<usize>,
+    },
+    Ties {
+        board: usize,
+        by_time: bool,
+    },
+    DeleteBoard(usize),
     Wait(u64),
     /// A pass of the write-behind: takes rows, applies these toggles, then writes this many of the rows.
     Pass {
@@ -43,8 +69,29 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let user = prop_oneof![4 => 0..12_u64, 1 => Just(1 << 40), 1 => Just(u64::MAX)];
     let key = 0..KEYS.len();
     let toggle = (key.clone(), user, any::<bool>());
+    let how = (0..3_u8, 0..3_u8, any::<bool>()).prop_map(|(which, limit, raise)| How {
+        new: which == 1 && limit == 0,
+        existing: which == 2,
+        greater: limit == 1,
+        less: limit == 2,
+        raise,
+    });
+    let board = 0..BOARDS.len();
+    let scores = proptest::collection::vec((0..SCORES.len(), 0..MEMBERS.len()), 1..4);
+    let leaderboards = prop_oneof![
+        12 => (board.clone(), how, scores).prop_map(|(board, how, mut scores)| {
+            scores.truncate(if how.raise { 1 } else { 3 });
+            Step::Scores { board, how, scores }
+        }),
+        3 => (board.clone(), proptest::collection::vec(0..MEMBERS.len(), 1..4)).prop_map(|(board, members)| Step::Unscore { board, members }),
+        2 => (board.clone(), any::<bool>()).prop_map(|(board, by_time)| Step::Ties { board, by_time }),
+        1 => board.prop_map(Step::DeleteBoard),
+    ];
     let simple = prop_oneof![
+        12 => leaderboards,
         20 => toggle.clone().prop_map(|(key, user, likes)| Step::Set { key, user, likes }),
+        3 => (toggle.clone(), proptest::collection::vec(key.clone(), 0..3))
+            .prop_map(|((key, user, _), others)| Step::OneOf { key, user, others }),
         1 => key.clone().prop_map(Step::Delete),
         2 => (0..4_u8, key.clone(), proptest::collection::vec(key.clone(), 1..4))
             .prop_map(|(op, target, sources)| Step::BitOp { op, target, sources }),
@@ -52,7 +99,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => prop_oneof![0..10_000_u64, 0..100_000_000_u64, Just(3_000_000_000_u64)].prop_map(Step::Wait),
     ];
     let step = prop_oneof![
-        27 => simple.clone(),
+        42 => simple.clone(),
         2 => (proptest::collection::vec(toggle, 0..4), 0..8_usize).prop_map(|(between, written)| Step::Pass { between, written }),
         1 => Just(Step::Restore),
         1 => (1..300_usize, proptest::collection::vec(simple, 0..12)).prop_map(|(bytes, between)| Step::Slices { bytes, between }),
@@ -77,9 +124,44 @@ struct Item {
 #[derive(Default)]
 struct Model {
     items: BTreeMap<String, Item>,
-    /// For each user, the keys in the order of the likes.
-    liked: BTreeMap<u64, Vec<String>>,
+    /// For each user, the keys in the order of the likes, with their seconds.
+    liked: BTreeMap<u64, Vec<(String, u32)>>,
+    boards: BTreeMap<String, Board>,
     now_ms: u64,
+}
+
+#[derive(Default)]
+struct Board {
+    by_time: bool,
+    members: BTreeMap<String, Member>,
+}
+
+#[derive(Clone, Copy)]
+struct Member {
+    score: f64,
+    /// The record that gave the score.
+    since: usize,
+    trends: [f64; 3],
+    at_ms: u64,
+}
+
+impl Board {
+    /// Best first.
+    fn order(&self) -> Vec<(&str, f64)> {
+        let mut members: Vec<(&String, &Member)> = self.members.iter().collect();
+        members.sort_by(|(a_name, a), (b_name, b)| {
+            let ties = if self.by_time {
+                a.since.cmp(&b.since)
+            } else {
+                std::cmp::Ordering::Equal
+            };
+            b.score.total_cmp(&a.score).then(ties).then(b_name.cmp(a_name))
+        });
+        members
+            .into_iter()
+            .map(|(name, member)| (name.as_str(), member.score))
+            .collect()
+    }
 }
 
 impl Model {
@@ -125,9 +207,9 @@ impl Model {
         }
         item.at_ms = now_ms;
         let liked = self.liked.entry(user).or_default();
-        liked.retain(|other| other != key);
+        liked.retain(|(other, _)| other != key);
         if likes {
-            liked.push(key.into());
+            liked.push((key.into(), (now_ms / 1_000) as u32));
         }
         was
     }
@@ -135,8 +217,72 @@ impl Model {
     fn delete(&mut self, key: &str) -> bool {
         self.liked
             .values_mut()
-            .for_each(|liked| liked.retain(|other| other != key));
-        self.items.remove(key).is_some()
+            .for_each(|liked| liked.retain(|(other, _)| other != key));
+        let members = self.boards.remove(key).map_or(0, |board| board.members.len());
+        self.items.remove(key).is_some() || members > 0
+    }
+
+    /// `None`: the sum is no number.
+    fn put_scores(&mut self, key: &str, how: How, scores: &[(f64, &str)], since: usize) -> Option<Scored> {
+        let now_ms = self.now_ms;
+        let board = self.boards.entry(key.into()).or_default();
+        let mut done = Scored::default();
+        for &(number, name) in scores {
+            let former = board.members.get(name).copied();
+            done.score = None;
+            if former.is_some() && how.new || former.is_none() && how.existing {
+                continue;
+            }
+            let score = match former {
+                Some(former) if how.raise => former.score + number,
+                _ => number,
+            };
+            if score.is_nan() {
+                return None;
+            }
+            if former.is_some_and(|former| how.greater && score <= former.score || how.less && score >= former.score) {
+                continue;
+            }
+            done.score = Some(score);
+            if former.is_some_and(|former| former.score == score) {
+                continue;
+            }
+            done.added += u64::from(former.is_none());
+            done.changed += u64::from(former.is_some());
+            let former = former.unwrap_or(Member {
+                score: 0.0,
+                since: 0,
+                trends: [0.0; 3],
+                at_ms: now_ms,
+            });
+            let mut member = Member {
+                score,
+                since,
+                at_ms: now_ms,
+                ..former
+            };
+            for (window, (_, half)) in WINDOWS.iter().enumerate() {
+                let gained = score - former.score;
+                member.trends[window] = decayed(former.trends[window], former.at_ms, now_ms, *half);
+                if gained.is_finite() {
+                    member.trends[window] += gained;
+                }
+            }
+            board.members.insert(name.into(), member);
+        }
+        self.tidy(key);
+        Some(done)
+    }
+
+    /// A leaderboard without members and settings is as none.
+    fn tidy(&mut self, key: &str) {
+        if self
+            .boards
+            .get(key)
+            .is_some_and(|board| board.members.is_empty() && !board.by_time)
+        {
+            self.boards.remove(key);
+        }
     }
 
     fn bit_operation(&mut self, op: BitOp, target: &str, sources: &[&str]) -> u64 {
@@ -303,6 +449,102 @@ impl Run {
         let at_ms = self.model.now_ms;
         match step {
             Step::Set { key, user, likes } => self.toggle(*key, *user, *likes)?,
+            Step::OneOf { key, user, others } => {
+                let (key, others): (&str, Vec<&str>) = (KEYS[*key], others.iter().map(|&other| KEYS[other]).collect());
+                let record = Record::OneOf {
+                    at_ms,
+                    key: key.as_bytes(),
+                    user: *user,
+                    others: others.iter().map(|other| other.as_bytes()).collect(),
+                };
+                let found = self.tried(&record, 1);
+                if self.model.boards.contains_key(key) {
+                    same!(found, Err(ApplyError::WrongType), "like of {key} among others");
+                    return Ok(());
+                }
+                let was = self.model.set(key, *user, true);
+                for other in others {
+                    if other != key && self.model.items.contains_key(other) {
+                        self.model.set(other, *user, false);
+                    }
+                }
+                same!(found, Ok(Answer::Was(was)), "like of {key} among others");
+            }
+            Step::Scores { board, how, scores } => {
+                let key = BOARDS[*board];
+                let scores: Vec<(f64, &str)> = scores
+                    .iter()
+                    .map(|&(score, name)| (SCORES[score], MEMBERS[name]))
+                    .collect();
+                let record = Record::Scores {
+                    at_ms,
+                    key: key.as_bytes(),
+                    how: *how,
+                    scores: scores.iter().map(|&(score, name)| (score, name.as_bytes())).collect(),
+                };
+                let since = self.log.len() + 1;
+                let found = self.tried(&record, 0);
+                let wanted = match self.model.items.contains_key(key) {
+                    true => Err(ApplyError::WrongType),
+                    false => self
+                        .model
+                        .put_scores(key, *how, &scores, since)
+                        .map(Answer::Scored)
+                        .ok_or(ApplyError::NotANumber),
+                };
+                self.model.tidy(key);
+                same!(found, wanted, "scores of {key}");
+            }
+            Step::Unscore { board, members } => {
+                let key = BOARDS[*board];
+                let names: Vec<&str> = members.iter().map(|&name| MEMBERS[name]).collect();
+                let record = Record::Unscore {
+                    at_ms,
+                    key: key.as_bytes(),
+                    members: names.iter().map(|name| name.as_bytes()).collect(),
+                };
+                let found = self.tried(&record, 0);
+                let mut removed = 0;
+                if let Some(board) = self.model.boards.get_mut(key) {
+                    removed = names
+                        .iter()
+                        .filter(|name| board.members.remove(**name).is_some())
+                        .count() as u64;
+                }
+                self.model.tidy(key);
+                let wanted = match self.model.items.contains_key(key) {
+                    true => Err(ApplyError::WrongType),
+                    false => Ok(Answer::Removed(removed)),
+                };
+                same!(found, wanted, "removal from {key}");
+            }
+            Step::Ties { board, by_time } => {
+                let key = BOARDS[*board];
+                let record = Record::Ties {
+                    at_ms,
+                    key: key.as_bytes(),
+                    ties: if *by_time { Ties::Time } else { Ties::Name },
+                };
+                let found = self.tried(&record, 0);
+                let mut wanted = Err(ApplyError::WrongType);
+                if !self.model.items.contains_key(key) {
+                    self.model.boards.entry(key.into()).or_default().by_time = *by_time;
+                    self.model.tidy(key);
+                    wanted = Ok(Answer::Done);
+                }
+                same!(found, wanted, "ties of {key}");
+            }
+            Step::DeleteBoard(board) => {
+                let key = BOARDS[*board];
+                let found = self.tried(
+                    &Record::Delete {
+                        at_ms,
+                        key: key.as_bytes(),
+                    },
+                    0,
+                );
+                same!(found, Ok(Answer::Deleted(self.model.delete(key))), "deletion of {key}");
+            }
             Step::Delete(key) => {
                 let answer = self.apply(
                     &Record::Delete {
@@ -332,6 +574,15 @@ impl Run {
                     target: KEYS[*target].as_bytes(),
                     sources,
                 };
+                if names
+                    .iter()
+                    .chain([&KEYS[*target]])
+                    .any(|key| self.model.boards.contains_key(*key))
+                {
+                    let found = self.tried(&record, 0);
+                    same!(found, Err(ApplyError::WrongType), "{op:?} with a leaderboard");
+                    return Ok(());
+                }
                 let answer = self.apply(&record, ids.min(1_000) * 8)?;
                 same!(
                     answer,
@@ -342,15 +593,20 @@ impl Run {
             Step::Fields { key, fields } => {
                 let names: Vec<&str> = fields.iter().map(|&field| FIELDS[field]).collect();
                 let bytes = names.iter().map(|name| name.as_bytes()).collect();
-                self.apply(
+                let key = KEYS[*key];
+                let found = self.tried(
                     &Record::Fields {
                         at_ms,
-                        key: KEYS[*key].as_bytes(),
+                        key: key.as_bytes(),
                         fields: bytes,
                     },
                     0,
-                )?;
-                let key = KEYS[*key];
+                );
+                if self.model.boards.contains_key(key) {
+                    same!(found, Err(ApplyError::WrongType), "fields of the leaderboard {key}");
+                    return Ok(());
+                }
+                same!(found, Ok(Answer::Done), "fields of {key}");
                 let item = self.model.item(key);
                 if !item.derived {
                     let kind = key.split_once(':').map(|(kind, _)| kind);
@@ -415,16 +671,20 @@ impl Run {
             user,
             likes,
         };
-        let answer = self.apply(&record, 1)?;
-        same!(
-            answer,
-            Answer::Was(self.model.set(key, user, likes)),
-            "toggle of {key} by {user}"
-        );
+        let found = self.tried(&record, 1);
+        let wanted = match self.model.boards.contains_key(key) {
+            true => Err(ApplyError::WrongType),
+            false => Ok(Answer::Was(self.model.set(key, user, likes))),
+        };
+        same!(found, wanted, "toggle of {key} by {user}");
         Ok(())
     }
 
     fn apply(&mut self, record: &Record, ids: u64) -> Result<Answer, String> {
+        self.tried(record, ids).map_err(|error| error.to_string())
+    }
+
+    fn tried(&mut self, record: &Record, ids: u64) -> Result<Answer, ApplyError> {
         let segment = self.engine.segment_needed(ids);
         let mut answer = Ok(Answer::Done);
         for record in segment.iter().chain([record]) {
@@ -433,10 +693,100 @@ impl Run {
             answer = self.engine.apply(self.log.len() as u64, &bytes);
             self.log.push(bytes);
         }
-        answer.map_err(|error| error.to_string())
+        answer
+    }
+
+    fn compare_leaderboards(&mut self) -> Result<(), String> {
+        let (engine, model) = (&mut self.engine, &self.model);
+        let none = Board::default();
+        let now_ms = model.now_ms;
+        let mut members = 0;
+        for key in BOARDS {
+            let (board, bytes) = (model.boards.get(key).unwrap_or(&none), key.as_bytes());
+            let order = board.order();
+            members += order.len() as u64;
+            same!(engine.ranking_len(bytes), order.len(), "length of {key}");
+            same!(engine.is_leaderboard(bytes), !order.is_empty(), "type of {key}");
+            same!(engine.ties(bytes) == Ties::Time, board.by_time, "ties of {key}");
+            let page: Vec<_> = engine.page(bytes, 0, 100, now_ms).into_iter().map(own).collect();
+            let wanted: Vec<_> = order
+                .iter()
+                .map(|(name, score)| (name.as_bytes().to_vec(), *score))
+                .collect();
+            same!(&page, &wanted, "page of {key}");
+            for (rank, (name, score)) in order.iter().enumerate() {
+                same!(
+                    engine.rank(bytes, name.as_bytes()),
+                    Some(rank),
+                    "rank of {name} in {key}"
+                );
+                same!(
+                    engine.score(bytes, name.as_bytes(), now_ms),
+                    Some(*score),
+                    "score of {name} in {key}"
+                );
+                let one: Vec<_> = engine.page(bytes, rank, 1, now_ms).into_iter().map(own).collect();
+                same!(one, wanted[rank..=rank].to_vec(), "page at {rank} of {key}");
+            }
+            same!(engine.rank(bytes, b"absent"), None, "rank of an absent member of {key}");
+            for bound in SCORES {
+                let below = order.iter().filter(|(_, score)| *score < bound).count();
+                let up_to = order.iter().filter(|(_, score)| *score <= bound).count();
+                same!(
+                    engine.members_below(bytes, bound, false),
+                    below,
+                    "members of {key} below {bound}"
+                );
+                same!(
+                    engine.members_below(bytes, bound, true),
+                    up_to,
+                    "members of {key} up to {bound}"
+                );
+            }
+            for (window, (name, half)) in WINDOWS.iter().enumerate() {
+                let key = format!("{key}@{name}");
+                let page: Vec<_> = engine
+                    .page(key.as_bytes(), 0, 100, now_ms)
+                    .into_iter()
+                    .map(own)
+                    .collect();
+                same!(page.len(), order.len(), "length of {key}");
+                same!(page.is_sorted_by(|a, b| a.1 >= b.1), true, "order of {key}: {page:?}");
+                for (rank, (name, score)) in page.iter().enumerate() {
+                    let member = &board.members[std::str::from_utf8(name).unwrap()];
+                    let wanted = decayed(member.trends[window], member.at_ms, now_ms, *half);
+                    let close = (score - wanted).abs() <= 1e-3 * wanted.abs().max(1.0);
+                    same!(close, true, "score of {name:?} in {key}: {score} for {wanted}");
+                    same!(
+                        engine.rank(key.as_bytes(), name),
+                        Some(rank),
+                        "rank of {name:?} in {key}"
+                    );
+                }
+            }
+        }
+        same!(engine.member_count(), members, "members of all leaderboards");
+        same!(engine.leaderboard_count(), model.boards.len(), "number of leaderboards");
+        let (mut cursor, mut found) = (0, BTreeSet::new());
+        loop {
+            let (next, keys) = engine.scan_leaderboards(cursor, 1);
+            found.extend(keys.into_iter().map(<[u8]>::to_vec));
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        let filled = model.boards.iter().filter(|(_, board)| !board.members.is_empty());
+        same!(
+            found,
+            filled.map(|(key, _)| key.clone().into_bytes()).collect::<BTreeSet<_>>(),
+            "scan of leaderboards"
+        );
+        Ok(())
     }
 
     fn compare(&mut self) -> Result<(), String> {
+        self.compare_leaderboards()?;
         let (engine, model) = (&mut self.engine, &self.model);
         let users: BTreeSet<u64> = model.liked.keys().copied().chain(0..12).collect();
         let none = Item::default();
@@ -516,15 +866,15 @@ impl Run {
         }
         for &user in &users {
             let empty = Vec::new();
-            let wanted: Vec<&[u8]> = model
+            let wanted: Vec<(&[u8], Option<u32>)> = model
                 .liked
                 .get(&user)
                 .unwrap_or(&empty)
                 .iter()
                 .rev()
-                .map(|key| key.as_bytes())
+                .map(|(key, at_s)| (key.as_bytes(), Some(*at_s)))
                 .collect();
-            same!(engine.items_of(user, 0, 100), wanted, "items of {user}");
+            same!(engine.liked_by(user, 0, 100), wanted, "items of {user}");
         }
         let both: BTreeSet<u64> = engine
             .likers_of_all(&[b"share:1", b"share:2"], usize::MAX)

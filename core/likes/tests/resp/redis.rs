@@ -144,6 +144,71 @@ fn ranks() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Commands on a leaderboard, which is a sorted set there.
+fn scores() -> impl Strategy<Value = String> {
+    let key = || prop_oneof![8 => Just("game:1"), 3 => Just("game:2"), 1 => Just("share:1"), 1 => Just("absent")];
+    let member = || prop_oneof![6 => (0..8).prop_map(|member| format!("m{member}")), 1 => Just("nobody".to_string())];
+    let score = || {
+        prop_oneof![
+            12 => (-6..7_i32).prop_map(|score| score.to_string()),
+            2 => prop_oneof![Just("1.5"), Just("-2.25"), Just("inf"), Just("+inf"), Just("-inf"), Just("1e3"), Just(".5")].prop_map(String::from),
+            1 => prop_oneof![Just("x"), Just("nan"), Just("1e400"), Just("1x"), Just("--1")].prop_map(String::from),
+        ]
+    };
+    let bound = || {
+        prop_oneof![
+            12 => (any::<bool>(), -6..7_i32).prop_map(|(open, score)| format!("{}{score}", if open { "(" } else { "" })),
+            3 => prop_oneof![Just("-inf"), Just("+inf"), Just("inf"), Just("(inf"), Just("(-inf"), Just("1.5")].prop_map(String::from),
+            1 => prop_oneof![Just("x"), Just("[1"), Just("(("), Just("(nan")].prop_map(String::from),
+        ]
+    };
+    let conditions = || {
+        prop_oneof![
+            6 => Just(""),
+            6 => prop_oneof![Just("NX "), Just("xx "), Just("GT "), Just("lt "), Just("CH "), Just("XX GT "), Just("XX LT CH ")],
+            2 => prop_oneof![Just("NX XX "), Just("GT LT "), Just("NX GT "), Just("NX LT CH "), Just("CH CH ")],
+        ]
+    };
+    let pairs = proptest::collection::vec((score(), member()), 1..5).prop_map(|pairs| {
+        pairs
+            .iter()
+            .map(|(score, member)| format!("{score} {member}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    let members = proptest::collection::vec(member(), 1..4).prop_map(|members| members.join(" "));
+    let limit = || prop_oneof![6 => Just(String::new()), 3 => (-1..6_i32, -2..6_i32).prop_map(|(offset, count)| format!(" LIMIT {offset} {count}"))];
+    let with_scores = || prop_oneof![Just(""), Just(" WITHSCORES")];
+    let by_rank = || (place(), place());
+    prop_oneof![
+        12 => (key(), conditions(), pairs).prop_map(|(key, conditions, pairs)| format!("ZADD {key} {conditions}{pairs}")),
+        4 => (key(), conditions(), score(), member()).prop_map(|(key, conditions, score, member)| format!("ZADD {key} {conditions}INCR {score} {member}")),
+        4 => (key(), score(), member()).prop_map(|(key, score, member)| format!("ZINCRBY {key} {score} {member}")),
+        3 => (key(), members.clone()).prop_map(|(key, members)| format!("ZREM {key} {members}")),
+        3 => (key(), members).prop_map(|(key, members)| format!("ZMSCORE {key} {members}")),
+        3 => (key(), member()).prop_map(|(key, member)| format!("ZSCORE {key} {member}")),
+        2 => (key(), member()).prop_map(|(key, member)| format!("ZRANK {key} {member}")),
+        2 => (key(), member()).prop_map(|(key, member)| format!("ZREVRANK {key} {member}")),
+        2 => key().prop_map(|key| format!("ZCARD {key}")),
+        4 => (key(), bound(), bound()).prop_map(|(key, from, to)| format!("ZCOUNT {key} {from} {to}")),
+        3 => (key(), by_rank(), with_scores()).prop_map(|(key, (from, to), scores)| format!("ZRANGE {key} {from} {to}{scores}")),
+        2 => (key(), by_rank(), with_scores()).prop_map(|(key, (from, to), scores)| format!("ZREVRANGE {key} {from} {to}{scores}")),
+        2 => (key(), by_rank(), with_scores()).prop_map(|(key, (from, to), scores)| format!("ZRANGE {key} {from} {to} REV{scores}")),
+        3 => (key(), bound(), bound(), limit(), with_scores()).prop_map(|(key, from, to, limit, scores)| format!("ZRANGE {key} {from} {to} BYSCORE{limit}{scores}")),
+        2 => (key(), bound(), bound(), limit(), with_scores()).prop_map(|(key, from, to, limit, scores)| format!("ZRANGE {key} {from} {to} byscore REV{scores}{limit}")),
+        2 => (key(), bound(), bound(), limit(), with_scores()).prop_map(|(key, from, to, limit, scores)| format!("ZRANGEBYSCORE {key} {from} {to}{scores}{limit}")),
+        2 => (key(), bound(), bound(), limit(), with_scores()).prop_map(|(key, from, to, limit, scores)| format!("ZREVRANGEBYSCORE {key} {from} {to}{limit}{scores}")),
+        1 => prop_oneof![
+            Just("SETBIT share:1 1 1"), Just("SETBIT game:1 1 1"), Just("GETBIT game:1 1"), Just("BITCOUNT game:1"), Just("DEL game:1"),
+            Just("DEL game:2 share:1"), Just("EXISTS game:1 game:2 share:1"), Just("TYPE game:1"), Just("TYPE share:1"), Just("DBSIZE"),
+            Just("BITOP AND both game:1 share:1"), Just("ZADD game:1"), Just("ZADD game:1 1"), Just("ZADD game:1 1 a 2"),
+            Just("ZADD game:1 NX"), Just("ZADD game:1 INCR 1 a 2 b"), Just("ZINCRBY game:1 1"), Just("ZREM game:1"), Just("ZRANGE game:1 0 1 LIMIT 0 1"),
+            Just("ZRANGE game:1 0 1 BYSCORE LIMIT 0"), Just("ZRANGE game:1 0 1 BYSCORE LIMIT x 1"), Just("ZREVRANGE game:1 0 1 REV"),
+            Just("ZRANGEBYSCORE game:1 0 1 LIMIT 0"), Just("ZCOUNT game:1 0"), Just("ZMSCORE game:1")
+        ].prop_map(String::from),
+    ]
+}
+
 fn member() -> impl Strategy<Value = String> {
     prop_oneof![
         20 => (0..40_u64).prop_map(|user| user.to_string()),
@@ -249,6 +314,22 @@ fn sets_agree_with_redis() {
             let once: BTreeSet<&String> = found.iter().collect();
             prop_assert_eq!(once.len(), found.len(), "{} is found twice", key);
             prop_assert_eq!(once, wanted.iter().collect(), "SSCAN {}{}", key, options);
+        }
+    });
+}
+
+#[test]
+fn leaderboards_agree_with_redis() {
+    let redis = std::cell::RefCell::new(Redis::start());
+    let programs = proptest::collection::vec(scores(), 1..50);
+    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) }, |(program in programs)| {
+        let mut redis = redis.borrow_mut();
+        redis.ask(&line("FLUSHALL"));
+        let mut node = Node::new(Settings::default());
+        let client = node.front.open();
+        for words in &program {
+            let (found, wanted) = (node.ask(client, &line(words)), redis.ask(&line(words)));
+            prop_assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&wanted), "{}", words);
         }
     });
 }

@@ -34,10 +34,10 @@ pub struct LikesEngine {
 impl LikesEngine {
     /// Opens the log, restores `snapshot` and replays the records behind it. Without a folder the log is elsewhere.
     ///
-    /// A log in the folder that has no record goes on at offset `begin`; a sole owner gets an epoch above `after`. Raises `ValueError` for a snapshot that is
+    /// `one_of`: groups of kinds that exclude one another. A log in the folder that has no record goes on at offset `begin`; a sole owner gets an epoch above `after`. Raises `ValueError` for a snapshot that is
     /// damaged, `LookupError` where the log lacks records behind the snapshot, `OSError` for a log that is damaged, locked or another owner's.
     #[new]
-    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new(), begin=0, after=0))]
+    #[pyo3(signature = (*, folder, segment_bytes=2 * GROUP_BYTES_MAX as u64, epoch=None, snapshot=None, items_by_user=true, passwords=Vec::new(), one_of=Vec::new(), begin=0, after=0))]
     #[allow(clippy::too_many_arguments)] // each has a name in Python
     fn new(
         py: Python<'_>,
@@ -47,6 +47,7 @@ impl LikesEngine {
         snapshot: Option<Vec<u8>>,
         items_by_user: bool,
         passwords: Vec<(String, String)>,
+        one_of: Vec<Vec<String>>,
         begin: u64,
         after: u64,
     ) -> PyResult<LikesEngine> {
@@ -60,6 +61,7 @@ impl LikesEngine {
         let options = Options { items_by_user };
         let settings = Settings {
             passwords,
+            one_of,
             cluster: None,
         };
         py.detach(|| {
@@ -330,6 +332,21 @@ impl LikesEngine {
         items.into_iter().map(|key| PyBytes::new(py, key)).collect()
     }
 
+    /// The same with the time of each like in seconds since 1970; `None`: a version that kept no times made it.
+    fn liked<'py>(
+        &self,
+        py: Python<'py>,
+        user: u64,
+        start: usize,
+        count: usize,
+    ) -> Vec<(Bound<'py, PyBytes>, Option<u32>)> {
+        let liked = self.front.engine().liked_by(user, start, count);
+        liked
+            .into_iter()
+            .map(|(key, at_s)| (PyBytes::new(py, key), at_s))
+            .collect()
+    }
+
     fn fields<'py>(&self, py: Python<'py>, key: &[u8]) -> Vec<Bound<'py, PyBytes>> {
         self.front
             .engine()
@@ -352,7 +369,7 @@ impl LikesEngine {
         WINDOWS.to_vec()
     }
 
-    /// How many items of a ranking stand above this one.
+    /// How many items of a ranking, or members of a leaderboard, stand above this one.
     fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
         self.front.engine_mut().rank(ranking, key)
     }
@@ -361,7 +378,7 @@ impl LikesEngine {
         self.front.engine_mut().ranking_len(ranking)
     }
 
-    /// Items of a ranking with their scores, best first.
+    /// Items of a ranking, or members of a leaderboard, with their scores, best first.
     fn page<'py>(
         &mut self,
         py: Python<'py>,
@@ -443,8 +460,10 @@ impl LikesEngine {
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or all that are whole. Raises `OSError`.
-    fn apply_log(&mut self, py: Python<'_>, folder: &str, across_gaps: bool) -> PyResult<u64> {
+    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or all that are whole. Of those below
+    /// `rows_end` only what no row has: leaderboards. Raises `OSError`.
+    #[pyo3(signature = (folder, across_gaps, rows_end=0))]
+    fn apply_log(&mut self, py: Python<'_>, folder: &str, across_gaps: bool, rows_end: u64) -> PyResult<u64> {
         let engine = self.front.engine_mut();
         let (mut applied, mut stopped) = (0, false);
         py.detach(|| {
@@ -454,9 +473,13 @@ impl LikesEngine {
                     if stopped || offset < engine.offset() {
                         continue;
                     }
-                    engine.skip_to(offset);
-                    engine.need_id();
-                    let _ = engine.apply(offset, record); // as when it was new
+                    if offset < rows_end {
+                        engine.apply_to_leaderboards(offset, record);
+                    } else {
+                        engine.skip_to(offset);
+                        engine.need_id();
+                        let _ = engine.apply(offset, record); // as when it was new
+                    }
                     applied += 1;
                 }
             })
@@ -503,6 +526,8 @@ impl LikesEngine {
         figures.set_item("items", engine.item_count())?;
         figures.set_item("users", engine.user_count())?;
         figures.set_item("likes", engine.like_count())?;
+        figures.set_item("leaderboards", engine.leaderboard_count())?;
+        figures.set_item("members", engine.member_count())?;
         figures.set_item("not_written_behind", engine.dirty_len())?;
         figures.set_item("commands", self.front.traffic().1)?;
         figures.set_item("feeds", self.front.feeds().pages)?;
