@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.errors import MusterError
-from muster.fleet import Agent
+from muster.fleet import Agent, BrokerRefused
 from muster.instance import pid_namespace
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Beside
@@ -126,7 +126,7 @@ async def _kept(agent: Agent, began: float) -> None:
         try:
             await agent.run()
         except MusterError as error:
-            if "refuses" not in str(error) or time.monotonic() - began > SETTLES_S:
+            if not isinstance(error, BrokerRefused) or time.monotonic() - began > SETTLES_S:
                 raise
             await asyncio.sleep(random.uniform(0.2, 1.0))
 
