@@ -63,9 +63,9 @@ class Reach:
             if _looks_like_network(each):
                 self._networks.append(_network("only", each))
             elif each.startswith("*."):
-                self._below += ("." + _plain(each[2:]),)
+                self._below += ("." + _name(each[2:]),)
             else:
-                self._names.add(_plain(each))
+                self._names.add(_name(each))
 
     def named(self, host: str) -> None:
         """Judge a name or address by `only`, without resolving it. Raises `TargetRefused`."""
@@ -140,6 +140,13 @@ def _network(option: str, text: str) -> Network:
         return ip_network(text)
     except ValueError as error:
         raise Invalid(f"--{option}: invalid network {text!r:.80}: {error} (expected as 10.0.0.0/8)") from None
+
+
+def _name(text: str) -> str:
+    try:
+        return _plain(text)
+    except TargetRefused:
+        raise Invalid(f"--only: invalid name {text!r:.80} (expected as example.org, *.example.org)") from None
 
 
 def _plain(host: str) -> str:
