@@ -38,6 +38,8 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
             ("fleet", "lease_ms"),
             f"a lease of {fleet.lease_ms} ms is shorter than two heartbeats of {fleet.beat_ms} ms",
         )
+    if fleet.results_topic and config.runs("fleet") and not config.runs("messages"):
+        yield ("fleet", "results_topic"), "results go to a topic of delayed messages; run the system messages too"
     if fleet.receipt_ms > fleet.result_ms:
         yield ("fleet", "receipt_ms"), f"{fleet.receipt_ms} ms exceed the {fleet.result_ms} ms of the result"
     served = bool({INDEX.name, SCHEDULER.name} & set(roles)) and len(roles) == 1

@@ -83,6 +83,24 @@ class Fleet(Section, frozen=True):
     keep_h: Annotated[
         int, key("How long runs and results are kept", "a month; a run of 100 takes about 12 kB", "h", ge=1, le=87_600)
     ] = 720
+    minutes_keep_h: Annotated[
+        int,
+        key(
+            "How long roll-ups of results by minute and mark are kept",
+            "a year; a row takes about 150 bytes",
+            "h",
+            ge=1,
+            le=87_600,
+        ),
+    ] = 8_760
+    results_topic: Annotated[
+        str,
+        key(
+            "Topic of delayed messages that gets the results of each run that has ended",
+            "empty: they stay in the database alone",
+            pattern=r"^[A-Za-z0-9_.-]{0,64}$",
+        ),
+    ] = ""
 
 
 class Index(FaceOptions, frozen=True):
