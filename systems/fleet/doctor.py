@@ -116,6 +116,8 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
                 "check the broker, fleet.mqtt and its password",
             )
         )
+    if (why := said.get("results", "go out")) != "go out":
+        found.append(warn(CHECK, f"{name}: results wait: {why}", "run muster topic ls, and see fleet.results_topic"))
     refused: Mapping[str, str] = said.get("refused", {})
     if refused:
         name_of, why = next(iter(refused.items()))

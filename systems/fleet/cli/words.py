@@ -4,6 +4,7 @@ Each has a file beside this one, imported when it is used.
 """
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -18,6 +19,15 @@ fleet_app: Final = typer.Typer(
 )
 task_app: Final = typer.Typer(help="Continuous tasks.", epilog="Example: muster fleet task ls", no_args_is_help=True)
 fleet_app.add_typer(task_app, name="task")
+
+
+class Format(StrEnum):
+    """How results are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
 
 
 class Customer(StrEnum):
@@ -144,6 +154,42 @@ def runs(
     from muster_server.systems.fleet.cli.wheel import runs as show
 
     return reaching(config, registry, lambda asking: show(asking, limit, after, json))
+
+
+@fleet_app.command("results", epilog="Example: muster fleet results probe-shop --format csv --out results.csv")
+def results(
+    name: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task, or of a run: probe-shop@29833333.")],
+    minutes: Annotated[int, typer.Option(min=1, max=5_256_000, help="Of a task: minutes up to now.")] = 60,
+    format_: Annotated[
+        Format, typer.Option("--format", help="table, json (an object a line), csv or parquet.")
+    ] = Format.table,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write into this file [stdout].")] = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show the stored results of a task, or write them into a file."""
+    from muster_server.systems.fleet.cli.reach import reaching
+    from muster_server.systems.fleet.cli.results import results as show
+
+    return reaching(config, registry, lambda asking: show(asking, name, minutes, format_, out))
+
+
+@fleet_app.command("minutes", epilog="Example: muster fleet minutes probe-shop --minutes 60 --mark ''")
+def minutes(
+    name: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task, or of a run: probe-shop@29833333.")],
+    minutes: Annotated[int, typer.Option(min=1, max=5_256_000, help="Of a task: minutes up to now.")] = 60,
+    mark: Annotated[
+        str | None, typer.Option(metavar="MARK", help="Only this mark; '': only the rows of all clients [every mark].")
+    ] = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show results, failures and percentiles of a task by minute and mark."""
+    from muster_server.systems.fleet.cli.reach import reaching
+    from muster_server.systems.fleet.cli.results import minutes as show
+
+    return reaching(config, registry, lambda asking: show(asking, name, minutes, mark, json))
 
 
 @fleet_app.command("explain", epilog="Example: muster fleet explain probe-shop 29833333")
