@@ -40,6 +40,17 @@ class Fleet(Section, frozen=True):
     ] = ""
     redis_password_file: Annotated[str, key("File with the password of that Redis, one line")] = ""
     bind: Annotated[FaceAddress, key("Address of that mosquitto for clients")] = "127.0.0.1:0"
+    tls_bind: Annotated[
+        str,
+        key(
+            "Another address of that mosquitto, over TLS, for clients with certificates of `muster fleet cert`: `host:port`",
+            "empty: clients have passwords alone",
+        ),
+    ] = ""
+    tls_names: Annotated[
+        tuple[str, ...],
+        key("Names and addresses by which clients reach it, for its certificate", "the machine's own are always in it"),
+    ] = ()
     beat_ms: Annotated[
         int,
         key("Interval of a client's heartbeats", "20,000 clients: 667 a second", "ms", ge=100, le=600_000),

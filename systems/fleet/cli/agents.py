@@ -36,7 +36,7 @@ SETTLES_S: Final = 10.0
 LOOK_S: Final = 0.2
 
 
-def _local(config_file: Path | None) -> tuple[Path, Beside]:
+def local(config_file: Path | None) -> tuple[Path, Beside]:
     """The folder and the process of the local mosquitto. Raises `UserError`."""
     settings = config.load(config_file).config
     place = instance.folder(settings)
@@ -54,7 +54,7 @@ def _local(config_file: Path | None) -> tuple[Path, Beside]:
 def admitted(config_file: Path | None, names: Sequence[str]) -> tuple[dict[str, str], tuple[str, int]]:
     """Make new passwords for these clients, which mosquitto reads at once; returns them and its address. Raises
     `UserError`."""
-    folder, program = _local(config_file)
+    folder, program = local(config_file)
     try:
         words = enrolled(folder, names)
     except BrokerError as error:

@@ -19,6 +19,10 @@ fleet_app: Final = typer.Typer(
 )
 task_app: Final = typer.Typer(help="Continuous tasks.", epilog="Example: muster fleet task ls", no_args_is_help=True)
 fleet_app.add_typer(task_app, name="task")
+cert_app: Final = typer.Typer(
+    help="Certificates of clients.", epilog="Example: muster fleet cert ls", no_args_is_help=True
+)
+fleet_app.add_typer(cert_app, name="cert")
 
 
 class Format(StrEnum):
@@ -262,6 +266,47 @@ def enroll(
     from muster_server.systems.fleet.cli.agents import enroll as run
 
     return run(config, names, json)
+
+
+@cert_app.command("issue", epilog="Example: muster fleet cert issue probe-7 --days 365 --out certificates")
+def cert_issue(
+    names: Annotated[list[str], typer.Argument(metavar="CLIENT…", help="Names of clients: letters, digits, _ and -.")],
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="Days until they end.")] = 365,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write NAME.pem, NAME.key and ca.pem here.")] = (
+        Path("certificates")
+    ),
+    csr: Annotated[
+        Path | None, typer.Option("--csr", metavar="FILE", help="Sign this request (PEM); its key stays where it is.")
+    ] = None,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Issue certificates by which clients prove their names to the local mosquitto, instead of passwords."""
+    from muster_server.systems.fleet.cli.certificates import issue as run
+
+    return run(config, names, days, out, csr, json)
+
+
+@cert_app.command("revoke", epilog="Example: muster fleet cert revoke probe-7")
+def cert_revoke(
+    which: Annotated[
+        list[str], typer.Argument(metavar="CLIENT…", help="Clients, for all their certificates, or serial numbers.")
+    ],
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Revoke certificates: mosquitto refuses them at once, and open connections lose their topics."""
+    from muster_server.systems.fleet.cli.certificates import revoke as run
+
+    return run(config, which, json)
+
+
+@cert_app.command("ls", epilog="Example: muster fleet cert ls --json")
+def cert_ls(json: Json = False, config: ConfigFile = None) -> int:
+    """List the certificates that have not ended."""
+    from muster_server.systems.fleet.cli.certificates import ls as run
+
+    return run(config, json)
 
 
 @fleet_app.command("agents", epilog="Example: muster fleet agents --count 200 --marks demo")
