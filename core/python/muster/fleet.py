@@ -163,8 +163,8 @@ class Agent:
         return any(at >= still for at, _ in self._results.values())
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises `Superseded`, `ClientRefused`, and `MqttError` for a wrong password."""
-        losses = 0
+        """Serve until cancelled. Raises `Superseded`, `ClientRefused`, and `BrokerRefused` for a wrong password."""
+        losses, self._end = 0, None
         try:
             while True:
                 began = time.monotonic()

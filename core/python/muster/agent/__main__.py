@@ -12,6 +12,7 @@ import re
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +28,7 @@ FAILURE, USAGE, UNAVAILABLE, BAD_CONFIG = 1, 2, 69, 78
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 PASSWORD: Final = "MUSTER_AGENT_PASSWORD"
 DRAIN_S: Final = 25.0
+SETTLES_S, AGAIN_S = 3.0, 0.5
 AT_ONCE_MAX: Final = 1_000
 MARK: Final = ("country", "province", "city", "carrier")
 ATTRIBUTES: Final = ("device", *MARK, "version", "tag")
@@ -180,7 +182,7 @@ async def _run(chosen: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     log = logging.getLogger("muster.agent")
     log.info("client %s of %s", agent.name, chosen.url)
-    running, stopped = asyncio.create_task(agent.run()), asyncio.create_task(stop.wait())
+    running, stopped = asyncio.create_task(_settled(agent)), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not running.done() and not await agent.drain(chosen.drain):
@@ -193,6 +195,18 @@ async def _run(chosen: argparse.Namespace) -> int:
     if not running.cancelled():
         running.result()
     return 0
+
+
+async def _settled(agent: Agent) -> None:
+    """Run an agent; at first, a password that the broker has not read yet is tried again."""
+    until = time.monotonic() + SETTLES_S
+    while True:
+        try:
+            await agent.run()
+        except BrokerRefused:
+            if time.monotonic() >= until:
+                raise
+            await asyncio.sleep(AGAIN_S)
 
 
 if __name__ == "__main__":
