@@ -157,11 +157,15 @@ class Authority:
 
     def _check(self) -> None:
         if not self.made:
-            raise AuthorityError("no authority yet; set fleet.tls_bind and start mosquitto once: muster up --with fleet")
+            raise AuthorityError(
+                "no authority yet; set fleet.tls_bind and start mosquitto once: muster up --with fleet"
+            )
 
     def _make(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Muster fleet {x509.random_serial_number():x}"[:64])])
+        name = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, f"Muster fleet {x509.random_serial_number():x}"[:64])]
+        )
         now = datetime.now(UTC)
         made = _builder(name, name, key.public_key(), key.public_key(), now - AGO, now + timedelta(days=CA_DAYS))
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -195,7 +199,9 @@ class Authority:
         except (OSError, ValueError, x509.ExtensionNotFound):
             return False
         soon = datetime.now(UTC) + timedelta(days=RENEW_DAYS)
-        return made.not_valid_after_utc > soon and set(has) == set(_names(names)) and (self.folder / SERVER_KEY).exists()
+        return (
+            made.not_valid_after_utc > soon and set(has) == set(_names(names)) and (self.folder / SERVER_KEY).exists()
+        )
 
     def _serve(self, names: Sequence[str]) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -304,7 +310,9 @@ def _asked(request: bytes) -> tuple[Any, str]:
         else False
     )
     if not strong:
-        raise AuthorityError("the key of the signing request is too weak (expected EC from 256, RSA from 2048, Ed25519)")
+        raise AuthorityError(
+            "the key of the signing request is too weak (expected EC from 256, RSA from 2048, Ed25519)"
+        )
     return public, ""
 
 

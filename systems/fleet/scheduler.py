@@ -938,15 +938,15 @@ class Scheduler:
             return await self._store.results_of(row.name)
 
     async def _results_in(self, question: ResultsIn) -> ResultsPage:
-        limit = max(1, min(question.limit, PAGE_MAX))
+        limit = _page(question)
         with _told():
-            rows = await self._store.results_in(
-                question.task, question.first, question.last, limit + 1, question.after
-            )
+            rows = await self._store.results_in(question.task, question.first, question.last, limit + 1, question.after)
         return ResultsPage(rows[:limit], len(rows) > limit)
 
     async def _minutes_of(self, question: MinutesOf) -> MinutesPage:
-        limit = max(1, min(question.limit, PAGE_MAX))
+        limit = _page(question)
+        if question.mark is not None and "\0" in question.mark:
+            raise CallError("task", "mark: the character NUL is not allowed")
         with _told():
             rows = await self._store.minutes_of(
                 question.task, question.first, question.last, question.mark, limit + 1, question.after
@@ -1151,6 +1151,16 @@ def _stand_in(unstored: Unstored) -> ResultRow:
     """A substitute for a result that the store cannot hold: the client did answer."""
     why = f"the database cannot hold this result: {unstored.reason}"
     return ResultRow(*unstored.run, unstored.client, False, b"null", why, now_ms())
+
+
+def _page(question: ResultsIn | MinutesOf) -> int:
+    """The number of rows of a page. Raises `CallError` for a question that no database takes."""
+    if not NAME.fullmatch(question.task):
+        raise CallError("task", f"invalid name of a task {question.task[:80]!r}")
+    minute, name = question.after or (0, "")
+    if not all(0 <= each < 1 << 53 for each in (minute, question.first, question.last)) or "\0" in name:
+        raise CallError("task", "invalid minutes or after (expected minutes since 1970, and the end of a page)")
+    return max(1, min(question.limit, PAGE_MAX))
 
 
 def check(task: TaskRow) -> None:

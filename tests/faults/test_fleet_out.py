@@ -77,7 +77,7 @@ async def test_the_pages_examples_measure_send_out_and_export(make: Make, tmp_pa
             place = broker(instance).bind
             words = {"BROKER": f"mqtt://{place[0]}:{place[1]}", "TARGET": listener}
             wait = "until muster fleet results shop --format json --minutes 3 | grep -q probe-7; do sleep 1; done\n"
-            script = example("muster agent \"$BROKER\"") + wait + example("muster fleet minutes shop")
+            script = example('muster agent "$BROKER"') + wait + example("muster fleet minutes shop")
             shown = await asyncio.to_thread(shell, instance, folder, script, **words)
             assert "probe-7" in shown
             with (folder / "results.csv").open(newline="") as file:

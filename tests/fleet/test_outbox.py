@@ -11,7 +11,7 @@ from muster_server.systems.fleet.outbox import PART_BYTES_MAX, messages
 from muster_server.systems.fleet.questions import RunNow
 from muster_server.systems.fleet.records import ResultRow, RunRow
 from muster_server.systems.fleet.scheduler import Leading
-from tests.fleet.test_scheduler import START, House, house  # noqa: F401 - a fixture
+from tests.fleet.test_scheduler import START, House
 from tests.waiting import PATIENT_S, until
 
 
@@ -62,7 +62,7 @@ async def empty(house: House) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_each_run_goes_out_with_its_results(house: House) -> None:  # noqa: F811
+async def test_each_run_goes_out_with_its_results(house: House) -> None:
     topic = Topic()
     await house.add("each", 1)
     house.air.deaf.add("c0")
@@ -75,7 +75,9 @@ async def test_each_run_goes_out_with_its_results(house: House) -> None:  # noqa
     await until(lambda: len(topic.taken) == 2)
     await empty(house)
     said = topic.taken[f"fleet:each:{START + 1}:0"]
-    assert {name: said[name] for name in ("run", "state", "wanted", "asked", "done", "replaced", "missed", "parts")} == {
+    assert {
+        name: said[name] for name in ("run", "state", "wanted", "asked", "done", "replaced", "missed", "parts")
+    } == {
         "run": f"each@{START + 1}",
         "state": "done",
         "wanted": 2,
@@ -92,7 +94,7 @@ async def test_each_run_goes_out_with_its_results(house: House) -> None:  # noqa
     assert f"fleet:{run[0]}:0:0" in topic.taken
 
 
-async def test_runs_wait_while_the_topic_takes_none_and_say_why(house: House) -> None:  # noqa: F811
+async def test_runs_wait_while_the_topic_takes_none_and_say_why(house: House) -> None:
     topic = Topic()
     topic.refusal = NotTaken("there is no topic measured", lasting=True)
     await house.add("each", 1)
@@ -111,7 +113,7 @@ async def test_runs_wait_while_the_topic_takes_none_and_say_why(house: House) ->
     await until(lambda: (outbox.error, outbox.waiting) == ("", 0))
 
 
-async def test_a_lead_that_dies_loses_no_run_and_repeats_by_the_same_id(house: House) -> None:  # noqa: F811
+async def test_a_lead_that_dies_loses_no_run_and_repeats_by_the_same_id(house: House) -> None:
     topic = Topic()
     topic.forgets = True
     await house.add("each", 1)
@@ -129,7 +131,7 @@ async def test_a_lead_that_dies_loses_no_run_and_repeats_by_the_same_id(house: H
     assert topic.puts >= 2
 
 
-async def test_a_run_that_is_missed_goes_out_too(house: House) -> None:  # noqa: F811
+async def test_a_run_that_is_missed_goes_out_too(house: House) -> None:
     topic = Topic()
     house.nodes.away = True
     await house.add("each", 1)
@@ -142,7 +144,7 @@ async def test_a_run_that_is_missed_goes_out_too(house: House) -> None:  # noqa:
     assert (said["state"], said["reason"], said["results"]) == ("missed", "no index node answers", [])
 
 
-async def test_without_a_topic_nothing_waits(house: House) -> None:  # noqa: F811
+async def test_without_a_topic_nothing_waits(house: House) -> None:
     await house.add("each", 1)
     await house.lead()
     await house.settled(START)
@@ -153,7 +155,7 @@ async def test_without_a_topic_nothing_waits(house: House) -> None:  # noqa: F81
     assert [(row.mark, row.results, row.p50) for row in rows] == [("", 2, 1.0)]
 
 
-async def test_roll_ups_survive_a_lead_that_dies_in_the_middle_of_a_run(house: House) -> None:  # noqa: F811
+async def test_roll_ups_survive_a_lead_that_dies_in_the_middle_of_a_run(house: House) -> None:
     await house.add("each", 1)
     house.air.deaf.add("c1")
     await house.lead()
@@ -174,7 +176,9 @@ async def test_roll_ups_survive_a_lead_that_dies_in_the_middle_of_a_run(house: H
 
 def test_a_large_run_is_several_messages_of_which_each_result_is_in_one() -> None:
     row = RunRow(task="t", minute=3, kind="k", target="x", selector="", wanted=9, state="done")
-    results = [ResultRow("t", 3, f"c{n:03}", n % 2 == 0, b'"' + b"x" * 16_000 + b'"', "e" * 1_000, n) for n in range(20)]
+    results = [
+        ResultRow("t", 3, f"c{n:03}", n % 2 == 0, b'"' + b"x" * 16_000 + b'"', "e" * 1_000, n) for n in range(20)
+    ]
     made = [msgspec.json.decode(each) for each in messages(row, results[::-1])]
     assert max(len(each) for each in messages(row, results)) <= 65_536
     assert [each["part"] for each in made] == list(range(len(made)))

@@ -81,7 +81,9 @@ def test_the_number_of_a_value_is_its_field_ms_or_the_value(value: bytes, ms: fl
     assert measured(value) == ms
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
+)
 def test_no_value_breaks_it(value: Any) -> None:
     try:
         encoded = msgspec.json.encode(value)

@@ -206,8 +206,8 @@ async def test_ended_runs_wait_in_order_until_they_are_handed_over(stores: "list
     with pytest.raises(Fenced):
         await store.handed_over(1, rest)
     assert (await second.outbox(9))[1] == 1
+    run, results, end = ended(10)
     with pytest.raises(Fenced):
-        run, results, end = ended(10)
         await store.write(1, [run], results, [end])
     assert await second.minutes_of("shop", 10, 10, None, 9, None) == []
 

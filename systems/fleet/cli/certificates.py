@@ -104,7 +104,9 @@ def _authority(config_file: Path | None) -> tuple[Path, int, Authority]:
     folder, program = local(config_file)
     made = Authority(folder / AUTHORITY)
     if not made.made:
-        raise UserError("clients have no certificates here; set fleet.tls_bind, as 0.0.0.0:8883, and start again", USAGE)
+        raise UserError(
+            "clients have no certificates here; set fleet.tls_bind, as 0.0.0.0:8883, and start again", USAGE
+        )
     return folder, program.pid, made
 
 

@@ -7,7 +7,20 @@ Several installations share a database: each has its rows by its `instance`.
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, MetaData, String, Table, Text, false
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    false,
+)
 
 VERSION_TABLE: Final = "muster_fleet_schema"
 STEPS: Final = Path(__file__).parent / "migrations"

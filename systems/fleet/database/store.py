@@ -236,9 +236,7 @@ class SqlStore:
     async def results_in(self, task: str, first: int, last: int, limit: int, after: After | None) -> list[Kept]:
         table, runs = schema.results, schema.runs
         columns = (*(table.c[name] for name in _KEPT), runs.c.kind, runs.c.target)
-        same = and_(
-            runs.c.instance == table.c.instance, runs.c.task == table.c.task, runs.c.minute == table.c.minute
-        )
+        same = and_(runs.c.instance == table.c.instance, runs.c.task == table.c.task, runs.c.minute == table.c.minute)
         mine = (self._here(table), table.c.task == task, table.c.minute.between(first, last))
         wanted = select(*columns).join(runs, same).where(*mine, *_behind(table.c.minute, table.c.client, after))
         async with self._read() as connection:
@@ -625,7 +623,9 @@ def _options(value: Any) -> Any:
 
 def _result(row: Any) -> ResultRow:
     value = (row.value or "null").encode()
-    return ResultRow(row.task, row.minute, row.client, row.ok, value, row.error or "", row.at_ms, row.mark or "", row.ms)
+    return ResultRow(
+        row.task, row.minute, row.client, row.ok, value, row.error or "", row.at_ms, row.mark or "", row.ms
+    )
 
 
 def _brief(row: Any) -> tuple[RunPlace, RunBrief]:

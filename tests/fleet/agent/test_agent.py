@@ -22,7 +22,7 @@ from muster_server.systems.fleet.selector import parse
 from muster_server.systems.start import main as cli
 from tests.fleet.agent.test_kinds import says, served
 from tests.fleet.mosquitto import Mosquitto, needs_mosquitto
-from tests.fleet.test_broker import MINUTE, Plane, broker, plane  # noqa: F401 - fixtures
+from tests.fleet.test_broker import MINUTE, Plane
 from tests.waiting import PATIENT_S, until
 
 OWN = """
@@ -94,18 +94,17 @@ async def test_an_agent_measures_for_the_plane_and_refuses_other_targets(
     broker: Mosquitto, plane: Plane, tmp_path: Path
 ) -> None:
     words = ("--mark", "CN_520000_522200_1", "--attribute", "tag=lab", "--kinds", "tcp,http")
-    async with served(says(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as port:
-        async with running(broker, tmp_path, *words):
-            await until(lambda: plane.index.online == 1)
-            record = plane.index.record("a1")
-            assert record is not None
-            assert record.attributes["tag"] == ["lab"]
-            assert record.attributes["province"] == ["520000"]
-            order(plane, "open", "tcp", f"127.0.0.1:{port}")
-            order(plane, "web", "http", f"http://127.0.0.1:{port}/")
-            order(plane, "inside", "tcp", f"10.0.0.1:{port}")
-            order(plane, "none", "ping", "127.0.0.1")
-            await until(lambda: len(plane.answers) == 4)
+    async with served(says(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as port, running(broker, tmp_path, *words):
+        await until(lambda: plane.index.online == 1)
+        record = plane.index.record("a1")
+        assert record is not None
+        assert record.attributes["tag"] == ["lab"]
+        assert record.attributes["province"] == ["520000"]
+        order(plane, "open", "tcp", f"127.0.0.1:{port}")
+        order(plane, "web", "http", f"http://127.0.0.1:{port}/")
+        order(plane, "inside", "tcp", f"10.0.0.1:{port}")
+        order(plane, "none", "ping", "127.0.0.1")
+        await until(lambda: len(plane.answers) == 4)
     ok, value, _ = answer(plane, "open")
     assert (ok, value["rcvd"], value["dst_addr"]) == (True, 3, "127.0.0.1")
     ok, value, _ = answer(plane, "web")
@@ -302,13 +301,21 @@ def test_the_command_forwards_its_words(capfd: pytest.CaptureFixture[str], monke
 
 
 def test_the_agent_needs_no_part_of_the_servers() -> None:
-    program = "import sys, muster.agent.__main__; print([each for each in sys.modules if each.startswith('muster_server')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S, check=True)
+    program = (
+        "import sys, muster.agent.__main__; print([each for each in sys.modules if each.startswith('muster_server')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S, check=True
+    )
     assert done.stdout.strip() == "[]"
     assert muster.agent.__all__
 
 
 def test_without_its_extra_it_says_what_to_install() -> None:
-    program = "import sys; sys.modules['dns'] = None\ntry:\n import muster.agent\nexcept ImportError as error:\n print(error)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S, check=True)
+    program = (
+        "import sys; sys.modules['dns'] = None\ntry:\n import muster.agent\nexcept ImportError as error:\n print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S, check=True
+    )
     assert done.stdout.strip() == "dns is missing; pip install 'muster[agent]'"

@@ -136,7 +136,12 @@ def test_ping_is_icmp_where_the_kernel_has_sockets_for_it(host: str) -> None:
         ("ping", "127.0.0.1", {"packets": True}, "packets: invalid value True"),
         ("ping", "127.0.0.1", {"packets": "3"}, "packets: invalid value '3'"),
         ("ping", "127.0.0.1", {"size": 65_000}, "size: invalid value 65000"),
-        ("ping", "127.0.0.1", {"flood": 1}, "unknown option 'flood' (known: af, interval_ms, packets, port, size, wait_ms)"),
+        (
+            "ping",
+            "127.0.0.1",
+            {"flood": 1},
+            "unknown option 'flood' (known: af, interval_ms, packets, port, size, wait_ms)",
+        ),
         ("ping", "127.0.0.1", {"af": 5}, "af: unknown value 5 (expected 0, 4, 6)"),
         ("tcp", "127.0.0.1", {}, "invalid target '127.0.0.1' (expected HOST:PORT or [IPv6]:PORT)"),
         ("tcp", "127.0.0.1:0", {}, "invalid target"),
@@ -427,7 +432,9 @@ async def test_answers_with_another_id_or_question_are_ignored_and_counted() -> 
 
 def loop_of_names(query: dns.message.Message) -> bytes:
     """A name whose compression points at itself."""
-    return right(query, count=0)[:6] + b"\0\1\0\0\0\0" + right(query, count=0)[12:] + b"\xc0\x21\0\1\0\1\0\0\0\0\0\4abcd"
+    return (
+        right(query, count=0)[:6] + b"\0\1\0\0\0\0" + right(query, count=0)[12:] + b"\xc0\x21\0\1\0\1\0\0\0\0\0\4abcd"
+    )
 
 
 @pytest.mark.parametrize(

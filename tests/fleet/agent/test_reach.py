@@ -70,7 +70,9 @@ async def test_a_name_is_resolved_once_so_that_its_second_answer_opens_nothing(m
         await Reach().address("rebind.example")
 
 
-@pytest.mark.parametrize("host", ["", ".", "a b", "a\nb", "a/b", "a@b", "%31", "x" * 254, "é" * 200, "fe80::1%lo", "\0"])
+@pytest.mark.parametrize(
+    "host", ["", ".", "a b", "a\nb", "a/b", "a@b", "%31", "x" * 254, "é" * 200, "fe80::1%lo", "\0"]
+)
 async def test_a_name_that_is_none_is_refused(host: str) -> None:
     with pytest.raises(TargetRefused, match="invalid name"):
         await Reach().address(host)

@@ -72,7 +72,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--cert", type=Path, metavar="FILE", help="The client's certificate, instead of a password.")
     add("--key", type=Path, metavar="FILE", help="Its key.")
     add("--mark", default="", help="Where it is: COUNTRY_PROVINCE_CITY_CARRIER.")
-    add("--attribute", action="append", default=[], metavar="NAME=VALUE", help="An attribute for selectors; repeatable.")
+    add(
+        "--attribute", action="append", default=[], metavar="NAME=VALUE", help="An attribute for selectors; repeatable."
+    )
     add("--kinds", default="", help=f"Kinds to measure, with commas [{','.join(BUILT_IN)}, and installed ones].")
     add(
         "--kind",

@@ -34,7 +34,9 @@ def named_kinds(names: Iterable[str] = (), own: Iterable[str] = ()) -> dict[str,
             made[name] = _loaded(name, installed[name].value)
         else:
             known = ", ".join([*BUILT_IN, *sorted(installed)])
-            raise Invalid(f"unknown kind {name!r:.80} (known: {known}; for one of your own: --kind NAME=MODULE:FUNCTION)")
+            raise Invalid(
+                f"unknown kind {name!r:.80} (known: {known}; for one of your own: --kind NAME=MODULE:FUNCTION)"
+            )
     for text in own:
         name, equals, place = text.partition("=")
         if not (equals and 0 < len(name) <= NAME_MAX and name.isprintable()):
