@@ -1,10 +1,10 @@
 """The rules of targets: what is not public is refused in every spelling, and an allow-list lets nothing else through."""
 
-import socket
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 
+from muster.agent import reach
 from muster.agent.reach import Reach, TargetRefused, Unresolved
 from muster.errors import Invalid
 
@@ -29,36 +29,36 @@ async def test_a_public_address_is_a_target(host: str) -> None:
 
 
 async def test_a_private_network_that_is_allowed_is_a_target_and_no_other() -> None:
-    reach = Reach(private=["10.1.0.0/16", "::1/128"])
-    assert (await reach.address("10.1.2.3")).ip == "10.1.2.3"
-    assert (await reach.address("::ffff:10.1.2.3")).family == 6
-    assert (await reach.address("::1")).family == 6
+    rules = Reach(private=["10.1.0.0/16", "::1/128"])
+    assert (await rules.address("10.1.2.3")).ip == "10.1.2.3"
+    assert (await rules.address("::ffff:10.1.2.3")).family == 6
+    assert (await rules.address("::1")).family == 6
     for host in ("10.2.0.1", "127.0.0.1", "fd00::1"):
         with pytest.raises(TargetRefused):
-            await reach.address(host)
+            await rules.address(host)
 
 
 async def test_an_allow_list_lets_nothing_else_through(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = resolver(monkeypatch, {"example.org": "93.184.216.34", "a.example.net": "93.184.216.35"})
-    reach = Reach(only=["example.org", "*.example.net"])
-    assert (await reach.address("Example.ORG.")).ip == "93.184.216.34"
-    assert (await reach.address("a.example.net")).ip == "93.184.216.35"
+    rules = Reach(only=["example.org", "*.example.net"])
+    assert (await rules.address("Example.ORG.")).ip == "93.184.216.34"
+    assert (await rules.address("a.example.net")).ip == "93.184.216.35"
     asked.clear()
     for host in ("example.net", "evilexample.net", "example.org.evil.com", "93.184.216.34", "www.example.org"):
         with pytest.raises(TargetRefused, match="no target of this agent"):
-            await reach.address(host)
+            await rules.address(host)
         with pytest.raises(TargetRefused, match="no target of this agent"):
-            reach.named(host)
+            rules.named(host)
     assert not asked, "a refused name is not even asked for"
 
 
 async def test_a_network_of_an_allow_list_takes_names_by_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, {"in.example": "93.184.216.34", "out.example": "8.8.8.8", "inside.example": "10.0.0.1"})
-    reach = Reach(only=["93.184.216.0/24", "10.0.0.0/8"])
-    assert (await reach.address("in.example")).ip == "93.184.216.34"
+    rules = Reach(only=["93.184.216.0/24", "10.0.0.0/8"])
+    assert (await rules.address("in.example")).ip == "93.184.216.34"
     for host in ("out.example", "8.8.8.8", "inside.example"):
         with pytest.raises(TargetRefused):
-            await reach.address(host)
+            await rules.address(host)
 
 
 async def test_a_name_is_resolved_once_so_that_its_second_answer_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +88,11 @@ def resolver(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> list[str
     """Names with one address each; returns the names that are asked for from now on."""
     asked: list[str] = []
 
-    def getaddrinfo(host: str, *_: Any, **__: Any) -> Any:
+    async def resolved(host: str, family: int) -> IPv4Address | IPv6Address:
         asked.append(host)
         if host not in names:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names[host], 0))]
+            raise Unresolved(f"{host}: Name or service not known")
+        return ip_address(names[host])
 
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(reach, "_resolved", resolved)
     return asked

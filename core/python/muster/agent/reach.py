@@ -99,8 +99,7 @@ class Reach:
     def _judge(self, host: str, ip: IPv4Address | IPv6Address) -> None:
         """Refuse an address that is not public, or that leads to one, unless `private` has it."""
         for each in _meant(ip):
-            public = each.is_global and not each.is_multicast and not each.is_reserved
-            if not public and not any(_inside(each, network) for network in self._private):
+            if not _public(each) and not any(_inside(each, network) for network in self._private):
                 where = str(ip) if host == str(ip) else f"{host:.80} ({ip})"
                 raise TargetRefused(f"{where} is no public address; to allow its network: --private NETWORK")
 
@@ -118,6 +117,11 @@ def _meant(ip: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
     if ip.teredo is not None:
         return [ip, *ip.teredo]
     return [ip]
+
+
+def _public(ip: IPv4Address | IPv6Address) -> bool:
+    local = isinstance(ip, IPv6Address) and ip.is_site_local
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or local)
 
 
 def _inside(ip: IPv4Address | IPv6Address, network: Network) -> bool:
