@@ -226,7 +226,7 @@ class Authority:
                 now = datetime.now(UTC).replace(microsecond=0)
         made = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject).last_update(now)
         made = made.next_update(issuer.not_valid_after_utc)
-        known = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key())
+        known = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
         made = made.add_extension(known, critical=False)
         for each in records:
             if each.revoked_ms:

@@ -40,6 +40,11 @@ RESULTS_MAX: Final = 256
 """Limit of results that are kept for an order that comes again."""
 RESULT_S: Final = 30.0
 """Seconds for which a result is kept, until an order sets another time."""
+RESENDS_S: Final = (0.0, 2.0, 6.0, 14.0)
+"""Seconds after a connection is back at which results are sent again: the broker drops what comes before the plane is
+back as well."""
+DOUBTED_S: Final = 5.0
+"""Results from this long before the connection ended may be lost with it."""
 RUNNING_MAX: Final = 64
 """Limit of concurrent orders; a further one gets no receipt, and the plane asks another client."""
 ERROR_CHARS_MAX: Final = 1_000
@@ -116,6 +121,8 @@ class Agent:
         self._results: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         """For each run: the time of its result, and the message."""
         self._result_s = RESULT_S
+        self._cut_at = 0.0
+        """When the last connection ended, by the steady clock."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._connection: Connection | None = None
         self._lost: asyncio.Event | None = None
@@ -210,18 +217,27 @@ class Agent:
                     self._end = error
                 return
         self._connection, self.connected = made, True
+        resends: list[asyncio.TimerHandle] = []
         try:
             made.subscribe(f"fleet/{VERSION}/{self.name}/down/+")
             self._hello()
-            still = time.monotonic() - self._result_s  # older results are discarded
-            for run in [run for run, (at, _) in self._results.items() if at >= still]:
-                self._send_result(run)  # the broker may have lost it; the plane ignores a duplicate
+            loop = asyncio.get_running_loop()
+            resends = [loop.call_later(wait_s, self._resend, self._cut_at) for wait_s in RESENDS_S]
             self._beat_soon(random.random())
             await lost.wait()
         finally:
-            self.connected = False
+            for each in resends:
+                each.cancel()
+            self.connected, self._cut_at = False, time.monotonic()
             if lost.is_set():
                 self._connection = None
+
+    def _resend(self, cut_at: float) -> None:
+        """After a connection was lost at this time: send what it may have lost, unless it is too old for the plane,
+        which ignores a duplicate."""
+        since = max(time.monotonic() - self._result_s, cut_at - DOUBTED_S)
+        for run in [run for run, (at, _) in self._results.items() if at >= since]:
+            self._send_result(run)
 
     def _hello(self) -> None:
         if self._draining:

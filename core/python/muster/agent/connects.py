@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from typing import Any
@@ -44,10 +45,16 @@ async def times(
             said.append({"x": "*"})
         except ConnectionRefusedError as error:
             took = (time.perf_counter() - began) * 1000
-            said.append({"rtt": round(took, 3)} if refusal_answers else {"error": error.strerror or str(error)})
+            said.append({"rtt": round(took, 3)} if refusal_answers else {"error": reason(error)})
         except OSError as error:
-            said.append({"error": error.strerror or str(error)})
+            said.append({"error": reason(error)})
     return said, source
+
+
+def reason(error: OSError) -> str:
+    """What the kernel said, without the address, which stands beside it."""
+    known = error.errno is not None and error.errno > 0
+    return os.strerror(error.errno) if known else error.strerror or str(error)
 
 
 def summary(said: list[dict[str, Any]]) -> dict[str, Any]:

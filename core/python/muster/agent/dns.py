@@ -23,7 +23,7 @@ import dns.rdatatype
 
 from ..errors import MusterError
 from ..fleet import Failed
-from .connects import connected
+from .connects import connected, reason
 from .options import BadOption, Options
 from .reach import Address, Reach
 
@@ -90,7 +90,7 @@ async def ask(target: str, options: dict[str, Any], reach: Reach) -> dict[str, A
         also = f"; {said['ignored']} datagrams were none: {said['ignored_last']}" if said.get("ignored") else ""
         raise Failed(f"no answer within {wait_s:g} s{also}", said) from None
     except OSError as error:
-        raise Failed(error.strerror or str(error), said) from None
+        raise Failed(reason(error), said) from None
     except BadAnswer as error:
         raise Failed(str(error), said) from None
     took = round((time.perf_counter() - began) * 1000, 3)

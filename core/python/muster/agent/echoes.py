@@ -13,6 +13,7 @@ import struct
 import time
 from typing import Any, Final
 
+from .connects import reason
 from .reach import Address
 
 TOKEN_BYTES: Final = 8
@@ -95,7 +96,7 @@ class Echoes:
         try:
             self._socket.send(packet)
         except OSError as error:
-            self._wrong[number] = error.strerror or str(error)
+            self._wrong[number] = reason(error)
 
     def _readable(self) -> None:
         now = time.perf_counter()
@@ -106,7 +107,7 @@ class Echoes:
                 except BlockingIOError:
                     raise
                 except OSError as error:  # what a router said of an earlier packet
-                    self._blame(error.strerror or str(error))
+                    self._blame(reason(error))
                     continue
                 self._answer(data, more, now)
 

@@ -16,7 +16,7 @@ from cryptography import x509
 
 from ..errors import MusterError
 from ..fleet import Failed
-from .connects import connected
+from .connects import connected, reason
 from .options import BadOption, Options
 from .reach import Address, Reach, TargetRefused, Unresolved
 
@@ -145,6 +145,7 @@ async def _exchange(
     sent = time.perf_counter()
     writer.write((codec.send(request) or b"") + (codec.send(h11.EndOfMessage()) or b""))
     said |= {"bsize": 0, "hsize": 0}
+    data = b"-"
     try:
         while True:
             event = codec.next_event()
@@ -165,9 +166,9 @@ async def _exchange(
                     return
             elif isinstance(event, h11.EndOfMessage):
                 return
-            elif not isinstance(event, h11.InformationalResponse):
-                raise BadAnswer("the server closed the connection before its answer was complete")
     except h11.RemoteProtocolError as error:
+        if not data:
+            raise BadAnswer("the server closed the connection before its answer was complete") from None
         raise BadAnswer(f"malformed answer: {error}"[:200]) from None
 
 
@@ -225,7 +226,7 @@ def _why(error: BaseException) -> str:
         return f"certificate: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
-    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or type(error).__name__
+    return (reason(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
 
 
 def _since(began: float) -> float:
