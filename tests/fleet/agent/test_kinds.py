@@ -518,7 +518,7 @@ def test_kinds_are_named_built_in_or_own(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(tmp_path))
     assert list(named_kinds()) == ["ping", "tcp", "dns", "http"]
     assert list(named_kinds(["tcp"], ["lookup=fleet_checks:lookup"])) == ["tcp", "lookup"]
-    for names, own, text in (
+    for named, own, text in (
         (["trace"], [], "unknown kind 'trace' (known: ping, tcp, dns, http"),
         ([], ["lookup"], "'lookup' names no kind"),
         ([], ["=fleet_checks:lookup"], "names no kind"),
@@ -528,7 +528,7 @@ def test_kinds_are_named_built_in_or_own(tmp_path: Path, monkeypatch: pytest.Mon
         ([], ["x=fleet_nowhere:f"], "kind x: no module 'fleet_nowhere' here"),
     ):
         with pytest.raises(Invalid, match=re.escape(text)):
-            named_kinds(names, own)
+            named_kinds(named, own)
 
 
 def test_kinds_of_installed_packages_come_by_their_entry_points(
