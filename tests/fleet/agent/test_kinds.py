@@ -231,7 +231,8 @@ async def test_an_error_status_fails_with_its_value() -> None:
     ("answer", "why"),
     [
         (b"", "closed the connection"),
-        (b"SSH-2.0-x\r\n", "malformed answer"),
+        (b"SSH-2.0-x\r\n", "closed the connection"),
+        (b"SSH-2.0-x\r\n\r\n", "malformed answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "malformed answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "malformed answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhi", "closed the connection"),
