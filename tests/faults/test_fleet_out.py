@@ -43,7 +43,7 @@ def listener() -> Iterator[str]:
 
 def shell(instance: Instance, folder: Path, script: str, **more: str) -> str:
     """Run lines of the page; what they leave in the background ends with this."""
-    script = f"trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{script}"
+    script = f"trap 'kill $(jobs -p) 2>/dev/null || true; wait || true' EXIT\n{script}"
     done = subprocess.run(
         ["bash", "-ec", script],
         cwd=folder,
