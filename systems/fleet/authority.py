@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from muster.clock import now_ms
 from muster_server.plane.files import write_atomically
 from muster_server.systems.fleet.schema import NAME as CLIENT
 
@@ -91,7 +92,8 @@ class Authority:
                 self._make()
             if not self._serves(names):
                 self._serve(names)
-            self._list(records)
+            if not self._listed(records):
+                self._list(records)
 
     def issue(self, client: str, days: int, request: bytes = b"") -> Issued:
         """Issue a certificate. `request`: a signing request in PEM, of which the key alone counts; without one a key is
@@ -121,7 +123,7 @@ class Authority:
             found = [each for each in records if which in {each.client, each.serial}]
             if not found:
                 raise AuthorityError(f"no certificate of {which[:80]!r} has been issued, or all have ended")
-            now = int(time.time() * 1000)
+            now = now_ms()
             done = [msgspec.structs.replace(each, revoked_ms=now) for each in found if not each.revoked_ms]
             by = {each.serial: each for each in done}
             records[:] = [by.get(each.serial, each) for each in records]
@@ -213,6 +215,14 @@ class Authority:
         write_atomically(self.folder / SERVER_KEY, _pem(key))
         write_atomically(self.folder / SERVER_CERT, made.public_bytes(Encoding.PEM))
 
+    def _listed(self, records: Sequence[Record]) -> bool:
+        """Whether the list has what is revoked: it has not after a crash in between."""
+        try:
+            made = x509.load_pem_x509_crl((self.folder / REVOKED).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return {each.serial_number for each in made} == {int(each.serial, 16) for each in records if each.revoked_ms}
+
     def _list(self, records: Sequence[Record]) -> None:
         """Write the list of revoked certificates. It is newer than the former one by a second at least: of two lists of
         one second a reader keeps the first."""
@@ -251,7 +261,7 @@ def _read(file: Path) -> list[Record]:
         return []
     except msgspec.MsgspecError as error:
         raise AuthorityError(f"{file}: unreadable: {error}") from None
-    now = int(time.time() * 1000)
+    now = now_ms()
     return [each for each in found if each.until_ms > now]
 
 

@@ -18,7 +18,13 @@ PACKET_MAX: Final = 1 << 20
 UNACKED_MAX: Final = 1_000
 """Limit of unacknowledged messages with QoS 1; a further publish is refused."""
 UNAVAILABLE: Final = 3
-CODES: Final = {1: "protocol version", 2: "client id", UNAVAILABLE: "unavailable", 4: "bad user or password", 5: "not authorised"}
+CODES: Final = {
+    1: "protocol version",
+    2: "client id",
+    UNAVAILABLE: "unavailable",
+    4: "bad user or password",
+    5: "not authorised",
+}
 
 OnMessage = Callable[[str, bytes], None]
 

@@ -20,7 +20,7 @@ from muster_server.control.errors import UNAVAILABLE, USAGE, UserError
 from muster_server.control.terminal.common import counted, out, print_json, verdict_after
 from muster_server.control.terminal.words import say
 from muster_server.systems.fleet.asking import Asking
-from muster_server.systems.fleet.cli.words import Format
+from muster_server.systems.fleet.cli.formats import Format
 from muster_server.systems.fleet.questions import Kept, MinutesOf, MinutesPage, ResultsIn, ResultsPage
 
 PAGE: Final = 1_000

@@ -11,6 +11,7 @@ import typer
 
 from muster_server.control.errors import USAGE, UserError
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl, Svg, alone, unused
+from muster_server.systems.fleet.cli.formats import Format
 
 fleet_app: Final = typer.Typer(
     help="Ask clients over MQTT, give them tasks, and show how evenly they are picked.",
@@ -23,15 +24,6 @@ cert_app: Final = typer.Typer(
     help="Certificates of clients.", epilog="Example: muster fleet cert ls", no_args_is_help=True
 )
 fleet_app.add_typer(cert_app, name="cert")
-
-
-class Format(StrEnum):
-    """How results are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
 
 
 class Customer(StrEnum):

@@ -53,8 +53,9 @@ async def times(
 
 def reason(error: OSError) -> str:
     """What the kernel said, without the address, which stands beside it."""
-    known = error.errno is not None and error.errno > 0
-    return os.strerror(error.errno) if known else error.strerror or str(error)
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def summary(said: list[dict[str, Any]]) -> dict[str, Any]:
