@@ -24,9 +24,10 @@ from muster.agent import http as web
 from muster.errors import Invalid
 from muster_server.systems.fleet.records import VALUE_BYTES_MAX
 from tests.certificates import certificates
-from tests.documents import ROOT, cells
+from tests.documents import ROOT, cells, fenced
 from tests.waiting import PATIENT_S
 
+PAGE = (ROOT / "docs" / "fleet.md").read_text()
 HERE = Reach(private=["127.0.0.0/8", "::1/128"])
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -532,6 +533,17 @@ def test_kinds_are_named_built_in_or_own(tmp_path: Path, monkeypatch: pytest.Mon
             named_kinds(named, own)
 
 
+async def test_the_kind_of_the_page_is_one() -> None:
+    (example,) = [each for each in fenced(PAGE, "python") if "async def lookup" in each]
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/fleet.md", "exec"), names)
+    assert await names["lookup"]("127.0.0.1", {}, HERE) == {"dst_addr": "127.0.0.1"}
+    with pytest.raises(Failed, match="no IPv4 address"):
+        await names["lookup"]("::1", {}, HERE)
+    with pytest.raises(BadOption, match="unknown option 'x'"):
+        await names["lookup"]("127.0.0.1", {"x": 1}, HERE)
+
+
 def test_kinds_of_installed_packages_come_by_their_entry_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -547,8 +559,7 @@ def test_kinds_of_installed_packages_come_by_their_entry_points(
 
 
 def test_the_page_has_every_kind_and_every_option() -> None:
-    page = (ROOT / "docs" / "fleet.md").read_text()
-    rows = {row[0].strip("`"): " ".join(row) for row in cells(page, "kind", "target", "options", "fails")}
+    rows = {row[0].strip("`"): " ".join(row) for row in cells(PAGE, "kind", "target", "options", "fails")}
     assert rows.keys() == BUILT_IN.keys()
     for name, module in (("ping", "ping"), ("tcp", "ping"), ("dns", "dns"), ("http", "http")):
         source = (ROOT / "core/python/muster/agent" / f"{module}.py").read_text()
