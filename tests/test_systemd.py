@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+import muster.agent.__main__ as agent
 from muster_server.control.cli import main as cli
 from muster_server.control.cluster import daemon
 from muster_server.control.config.options import SERVED
@@ -122,3 +123,18 @@ def test_a_unit_has_time_to_drain_and_is_not_started_again_for_a_mistake() -> No
     assert settings["RestartForceExitStatus"] == "SIGHUP", "which systemd takes for an end like others"
     assert settings["ExecReload"].startswith("/bin/kill -HUP ")
     assert f"/var/lib/{settings['StateDirectory']}" == "/var/lib/muster"
+
+
+def test_the_unit_of_an_agent_is_understood_and_starts_what_is_there() -> None:
+    file = ROOT / "deploy" / "agent" / "muster-agent.service"
+    assert verified(file) == (0, [])
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(file.read_text())
+    settings = dict(parser["Service"])
+    words = shlex.split(settings["ExecStart"])
+    assert words[1:4] == ["python3", "-m", "muster.agent"]
+    assert float(settings["TimeoutStopSec"]) > agent.DRAIN_S
+    assert set(settings["RestartPreventExitStatus"].split()) == {str(agent.USAGE), str(agent.BAD_CONFIG)}
+    (example,) = re.findall(r"^#   MUSTER_AGENT_WORDS=(.*)$", file.read_text(), re.MULTILINE)
+    assert agent._agent(agent._parser("x").parse_args(shlex.split(example))).name == "probe-7"

@@ -844,6 +844,19 @@ def work(context: typer.Context) -> int:
     return program.main(context.args, prog="muster work")
 
 
+@app.command(
+    rich_help_panel=RUN,
+    epilog="Example: muster agent mqtt://mqtt.example.org --name probe-7 --mark CN_520000_522200_1",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def agent(context: typer.Context) -> int:
+    """Measure for a fleet from where this machine is: ping, TCP, DNS, HTTP."""
+    from muster.agent import __main__ as program
+
+    return program.main(context.args, prog="muster agent")
+
+
 def layer_of(role: Layer, cluster: str) -> "LayerRef":
     """Return the layer of these arguments. Raises `UserError`."""
     from muster_server.control.cli.grow import LayerRef

@@ -10,11 +10,12 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from muster_server.control.host.addresses import split_address
 from muster_server.plane.files import write_atomically
 from muster_server.plane.kind import Launch, Program
 from muster_server.systems.fleet.schema import NAME as CLIENT
@@ -24,6 +25,8 @@ NAME: Final = "mosquitto"
 SECRET: Final = "plane.secret"
 """Name of the file with the password of the plane's own users."""
 USERS: Final = "users"
+AUTHORITY: Final = "authority"
+"""Name of the folder with the certificates."""
 NODES_MAX: Final = 16
 """Number of the plane's users for each role: of the nodes with the same index modulo this, one runs at a time."""
 # of PBKDF2 for each connect, as mosquitto's own: passwords are random, and 20,000 clients connect at once
@@ -32,8 +35,26 @@ ITERATIONS: Final = 101
 QUEUED_MAX: Final = 1_000
 
 
+class Secure(NamedTuple):
+    """Where clients with certificates connect."""
+
+    host: str
+    port: int
+    names: tuple[str, ...]
+    """Further names of this machine, for its certificate."""
+
+
 class BrokerError(Exception):
     """A client cannot be enrolled. The text is one line."""
+
+
+def tls(section: Callable[[str], Any]) -> Secure | None:
+    """The address for clients with certificates; None: there is none."""
+    fleet = section("fleet")
+    if fleet is None or not fleet.tls_bind:
+        return None
+    host, port = split_address(fleet.tls_bind)
+    return Secure(host, port, tuple(fleet.tls_names))
 
 
 def plane_user(role: str, place: int) -> str:
@@ -50,8 +71,16 @@ def prepare(launch: Launch) -> list[str]:
     word = secret.read_text(encoding="ascii").strip()
     with _users(folder) as lines:
         lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
-    write_atomically(folder / "acl", access().encode())
-    write_atomically(folder / "mosquitto.conf", configuration(folder, launch.host, launch.port).encode())
+    secure = tls(launch.section)
+    banned: set[str] = set()
+    if secure is not None:
+        from muster_server.systems.fleet.authority import Authority, served_names  # its library takes a while
+
+        authority = Authority(folder / AUTHORITY)
+        authority.prepare(served_names(secure.host, secure.names))
+        banned = authority.banned()
+    write_atomically(folder / "acl", access(banned).encode())
+    write_atomically(folder / "mosquitto.conf", configuration(folder, launch.host, launch.port, secure).encode())
     return ["-c", str(folder / "mosquitto.conf")]
 
 
@@ -64,7 +93,15 @@ def enroll(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return words
 
 
-def configuration(folder: Path, host: str, port: int) -> str:
+def ban(folder: Path) -> None:
+    """Write the list of access again: clients all of whose certificates are revoked have no topic. mosquitto uses it
+    after a SIGHUP, for connections that are open too."""
+    from muster_server.systems.fleet.authority import Authority
+
+    write_atomically(folder / "acl", access(Authority(folder / AUTHORITY).banned()).encode())
+
+
+def configuration(folder: Path, host: str, port: int, secure: Secure | None = None) -> str:
     """The content of mosquitto.conf. Without the three limits mosquitto's defaults silently lose orders in a burst."""
     lines = [
         f"listener {port} {host}",
@@ -87,14 +124,32 @@ def configuration(folder: Path, host: str, port: int) -> str:
         "log_type error",
         "log_type warning",
     ]
+    if secure is not None:
+        from muster_server.systems.fleet.authority import CA_CERT, REVOKED, SERVER_CERT, SERVER_KEY
+
+        files = folder / AUTHORITY
+        lines += [
+            f"listener {secure.port} {secure.host}",
+            "protocol mqtt",
+            "use_username_as_clientid true",
+            f"cafile {files / CA_CERT}",
+            f"certfile {files / SERVER_CERT}",
+            f"keyfile {files / SERVER_KEY}",
+            f"crlfile {files / REVOKED}",
+            "require_certificate true",
+            "use_identity_as_username true",
+            "tls_version tlsv1.2",
+        ]
     if os.geteuid() == 0:
         lines.append("user root")  # otherwise mosquitto changes to a user that may not enter the private folder
     return "\n".join(lines) + "\n"
 
 
-def access() -> str:
-    """The access list: `%u` is the authenticated name of a client."""
+def access(banned: Iterable[str] = ()) -> str:
+    """The access list: `%u` is the authenticated name of a client. `banned`: clients without any topic."""
     lines: list[str] = []
+    for client in sorted(banned):
+        lines += [f"user {client}", "topic deny #", ""]
     for user in _own_users():
         # The plane writes up topics only to clear messages that the broker retained for clients that are gone.
         lines += [f"user {user}", f"topic readwrite {PREFIX}/+/up/+", f"topic write {PREFIX}/+/down/+", ""]

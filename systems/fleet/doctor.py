@@ -8,8 +8,10 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
+from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Record
 from muster_server.control.cluster.programs import FOLDERS
 from muster_server.control.cluster.specs import absolute
@@ -22,6 +24,7 @@ from muster_server.control.terminal import common
 from muster_server.plane.kind import Program
 from muster_server.plane.spec import SpecError, password
 from muster_server.systems.fleet.asking import INDEX, SCHEDULER
+from muster_server.systems.fleet.broker import AUTHORITY
 from muster_server.systems.fleet.broker import PROGRAM as MOSQUITTO
 from muster_server.systems.fleet.keeper import PROGRAM as REDIS
 from muster_server.systems.fleet.options import NONE, Fleet, redis_url, url
@@ -32,6 +35,7 @@ DIFFERS: Final = 0.01
 """An index node that knows fewer clients than another one by this share lacks something."""
 BEHIND_MINUTES: Final = 1
 FULL: Final = 0.9
+SOON_S: Final = 14 * 86_400
 
 
 def examined(config: Config, record: Record | None) -> list[Finding]:
@@ -50,6 +54,8 @@ def examined(config: Config, record: Record | None) -> list[Finding]:
     clients = max((int(each.get("clients", 0)) for each in statuses[INDEX].values()), default=0)
     found += [] if fleet.mqtt else [*_program(MOSQUITTO), files(_hard(record), clients)]
     found += [] if fleet.redis else _program(REDIS)
+    if fleet.tls_bind and not fleet.mqtt:
+        found += certificates(instance.folder(config).program(MOSQUITTO.name), time.time())
     found += asyncio.run(_servers(fleet, config))
     if record is not None and record.of(SCHEDULER):
         found += nodes(statuses[INDEX], statuses[SCHEDULER], int(time.time() // 60))
@@ -64,6 +70,25 @@ def files(most: int | None, clients: int) -> Finding:
     text = f"{room:,} clients may connect to mosquitto; {clients:,} are connected"
     mend = f"ulimit -n {max(2 * most, 65_536)} before muster up, or a broker cluster: fleet.mqtt"
     return warn(CHECK, text, mend) if clients >= FULL * room else ok(CHECK, text)
+
+
+def certificates(folder: Path, now_s: float) -> list[Finding]:
+    """Clients whose last certificate ends soon; `folder`: that of mosquitto."""
+    from muster_server.systems.fleet.authority import Authority, AuthorityError
+
+    try:
+        records = Authority(folder / AUTHORITY).records()
+    except AuthorityError as error:
+        return [fail(CHECK, str(error), "restore the folder of the instance from its backup")]
+    ends: dict[str, int] = {}
+    for each in records:
+        if not each.revoked_ms:
+            ends[each.client] = max(ends.get(each.client, 0), each.until_ms)
+    soon = sorted(client for client, until_ms in ends.items() if until_ms < (now_s + SOON_S) * 1000)
+    if not soon:
+        return [ok(CHECK, f"{len(ends):,} clients have certificates")] if ends else []
+    text = f"certificates of {len(soon)} clients end within 14 days, for example {', '.join(soon[:3])}"
+    return [warn(CHECK, text, f"muster fleet cert issue {soon[0]}, and bring it to the client")]
 
 
 def nodes(
@@ -116,6 +141,8 @@ def _lead(name: str, said: Mapping[str, Any], minute: int, nodes_there: int) -> 
                 "check the broker, fleet.mqtt and its password",
             )
         )
+    if (why := said.get("results", "go out")) != "go out":
+        found.append(warn(CHECK, f"{name}: results wait: {why}", "run muster topic ls, and see fleet.results_topic"))
     refused: Mapping[str, str] = said.get("refused", {})
     if refused:
         name_of, why = next(iter(refused.items()))

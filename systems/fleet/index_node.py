@@ -53,7 +53,7 @@ from muster_server.systems.fleet.questions import (
     Stats,
 )
 from muster_server.systems.fleet.selector import COUNTED, SelectorError, parse
-from muster_server.systems.fleet.sessions import Waiting
+from muster_server.systems.fleet.sessions import Waiting, mark
 
 if TYPE_CHECKING:  # imported only if something is stored
     from muster_server.systems.fleet.redis import Sessions
@@ -338,10 +338,12 @@ class IndexNode:
         self._hold(question.run, pick.numbers, question.hold_ms)
         self._picks_made += 1
         asked: list[tuple[str, int]] = []
+        marks: list[str] = []
         for client in pick.clients:
             record = self._index.record(client)
             assert record is not None, "a member has a record"
             asked.append((client, record.epoch))
+            marks.append(mark(record.attributes or {}))
         draw = Draw(
             pick.seed,
             pick.round,
@@ -354,7 +356,7 @@ class IndexNode:
             self._node,
             pick.replay,
         )
-        return Picked(asked, draw, pick.selector)
+        return Picked(asked, draw, pick.selector, marks)
 
     async def _follow(self, question: Follow) -> Pong:
         self._obey(question.epoch)

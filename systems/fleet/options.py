@@ -40,6 +40,17 @@ class Fleet(Section, frozen=True):
     ] = ""
     redis_password_file: Annotated[str, key("File with the password of that Redis, one line")] = ""
     bind: Annotated[FaceAddress, key("Address of that mosquitto for clients")] = "127.0.0.1:0"
+    tls_bind: Annotated[
+        str,
+        key(
+            "Another address of that mosquitto, over TLS, for clients with certificates of `muster fleet cert`: `host:port`",
+            "empty: clients have passwords alone",
+        ),
+    ] = ""
+    tls_names: Annotated[
+        tuple[str, ...],
+        key("Names and addresses by which clients reach it, for its certificate", "the machine's own are always in it"),
+    ] = ()
     beat_ms: Annotated[
         int,
         key("Interval of a client's heartbeats", "20,000 clients: 667 a second", "ms", ge=100, le=600_000),
@@ -83,6 +94,24 @@ class Fleet(Section, frozen=True):
     keep_h: Annotated[
         int, key("How long runs and results are kept", "a month; a run of 100 takes about 12 kB", "h", ge=1, le=87_600)
     ] = 720
+    minutes_keep_h: Annotated[
+        int,
+        key(
+            "How long roll-ups of results by minute and mark are kept",
+            "a year; a row takes about 150 bytes",
+            "h",
+            ge=1,
+            le=87_600,
+        ),
+    ] = 8_760
+    results_topic: Annotated[
+        str,
+        key(
+            "Topic of delayed messages that gets the results of each run that has ended",
+            "empty: they stay in the database alone",
+            pattern=r"^[A-Za-z0-9_.-]{0,64}$",
+        ),
+    ] = ""
 
 
 class Index(FaceOptions, frozen=True):

@@ -56,6 +56,8 @@ class Picked(msgspec.Struct, frozen=True):
     draw: Draw
     deck: str
     """The normal form of the selector."""
+    marks: list[str] = []
+    """The mark of each client; empty: the node is of a release that does not tell."""
 
 
 class Follow(msgspec.Struct, frozen=True, tag=True):
@@ -343,6 +345,79 @@ class ResultsOf(msgspec.Struct, frozen=True, tag=True):
     """A run's results. Answered by `ResultRow`s (`records.py`), in the order in which they came."""
 
     run: str
+
+
+class ResultsIn(msgspec.Struct, frozen=True, tag=True):
+    """The stored results of a task in these minutes, both included, by minute and client; `after`: the minute and the
+    client of the last one of the previous page. Answered by `ResultsPage`."""
+
+    task: str
+    first: int
+    last: int
+    limit: int = 1_000
+    after: tuple[int, str] | None = None
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A stored result, with what its run asked for."""
+
+    task: str
+    minute: int
+    client: str
+    mark: str
+    """Where the client was, as `country_province_city_carrier`; `other` without these, empty if it was not stored."""
+    kind: str
+    target: str
+    ok: bool
+    ms: float | None
+    """The number that stands for the value: its field `ms`, or the value itself."""
+    error: str
+    at_ms: int
+    value: bytes
+    """The result in JSON."""
+
+
+class ResultsPage(msgspec.Struct, frozen=True):
+    results: list[Kept]
+    more: bool
+
+
+class MinutesOf(msgspec.Struct, frozen=True, tag=True):
+    """The roll-ups of a task in these minutes, both included, by minute and mark; `mark` None: of all marks. `after`:
+    the minute and the mark of the last one of the previous page. Answered by `MinutesPage`."""
+
+    task: str
+    first: int
+    last: int
+    mark: str | None = None
+    limit: int = 1_000
+    after: tuple[int, str] | None = None
+
+
+class MinuteRow(msgspec.Struct, frozen=True):
+    """The roll-up of a task's run in one minute, of the clients of one mark."""
+
+    task: str
+    minute: int
+    mark: str
+    """Empty: all clients of the run."""
+    kind: str
+    target: str
+    results: int
+    """Clients that answered."""
+    failed: int
+    """Answers with `ok` false among them."""
+    missed: int
+    """Clients that were asked, were not replaced, and did not answer."""
+    p50: float | None
+    """Of `ms` of the answers with `ok` true; None: no answer has it."""
+    p90: float | None
+    p99: float | None
+
+
+class MinutesPage(msgspec.Struct, frozen=True):
+    minutes: list[MinuteRow]
+    more: bool
 
 
 class Explained(msgspec.Struct, frozen=True):

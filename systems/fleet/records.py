@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from muster_server.systems.fleet.questions import Draw, RunBrief, TaskRow
+from muster_server.systems.fleet.questions import Draw, Kept, MinuteRow, RunBrief, TaskRow
 from muster_server.systems.fleet.runs import RunName
 from muster_server.systems.fleet.wheel import Class, DueRun, Every, MissedRuns, PerHour, Task, TaskError
 
@@ -71,6 +71,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     draws: list[Draw] = []
     asked: list[list[tuple[str, int]]] = []
     """For each draw, clients and their epochs."""
+    marks: list[list[str]] = []
+    """For each draw, the mark of each client; empty: not known."""
     replaced: list[str] | None = None
     """The silent clients that the second draw replaced; None: there was none yet."""
     done: int = 0
@@ -80,6 +82,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> RunName:
         return self.task, self.minute
+
+    @property
+    def mark_of(self) -> dict[str, str]:
+        """The mark of each client, as far as it is known."""
+        pairs = zip(self.asked, self.marks, strict=False)
+        return {client: mark for draw, marks in pairs for (client, _), mark in zip(draw, marks, strict=False)}
 
 
 class ResultRow(msgspec.Struct, frozen=True):
@@ -93,8 +101,23 @@ class ResultRow(msgspec.Struct, frozen=True):
     """The result in JSON."""
     error: str
     at_ms: int
+    mark: str = ""
+    """Where the client was when it was picked; empty: not known."""
+    ms: float | None = None
+    """The number that stands for the value; None: it has none."""
 
 
+class Rolled(msgspec.Struct, frozen=True):
+    """What is written with the end of a run, beside its row."""
+
+    run: RunName
+    minutes: list[MinuteRow]
+    out: bool
+    """Whether its results go to a topic."""
+
+
+After = tuple[int, str]
+"""The minute, and the client or mark, of the last row of a page."""
 RunPlace = tuple[int, str, int]
 """The place of a run in the history: its start in ms since 1970, its task, its minute."""
 
@@ -132,9 +155,25 @@ class Store(Protocol):
         `write`.
         """
 
-    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> Sequence[Unstored]:
-        """Write new states of runs (clients that are about to be asked, ends), and results, each stored once, in one
-        transaction."""
+    async def write(
+        self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow], ends: Sequence[Rolled] = ()
+    ) -> Sequence[Unstored]:
+        """Write new states of runs (clients that are about to be asked, ends), results, each stored once, and what
+        follows from the ends of runs, in one transaction."""
+
+    async def results_in(self, task: str, first: int, last: int, limit: int, after: After | None) -> list[Kept]:
+        """The results of a task in these minutes, by minute and client."""
+
+    async def minutes_of(
+        self, task: str, first: int, last: int, mark: str | None, limit: int, after: After | None
+    ) -> list[MinuteRow]:
+        """The roll-ups of a task in these minutes, by minute and mark."""
+
+    async def outbox(self, limit: int) -> tuple[list[RunName], int]:
+        """The ended runs whose results wait for their topic, by minute, and the number of all that wait."""
+
+    async def handed_over(self, epoch: int, runs: Sequence[RunName]) -> None:
+        """The topic has the results of these runs."""
 
     async def open_runs(self) -> list[RunRow]:
         """The runs that have not ended."""
@@ -166,8 +205,8 @@ class Store(Protocol):
     async def last_run(self) -> int:
         """The last minute of all runs; 0: there is none."""
 
-    async def prune(self, before_ms: int) -> None:
-        """Delete runs that started earlier, with their results."""
+    async def prune(self, before_ms: int, before_minute: int) -> None:
+        """Delete runs that started before a time, with their results, and roll-ups of minutes before another one."""
 
     async def close(self) -> None:
         """Close the connections."""

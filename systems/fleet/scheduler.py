@@ -21,14 +21,17 @@ import msgspec
 
 from muster.clock import now_ms
 from muster.instance import start_time
+from muster_server.plane import ways
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password, secret
+from muster_server.plane.ways import Way
 from muster_server.systems.fleet import replay, schema
 from muster_server.systems.fleet.dispatcher import SEED_STEP, Answer, Dispatcher
 from muster_server.systems.fleet.index_nodes import IndexNodes, running
 from muster_server.systems.fleet.mqtt import Link, LinkError
 from muster_server.systems.fleet.options import FleetSettings
+from muster_server.systems.fleet.outbox import Outbox
 from muster_server.systems.fleet.questions import (
     RUN_PLACE,
     Averages,
@@ -39,6 +42,8 @@ from muster_server.systems.fleet.questions import (
     Heal,
     Healed,
     Hour,
+    MinutesOf,
+    MinutesPage,
     PastRuns,
     Picked,
     PickOne,
@@ -48,7 +53,9 @@ from muster_server.systems.fleet.questions import (
     Refresh,
     Refreshed,
     Release,
+    ResultsIn,
     ResultsOf,
+    ResultsPage,
     RunNow,
     RunPage,
     Slot,
@@ -63,6 +70,7 @@ from muster_server.systems.fleet.records import (
     Fenced,
     Lead,
     ResultRow,
+    Rolled,
     RunRow,
     Store,
     StoreError,
@@ -71,6 +79,7 @@ from muster_server.systems.fleet.records import (
     scheduled,
     unfit,
 )
+from muster_server.systems.fleet.rollups import Sample, measured, rolled
 from muster_server.systems.fleet.runs import Replacement, RunEnd, RunName, Runs, RunsError
 from muster_server.systems.fleet.schema import NAME, SchemaError
 from muster_server.systems.fleet.selector import SelectorError, parse
@@ -101,8 +110,18 @@ MINUTE: Final = re.compile(r"[0-9]{1,18}")
 PLACE: Final = re.compile(RUN_PLACE)
 HISTORY_MAX: Final = 200
 """Limit of runs in a page of the history, at most 1.3 KiB each in JSON: 256 KiB."""
+PAGE_MAX: Final = 1_000
+"""Limit of results or roll-ups in an answer: at most 20 MB, as of clients that send all they may."""
 INSTANT: Final = 0
 """The minute of an instant run."""
+
+
+class _Tally:
+    """What a run in flight adds up to: where its clients are, and their answers so far."""
+
+    def __init__(self, marks: dict[str, str], results: Sequence[ResultRow] = ()) -> None:
+        self.marks = marks
+        self.samples = [Sample(each.mark, each.ok, each.ms) for each in results]
 
 
 class Leading:
@@ -116,7 +135,9 @@ class Leading:
         settings: FleetSettings,
         link: Callable[[Callable[[str, bytes], None]], Link],
         log: Any,
+        way: Way | None = None,
     ) -> None:
+        """`way` leads into topics, where `fleet.results_topic` names one."""
         fleet = settings.fleet
         self.lead, self.fleet = lead, fleet
         self.link = link(self._heard)
@@ -133,7 +154,9 @@ class Leading:
         self.wheel = Wheel(lead.last_minute)
         self.handed_out = self.missed = self.taken_up = 0
         self._store, self._nodes, self._log = store, nodes, log
+        self.outbox = None if way is None else Outbox(store, lead.epoch, way, fleet.results_topic, log)
         self._rows: dict[RunName, RunRow] = {}
+        self._tallies: dict[RunName, _Tally] = {}
         self.watching = Watching()
         self.refused: dict[str, str] = {}
         """Tasks of the table that cannot be scheduled, with the reason."""
@@ -150,6 +173,7 @@ class Leading:
         """Messages of clients that were dropped because the store is too slow."""
         self._answers: list[ResultRow] = []
         self._puts: dict[RunName, RunRow] = {}
+        self._ends: list[Rolled] = []
         self._written: list[asyncio.Future[None]] = []
         self._some = asyncio.Event()
         self._starting: set[asyncio.Task[None]] = set()
@@ -172,6 +196,8 @@ class Leading:
             asyncio.create_task(each)
             for each in (self._beat(), self._turns(), self._ticks(), self._write(), self._prune())
         ]
+        if self.outbox is not None:
+            loops.append(asyncio.create_task(self.outbox.run()))
         try:
             await asyncio.wait([*loops, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for task in (*loops, self._failed):
@@ -221,7 +247,8 @@ class Leading:
     async def _prune(self) -> None:
         while True:
             if self.trusts_clock:
-                await self._store.prune(now_ms() - self.fleet.keep_h * 3_600_000)
+                minute = now_ms() // 60_000 - self.fleet.minutes_keep_h * 60
+                await self._store.prune(now_ms() - self.fleet.keep_h * 3_600_000, minute)
             await asyncio.sleep(PRUNE_S)
 
     def _spawn(self, work: Any) -> None:
@@ -410,13 +437,18 @@ class Leading:
     async def _ask(self, row: RunRow, order: bytes, picked: Picked) -> None:
         """Store which clients are asked, and only then ask them."""
         begun = msgspec.structs.replace(
-            row, state="running", started_ms=now_ms(), draws=[picked.draw], asked=[picked.clients]
+            row,
+            state="running",
+            started_ms=now_ms(),
+            draws=[picked.draw],
+            asked=[picked.clients],
+            marks=[picked.marks],
         )
         if why := await self._put(begun):
             self._nodes.tell(Release(self.lead.epoch, _text(row.name)))
             await self._miss(row, f"the database cannot hold this run: {why}")
             return
-        self._rows[row.name] = begun
+        self._rows[row.name], self._tallies[row.name] = begun, _Tally(begun.mark_of)
         names, text = [client for client, _ in picked.clients], _text(row.name)
         self.watching.say(row.name, Event("asked", text, names, wanted=row.wanted, members=picked.draw.members))
         self.dispatcher.begin(_now(), row.name, order, picked.clients, row.wanted)
@@ -425,7 +457,7 @@ class Leading:
         missed = msgspec.structs.replace(row, state="missed", started_ms=now_ms(), reason=reason)
         self.missed += 1
         self._log.warning("a run is missed", run=_text(row.name), cause=reason)
-        await self._put(missed)
+        await self._end(missed, Rolled(row.name, [], self.outbox is not None))
         self.watching.say(row.name, Event("ended", _text(row.name), wanted=row.wanted, error=reason))
         self.watching.over(row.name)
 
@@ -445,7 +477,7 @@ class Leading:
         replaced = row.replaced
         gone = set(replaced or ())
         asked = [each for draw in row.asked for each in draw if each[0] not in gone]
-        self._rows[row.name] = row
+        self._rows[row.name], self._tallies[row.name] = row, _Tally(row.mark_of, results)
         try:
             order = self.dispatcher.order(row.name, row.kind, row.target, row.options)
             self.dispatcher.begin(
@@ -459,16 +491,19 @@ class Leading:
         seed = (row.draws[0].seed + SEED_STEP) % (1 << 64)
         try:
             picked = await self._nodes.pick(self._pick(row, len(wanted.silent), seed, wanted.asked))
-            found, draws = picked.clients, [*row.draws, picked.draw]
+            found, draws, marks = picked.clients, [*row.draws, picked.draw], picked.marks
         except CallError as error:
             self._log.warning("silent clients are not replaced", run=_text(wanted.run), cause=str(error))
-            found, draws = [], row.draws
+            found, draws, marks = [], row.draws, []
         silent = wanted.silent[: len(found)]
-        begun = msgspec.structs.replace(row, draws=draws, asked=[*row.asked, found], replaced=silent)
+        begun = msgspec.structs.replace(
+            row, draws=draws, asked=[*row.asked, found], marks=[*row.marks, marks], replaced=silent
+        )
         if await self._put(begun):
             found, silent = [], []  # no client may be asked that the database does not know
         else:
             self._rows[wanted.run] = begun
+            self._tallies[wanted.run].marks |= begun.mark_of
         self.watching.say(wanted.run, Event("replaced", _text(wanted.run), silent))
         if found:
             self.watching.say(wanted.run, Event("asked", _text(wanted.run), [client for client, _ in found]))
@@ -489,7 +524,10 @@ class Leading:
         value = bytes(result.value)
         value = value if len(value) <= VALUE_BYTES_MAX else b"null"
         error = result.error[:1_000]
-        row = ResultRow(*answer.run, answer.client, result.ok, value, error, now_ms())
+        tally = self._tallies[answer.run]
+        mark, ms = tally.marks.get(answer.client, ""), measured(value)
+        row = ResultRow(*answer.run, answer.client, result.ok, value, error, now_ms(), mark, ms)
+        tally.samples.append(Sample(mark, result.ok, ms))
         self._answers.append(row)
         self._some.set()
         if self.watching.anyone(answer.run):
@@ -497,14 +535,16 @@ class Leading:
             self.watching.say(answer.run, event)
 
     def _ended(self, ended: RunEnd) -> None:
-        row = self._rows.pop(ended.run)
+        row, tally = self._rows.pop(ended.run), self._tallies.pop(ended.run)
         self._nodes.tell(Release(self.lead.epoch, _text(ended.run)))
         over = msgspec.structs.replace(row, state="done", done=len(ended.done), missed=len(ended.missed))
-        self._spawn(self._finish(over, ended))
+        absent = [tally.marks.get(client, "") for client in ended.missed]
+        minutes = [] if row.minute == INSTANT else rolled(over, tally.samples, absent)
+        self._spawn(self._finish(over, ended, Rolled(ended.run, minutes, self.outbox is not None)))
 
-    async def _finish(self, row: RunRow, ended: RunEnd) -> None:
+    async def _finish(self, row: RunRow, ended: RunEnd, end: Rolled) -> None:
         """Watchers are told of the end once it is written, with all results."""
-        await self._put(row)
+        await self._end(row, end)
         over = Event(
             "ended",
             _text(ended.run),
@@ -515,6 +555,13 @@ class Leading:
         )
         self.watching.say(ended.run, over)
         self.watching.over(ended.run)
+
+    async def _end(self, row: RunRow, end: Rolled) -> None:
+        """Write the end of a run, with what follows from it."""
+        self._ends.append(end)
+        await self._put(row)
+        if self.outbox is not None:
+            self.outbox.wake()
 
     async def _put(self, row: RunRow) -> str:
         """Write a run; returns once it is written, with the reason if the store cannot hold it."""
@@ -553,9 +600,10 @@ class Leading:
         answers, self._answers = self._answers, []
         puts, self._puts = self._puts, {}
         written, self._written = self._written, []
+        ends, self._ends = self._ends, []
         try:
             if answers or puts:
-                unstored = self._noted(await self._store.write(self.lead.epoch, list(puts.values()), answers))
+                unstored = self._noted(await self._store.write(self.lead.epoch, list(puts.values()), answers, ends))
                 self._lost |= {each.run: each.reason for each in unstored if not each.client}
                 if stand_ins := [_stand_in(each) for each in unstored if each.client]:
                     await self._store.write(self.lead.epoch, [], stand_ins)
@@ -602,9 +650,14 @@ class Scheduler:
             Heal: self._heal,
             Explain: self._explain,
             ResultsOf: self._results_of,
+            ResultsIn: self._results_in,
+            MinutesOf: self._minutes_of,
             PastRuns: self._past_runs,
         }
         self._server = Server(key, serve)
+        self._way: Way | None = None
+        if settings.fleet.results_topic and (path := ways.outlet()):
+            self._way = ways.made(path, spec, context, settings.folder)
         self._leading: Leading | None = None
         self._leads = 0
         self._trouble = ""
@@ -631,6 +684,8 @@ class Scheduler:
             await self._nodes.stop()
             if self._made is not None:
                 await self._made.close()
+            if self._way is not None:
+                await self._way.close()
             self.closed = True
         if not work.cancelled():
             work.result()
@@ -673,7 +728,7 @@ class Scheduler:
     async def _lead(self, lead: Lead, store: Store) -> None:
         self._leads += 1
         self._log.info("leads", epoch=lead.epoch, last_minute=lead.last_minute)
-        leading = Leading(lead, store, self._nodes, self._settings, self._link, self._log)
+        leading = Leading(lead, store, self._nodes, self._settings, self._link, self._log, self._way)
         try:
             await leading.work(lambda: setattr(self, "_leading", leading))
         except Fenced:
@@ -882,6 +937,22 @@ class Scheduler:
         with _told():
             return await self._store.results_of(row.name)
 
+    async def _results_in(self, question: ResultsIn) -> ResultsPage:
+        limit = _page(question)
+        with _told():
+            rows = await self._store.results_in(question.task, question.first, question.last, limit + 1, question.after)
+        return ResultsPage(rows[:limit], len(rows) > limit)
+
+    async def _minutes_of(self, question: MinutesOf) -> MinutesPage:
+        limit = _page(question)
+        if question.mark is not None and "\0" in question.mark:
+            raise CallError("task", "mark: the character NUL is not allowed")
+        with _told():
+            rows = await self._store.minutes_of(
+                question.task, question.first, question.last, question.mark, limit + 1, question.after
+            )
+        return MinutesPage(rows[:limit], len(rows) > limit)
+
     async def _explain(self, question: Explain) -> Explained:
         try:
             row = await self._run_of(question.run)
@@ -966,6 +1037,8 @@ class Scheduler:
             "index_nodes": list(self._nodes.alive),
             "store": self._trouble or "answers",
         }
+        if leading is not None and leading.outbox is not None:
+            said["results"] = leading.outbox.error or "go out"
         if leading is not None:
             said |= {
                 "lead_epoch": leading.lead.epoch,
@@ -985,6 +1058,7 @@ class Scheduler:
         counts = {} if leading is None else {str(each): count for each, count in leading.runs.counts.items()}
         handed = (0, 0, 0) if leading is None else (leading.handed_out, leading.missed, leading.taken_up)
         dropped = {} if leading is None else {**leading.dispatcher.dropped, "overflow": leading.overflowed}
+        out = None if leading is None else leading.outbox
         outcomes = [
             (f'fleet_outcomes{{outcome="{each}"}}', "Clients asked, by outcome", counts.get(each, 0))
             for each in ("done", "replaced", "missed")
@@ -1005,6 +1079,7 @@ class Scheduler:
                 0 if leading is None else leading.unstored,
             ),
             ("fleet_answers_received", "Receipts and results", 0 if leading is None else leading.link.received),
+            ("fleet_results_out", "Messages with results that their topic has taken", 0 if out is None else out.sent),
             *outcomes,
             *(
                 (
@@ -1019,7 +1094,18 @@ class Scheduler:
     def gauges(self) -> list[Figure]:
         """The present gauges."""
         leading = self._leading
+        out = None if leading is None else leading.outbox
         return [
+            (
+                "fleet_results_waiting",
+                "Ended runs whose results wait for their topic",
+                0 if out is None else out.waiting,
+            ),
+            (
+                "fleet_results_stuck",
+                "1 while the topic of results takes none",
+                0.0 if out is None else float(bool(out.error)),
+            ),
             ("fleet_leads", "1 while it leads", float(leading is not None)),
             ("fleet_index_nodes", "Index nodes that answer", len(self._nodes.alive)),
             ("fleet_runs_in_flight", "Runs in flight", 0 if leading is None else leading.runs.in_flight),
@@ -1065,6 +1151,16 @@ def _stand_in(unstored: Unstored) -> ResultRow:
     """A substitute for a result that the store cannot hold: the client did answer."""
     why = f"the database cannot hold this result: {unstored.reason}"
     return ResultRow(*unstored.run, unstored.client, False, b"null", why, now_ms())
+
+
+def _page(question: ResultsIn | MinutesOf) -> int:
+    """The number of rows of a page. Raises `CallError` for a question that no database takes."""
+    if not NAME.fullmatch(question.task):
+        raise CallError("task", f"invalid name of a task {question.task[:80]!r}")
+    minute, name = question.after or (0, "")
+    if not all(0 <= each < 1 << 53 for each in (minute, question.first, question.last)) or "\0" in name:
+        raise CallError("task", "invalid minutes or after (expected minutes since 1970, and the end of a page)")
+    return max(1, min(question.limit, PAGE_MAX))
 
 
 def check(task: TaskRow) -> None:

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from muster.errors import MusterError
-from muster.fleet import Agent
+from muster.fleet import Agent, BrokerRefused
 from muster_server.control.cluster.instance import Beside
 from muster_server.systems.fleet.broker import NAME, enroll
 from tests.faults.instance import Instance
@@ -70,10 +69,7 @@ class Swarm:
         while True:
             try:
                 await agent.run()
-            except MusterError as error:
-                if "refuses" not in str(error):
-                    raise
-                agent._end = None
+            except BrokerRefused:
                 await asyncio.sleep(random.uniform(0.1, 0.5))
 
     async def _ping(self, target: str, options: dict[str, Any]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from muster_server.control.cluster.programs import Running
 from muster_server.control.host.ports import Ports
 from muster_server.plane.kind import Launch, named
 from muster_server.systems.fleet.broker import PROGRAM, SECRET, access, enroll, plane_user
+from muster_server.systems.fleet.options import Fleet
 
 needs_mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None or shutil.which("mosquitto_pub") is None,
@@ -24,13 +25,14 @@ PLANE = plane_user("index", 0)
 class Mosquitto:
     """`start` and `stop`; it begins again by itself when it dies."""
 
-    def __init__(self, folder: Path, clients: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, clients: Sequence[str] = (), fleet: Fleet | None = None) -> None:
+        """`fleet`: the configuration of the fleet [none]."""
         folder.mkdir(parents=True, exist_ok=True)
         with Ports() as ports:
             self.host, self.port = ports.tcp("test", "127.0.0.1")
         self.folder = folder
         self.words = enroll(folder, clients)
-        launch = Launch(folder, self.host, self.port, lambda name: None)
+        launch = Launch(folder, self.host, self.port, lambda name: fleet)
         self.changes = 0
         self.running = Running(PROGRAM, launch, structlog.get_logger(), self._changed)
 

@@ -340,7 +340,7 @@ async def test_nothing_is_deleted_by_age_after_a_step_of_the_clock(
 ) -> None:
     pruned: list[int] = []
 
-    async def noted(before_ms: int) -> None:
+    async def noted(before_ms: int, before_minute: int) -> None:
         pruned.append(before_ms)
 
     house.store.prune = noted  # type: ignore[method-assign]
@@ -518,7 +518,7 @@ async def test_an_instant_run_that_no_database_holds_is_refused(house: House, fi
 async def test_a_run_that_the_database_refuses_is_missed_and_its_clients_are_free(house: House) -> None:
     write = house.store.write
 
-    async def refuses(epoch: int, runs: Any, results: Any) -> list[Unstored]:
+    async def refuses(epoch: int, runs: Any, results: Any, ends: Any = ()) -> list[Unstored]:
         refused = [each for each in runs if each.kind == "bad" and each.state == "running"]
         await write(epoch, [each for each in runs if each not in refused], results)
         return [Unstored(each.name, "", "too large") for each in refused]
@@ -542,7 +542,7 @@ async def test_a_run_that_the_database_refuses_is_missed_and_its_clients_are_fre
 async def test_a_result_that_the_database_refuses_is_replaced_by_its_reason(house: House) -> None:
     write = house.store.write
 
-    async def refuses(epoch: int, runs: Any, results: Any) -> list[Unstored]:
+    async def refuses(epoch: int, runs: Any, results: Any, ends: Any = ()) -> list[Unstored]:
         bad = [each for each in results if each.client == "c0" and each.ok]
         await write(epoch, runs, [each for each in results if each not in bad])
         return [Unstored((each.task, each.minute), each.client, "too large") for each in bad]
@@ -564,8 +564,8 @@ async def test_no_client_is_asked_before_it_is_written(house: House) -> None:
     unwritten: list[tuple[str, str]] = []
     write, send = house.store.write, house.air.send
 
-    async def noted(epoch: int, runs: Any, results: Any) -> list[Unstored]:
-        unstored = await write(epoch, runs, results)
+    async def noted(epoch: int, runs: Any, results: Any, ends: Any = ()) -> list[Unstored]:
+        unstored = await write(epoch, runs, results, ends)
         for run in runs:
             written.update((client, f"{run.task}@{run.minute}") for asked in run.asked for client, _ in asked)
         return unstored

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from muster_server.systems.fleet.questions import Draw, TaskRow
-from muster_server.systems.fleet.records import Fenced, Lead, ResultRow, RunRow, StoreError
+from muster_server.systems.fleet.questions import Draw, Kept, TaskRow
+from muster_server.systems.fleet.records import Fenced, Lead, ResultRow, Rolled, RunRow, StoreError
+from muster_server.systems.fleet.rollups import Sample, rolled
 from muster_server.systems.fleet.wheel import MissedRuns
 from tests.waiting import PATIENT_S
 
@@ -103,7 +104,7 @@ async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "lis
     assert await store.results_of(("shop", 7)) == [rows[1], rows[0]]
     assert await store.sent(1, 9) == {7: 3}
     assert await stores[2].run("shop", 7) is None
-    await store.prune(6)
+    await store.prune(6, 0)
     assert await store.run("shop", 7) is None
     assert await store.results_of(("shop", 7)) == []
 
@@ -125,6 +126,90 @@ async def test_the_history_has_each_started_run_once_the_newest_first(stores: "l
     assert [brief.run for brief in seen] == ["shop@9", "shop@8", "tills@8", "shop@7"]
     assert {(brief.kind, brief.wanted, brief.asked, brief.done) for brief in seen} == {("ping", 2, 1, 1)}
     assert await stores[2].runs(10, None) == []
+
+
+def ended(minute: int, task: str = "shop") -> "tuple[RunRow, list[ResultRow], Rolled]":
+    """A run with three clients of two marks, all its rows."""
+    asked = [[("c1", 3), ("c2", 4)], [("c3", 5)]]
+    run = msgspec.structs.replace(
+        RUN, task=task, minute=minute, state="done", started_ms=minute, asked=asked, marks=[["a", "b"], ["a"]], done=3
+    )
+    results = [
+        ResultRow(task, minute, "c1", True, b'{"ms": 1.5}', "", 1, "a", 1.5),
+        ResultRow(task, minute, "c2", False, b"null", "no", 2, "b"),
+        ResultRow(task, minute, "c3", True, b"[1]", "", 3, "a"),
+    ]
+    samples = [Sample(each.mark, each.ok, each.ms) for each in results]
+    return run, results, Rolled(run.name, rolled(run, samples, []), True)
+
+
+async def test_results_of_a_task_come_in_pages_with_what_was_asked(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    for minute in (7, 8, 9):
+        run, results, end = ended(minute)
+        assert not await store.write(1, [run], results, [end])
+    run, results, end = ended(8, "other")
+    await store.write(1, [run], results, [end])
+    seen, after = [], None
+    while page := await store.results_in("shop", 7, 8, 2, after):
+        assert len(page) <= 2
+        seen += page
+        after = page[-1].minute, page[-1].client
+    assert [(each.minute, each.client) for each in seen] == [(m, c) for m in (7, 8) for c in ("c1", "c2", "c3")]
+    assert seen[0] == Kept("shop", 7, "c1", "a", "ping", "t", True, 1.5, "", 1, b'{"ms": 1.5}')
+    assert (seen[1].ok, seen[1].ms, seen[1].error, seen[1].mark) == (False, None, "no", "b")
+    assert await stores[2].results_in("shop", 0, 99, 9, None) == []
+    assert [each.mark for each in await store.results_of(("shop", 7))] == ["a", "b", "a"]
+    known = await store.run("shop", 9)
+    assert known is not None
+    assert known.mark_of == {"c1": "a", "c2": "b", "c3": "a"}
+
+
+async def test_roll_ups_are_kept_once_in_pages_and_longer_than_runs(stores: "list[SqlStore]") -> None:
+    store = stores[0]
+    await store.take(None, "a")
+    for minute in (7, 8):
+        run, results, end = ended(minute)
+        for _ in range(2):  # a write whose answer was lost
+            await store.write(1, [run], results, [end])
+    seen, after = [], None
+    while page := await store.minutes_of("shop", 0, 99, None, 2, after):
+        seen += page
+        after = page[-1].minute, page[-1].mark
+    assert [(each.minute, each.mark, each.results, each.failed, each.p50) for each in seen] == [
+        (minute, *row) for minute in (7, 8) for row in (("", 3, 1, 1.5), ("a", 2, 0, 1.5), ("b", 1, 1, None))
+    ]
+    assert [each.minute for each in await store.minutes_of("shop", 0, 99, "a", 9, None)] == [7, 8]
+    assert [each.mark for each in await store.minutes_of("shop", 7, 7, "", 9, None)] == [""]
+    assert await stores[2].minutes_of("shop", 0, 99, None, 9, None) == []
+    await store.prune(100, 8)
+    assert await store.run("shop", 8) is None
+    assert [each.minute for each in await store.minutes_of("shop", 0, 99, "", 9, None)] == [8]
+    assert await store.outbox(9) == ([], 0)
+
+
+async def test_ended_runs_wait_in_order_until_they_are_handed_over(stores: "list[SqlStore]") -> None:
+    store, second, other = stores
+    await store.take(None, "a")
+    for minute in (9, 7, 8):
+        run, results, end = ended(minute)
+        await store.write(1, [run], results, [end])
+    names, count = await store.outbox(2)
+    assert count == 3
+    assert len(names) == 2
+    assert await other.outbox(9) == ([], 0)
+    await store.handed_over(1, names)
+    rest, count = await store.outbox(9)
+    assert (count, {*names, *rest}) == (1, {("shop", 7), ("shop", 8), ("shop", 9)})
+    await second.take(await second.lead(), "b")
+    with pytest.raises(Fenced):
+        await store.handed_over(1, rest)
+    assert (await second.outbox(9))[1] == 1
+    run, results, end = ended(10)
+    with pytest.raises(Fenced):
+        await store.write(1, [run], results, [end])
+    assert await second.minutes_of("shop", 10, 10, None, 9, None) == []
 
 
 async def test_a_nul_of_a_client_is_kept_as_another_character(stores: "list[SqlStore]") -> None:

@@ -18,11 +18,17 @@ from muster_server.systems.fleet.questions import (
     Explain,
     Explained,
     Hour,
+    Kept,
+    MinuteRow,
+    MinutesOf,
+    MinutesPage,
     PastRuns,
     Ping,
     Pong,
     PutTask,
+    ResultsIn,
     ResultsOf,
+    ResultsPage,
     RunBrief,
     RunNow,
     RunPage,
@@ -56,6 +62,8 @@ class Scheduler:
             Watch: self._watch,
             PastRuns: self._past_runs,
             Hour: self._hour,
+            ResultsIn: self._results_in,
+            MinutesOf: self._minutes_of,
         }
         self.server = Server(key_of(SECRET), answers)
 
@@ -111,6 +119,15 @@ class Scheduler:
         self._note(question)
         runs = [RunBrief(f"{kind}@7", kind, "", "", "done", 5, 3, 3, 2, 1, 0, "") for kind in ("ping", "http")]
         return RunPage(runs, "" if question.after else "5-http@7")
+
+    async def _results_in(self, question: ResultsIn) -> ResultsPage:
+        self._note(question)
+        kept = Kept("shop", 7, "c1", "CN_1_2_3", "ping", "t", True, 1.5, "", 9, b'{"ms":1.5}')
+        return ResultsPage([kept], question.after is None)
+
+    async def _minutes_of(self, question: MinutesOf) -> MinutesPage:
+        self._note(question)
+        return MinutesPage([MinuteRow("shop", 7, "", "ping", "t", 3, 1, 0, 1.5, 2.5, None)], question.after is None)
 
     async def _hour(self, _: Hour) -> WheelShown:
         names = [f"task-{number}" for number in range(10_000)]
@@ -170,6 +187,35 @@ async def test_a_task_needs_the_right_to_measure_its_kind(beside: Beside, schedu
     assert (said.status_code, said.json()["code"]) == (403, "not_allowed")
     assert "measure:exec" in said.json()["detail"]
     assert len(scheduler.asked) == 1
+
+
+async def test_results_and_roll_ups_come_in_pages_of_kinds_that_the_key_may_measure(
+    beside: Beside, scheduler: Scheduler
+) -> None:
+    client = beside.client("tasks:shop", "measure:ping")
+    for route, name in (("results", "client"), ("minutes", "mark")):
+        said = (await client.get(f"/api/v1/fleet/tasks/shop/{route}", params={"first": 5, "last": 9})).json()
+        assert said[route][0]["minute"] == 7
+        more = {"after": said["next"], "first": 5, "last": 9, "limit": 2}
+        again = (await client.get(f"/api/v1/fleet/tasks/shop/{route}", params=more)).json()
+        assert again["next"] is None
+        question = scheduler.asked[-1]
+        assert (question.task, question.first, question.last, question.limit) == ("shop", 5, 9, 2)
+        assert question.after == (7, said[route][0][name])
+    assert (await client.get("/api/v1/fleet/tasks/shop/results")).json()["results"][0]["value"] == {"ms": 1.5}
+    asked = scheduler.asked[-1]
+    assert asked.last - asked.first == 59
+    await client.get("/api/v1/fleet/tasks/shop/minutes", params={"mark": ""})
+    assert scheduler.asked[-1].mark == ""
+    count = len(scheduler.asked)
+    for wrong in ({"first": 9, "last": 5}, {"first": -1}, {"limit": 0}, {"last": 1 << 60}, {"first": "x"}):
+        answer = await client.get("/api/v1/fleet/tasks/shop/results", params=wrong)
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request"), wrong
+    for scopes, path in ((("tasks:other", "measure:*"), "shop"), (("tasks:*", "measure:http"), "shop")):
+        for route in ("results", "minutes"):
+            answer = await beside.client(*scopes).get(f"/api/v1/fleet/tasks/{path}/{route}")
+            assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")
+    assert len(scheduler.asked) == count + 2, "only the kind is seen in the answer"
 
 
 @pytest.mark.parametrize("scopes", [("change:*",), ("send:*",)])

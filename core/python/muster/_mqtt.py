@@ -17,13 +17,28 @@ from muster.errors import MusterError
 PACKET_MAX: Final = 1 << 20
 UNACKED_MAX: Final = 1_000
 """Limit of unacknowledged messages with QoS 1; a further publish is refused."""
-CODES: Final = {1: "protocol version", 2: "client id", 3: "unavailable", 4: "bad user or password", 5: "not authorised"}
+UNAVAILABLE: Final = 3
+CODES: Final = {
+    1: "protocol version",
+    2: "client id",
+    UNAVAILABLE: "unavailable",
+    4: "bad user or password",
+    5: "not authorised",
+}
 
 OnMessage = Callable[[str, bytes], None]
 
 
 class MqttError(MusterError):
     """The broker refused the connection, or the peer does not speak MQTT 3.1.1."""
+
+
+class BrokerRefused(MqttError):
+    """The broker refused the connection. `lasting`: another try with the same name and password fails too."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the broker refused the connection: {CODES.get(code, code)}")
+        self.lasting = code != UNAVAILABLE
 
 
 class Connection(asyncio.Protocol):
@@ -119,9 +134,7 @@ class Connection(asyncio.Protocol):
             self.unacked.pop(int.from_bytes(body, "big"), None)
         elif kind == 0x20 and len(body) == 2 and not self.opened.done():
             if body[1]:
-                self.opened.set_exception(
-                    MqttError(f"the broker refused the connection: {CODES.get(body[1], body[1])}")
-                )
+                self.opened.set_exception(BrokerRefused(body[1]))
             else:
                 self.opened.set_result(None)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.errors import MusterError
-from muster.fleet import Agent
+from muster.fleet import Agent, BrokerRefused
 from muster.instance import pid_namespace
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Beside
@@ -36,7 +36,7 @@ SETTLES_S: Final = 10.0
 LOOK_S: Final = 0.2
 
 
-def _local(config_file: Path | None) -> tuple[Path, Beside]:
+def local(config_file: Path | None) -> tuple[Path, Beside]:
     """The folder and the process of the local mosquitto. Raises `UserError`."""
     settings = config.load(config_file).config
     place = instance.folder(settings)
@@ -54,7 +54,7 @@ def _local(config_file: Path | None) -> tuple[Path, Beside]:
 def admitted(config_file: Path | None, names: Sequence[str]) -> tuple[dict[str, str], tuple[str, int]]:
     """Make new passwords for these clients, which mosquitto reads at once; returns them and its address. Raises
     `UserError`."""
-    folder, program = _local(config_file)
+    folder, program = local(config_file)
     try:
         words = enrolled(folder, names)
     except BrokerError as error:
@@ -126,7 +126,7 @@ async def _kept(agent: Agent, began: float) -> None:
         try:
             await agent.run()
         except MusterError as error:
-            if "refuses" not in str(error) or time.monotonic() - began > SETTLES_S:
+            if not isinstance(error, BrokerRefused) or time.monotonic() - began > SETTLES_S:
                 raise
             await asyncio.sleep(random.uniform(0.2, 1.0))
 

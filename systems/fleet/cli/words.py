@@ -4,12 +4,14 @@ Each has a file beside this one, imported when it is used.
 """
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from muster_server.control.errors import USAGE, UserError
 from muster_server.control.terminal.options import ConfigFile, Json, RegistryUrl, Svg, alone, unused
+from muster_server.systems.fleet.cli.formats import Format
 
 fleet_app: Final = typer.Typer(
     help="Ask clients over MQTT, give them tasks, and show how evenly they are picked.",
@@ -18,6 +20,10 @@ fleet_app: Final = typer.Typer(
 )
 task_app: Final = typer.Typer(help="Continuous tasks.", epilog="Example: muster fleet task ls", no_args_is_help=True)
 fleet_app.add_typer(task_app, name="task")
+cert_app: Final = typer.Typer(
+    help="Certificates of clients.", epilog="Example: muster fleet cert ls", no_args_is_help=True
+)
+fleet_app.add_typer(cert_app, name="cert")
 
 
 class Customer(StrEnum):
@@ -146,6 +152,42 @@ def runs(
     return reaching(config, registry, lambda asking: show(asking, limit, after, json))
 
 
+@fleet_app.command("results", epilog="Example: muster fleet results probe-shop --format csv --out results.csv")
+def results(
+    name: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task, or of a run: probe-shop@29833333.")],
+    minutes: Annotated[int, typer.Option(min=1, max=5_256_000, help="Of a task: minutes up to now.")] = 60,
+    format_: Annotated[
+        Format, typer.Option("--format", help="table, json (an object a line), csv or parquet.")
+    ] = Format.table,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write into this file [stdout].")] = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show the stored results of a task, or write them into a file."""
+    from muster_server.systems.fleet.cli.reach import reaching
+    from muster_server.systems.fleet.cli.results import results as show
+
+    return reaching(config, registry, lambda asking: show(asking, name, minutes, format_, out))
+
+
+@fleet_app.command("minutes", epilog="Example: muster fleet minutes probe-shop --minutes 60 --mark ''")
+def minutes(
+    name: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task, or of a run: probe-shop@29833333.")],
+    minutes: Annotated[int, typer.Option(min=1, max=5_256_000, help="Of a task: minutes up to now.")] = 60,
+    mark: Annotated[
+        str | None, typer.Option(metavar="MARK", help="Only this mark; '': only the rows of all clients [every mark].")
+    ] = None,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show results, failures and percentiles of a task by minute and mark."""
+    from muster_server.systems.fleet.cli.reach import reaching
+    from muster_server.systems.fleet.cli.results import minutes as show
+
+    return reaching(config, registry, lambda asking: show(asking, name, minutes, mark, json))
+
+
 @fleet_app.command("explain", epilog="Example: muster fleet explain probe-shop 29833333")
 def explain(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Name of a task or of a run.")],
@@ -216,6 +258,47 @@ def enroll(
     from muster_server.systems.fleet.cli.agents import enroll as run
 
     return run(config, names, json)
+
+
+@cert_app.command("issue", epilog="Example: muster fleet cert issue probe-7 --days 365 --out certificates")
+def cert_issue(
+    names: Annotated[list[str], typer.Argument(metavar="CLIENT…", help="Names of clients: letters, digits, _ and -.")],
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="Days until they end.")] = 365,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write NAME.pem, NAME.key and ca.pem here.")] = (
+        Path("certificates")
+    ),
+    csr: Annotated[
+        Path | None, typer.Option("--csr", metavar="FILE", help="Sign this request (PEM); its key stays where it is.")
+    ] = None,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Issue certificates by which clients prove their names to the local mosquitto, instead of passwords."""
+    from muster_server.systems.fleet.cli.certificates import issue as run
+
+    return run(config, names, days, out, csr, json)
+
+
+@cert_app.command("revoke", epilog="Example: muster fleet cert revoke probe-7")
+def cert_revoke(
+    which: Annotated[
+        list[str], typer.Argument(metavar="CLIENT…", help="Clients, for all their certificates, or serial numbers.")
+    ],
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Revoke certificates: mosquitto refuses them at once, and open connections lose their topics."""
+    from muster_server.systems.fleet.cli.certificates import revoke as run
+
+    return run(config, which, json)
+
+
+@cert_app.command("ls", epilog="Example: muster fleet cert ls --json")
+def cert_ls(json: Json = False, config: ConfigFile = None) -> int:
+    """List the certificates that have not ended."""
+    from muster_server.systems.fleet.cli.certificates import ls as run
+
+    return run(config, json)
 
 
 @fleet_app.command("agents", epilog="Example: muster fleet agents --count 200 --marks demo")

@@ -7,7 +7,20 @@ Several installations share a database: each has its rows by its `instance`.
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text, false
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    false,
+)
 
 VERSION_TABLE: Final = "muster_fleet_schema"
 STEPS: Final = Path(__file__).parent / "migrations"
@@ -89,6 +102,41 @@ results: Final = Table(
     Column("value", Text),
     Column("error", Text),
     Column("at_ms", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    # Where the client was, as country_province_city_carrier, and the number that stands for the value.
+    Column("mark", String(260)),
+    Column("ms", Double),
+    **_MORE,
+)
+
+minutes: Final = Table(
+    "muster_fleet_minutes",
+    metadata,
+    Column("instance", String(64), primary_key=True),
+    Column("task", String(64), primary_key=True),
+    Column("minute", BigInteger, primary_key=True, autoincrement=False),
+    # Empty: all clients of the run.
+    Column("mark", String(260), primary_key=True),
+    Column("kind", String(64), nullable=False),
+    Column("target", String(1024), nullable=False),
+    Column("results", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("missed", Integer, nullable=False),
+    Column("p50", Double),
+    Column("p90", Double),
+    Column("p99", Double),
+    Column("epoch", BigInteger, nullable=False),
+    Index("muster_fleet_minutes_minute", "instance", "minute"),
+    **_MORE,
+)
+
+outbox: Final = Table(
+    "muster_fleet_outbox",
+    metadata,
+    Column("instance", String(64), primary_key=True),
+    Column("task", String(64), primary_key=True),
+    Column("minute", BigInteger, primary_key=True, autoincrement=False),
+    Column("ended_ms", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     **_MORE,
 )

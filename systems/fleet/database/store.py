@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     LargeBinary,
     String,
+    Table,
     Text,
     and_,
     cast,
@@ -28,13 +29,25 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
+from muster.clock import now_ms
 from muster_server.plane.database.connections import Connections
 from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.fleet.database import schema
-from muster_server.systems.fleet.questions import Draw, RunBrief, TaskRow
-from muster_server.systems.fleet.records import OPEN, Fenced, Lead, ResultRow, RunPlace, RunRow, StoreError, Unstored
+from muster_server.systems.fleet.questions import Draw, Kept, MinuteRow, RunBrief, TaskRow
+from muster_server.systems.fleet.records import (
+    OPEN,
+    After,
+    Fenced,
+    Lead,
+    ResultRow,
+    Rolled,
+    RunPlace,
+    RunRow,
+    StoreError,
+    Unstored,
+)
 from muster_server.systems.fleet.runs import RunName
 from muster_server.systems.fleet.schema import run_name
 from muster_server.systems.fleet.wheel import MissedRuns
@@ -42,8 +55,11 @@ from muster_server.systems.fleet.wheel import MissedRuns
 CALL_S: Final = 5.0
 IDLE_S: Final = 3
 DELETED_AT_ONCE: Final = 500
+MINUTES_DELETED_AT_ONCE: Final = 50
+"""Runs whose roll-ups are deleted together, each at most 1,001 rows."""
 REASON_MAX: Final = 300
 MISSED_MAX: Final = 1_000
+MARK_MAX: Final = 260
 UNREADABLE: Final = "the stored run is unreadable"
 
 
@@ -66,11 +82,21 @@ _BRIEF: Final = (
     "reason",
 )
 
+_KEPT: Final = ("task", "minute", "client", "mark", "ok", "ms", "error", "at_ms", "value")
+
 _Row = partial[dict[str, Any]]
 """Makes a row from the epoch and a run, a result, or missed runs; both making and writing it may fail."""
 _Put = Callable[[AsyncConnection, Any, Sequence[_Row]], Awaitable[None]]
 """Writes rows by a statement."""
 _Work = Callable[[AsyncConnection, _Put], Awaitable[None]]
+
+
+class OutRow(msgspec.Struct, frozen=True):
+    """A run whose results wait for their topic."""
+
+    task: str
+    minute: int
+    ended_ms: int
 
 
 class _Detail(msgspec.Struct, frozen=True, array_like=True):
@@ -79,6 +105,10 @@ class _Detail(msgspec.Struct, frozen=True, array_like=True):
     draws: list[Draw]
     asked: list[list[tuple[str, int]]]
     replaced: list[str] | None
+    marks: list[str] = []
+    """The marks of the asked clients, each once."""
+    mark_of: list[list[int]] = []
+    """For each draw, the place in `marks` of each client's mark."""
 
 
 class SqlStore:
@@ -91,6 +121,8 @@ class SqlStore:
         self._put_run = self._database.upsert(schema.runs, schema.RUN_ORDER)
         self._put_result = self._database.upsert(schema.results, schema.ORDER)
         self._put_missed = self._database.upsert(schema.missed, schema.ORDER)
+        self._put_minute = self._database.upsert(schema.minutes, schema.ORDER)
+        self._put_out = self._database.upsert(schema.outbox, schema.ORDER)
 
     async def close(self) -> None:
         await self._database.close()
@@ -187,12 +219,76 @@ class SqlStore:
 
         return await self._split(epoch, turn, before)
 
-    async def write(self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow]) -> list[Unstored]:
+    async def write(
+        self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow], ends: Sequence[Rolled] = ()
+    ) -> list[Unstored]:
+        minutes = [partial(self._minute_row, epoch, row) for end in ends for row in end.minutes]
+        out = [partial(self._out_row, epoch, OutRow(*end.run, now_ms())) for end in ends if end.out]
+
         async def write(connection: AsyncConnection, put: _Put) -> None:
             await put(connection, self._put_run, [partial(self._run_row, epoch, run) for run in runs])
             await put(connection, self._put_result, [partial(self._result_row, epoch, each) for each in results])
+            await put(connection, self._put_minute, minutes)
+            await put(connection, self._put_out, out)
 
         return await self._split(epoch, write)
+
+    async def results_in(self, task: str, first: int, last: int, limit: int, after: After | None) -> list[Kept]:
+        table, runs = schema.results, schema.runs
+        columns = (*(table.c[name] for name in _KEPT), runs.c.kind, runs.c.target)
+        same = and_(runs.c.instance == table.c.instance, runs.c.task == table.c.task, runs.c.minute == table.c.minute)
+        mine = (self._here(table), table.c.task == task, table.c.minute.between(first, last))
+        wanted = select(*columns).join(runs, same).where(*mine, *_behind(table.c.minute, table.c.client, after))
+        async with self._read() as connection:
+            rows = (await connection.execute(wanted.order_by(table.c.minute, table.c.client).limit(limit))).all()
+        return [
+            Kept(
+                row.task,
+                row.minute,
+                row.client,
+                row.mark or "",
+                row.kind,
+                row.target,
+                row.ok,
+                row.ms,
+                row.error or "",
+                row.at_ms,
+                (row.value or "null").encode(),
+            )
+            for row in rows
+        ]
+
+    async def minutes_of(
+        self, task: str, first: int, last: int, mark: str | None, limit: int, after: After | None
+    ) -> list[MinuteRow]:
+        table = schema.minutes
+        columns = [table.c[name] for name in MinuteRow.__struct_fields__]
+        mine = [self._here(table), table.c.task == task, table.c.minute.between(first, last)]
+        if mark is not None:
+            mine.append(table.c.mark == mark)
+        wanted = select(*columns).where(*mine, *_behind(table.c.minute, table.c.mark, after))
+        async with self._read() as connection:
+            rows = (await connection.execute(wanted.order_by(table.c.minute, table.c.mark).limit(limit))).all()
+        return [MinuteRow(*row) for row in rows]
+
+    async def outbox(self, limit: int) -> tuple[list[RunName], int]:
+        table = schema.outbox
+        order = (table.c.ended_ms, table.c.task, table.c.minute)
+        wanted = select(table.c.task, table.c.minute).where(self._here(table)).order_by(*order).limit(limit)
+        async with self._read() as connection:
+            rows = [(row.task, row.minute) for row in (await connection.execute(wanted)).all()]
+            count = len(rows)
+            if count == limit:
+                counted = select(func.count()).select_from(table).where(self._here(table))
+                count = int((await connection.execute(counted)).scalar() or 0)
+        return rows, count
+
+    async def handed_over(self, epoch: int, runs: Sequence[RunName]) -> None:
+        async def over(connection: AsyncConnection) -> None:
+            for run in runs:
+                await self._gone(connection, schema.outbox, run)
+
+        await self._fenced(epoch, over)
 
     async def heal(self, epoch: int, before: int, after: int) -> None:
         tasks, missed = schema.tasks, schema.missed
@@ -281,8 +377,8 @@ class SqlStore:
             rows = (await connection.execute(wanted.group_by(table.c.minute))).all()
         return {int(minute): int(count) for minute, count in rows}
 
-    async def prune(self, before_ms: int) -> None:
-        runs, results = schema.runs, schema.results
+    async def prune(self, before_ms: int, before_minute: int) -> None:
+        runs, minutes = schema.runs, schema.minutes
         old = (self._here(runs), runs.c.started_ms < before_ms, runs.c.state.not_in(OPEN))
         while True:
             async with self._read() as connection:
@@ -290,17 +386,35 @@ class SqlStore:
                 keys = [(row.task, row.minute) for row in (await connection.execute(wanted)).all()]
 
             async def gone(connection: AsyncConnection, keys: Sequence[tuple[str, int]] = keys) -> None:
-                for task, minute in keys:
-                    for table in (results, runs):
-                        mine = (self._here(table), table.c.task == task, table.c.minute == minute)
-                        await connection.execute(delete(table).where(*mine))
+                for key in keys:
+                    for table in (schema.outbox, schema.results, runs):
+                        await self._gone(connection, table, key)
 
             if keys:
                 await self._write(gone)
             if len(keys) < DELETED_AT_ONCE:
+                break
+        aged = (self._here(minutes), minutes.c.minute < before_minute, minutes.c.mark == "")
+        while True:
+            async with self._read() as connection:
+                wanted = select(minutes.c.task, minutes.c.minute).where(*aged).limit(MINUTES_DELETED_AT_ONCE)
+                keys = [(row.task, row.minute) for row in (await connection.execute(wanted)).all()]
+
+            async def past(connection: AsyncConnection, keys: Sequence[RunName] = keys) -> None:
+                for key in keys:
+                    await self._gone(connection, minutes, key)
+
+            if keys:
+                await self._write(past)
+            if len(keys) < MINUTES_DELETED_AT_ONCE:
                 return
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _gone(self, connection: AsyncConnection, table: Table, run: RunName) -> None:
+        """Delete the rows of a run."""
+        mine = (self._here(table), table.c.task == run[0], table.c.minute == run[1])
+        await connection.execute(delete(table).where(*mine))
 
     async def _lead(self, connection: AsyncConnection, *, lock: bool = False) -> Lead | None:
         table = schema.lead
@@ -388,7 +502,10 @@ class SqlStore:
         return here
 
     def _run_row(self, epoch: int, run: RunRow) -> dict[str, Any]:
-        detail = _Detail(run.options, run.delay_ms, run.draws, run.asked, run.replaced)
+        marks = list(dict.fromkeys(mark for draw in run.marks for mark in draw))
+        places = {mark: place for place, mark in enumerate(marks)}
+        mark_of = [[places[mark] for mark in draw] for draw in run.marks]
+        detail = _Detail(run.options, run.delay_ms, run.draws, run.asked, run.replaced, marks, mark_of)
         return {
             "instance": self._instance,
             "task": run.task,
@@ -420,7 +537,16 @@ class SqlStore:
             "value": _text(row.value.decode(errors="replace")),
             "error": _text(row.error),
             "at_ms": row.at_ms,
+            "mark": _text(row.mark)[:MARK_MAX],
+            "ms": row.ms,
         }
+
+    def _minute_row(self, epoch: int, row: MinuteRow) -> dict[str, Any]:
+        texts = {"mark": _text(row.mark)[:MARK_MAX], "kind": _text(row.kind), "target": _text(row.target)}
+        return {"instance": self._instance, "epoch": epoch, **msgspec.structs.asdict(row), **texts}
+
+    def _out_row(self, epoch: int, row: OutRow) -> dict[str, Any]:
+        return {"instance": self._instance, "epoch": epoch, **msgspec.structs.asdict(row)}
 
     def _missed_row(self, epoch: int, missed: MissedRuns) -> dict[str, Any]:
         return {
@@ -446,6 +572,11 @@ def _ours() -> Iterator[None]:
         raise StoreError(str(error)) from error
 
 
+def _behind(minute: Any, name: Any, after: After | None) -> list[ColumnElement[bool]]:
+    """The rows behind the last one of a page, in the order of minute and name."""
+    return [] if after is None else [or_(minute > after[0], and_(minute == after[0], name > after[1]))]
+
+
 def _stage(run: RunRow) -> int:
     """The progress of a run: due, running, its replacements drawn, over."""
     return 3 if run.state not in OPEN else 0 if run.state == "due" else 1 if run.replaced is None else 2
@@ -457,7 +588,7 @@ def _text(text: str) -> str:
 
 
 def _unstored(row: _Row, why: DatabaseError) -> Unstored:
-    said: RunRow | ResultRow | MissedRuns = row.args[1]
+    said: RunRow | ResultRow | MissedRuns | MinuteRow | OutRow = row.args[1]
     minute = said.first if isinstance(said, MissedRuns) else said.minute
     client = said.client if isinstance(said, ResultRow) else ""
     return Unstored((said.task, minute), client, str(why)[:REASON_MAX])
@@ -492,7 +623,9 @@ def _options(value: Any) -> Any:
 
 def _result(row: Any) -> ResultRow:
     value = (row.value or "null").encode()
-    return ResultRow(row.task, row.minute, row.client, row.ok, value, row.error or "", row.at_ms)
+    return ResultRow(
+        row.task, row.minute, row.client, row.ok, value, row.error or "", row.at_ms, row.mark or "", row.ms
+    )
 
 
 def _brief(row: Any) -> tuple[RunPlace, RunBrief]:
@@ -517,8 +650,9 @@ def _run(row: Any) -> RunRow:
     reason = row.reason or ""
     try:
         detail = msgspec.msgpack.decode(row.detail, type=_Detail)
-    except (msgspec.MsgspecError, ValueError):
-        detail, reason = _Detail({}, 0, [], [], None), UNREADABLE
+        marks = [[detail.marks[place] for place in draw] for draw in detail.mark_of]
+    except (msgspec.MsgspecError, ValueError, IndexError):
+        detail, reason, marks = _Detail({}, 0, [], [], None), UNREADABLE, []
     return RunRow(
         task=row.task,
         minute=row.minute,
@@ -532,6 +666,7 @@ def _run(row: Any) -> RunRow:
         started_ms=row.started_ms,
         draws=detail.draws,
         asked=detail.asked,
+        marks=marks,
         replaced=detail.replaced,
         done=row.done,
         missed=row.missed,

@@ -7,6 +7,7 @@ that writes the table of tasks itself calls `refresh`.
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -34,11 +35,16 @@ from muster_server.systems.fleet.questions import (
     Explained,
     Fairness,
     Hour,
+    MinuteRow,
+    MinutesOf,
+    MinutesPage,
     PastRuns,
     PutTask,
     Refresh,
     Refreshed,
+    ResultsIn,
     ResultsOf,
+    ResultsPage,
     RunBrief,
     RunNow,
     RunPage,
@@ -64,6 +70,8 @@ from muster_server.systems.http.streams import EventStream
 
 NAMES_MAX: Final = 6
 """Tasks of a minute of the wheel that are named: its answer stays below 64 KiB."""
+MINUTES: Final = 60
+MINUTE_MAX: Final = (1 << 53) - 1
 WAIT_S: Final = 600.0
 AGAIN_S: Final = 0.5
 TRIES_MAX: Final = 5
@@ -196,6 +204,40 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """A page of runs, the newest first."""
 
     runs: list[RunBrief]
+    next: str | None
+    """The `after` of the next page."""
+
+
+class KeptResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored result of a task."""
+
+    task: str
+    minute: int
+    client: str
+    mark: str
+    """Where the client was, as `country_province_city_carrier`."""
+    kind: str
+    target: str
+    ok: bool
+    ms: float | None
+    """The number that stands for the value: its field `ms`, or the value itself."""
+    error: str
+    at_ms: int
+    value: Any
+
+
+class KeptResults(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of results, by minute and client."""
+
+    results: list[KeptResult]
+    next: str | None
+    """The `after` of the next page."""
+
+
+class RollUps(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of roll-ups, by minute and mark."""
+
+    minutes: list[MinuteRow]
     next: str | None
     """The `after` of the next page."""
 
@@ -366,6 +408,62 @@ async def drop_task(
     return _json(b'{"removed":true}')
 
 
+First = Annotated[
+    int | None, QueryParameter(ge=0, le=MINUTE_MAX, description="The first minute since 1970 [59 before `last`]")
+]
+Last = Annotated[int | None, QueryParameter(ge=0, le=MINUTE_MAX, description="The last minute since 1970 [now]")]
+
+
+@get(
+    "/tasks/{task:str}/results",
+    responses={200: success(KeptResults, "A page of results"), **problems(400, 401, 403, 429, 503)},
+)
+async def task_results(
+    task: TaskName,
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    first: First = None,
+    last: Last = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=200, description="Number of results to list")] = 100,
+    after: cursors.After = "",
+) -> Response[bytes]:
+    """The stored results of a task, by minute and client, of kinds that the key may measure."""
+    caller.need("tasks", task)
+    place = cursors.read("results", after, tuple[int, str])
+    page = await fleet.ask(ResultsIn(task, *_span(first, last), limit, place), ResultsPage)
+    for kind in {row.kind for row in page.results}:
+        caller.need("measure", kind)
+    rows = [KeptResult(**{**msgspec.structs.asdict(row), "value": msgspec.Raw(row.value)}) for row in page.results]
+    next = cursors.written("results", (rows[-1].minute, rows[-1].client)) if page.more else None
+    return _json(msgspec.json.encode(KeptResults(results=rows, next=next)))
+
+
+@get(
+    "/tasks/{task:str}/minutes",
+    responses={200: success(RollUps, "A page of roll-ups"), **problems(400, 401, 403, 429, 503)},
+)
+async def task_minutes(
+    task: TaskName,
+    caller: NamedDependency[Caller],
+    fleet: NamedDependency["FleetFace"],
+    first: First = None,
+    last: Last = None,
+    mark: Annotated[
+        str | None, QueryParameter(max_length=260, description="Only this mark; empty: only the rows of all clients")
+    ] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of rows to list")] = 1_000,
+    after: cursors.After = "",
+) -> Response[bytes]:
+    """Results, failures and percentiles of a task by minute and mark, of kinds that the key may measure."""
+    caller.need("tasks", task)
+    place = cursors.read("minutes", after, tuple[int, str])
+    page = await fleet.ask(MinutesOf(task, *_span(first, last), mark, limit, place), MinutesPage)
+    for kind in {row.kind for row in page.minutes}:
+        caller.need("measure", kind)
+    next = cursors.written("minutes", (page.minutes[-1].minute, page.minutes[-1].mark)) if page.more else None
+    return _json(msgspec.json.encode(RollUps(minutes=page.minutes, next=next)))
+
+
 @post(
     "/refresh",
     status_code=200,
@@ -506,7 +604,7 @@ class FleetFace:
             return self
 
         handlers = [measure, run_account, run_events, run_draws, tasks, put_task, drop_task, refresh, clients]
-        handlers += [counts, fairness, wheel, history]
+        handlers += [counts, fairness, wheel, history, task_results, task_minutes]
         provided = {"fleet": Provide(fleet, sync_to_thread=False)}
         return [Router("/api/v1/fleet", route_handlers=handlers, dependencies=provided, tags=["fleet"])]
 
@@ -629,6 +727,15 @@ def _body(body: bytes, shape: type[A]) -> A:
     except OverflowError:
         raise Problem("bad_body", "a number does not fit into 64 bits") from None
     return said
+
+
+def _span(first: int | None, last: int | None) -> tuple[int, int]:
+    """The minutes of a question. Raises `Problem`."""
+    last = int(time.time() // 60) if last is None else last
+    first = max(0, last - MINUTES + 1) if first is None else first
+    if first > last:
+        raise Problem("bad_request", f"invalid minutes {first} to {last} (expected first <= last)")
+    return first, last
 
 
 def _check(asked: Measure) -> None:

@@ -1,12 +1,15 @@
 """The checks of the fleet, from what nodes say and from servers that do not answer."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster_server.control.config.load import load
-from muster_server.systems.fleet.doctor import examined, files, nodes
+from muster_server.systems.fleet.authority import Authority
+from muster_server.systems.fleet.broker import AUTHORITY
+from muster_server.systems.fleet.doctor import certificates, examined, files, nodes
 
 MINUTE = 29_700_000
 INDEX: dict[str, Any] = {"broker": "connected", "clients": 1_000, "sessions": "kept"}
@@ -46,12 +49,30 @@ def test_a_fleet_that_is_well_is_one_line() -> None:
             "warn",
             "2 tasks cannot be scheduled, for example bad: customer is 'gold'",
         ),
+        ({}, {"results": "no topic"}, "warn", "scheduler: results wait: no topic"),
         ({}, {"index_nodes": [1]}, "warn", "scheduler gets answers of 1 of 2 index nodes"),
     ],
 )
 def test_each_trouble_is_named(index: dict[str, Any], lead: dict[str, Any], level: str, text: str) -> None:
     said = told({"index": INDEX | index, "index-1": INDEX}, {"scheduler": LEADS | lead, "scheduler-1": FOLLOWS})
     assert said == [(level, text)]
+
+
+def test_certificates_that_end_soon_are_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / AUTHORITY)
+    assert certificates(tmp_path, time.time()) == []
+    authority.prepare(["localhost"])
+    for client, days in (("soon", 3), ("late", 90), ("renewed", 3), ("renewed", 90), ("gone", 3)):
+        authority.issue(client, days)
+    authority.revoke("gone")
+    (found,) = certificates(tmp_path, time.time())
+    assert (found.level, found.text) == ("warn", "certificates of 1 clients end within 14 days, for example soon")
+    authority.revoke("soon")
+    (found,) = certificates(tmp_path, time.time())
+    assert (found.level, found.text) == ("ok", "2 clients have certificates")
+    (authority.folder / "certificates.json").write_text("{")
+    (found,) = certificates(tmp_path, time.time())
+    assert (found.level, "unreadable" in found.text) == ("fail", True)
 
 
 def test_two_that_lead_are_a_failure() -> None:
