@@ -285,6 +285,9 @@ class Action(NamedTuple):
     name: str
     text: str
     right: Right | None = None
+    word: str = ""
+    """The word that allows it to a user, in the claim `cap` of its token at `NAME:PATTERN`, for example `watch` at
+    `presence:7`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

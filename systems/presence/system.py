@@ -37,7 +37,8 @@ SYSTEM: Final = System(
     size="muster_server.systems.presence.size",
     check="muster_server.systems.presence.check:wrong",
     actions=(
-        Action("presence", "see where these users are online"),
+        Action("presence", "see where these users are online; a user by `watch` in its cap", word="watch"),
+        Action("status", "set the status of these users; a user's own with any token of it"),
         Action("unicast", "send messages to these users"),
         Action("end", "end the sessions of these users"),
     ),
