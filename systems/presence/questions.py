@@ -4,9 +4,14 @@
 devices, so the garbage collector does not track them: they contain no references to containers.
 """
 
+from typing import Final
+
 import msgspec
 
 from muster_server.systems.presence.status import NewStatus, Record, Status
+
+ALL: Final = -2
+"""In place of the user who watches: an operator, who sees every user as it is."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +72,7 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     statuses: bool = False
     """True: statuses come too, and an invisible user is told as offline."""
     own: int = -1
-    """The user who watches: its own devices and status are told as they are. -1: none of the users."""
+    """The user who watches: its own devices and status are told as they are. -1: none of the users, `ALL`: each."""
 
 
 class Update(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from muster_server.systems.presence.described import status_described, unseen
 from muster_server.systems.presence.feeds import Recent
-from muster_server.systems.presence.questions import Update, User
+from muster_server.systems.presence.questions import ALL, Update, User
 from muster_server.systems.presence.status import Status, others_see, shown
 from muster_server.systems.presence.statuses import is_status, told_of
 
@@ -28,7 +28,7 @@ class Seen:
     def _hides(self, user: int) -> Status | None:
         """The status of a user that is offline for this watch."""
         status = self._statuses.get(user)
-        return status if status is not None and status.mode == "invisible" and user != self._own else None
+        return status if status is not None and status.mode == "invisible" and self._own not in {user, ALL} else None
 
     def standing(self, users: Sequence[User]) -> list[Update]:
         """The present states of devices, and the statuses."""
@@ -77,7 +77,7 @@ class Seen:
 
     def _status(self, user: int) -> Status | None:
         status = self._statuses.get(user)
-        return status if user == self._own else others_see(status)
+        return status if self._own in {user, ALL} else others_see(status)
 
     def _states(self, user: User) -> Iterator[Update]:
         hidden = self._hides(user.user)

@@ -4,7 +4,8 @@ Owns the layout of these keys, and the scripts that change them. Must not know d
 are apart from shards: they stay when a site changes their number, and when a writer writes a shard again.
 
 All keys have one hash tag: `records`, a hash of users with their records in JSON; `due`, the users whose status changes
-by itself, by the time of the next change; `changes`, a stream of the changes of the last minute.
+by itself, by the time of the next change; `changes`, a stream of the changes of the last minute; `mark:READER`, the last
+step of a reader, by which it finds that the store came back empty or older.
 """
 
 import asyncio
@@ -28,6 +29,8 @@ CHANGES_MAX: Final = 100_000
 KEPT_MS: Final = 60_000
 BURIED_MS: Final = 3_600_000
 """A status that has ended stays for this time, so that an older one of another site does not come back."""
+MARK_S: Final = 60
+"""A reader's mark goes after this time without a step of it."""
 DUE_MAX: Final = 500
 """Limit of statuses that change by themselves in one step."""
 PAGE: Final = 1_000
@@ -101,10 +104,12 @@ for _, user in ipairs(users) do
     tell(user, known)
   end
 end
-return {{#users, redis.call('HLEN', KEYS[1])}}
+local before = redis.call('GET', ARGV[1])
+redis.call('SET', ARGV[1], ARGV[2], 'EX', {MARK_S})
+return {{redis.call('HLEN', KEYS[1]), before or ''}}
 """
-"""Tell of the statuses that turned away or ended by now, and remove those that ended long ago. Returns how many were
-due, and the number of all statuses."""
+"""Tell of the statuses that turned away or ended by now, and remove those that ended long ago. Returns the number of all
+statuses, and the mark of the caller's step before this one."""
 
 
 class Statuses:
@@ -117,8 +122,8 @@ class Statuses:
     def __init__(self, url: str, password: str, *, instance: str, site: int) -> None:
         self.name = f"statuses of site {site}"
         self._site = site
-        prefix = f"{{muster:{instance}:presence:{site}:status}}:"
-        self._keys = [prefix + name for name in ("records", "due", "changes")]
+        self._prefix = f"{{muster:{instance}:presence:{site}:status}}:"
+        self._keys = [self._prefix + name for name in ("records", "due", "changes")]
         self._redis, self._close = opened(parsed(url), password, WAIT_S)
         self._free = asyncio.Semaphore(CALLS_MAX)
 
@@ -159,10 +164,10 @@ class Statuses:
         taken: list[int] = await self._run(PUT, *told)
         return taken
 
-    async def step(self) -> tuple[int, int]:
-        """As `STEP`."""
-        due, count = await self._run(STEP)
-        return int(due), int(count)
+    async def step(self, reader: str, mark: str) -> tuple[int, str]:
+        """As `STEP`. `reader` names the caller; its `mark` is written for the next step."""
+        count, before = await self._run(STEP, f"{self._prefix}mark:{reader}", mark)
+        return int(count), before.decode()
 
     async def all(self) -> AsyncIterator[list[tuple[int, Record]]]:
         """All records, a page at a time; one may come twice."""

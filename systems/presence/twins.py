@@ -7,6 +7,8 @@ status means.
 
 import asyncio
 import contextlib
+import itertools
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -33,19 +35,27 @@ class Twins:
         self.count = 0
         """Number of the site's statuses."""
         self._lost: set[int] = set()
+        self._name, self._mark = secrets.token_hex(8), ""
+        self._tasks: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the other sites, and step, until the context is left."""
-        tasks = [asyncio.create_task(self._stepping(), name="steps statuses")]
-        tasks += [asyncio.create_task(self._following(site), name=f"follows site {site}") for site in self._others]
+        self._follow_all()
+        stepping = asyncio.create_task(self._stepping(), name="steps statuses")
         try:
             yield
         finally:
-            for task in tasks:
+            for task in (stepping, *self._tasks):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(stepping, *self._tasks, return_exceptions=True)
             await self._readers.close()
+
+    def _follow_all(self) -> None:
+        """Follow all other sites from the beginning."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = [asyncio.create_task(self._following(site), name=f"follows site {site}") for site in self._others]
 
     def _look(self) -> Sequence[Address]:
         snapshot = self._snapshot()
@@ -53,9 +63,17 @@ class Twins:
         return [each.client for each in nodes if each.client is not None and each.state == "running"]
 
     async def _stepping(self) -> None:
-        while True:
-            with contextlib.suppress(StoreError):  # look-ups say so
-                _, self.count = await self._statuses.step()
+        for number in itertools.count(1):
+            try:
+                self.count, before = await self._statuses.step(self._name, str(number))
+                lost = before != self._mark
+                self._mark = str(number)
+            except StoreError:  # requests say why
+                lost = False
+                self._mark = "away"
+            if lost:
+                self._log.info("the store of statuses was away or lost some; taking those of other sites")
+                self._follow_all()
             await asyncio.sleep(STEP_S)
 
     async def _following(self, site: int) -> None:

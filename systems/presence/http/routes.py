@@ -157,8 +157,9 @@ async def changes(
     """The present states of users' devices, as events `state`, and their statuses, as events `status`; then changes as they
     arrive, each with its id, until the client disconnects.
 
-    A user's token watches itself, and the users at which its `cap` has `watch`. An interrupted client resumes with `Last-Event-ID`: it gets the changes since then. If they are no longer stored, it
-    gets the states again. A comment per second shows that the stream is alive.
+    A user's token watches itself, and the users at which its `cap` has `watch`. An interrupted client resumes with
+    `Last-Event-ID`: it gets the changes since then. If they are no longer stored, it gets the states again. A comment per
+    second shows that the stream is alive.
     """
     names = list(dict.fromkeys(users.split(",")))
     if len(names) > USERS_MAX:
@@ -286,7 +287,8 @@ class PresenceFace:
             self._watches[place] -= 1
             if own is not None:
                 self._own_watches[own] -= 1
-                self._own_watches += Counter()  # drops users without a watch
+                if not self._own_watches[own]:
+                    del self._own_watches[own]
             await told.aclose()
 
     async def events(self, told: AsyncGenerator[Update], caller: Caller, users: Sequence[str]) -> AsyncGenerator[bytes]:
