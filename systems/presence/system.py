@@ -15,7 +15,7 @@ from muster_server.systems.presence.roles.writer import WRITER
 def told(around: Around) -> dict[str, Any]:
     """The part of the configuration that the routes need."""
     presence = around.section("presence")
-    return {"sites": presence.sites, "shards": shards(presence)}
+    return {"sites": presence.sites, "shards": shards(presence), "not_online": presence.not_online}
 
 
 SYSTEM: Final = System(

@@ -92,9 +92,11 @@ class Sent:
     user: int
     devices: tuple[DeviceResult, ...]
     error: str | None
-    """The code of a refusal: no device was tried."""
+    """The code of a refusal: no device was tried, or the message was not handed on."""
     text: str | None = None
     """The text by which the call named the user."""
+    kept: str | None = None
+    """The topic or the kind of entries that has the message, because no device has it."""
 
 
 class Presence:
@@ -188,10 +190,19 @@ class Presence:
         return _status(self._ask(path, wanted, method="PUT")["status"])
 
     def send(
-        self, users: Sequence[int | str], data: str | bytes, *, device: str | None = None, expires: float = 5.0
+        self,
+        users: Sequence[int | str],
+        data: str | bytes,
+        *,
+        device: str | None = None,
+        expires: float = 5.0,
+        not_online: str | None = None,
     ) -> list[Sent]:
         """Send one message, at most 960 bytes, to all devices of up to 1,000 users, or to their devices with the name
         `device`.
+
+        `not_online`: where it goes for users of whom no device has it: `topic:NAME`, or `inbox:KIND`; empty: nowhere;
+        None: as `presence.not_online` says.
 
         The outcomes are in the same order. `expired`: a device did not confirm the message within `expires` seconds, at
         most 60. `unknown`: its gateway was lost before it answered. Raises as `who`; after `TimedOut` and `Unavailable`
@@ -202,6 +213,8 @@ class Presence:
             if isinstance(data, bytes)
             else {"data": data}
         )
+        if not_online is not None:
+            said["not_online"] = not_online
         return self._each("/api/v1/send", users, device, expires, said)
 
     def end(self, users: Sequence[int | str], *, device: str | None = None, expires: float = 5.0) -> list[Sent]:
@@ -278,7 +291,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 def _sent(said: Any) -> Sent:
     devices = (DeviceResult(each["device"], each["outcome"]) for each in said.get("devices", ()))
-    return Sent(int(said["user"]), tuple(devices), said.get("error"), said.get("text"))
+    return Sent(int(said["user"]), tuple(devices), said.get("error"), said.get("text"), said.get("kept"))
 
 
 def _change(said: Any) -> Change:
