@@ -24,7 +24,8 @@ from muster_server.plane.trust import Trust
 from muster_server.plane.users import user_of
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.presence.http.routes import USER_WATCHES_MAX
-from muster_server.systems.presence.http.send import Device, Sender
+from muster_server.systems.presence.http.send import Sender
+from muster_server.systems.presence.http.sent import Device
 from tests.http.conftest import SECRET, Beside, eventually
 from tests.presence.rig import Rig
 from tests.waiting import PATIENT_S
