@@ -7,7 +7,7 @@ is skipped for one of another site. Must not know what callers do with an answer
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -40,6 +40,12 @@ A = TypeVar("A")
 Address = tuple[str, int]
 Look = Callable[[], Sequence[Address]]
 """Returns the current addresses of the readers."""
+
+
+def addresses(snapshot: Any) -> list[Address]:
+    """The readers of a map of all nodes (`Context.snapshot`); none before the first map."""
+    nodes = [] if snapshot is None else snapshot.of(ROLE)
+    return [each.client for each in nodes if each.client is not None and each.state == "running"]
 
 
 class Readers:

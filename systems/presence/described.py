@@ -44,13 +44,6 @@ def described(shard: ShardStats) -> dict[str, Any]:
     return told
 
 
-def status_described(status: Status | None) -> dict[str, Any] | None:
-    """A status in JSON; times in ms since 1970."""
-    if status is None:
-        return None
-    return {"mode": status.mode, "text": status.text, "at": status.at, "until": status.until}
-
-
 def unseen(user: User, status: Status) -> User:
     """An invisible user as others see it: offline since it is invisible, or longer."""
     seen = user.last_seen_ms

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from muster_server.systems.presence.described import status_described, unseen
+from muster_server.systems.presence.described import unseen
 from muster_server.systems.presence.feeds import Recent
 from muster_server.systems.presence.questions import ALL, Update, User
 from muster_server.systems.presence.status import Status, others_see, shown
@@ -100,9 +100,7 @@ def status_record(user: int, status: Status | None, change: Recent | None = None
     """A status in the form of a change. `change`: the change that it is; None: it is the present one."""
     told = _head(user, None if change is None else change.id, None)
     at = change.at_ms if change is not None else 0 if status is None else status.at
-    return msgspec.json.encode(
-        told | {"device": None, "state": "status", "gateway": 0, "at_ms": at, "status": status_described(status)}
-    )
+    return msgspec.json.encode(told | {"device": None, "state": "status", "gateway": 0, "at_ms": at, "status": status})
 
 
 def _head(user: int, change: str | None, reason: str | None) -> dict[str, Any]:

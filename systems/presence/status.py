@@ -41,13 +41,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a user at one moment."""
+    """The status of a user at one moment; times in ms since 1970."""
 
     mode: Mode
     text: str
     at: int
+    """Since when the user has this mode."""
     until: int | None
-    """None: it has no end that the user named."""
+    """The end that the user named; null: none."""
 
 
 class NewStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,30 @@ class NewStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Time without another status after which an available user is away; 0: never."""
     end_ms: Annotated[int, msgspec.Meta(ge=0, le=END_S_MAX * 1_000)] = 0
     """Time after which the status ends; 0: as late as possible."""
+
+
+class StatusWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A status as its user sends it. An empty document takes the status back."""
+
+    mode: Mode = "available"
+    text: str = ""
+    """At most 256 bytes of UTF-8, without line breaks and control characters."""
+    away_after: Annotated[float, msgspec.Meta(ge=0, le=AWAY_S_MAX)] = 0
+    """Seconds without another status after which an available user is away; 0: never."""
+    expires: Annotated[float, msgspec.Meta(ge=0, le=END_S_MAX)] = 0
+    """Seconds until the status ends; 0: it stays, at most 366 days."""
+
+    def checked(self) -> NewStatus:
+        """The status to be set. Raises `ValueError` for a text that no status may have."""
+        check_text(self.text)
+        away_ms, end_ms = round(self.away_after * 1_000), round(self.expires * 1_000)
+        return NewStatus(mode=self.mode, text=self.text, away_ms=away_ms, end_ms=end_ms)
+
+
+class StatusNow(msgspec.Struct, frozen=True):
+    """The status of a user as it stands now; null: none."""
+
+    status: Status | None
 
 
 def check_text(text: str) -> None:

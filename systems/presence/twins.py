@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Final
 
 from muster_server.plane.calls import CallError
 from muster_server.plane.service import Context
-from muster_server.systems.presence.asking import ROLE, Address, Readers
+from muster_server.systems.presence.asking import Readers, addresses
 from muster_server.systems.presence.statuses import Statuses
 from muster_server.systems.presence.store import StoreError
 
@@ -29,9 +29,9 @@ class Twins:
     """The statuses of one site beside those of the others, while the context of `running` is open."""
 
     def __init__(self, statuses: Statuses, site: int, sites: int, key: bytes, context: Context) -> None:
-        self._statuses, self._log, self._snapshot = statuses, context.log, context.snapshot
+        self._statuses, self._log = statuses, context.log
         self._others = [each for each in range(1, sites + 1) if each != site]
-        self._readers = Readers(self._look, key)
+        self._readers = Readers(lambda: addresses(context.snapshot()), key)
         self.count = 0
         """Number of the site's statuses."""
         self._lost: set[int] = set()
@@ -56,11 +56,6 @@ class Twins:
         for task in self._tasks:
             task.cancel()
         self._tasks = [asyncio.create_task(self._following(site), name=f"follows site {site}") for site in self._others]
-
-    def _look(self) -> Sequence[Address]:
-        snapshot = self._snapshot()
-        nodes = [] if snapshot is None else snapshot.of(ROLE)
-        return [each.client for each in nodes if each.client is not None and each.state == "running"]
 
     async def _stepping(self) -> None:
         for number in itertools.count(1):

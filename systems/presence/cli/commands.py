@@ -19,7 +19,7 @@ from muster_server.control.terminal.users import user_of
 from muster_server.control.terminal.words import say
 from muster_server.systems.presence.asking import Readers
 from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among
-from muster_server.systems.presence.described import described, status_described, whole
+from muster_server.systems.presence.described import described, whole
 from muster_server.systems.presence.options import shards as shards_of
 from muster_server.systems.presence.questions import ALL, ShardStats, User
 from muster_server.systems.presence.status import NewStatus, Status, check_text
@@ -86,7 +86,7 @@ def shown(user: User, texts: Mapping[int, str], status: Status | None = None) ->
             for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
         ],
         "last_seen": user.last_seen_ms,
-        "status": status_described(status),
+        "status": _told(status),
     }
 
 
@@ -106,6 +106,10 @@ def _show(user: User, texts: Mapping[int, str], status: Status | None) -> None:
         for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
     ]
     console.print(f"{name}: online: {'; '.join(parts)}{said}", soft_wrap=True, markup=False)
+
+
+def _told(status: Status | None) -> dict[str, Any] | None:
+    return None if status is None else msgspec.structs.asdict(status)
 
 
 def in_words(status: Status | None) -> str:
@@ -167,7 +171,7 @@ async def status(where: Target, user: str, new: NewStatus, as_json: bool) -> int
         now = await readers.set_status(number, new)
         named = await texts.of([number])
         if as_json:
-            common.print_json(named_json(number, named) | {"status": status_described(now)})
+            common.print_json(named_json(number, named) | {"status": _told(now)})
         else:
             common.out().print(f"{_named(number, named)}: {in_words(now)}", soft_wrap=True, markup=False)
         return 0

@@ -31,7 +31,6 @@ from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.described import described, unseen, whole
 from muster_server.systems.presence.http import ends, send, statuses
-from muster_server.systems.presence.http.statuses import ShownStatus
 from muster_server.systems.presence.questions import ShardStats, Update, User
 from muster_server.systems.presence.status import Status, others_see
 
@@ -71,7 +70,7 @@ class OnlineUser(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     devices: list[OnlineDevice]
     last_seen: int | None
     text: str | None = None
-    status: ShownStatus | None = None
+    status: Status | None = None
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -194,7 +193,7 @@ def shown(user: User, name: str, status: Status | None = None, *, own: bool = Fa
         [OnlineDevice(each.device, each.gateway, each.since_ms) for each in devices],
         user.last_seen_ms,
         None if name == str(user.user) else name,
-        statuses.shown(status),
+        status,
     )
 
 

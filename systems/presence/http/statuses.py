@@ -14,44 +14,12 @@ from muster_server.systems.http.described import problems, success
 from muster_server.systems.http.face import AnyRequest
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.presence.status import AWAY_S_MAX, END_S_MAX, Mode, NewStatus, Status, check_text
+from muster_server.systems.presence.status import StatusNow, StatusWanted
 
 if TYPE_CHECKING:
     from muster_server.systems.presence.http.routes import PresenceFace
 
 CODES: Final = {"question": "bad_body", "late": "timeout", "full": "busy", "busy": "busy"}
-
-
-class StatusWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A status. An empty document takes the status back."""
-
-    mode: Mode = "available"
-    text: str = ""
-    """At most 256 bytes of UTF-8, without line breaks and control characters."""
-    away_after: Annotated[float, msgspec.Meta(ge=0, le=AWAY_S_MAX)] = 0
-    """Seconds without another status after which an available user is away; 0: never."""
-    expires: Annotated[float, msgspec.Meta(ge=0, le=END_S_MAX)] = 0
-    """Seconds until the status ends; 0: it stays, at most 366 days."""
-
-
-class ShownStatus(msgspec.Struct, frozen=True):
-    """A status; times in ms since 1970. `at`: since when the user has this mode; `until`: the end, if it named one."""
-
-    mode: Mode
-    text: str
-    at: int
-    until: int | None
-
-
-class StatusNow(msgspec.Struct, frozen=True):
-    """The status of the user as it stands now; null: none."""
-
-    status: ShownStatus | None
-
-
-def shown(status: Status | None) -> ShownStatus | None:
-    """A status in JSON form."""
-    return None if status is None else ShownStatus(status.mode, status.text, status.at, status.until)
 
 
 @put(
@@ -76,21 +44,15 @@ async def route(
     """
     asked = decoded(await request.body(), StatusWanted)
     try:
-        check_text(asked.text)
+        new = asked.checked()
     except ValueError as error:
         raise Problem("bad_body", str(error)) from None
     number = _whose(caller, user)
-    new = NewStatus(
-        mode=asked.mode,
-        text=asked.text,
-        away_ms=round(asked.away_after * 1_000),
-        end_ms=round(asked.expires * 1_000),
-    )
     try:
         status = await (await presence.readers()).set_status(number, new)
     except CallError as error:
         raise Problem(CODES.get(error.code, "unavailable"), str(error)[:400]) from None
-    return Response(msgspec.json.encode(StatusNow(shown(status))) + b"\n", media_type=MediaType.JSON)
+    return Response(msgspec.json.encode(StatusNow(status)) + b"\n", media_type=MediaType.JSON)
 
 
 def _whose(caller: Caller, name: str) -> int:
