@@ -26,6 +26,7 @@ BODIES = {
     "presence": ("POST", "/api/v1/presence"),
     "send": ("POST", "/api/v1/send"),
     "ends": ("POST", "/api/v1/presence/end"),
+    "status": ("PUT", "/api/v1/presence/status?user=7"),
     "imports": ("POST", "/api/v1/likes/imports"),
     "messages": ("POST", "/api/v1/topics/orders/messages"),
 }

@@ -15,10 +15,12 @@ from muster.clock import now_ms
 from muster_server.plane.spec import SpecError
 from muster_server.plane.ways import NotTaken, Way
 from muster_server.systems.http.access import Caller
+from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.face import Base
 from muster_server.systems.http.named import needs_whole
 from muster_server.systems.presence.http.sent import Device, NewMessage, Sent, User
 
+KINDS: Final = ("topic", "inbox")
 AT_ONCE: Final = 64
 JSON: Final = "application/json"
 WORST: Final = ("unknown", "expired", "not_online")
@@ -33,6 +35,12 @@ def need_elsewhere(caller: Caller, asked: NewMessage) -> None:
     elif kind == "inbox":
         for user in asked.users:
             caller.need("notify", user, whole=needs_whole(user))
+
+
+def count(counts: Counts, kind: str, messages: int = 1) -> None:
+    """Count messages that were handed on to this kind of place."""
+    text = "Messages of users who were not online that were handed on, by the kind of place"
+    counts.add("http_handed_on", text, messages, to=kind)
 
 
 class Elsewhere:
@@ -69,9 +77,7 @@ class Elsewhere:
         except NotTaken as error:
             self._base.log.warning("a message to a user who is not online was not taken", to=where, cause=str(error))
             return msgspec.structs.replace(user, error="not_allowed" if error.lasting else "unavailable")
-        self._base.counts.add(
-            "presence_handed_on", "Messages of users who were not online, handed on to a topic or an inbox", 1, to=kind
-        )
+        count(self._base.counts, kind)
         return msgspec.structs.replace(user, kept=where)
 
     def _way(self, kind: str) -> Way:

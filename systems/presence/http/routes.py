@@ -30,7 +30,7 @@ from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import COMMENT
 from muster_server.systems.presence.asking import ROLE, Address, Readers
 from muster_server.systems.presence.described import described, unseen, whole
-from muster_server.systems.presence.http import ends, send, statuses
+from muster_server.systems.presence.http import elsewhere, ends, send, statuses
 from muster_server.systems.presence.questions import ShardStats, Update, User
 from muster_server.systems.presence.status import Status, others_see
 
@@ -218,6 +218,8 @@ class PresenceFace:
         self._shards = dict(enumerate(told.get("shards", ()), 1))
         """The number of shards by site."""
         self._sender = send.Sender(base)
+        for kind in elsewhere.KINDS:
+            elsewhere.count(base.counts, kind, 0)
         self._draining = False
 
     def routes(self) -> Sequence[ControllerRouterHandler]:
