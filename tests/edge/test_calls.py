@@ -15,6 +15,7 @@ from muster_server.systems.edge.calls import Calls
 from muster_server.systems.presence.asking import Readers
 from muster_server.systems.presence.calls import StatusCalls
 from muster_server.systems.presence.status import NewStatus, Status
+from tests.waiting import PATIENT_S
 
 MADE = f"{__name__}:made"
 
@@ -44,12 +45,20 @@ class Engine:
 
     def __init__(self) -> None:
         self.answers: dict[int, bytes | str] = {}
-        self.all = asyncio.Condition()
+        self._told = asyncio.Event()
 
     def answer_call(self, question_id: int, data: bytes | None, failure: str = "internal") -> None:
         """As `EdgeEngine.answer_call`."""
         assert question_id not in self.answers, "it was answered before"
         self.answers[question_id] = failure if data is None else data
+        self._told.set()
+
+    async def answered(self, count: int) -> None:
+        """Return once so many calls are answered."""
+        async with asyncio.timeout(PATIENT_S):
+            while len(self.answers) < count:
+                self._told.clear()
+                await self._told.wait()
 
 
 @pytest.fixture
@@ -72,12 +81,10 @@ async def test_each_call_is_answered_once_and_too_many_are_refused(made: Echo) -
         for question in range(10, 10 + calls.CALLS_MAX - 2):
             answering.call(question, 8, "test.echo", b"hold")
         answering.call(5, 8, "test.echo", b"{}")
-        while 2 not in engine.answers:
-            await asyncio.sleep(0)
+        await engine.answered(5)
         assert engine.answers == {1: "internal", 2: b"7:{}", 3: "not_allowed", 4: "internal", 5: "too_many_requests"}
         made.held.set()
-        while len(engine.answers) < 5 + calls.CALLS_MAX - 2:
-            await asyncio.sleep(0)
+        await engine.answered(5 + calls.CALLS_MAX - 2)
         made.held.clear()
         answering.call(6, 8, "test.echo", b"hold")
     assert made.closed
