@@ -446,7 +446,7 @@ async def test_an_invisible_user_is_offline_to_others_and_itself_to_itself(rig: 
             (user,) = (await client.post("/api/v1/presence", json={"users": ["7"]})).json()["users"]
             assert (user["online"], len(user["devices"])) == (bool(devices), devices)
             assert user["last_seen"] is not None
-            assert (user["status"] or {}).get("mode") == ("invisible" if devices else None)
+            assert user.get("status", {}).get("mode") == ("invisible" if devices else None)
         (found,) = (await rig.asking.who([7])).users
         assert len(found.devices) == 2, "messages still reach it"
         last = told[1]["id"]
