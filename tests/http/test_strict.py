@@ -252,6 +252,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/likes/feed",
         "/api/v1/presence",
         "/api/v1/presence/end",
+        "/api/v1/presence/status",
         "/api/v1/send",
         "/api/v1/topics/{topic}",
         "/api/v1/topics/{topic}/lease",
