@@ -78,6 +78,8 @@ class Admitted:
     """The users to whom this user may send."""
     rooms: tuple[str, ...] = ()
     """The rooms that an edge subscribes the client to as it connects."""
+    cap: Patterns = ()
+    """The claim `cap`, at an HTTP face alone: it has words beyond the rights in rooms."""
 
 
 class Authenticator(Protocol):
@@ -151,10 +153,19 @@ class TokenAuthenticator:
             return self.expired
         except Exception:  # untrusted bytes may raise any exception in the library; they are refused
             return "bad_credential"
-        if not grant.has_any(self._opens) and not recipients:
+        if not self._admits(grant, recipients):
             return "not_allowed"
         until, takes_over = claims["exp"] + LEEWAY_S, claims.get("take_over") is True
-        return Admitted(user, grant, until, token_number(name), device, takes_over, text, recipients, rooms)
+        cap = self._cap(claims)
+        return Admitted(user, grant, until, token_number(name), device, takes_over, text, recipients, rooms, cap)
+
+    def _admits(self, grant: _engines.Grant, recipients: _engines.Recipients) -> bool:
+        """Whether a good token with these rights opens something here."""
+        return grant.has_any(self._opens) or bool(recipients)
+
+    def _cap(self, claims: Mapping[str, Any]) -> Patterns:
+        """The claim `cap` for checks beyond rights in rooms: nothing, except at an HTTP face."""
+        return ()
 
     def _rooms(self, claims: Mapping[str, Any], grant: _engines.Grant) -> tuple[str, ...]:
         """The rooms that the client is subscribed to as it connects: none, except at an edge. Raises `ValueError`."""

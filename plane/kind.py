@@ -285,6 +285,9 @@ class Action(NamedTuple):
     name: str
     text: str
     right: Right | None = None
+    word: str = ""
+    """The word that allows it to a user, in the claim `cap` of its token at `NAME:PATTERN`, for example `watch` at
+    `presence:7`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,5 +348,7 @@ class System:
     """The module with its routes for the HTTP face: `face`, see `systems/http/face.py`."""
     targets: Mapping[str, Into] = field(default_factory=dict[str, Into])
     """Kinds of targets of delayed messages that lead into it."""
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Methods that clients of an edge may call, each with `module:function`, `(spec, context) -> plane.ways.Calls`."""
     outlet: str = ""
     """`module:function` of the way into its topics, for other systems that have messages to send, as `Into.way`."""

@@ -1,11 +1,12 @@
 """The ways from one system to another, which descriptors name: systems import each other not.
 
-`System.targets` has ways into a system, for messages that fire; `System.outlet` is the way into topics of messages.
+`System.targets` has ways into a system, for messages that fire; `System.outlet` is the way into topics of messages;
+`System.calls` has methods for clients of an edge.
 Knows no system.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from muster_server.plane import systems
 from muster_server.plane.kind import Into, named
@@ -32,6 +33,33 @@ class Way(Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+Failure = Literal["internal", "bad_request", "not_allowed", "not_available", "too_many_requests"]
+
+
+class CallRefused(Exception):
+    """A call of a client failed for this reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class Calls(Protocol):
+    """Answers one method that clients of an edge call, until `close`."""
+
+    async def answer(self, user: int, data: bytes) -> bytes:
+        """The answer to a call of this user; both are JSON. Raises `CallRefused`."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def calls(runs: Callable[[str], bool]) -> dict[str, str]:
+    """The methods of the systems that run, by name. `runs`: `Around.runs`."""
+    found = (system for system in systems.named().values() if runs(system.name))
+    return {method: path for system in found for method, path in system.calls.items()}
 
 
 def targets() -> Mapping[str, Into]:

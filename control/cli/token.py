@@ -13,6 +13,7 @@ from muster_server.control.config import load as config
 from muster_server.control.errors import USAGE, UserError
 from muster_server.plane.auth import ROOMS_MAX, VALID_S_MAX, Patterns, Words, mint
 from muster_server.plane.kind import Right
+from muster_server.plane.systems import actions
 from muster_server.plane.users import check_recipient, check_user
 
 CREDENTIAL_BYTES_MAX: Final = 1_000
@@ -95,8 +96,9 @@ def _patterns(cap: Sequence[str]) -> Patterns | None:
             raise UserError(
                 f"--cap: invalid value {each!r} (expected ROOMS=WORDS, for example 'sports:*=read,publish')", USAGE
             )
-        if unknown := [word for word in words if word not in _engines.RIGHTS]:
-            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(_engines.RIGHTS)}", USAGE)
+        known = [*_engines.RIGHTS, *(action.word for action in actions().values() if action.word)]
+        if unknown := [word for word in words if word not in known]:
+            raise UserError(f"--cap: {unknown[0]!r} is not one of {', '.join(known)}", USAGE)
         try:
             _engines.Grant([(pattern, words)])
         except ValueError as error:

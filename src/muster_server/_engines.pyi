@@ -220,6 +220,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         write_interval_ms: int = 0,  # messages of rooms leave together this long after each other
         join_leave_max: int = 0,  # joins and leaves are told in rooms with at most this many users; 0: in none
         version: str = "",  # of the server, as clients are told
+        calls: list[str] = [],  # methods whose calls are events ("call", question, user, method, data)
     ) -> EdgeEngine: ...
     # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty
     # token where a client shows none. `user` None refuses with the code `denied`: "bad_credential", "not_allowed",
@@ -238,6 +239,9 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         takes_over: bool = ...,
         rooms: list[str] = ...,  # to which its client is subscribed before its connect command is answered
     ) -> None: ...
+    # Answers an event "call" with JSON; without data it failed: "internal" (the client tries again), "bad_request",
+    # "not_allowed", "not_available" or "too_many_requests".
+    def answer_call(self, question_id: int, data: bytes | None, failure: str = ...) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...
     def write_interval(self, interval_ms: int) -> None: ...  # from now on
     def join_leave_max(self, users: int) -> None: ...

@@ -14,6 +14,7 @@ from muster_server.plane.role import Handler, Role
 from muster_server.plane.spec import Spec, SpecError, secret
 from muster_server.plane.trust import shared_token, trust_of
 from muster_server.plane.users import Texts
+from muster_server.systems.edge.calls import Calls
 from muster_server.systems.edge.engine import EdgeEngine
 from muster_server.systems.edge.options import EdgeOptions, EdgeSettings
 from muster_server.systems.edge.tokens import EdgeAuthenticator
@@ -51,7 +52,9 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         write_interval_ms=options.write_interval_ms,
         join_leave_max=options.join_leave_max,
         version=f"muster {__version__}",
+        calls=list(settings.calls),
     )
+    calls = Calls(engine, settings.calls, spec)
     anonymous = [word for word in options.anonymous_rights.split(",") if word]
     authenticator = EdgeAuthenticator(
         shared_token(spec.token_file), trust_of(spec), settings.default_rights, anonymous, settings.sends
@@ -64,6 +67,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
     handlers: dict[str, Handler] = {
         "authenticate": answering(engine, authenticator, texts),
         "subscribe": authenticate_room,
+        "call": calls.call,
     }
     return Role(
         engine,
@@ -72,6 +76,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         partial(placing, engine),
         partial(take, engine),
         texts=texts,
+        beside=calls.opened,
     )
 
 

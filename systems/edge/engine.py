@@ -18,6 +18,10 @@ class EdgeEngine(Engine, Protocol):
     ) -> None:
         """As `RoomsEngine.placement`."""
 
+    def answer_call(self, question_id: int, data: bytes | None, failure: str = ...) -> None:
+        """Answer a call of a client with JSON; without data it failed: `internal`, `bad_request`, `not_allowed`,
+        `not_available` or `too_many_requests`."""
+
     def allow_origins(self, origins: list[str] | None) -> None:
         """Sets the web sites whose pages may connect; None: those of the edge's own host; `*`: any."""
 

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from muster_server.plane import ways
 from muster_server.plane.kind import Around
 from muster_server.plane.options import FaceAddress, LinkAddress, MachineOptions, key
 from muster_server.systems.rooms.gateway import PresenceSettings, presence
@@ -212,6 +213,8 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     presence: PresenceSettings | None = None
     sends: list[tuple[int, int, list[str]]] | None = None
     """Users whose token has no `send`, first and last, and to whom they may send; None: nobody sends."""
+    calls: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Methods of other systems, each with the function that makes its answers (`System.calls`)."""
 
 
 def settle(options: EdgeOptions, around: Around) -> EdgeSettings:
@@ -226,4 +229,5 @@ def settle(options: EdgeOptions, around: Around) -> EdgeSettings:
         namespaces=retentions(around),
         presence=presence(around),
         sends=sends(around),
+        calls=ways.calls(around.runs),
     )

@@ -8,9 +8,17 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from muster_server.plane.auth import LEEWAY_S, Admitted, TokenAuthenticator
+from muster_server import _engines
+from muster_server.plane.auth import (
+    LEEWAY_S,
+    OPENS,
+    Admitted,
+    Patterns,
+    TokenAuthenticator,
+    token_number,
+)
 from muster_server.plane.kind import Action, Right
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import user_of
@@ -21,6 +29,52 @@ from muster_server.systems.http.rates import Buckets
 CREDENTIAL_CHARS_MAX: Final = 4_096
 LOOK_AGAIN_S: Final = 0.1
 """Shortest time, in seconds, between two checks of the file because of an unknown key."""
+
+
+class UserTokens(TokenAuthenticator):
+    """Accepts every valid token of a user, whatever it allows: a user may always see and set its own status."""
+
+    def __init__(self, trust: Trust) -> None:
+        super().__init__(secrets.token_bytes(32), "read", trust)  # the shared token never leaves the cluster
+
+    def _admits(self, grant: _engines.Grant, recipients: _engines.Recipients) -> bool:
+        return True
+
+    def _cap(self, claims: Mapping[str, Any]) -> Patterns:
+        return tuple(claims.get("cap", {}).items())
+
+
+class Cap:
+    """The words of a token's claim `cap` that are no rights in rooms, such as `watch` at `presence:7`.
+
+    Patterns are judged as those of rooms are: the most specific one that matches decides.
+    """
+
+    def __init__(self, patterns: Patterns = ()) -> None:
+        self._patterns = patterns
+        self._grants: dict[tuple[str, str, bool], _engines.Grant] = {}
+
+    def allows(self, word: str, action: str, name: str, *, whole: bool) -> bool:
+        """Whether the word stands at the pattern of `ACTION:NAME`. `whole`: as in `keys.covers`."""
+        key = (word, action, whole)
+        if key not in self._grants:
+            self._grants[key] = _engines.Grant(
+                [
+                    (
+                        pattern,
+                        ["read"] if word in words else [],
+                    )  # `read` stands for the word, which engines do not know
+                    for pattern, words in self._patterns
+                    if not (whole and pattern.endswith("*") and pattern not in {"*", f"{action}:*"})
+                ]
+            )
+        try:
+            return "read" in self._grants[key].words(f"{action}:{name}")
+        except ValueError:  # no pattern can have such a name
+            return False
+
+
+NO_CAP: Final = Cap()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +90,9 @@ class Caller:
     access: "Access"
     user: int | None = None
     """The number of the token's user; None for an API key."""
+    cap: Cap = NO_CAP
+    token_number: int = 0
+    """By which the token can be revoked; 0: none."""
 
     def may(self, action: str, room: str, *, whole: bool = False) -> bool:
         """Whether this is allowed now: the key may have been revoked since. `whole`: as in `keys.covers`."""
@@ -46,6 +103,10 @@ class Caller:
         if not self.may(action, room, whole=whole):
             wanted = f"the scope {action}:{room}" if self.token is None else "the right to it"
             raise Problem("not_allowed", f"{self.name} does not have {wanted}"[:400])
+
+    def may_stay(self) -> bool:
+        """Whether its credential is still valid."""
+        return self.access.is_valid(self)
 
     def spend(self, messages: int) -> None:
         """Count messages towards the rate. Raises `Problem`."""
@@ -79,17 +140,19 @@ class Access:
     ) -> None:
         self._keyring, self._actions, self._look, self._clock = keyring, actions, look, clock
         self._looked = clock()
-        self._user_key = trust.user_key
-        nobody = secrets.token_bytes(32)  # the shared token is refused here: it never leaves the cluster
-        rights: tuple[Right, ...] = ("read", "publish")
-        self._users = {right: TokenAuthenticator(nobody, right, trust) for right in rights}
+        self._tokens = UserTokens(trust)
+        self._keep(trust)
         self._requests, self._messages = Buckets(requests_rate), Buckets(messages_rate)
 
     def take_trust(self, trust: Trust) -> None:
         """Use these secrets, keys and revocations for users' tokens from now on. Raises `SpecError`."""
+        self._tokens.take_trust(trust)
+        self._keep(trust)
+
+    def _keep(self, trust: Trust) -> None:
         self._user_key = trust.user_key
-        for each in self._users.values():
-            each.take_trust(trust)
+        self._revoked_users = trust.users
+        self._revoked_tokens = {token_number(token) for token in trust.tokens}
 
     def user_of(self, text: str) -> int:
         """The number of a user that is named by number or by text. Raises `ValueError`."""
@@ -123,8 +186,24 @@ class Access:
         if caller.key is not None:
             key = self._keyring.current(caller.key.id)
             return key is not None and key.sha256 == caller.key.sha256 and key.allows(action, room, whole=whole)
-        right = self._actions[action].right
-        return right is not None and right in caller.rights
+        found = self._actions[action]
+        if found.word:
+            return self._is_own(caller, room) or caller.cap.allows(found.word, action, room, whole=whole)
+        return found.right is not None and found.right in caller.rights
+
+    def _is_own(self, caller: Caller, name: str) -> bool:
+        try:
+            return self.user_of(name) == caller.user
+        except ValueError:
+            return False
+
+    def is_valid(self, caller: Caller) -> bool:
+        """As `Caller.may_stay`."""
+        if caller.key is not None:
+            key = self._keyring.current(caller.key.id)
+            return key is not None and key.sha256 == caller.key.sha256
+        over = caller.until is not None and time.time() > caller.until + LEEWAY_S
+        return not over and caller.user not in self._revoked_users and caller.token_number not in self._revoked_tokens
 
     def spend(self, caller: Caller, messages: int) -> None:
         """As `Caller.spend`."""
@@ -156,12 +235,21 @@ class Access:
             token = credential.encode("ascii")
         except UnicodeEncodeError:
             raise Problem("bad_credential") from None
-        said = {right: each.authenticate(token) for right, each in self._users.items()}
-        admitted = [each for each in said.values() if isinstance(each, Admitted)]
-        if not admitted:
-            if "not_ready" in said.values():
+        found = self._tokens.authenticate(token)
+        if not isinstance(found, Admitted):
+            if found == "not_ready":
                 raise Problem("unavailable", "the keys that sign users' tokens are not known yet; try again")
-            raise Problem("not_allowed" if "not_allowed" in said.values() else "bad_credential")
-        rights = frozenset(right for right, each in said.items() if isinstance(each, Admitted))
-        until = None if admitted[0].until is None else admitted[0].until - LEEWAY_S
-        return Caller(f"user {admitted[0].user}", token, until, None, rights, self, admitted[0].user)
+            raise Problem("bad_credential")
+        rights = frozenset(right for right, words in OPENS.items() if found.grant.has_any(list(words)))
+        until = None if found.until is None else found.until - LEEWAY_S
+        return Caller(
+            f"user {found.user}",
+            token,
+            until,
+            None,
+            rights,
+            self,
+            found.user,
+            Cap(found.cap),
+            found.token,
+        )

@@ -15,6 +15,7 @@ from litestar.types import ControllerRouterHandler
 import muster
 from muster_server.control.cluster.instance import Process
 from muster_server.plane import systems
+from muster_server.plane.ways import Way
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.front import Ongoing, ongoing
@@ -45,6 +46,8 @@ class Base:
     """For each system, the value of its `System.http_settings`."""
     names: Callable[[], Mapping[str, str]] = dict
     """Returns the names of the running gateways and proxies by their public keys in hex. Raises `UserError`."""
+    way: Callable[[str], Way] | None = None
+    """Makes a way into topics (`topic`) or, by its kind of targets, into another system. Raises `SpecError`."""
 
     def ongoing(self, request: AnyRequest) -> Ongoing:
         """The request as the face tracks it."""

@@ -29,6 +29,7 @@ from muster_server.control.errors import UserError
 from muster_server.control.node.admin import HttpServer
 from muster_server.plane.systems import actions
 from muster_server.plane.trust import Trust
+from muster_server.plane.ways import Way
 from muster_server.systems.http import deprecated, docs, uri
 from muster_server.systems.http.access import Access, Caller
 from muster_server.systems.http.bodies import no_body
@@ -76,6 +77,8 @@ class Serving:
     """For each system, the settings of its routes."""
     names: Callable[[], Mapping[str, str]] = dict
     """Returns the names of the running gateways and proxies by their public keys in hex."""
+    way: Callable[[str], Way] | None = None
+    """As `Base.way`."""
 
 
 class HttpFace:
@@ -111,6 +114,7 @@ class HttpFace:
             settings.cluster_secret_file,
             settings.told,
             settings.names,
+            settings.way,
         )
         self._base = base
         self._faces: list[Face] = [module.face(base) for module in modules()]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +13,11 @@ from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Folder, Process
 from muster_server.control.node.ages import Histogram
 from muster_server.control.registry.places import Snapshot
+from muster_server.plane import ways
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.plane.trust import Trust, trust_of
+from muster_server.plane.ways import Way
 from muster_server.systems.http.entry import MakeEntry
 from muster_server.systems.http.server import HttpFace, Serving
 from muster_server.systems.http.system import HttpSettings
@@ -46,6 +49,7 @@ class HttpService:
                 cluster_secret_file=spec.cluster_secret_file,
                 told=settings.systems,
                 names=self._names,
+                way=partial(way, spec, context, settings.folder),
             ),
             context.log,
             entry,
@@ -128,6 +132,11 @@ class HttpService:
     def take_trust(self, trust: Trust) -> None:
         """Use these secrets, keys and revocations for users' tokens from now on."""
         self._server.reload(trust)
+
+
+def way(spec: Spec, context: Context, folder: str, kind: str) -> Way:
+    """As `Base.way`."""
+    return ways.made(ways.outlet() if kind == "topic" else ways.targets()[kind].way, spec, context, folder)
 
 
 def build(spec: Spec, settings: HttpSettings, context: Context) -> HttpService:

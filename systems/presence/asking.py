@@ -5,13 +5,30 @@ is skipped for one of another site. Must not know what callers do with an answer
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from muster_server.plane.calls import CallError, Peer
-from muster_server.systems.presence.questions import Found, Ping, Pong, ShardStats, Stats, Update, Watch, Who
+from muster_server.systems.presence.questions import (
+    FollowStatuses,
+    Found,
+    Ping,
+    Pong,
+    SetStatus,
+    ShardStats,
+    Stats,
+    StatusesFound,
+    StatusesOf,
+    StatusRecords,
+    StatusSet,
+    Update,
+    Watch,
+    Who,
+)
+from muster_server.systems.presence.status import NewStatus, Status
 
 ROLE: Final = "online-reader"
 USER_MAX: Final = (1 << 64) - 1
@@ -23,6 +40,12 @@ A = TypeVar("A")
 Address = tuple[str, int]
 Look = Callable[[], Sequence[Address]]
 """Returns the current addresses of the readers."""
+
+
+def addresses(snapshot: Any) -> list[Address]:
+    """The readers of a map of all nodes (`Context.snapshot`); none before the first map."""
+    nodes = [] if snapshot is None else snapshot.of(ROLE)
+    return [each.client for each in nodes if each.client is not None and each.state == "running"]
 
 
 class Readers:
@@ -43,6 +66,27 @@ class Readers:
         """Look users up, at one site or at any. `lost`: also devices whose gateway was lost recently."""
         return await self._ask(Who(list(users), lost), Found, site)
 
+    async def statuses(self, users: Sequence[int], site: int | None = None) -> dict[int, Status]:
+        """The statuses of those users that have one, as they are: an invisible user is named so."""
+        try:
+            return (await self._ask(StatusesOf(list(users)), StatusesFound, site)).statuses
+        except CallError as error:
+            if error.code != "question":
+                raise
+            return {}  # readers of release 0.2 know no statuses
+
+    async def set_status(self, user: int, status: NewStatus) -> Status | None:
+        """Set the status of a user; returns it as it stands now. Every site has it within moments."""
+        return (await self._ask(SetStatus(user, status), StatusSet, None)).status
+
+    async def follow_statuses(self, site: int) -> AsyncGenerator[StatusRecords]:
+        """All statuses of a site, and then each that changes; an empty answer once per second."""
+        for address in await self._order(site):
+            async with contextlib.aclosing(self._peer(address).stream(FollowStatuses(), StatusRecords)) as stream:
+                async for told in stream:
+                    yield told
+            return
+
     async def stats(self) -> list[ShardStats]:
         """The state of all shards of all sites, as far as their readers answer. Raises `CallError` if none does."""
         asked = [self._peer(address).ask(Stats(), list[ShardStats], 2 * ANSWER_S) for address in self._look()]
@@ -60,12 +104,19 @@ class Readers:
         return [found[place] for place in sorted(found)]
 
     async def watch(
-        self, users: Sequence[int], site: int | None = None, *, state: bool = False, after: str = ""
+        self,
+        users: Sequence[int],
+        site: int | None = None,
+        *,
+        state: bool = False,
+        after: str = "",
+        statuses: bool = False,
+        own: int | None = None,
     ) -> AsyncGenerator[Update]:
         """Changes of these users as they arrive; an empty one, first and once per second, shows that the watch is open.
-        `state`, `after`: as in `Watch`."""
+        `state`, `after`, `statuses`, `own`: as in `Watch`."""
         why = CallError("away", AWAY)
-        question = Watch(list(users), state, after)
+        question = Watch(list(users), state, after, statuses, -1 if own is None else own)
         for address in await self._order(site):
             opened = False
             stream = self._peer(address).stream(question, Update)

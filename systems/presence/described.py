@@ -1,9 +1,10 @@
-"""The state of shards, whole and as JSON. Knows no request and no terminal."""
+"""The state of shards and users, whole and as JSON. Knows no request and no terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_server.systems.presence.questions import ShardStats
+from muster_server.systems.presence.questions import ShardStats, User
+from muster_server.systems.presence.status import Status
 
 
 def described(shard: ShardStats) -> dict[str, Any]:
@@ -41,6 +42,13 @@ def described(shard: ShardStats) -> dict[str, Any]:
             "unpublished": writer.unpublished,
         }
     return told
+
+
+def unseen(user: User, status: Status) -> User:
+    """An invisible user as others see it: offline since it is invisible, or longer."""
+    seen = user.last_seen_ms
+    left = status.at if user.devices or seen is None or seen > status.at else seen
+    return User(user.user, (), left)
 
 
 def whole(shards: Sequence[ShardStats], counts: Mapping[int, int]) -> list[ShardStats]:

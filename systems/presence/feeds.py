@@ -9,11 +9,11 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from muster_server.systems.presence.store import Entry, Shard, StoreError
+from muster_server.systems.presence.store import Entry, StoreError
 
 RECENT_MAX: Final = 4_096
 """Limit of changes of a shard that are kept for watches that return: 250 B each, 1 MiB."""
@@ -84,10 +84,33 @@ class Watching:
         return self._waiting.popleft() if self._waiting else None
 
 
-class Feed:
-    """The subscription of one shard. It runs while there are watches, and a minute longer."""
+class Source(Protocol):
+    """A stream of changes in a store: a shard, or the statuses of a site, which are one shard of all users. All calls raise
+    `Away`."""
 
-    def __init__(self, shard: Shard) -> None:
+    @property
+    def name(self) -> str:
+        """For errors."""
+
+    @property
+    def shards(self) -> int:
+        """The number of streams; a user is in stream `user % shards`."""
+
+    @property
+    def shard(self) -> int:
+        """Which of them it is."""
+
+    async def recent(self, changes_max: int) -> tuple[list[Entry], bool]:
+        """The newest entries, in order, with about as many changes; and whether these are all."""
+
+    async def coming(self, after: str, wait_s: float) -> list[Entry]:
+        """Entries after an id, as soon as there is one, or none after a while."""
+
+
+class Feed:
+    """The subscription of one stream. It runs while there are watches, and a minute longer."""
+
+    def __init__(self, shard: Source) -> None:
         self._shard = shard
         self._watches: dict[int, set[Watching]] = {}
         self._recent: deque[Recent] = deque()

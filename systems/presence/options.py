@@ -26,6 +26,8 @@ PROGRAM: Final = "presence-redis-{}"
 """Name of the redis-server of a site beside the nodes of `muster up`."""
 
 
+ELSEWHERE: Final = r"((topic|inbox):[A-Za-z0-9][A-Za-z0-9._-]{0,63})?"
+"""Pattern of where messages to users who are not online go: a topic, or a kind of entries of inboxes; empty: nowhere."""
 Devices = Literal["many", "one per kind", "one"]
 
 
@@ -98,6 +100,15 @@ class Presence(Section, frozen=True):
             "Users to whom a client may send if its token has no `send`, separated by commas: numbers, their first digits"
             " with `*`, or `*` for all",
             "empty: none; a token names the users, or a backend sends with an API key",
+        ),
+    ] = ""
+    not_online: Annotated[
+        str,
+        key(
+            "Where a message sent over HTTP goes for users of whom no device has it: `topic:NAME`, whose callback is for"
+            " example a push gateway, or `inbox:KIND`, entries of this kind",
+            "empty: nowhere; a request may name another place",
+            pattern=rf"^{ELSEWHERE}$",
         ),
     ] = ""
     window_ms: Annotated[

@@ -4,7 +4,14 @@
 devices, so the garbage collector does not track them: they contain no references to containers.
 """
 
+from typing import Final
+
 import msgspec
+
+from muster_server.systems.presence.status import NewStatus, Record, Status
+
+ALL: Final = -2
+"""In place of the user who watches: an operator, who sees every user as it is."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
@@ -62,6 +69,10 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     """True: the present states of their devices come first, unless the watch resumes after a change."""
     after: str = ""
     """The id of the last change that was read: the changes since then come first, if they are still stored."""
+    statuses: bool = False
+    """True: statuses come too, and an invisible user is told as offline."""
+    own: int = -1
+    """The user who watches: its own devices and status are told as they are. -1: none of the users, `ALL`: each."""
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -69,7 +80,44 @@ class Update(msgspec.Struct, frozen=True):
 
     change: bytes
     id: str = ""
-    """Id of the change; empty: this is the present state of a device at the start."""
+    """Id of the change; empty: this is a present state, at the start or of a user that was invisible."""
+    status: bool = False
+    """True: it is a user's status."""
+
+
+class StatusesOf(msgspec.Struct, frozen=True, tag=True):
+    """Asks for the statuses of these users."""
+
+    users: list[int]
+
+
+class StatusesFound(msgspec.Struct, frozen=True):
+    """The statuses of those users that have one, as they are."""
+
+    statuses: dict[int, Status]
+
+
+class SetStatus(msgspec.Struct, frozen=True, tag=True):
+    """Sets the status of a user."""
+
+    user: int
+    status: NewStatus
+
+
+class StatusSet(msgspec.Struct, frozen=True):
+    """The status as it stands now; None: none."""
+
+    status: Status | None
+
+
+class FollowStatuses(msgspec.Struct, frozen=True, tag=True):
+    """Asks a reader of another site for all statuses of its site, and then for each that changes."""
+
+
+class StatusRecords(msgspec.Struct, frozen=True):
+    """Some of them; none: the reader lives."""
+
+    records: list[tuple[int, Record]]
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):

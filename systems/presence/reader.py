@@ -5,7 +5,7 @@ outdated data. Callers then ask a reader of another site. Must not know how a sh
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,18 +18,28 @@ from muster_server.systems.presence.feeds import Feed, Watching, missed
 from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import site_of
 from muster_server.systems.presence.questions import (
+    FollowStatuses,
     Found,
     Ping,
     Pong,
+    SetStatus,
     ShardStats,
     Stats,
+    StatusesFound,
+    StatusesOf,
+    StatusRecords,
+    StatusSet,
     Update,
     User,
     Watch,
     Who,
     WriterStats,
 )
+from muster_server.systems.presence.seen import Seen, standing
+from muster_server.systems.presence.status import Status, check_text
+from muster_server.systems.presence.statuses import FullError, Statuses
 from muster_server.systems.presence.store import BUCKETS, Looked, Shard, StoreError, stamp_of
+from muster_server.systems.presence.twins import Twins
 
 USERS_MAX: Final = 10_000
 """Limit of users in one request."""
@@ -54,11 +64,23 @@ class Reader:
         self._fresh_ms = settings.fresh_ms
         self._shards = shards_of(settings, self.site, stamp_of(spec))
         self._feeds = [Feed(shard) for shard in self._shards]
+        self._statuses = statuses_of(settings, self.site)
+        self._status_feed = Feed(self._statuses)
+        key = key_of(secret(spec.cluster_secret_file, 32))
+        self._twins = Twins(self._statuses, self.site, len(settings.writers), key, context)
         self._server = Server(
-            key_of(secret(spec.cluster_secret_file, 32)),
-            {Ping: self._ping, Who: self._who, Watch: self._watch, Stats: self._stats},
+            key,
+            {
+                Ping: self._ping,
+                Who: self._who,
+                Watch: self._watch,
+                Stats: self._stats,
+                StatusesOf: self._statuses_of,
+                SetStatus: self._set_status,
+                FollowStatuses: self._follow_statuses,
+            },
         )
-        self._lookups = self._found = self._stale = self._failed = self._watches = 0
+        self._lookups = self._found = self._stale = self._failed = self._watches = self._set = 0
 
     # ---- Life
 
@@ -67,12 +89,13 @@ class Reader:
         await self._server.start(*self._bind)
         try:
             self._is_ready(True)
-            await stop.wait()
+            async with self._twins.running():
+                await stop.wait()
         finally:
             self.draining = True
             await self._server.stop()
-            await asyncio.gather(*(feed.close() for feed in self._feeds))
-            await asyncio.gather(*(shard.close() for shard in self._shards))
+            await asyncio.gather(*(feed.close() for feed in (*self._feeds, self._status_feed)))
+            await asyncio.gather(*(shard.close() for shard in self._shards), self._statuses.close())
             self.closed = True
 
     def _is_ready(self, ready: bool) -> None:
@@ -146,6 +169,9 @@ class Reader:
             raise CallError("busy", f"too many open watches at this reader (limit {WATCHES_MAX}); close some")
         count, watching = len(self._shards), Watching(frozenset(asked.users))
         feeds = [self._feeds[index] for index in sorted({user % count for user in watching.users})]
+        seen: Seen | None = None
+        if asked.statuses:
+            feeds.append(self._status_feed)
         self._watches += 1
         try:
             try:
@@ -153,13 +179,18 @@ class Reader:
                     await feed.join(watching)
             except StoreError as error:
                 raise CallError("store", str(error)) from None
-            first = await self._first(asked, feeds, watching)
+            if asked.statuses:
+                seen = Seen(await self._present(asked.users), asked.own)
+            first = await self._first(asked, feeds, watching, seen)
             yield Update(b"")
             for told in first:
                 yield told
             while True:
                 change = await watching.next(QUIET_S)
-                if change is not None:
+                if change is not None and seen is not None:
+                    for told in await seen.told(change, self._users):
+                        yield told
+                elif change is not None:
                     yield Update(change.record, change.id)
                 elif watching.failed is not None:
                     raise CallError("store", str(watching.failed))
@@ -172,17 +203,67 @@ class Reader:
             for feed in feeds:
                 feed.leave(watching)
 
-    async def _first(self, asked: Watch, feeds: Sequence[Feed], watching: Watching) -> list[Update]:
+    async def _first(self, asked: Watch, feeds: Sequence[Feed], watching: Watching, seen: Seen | None) -> list[Update]:
         """The changes since the last one that was read; if these are not stored any more, or for a new watch, the
         present states."""
         changes = missed(feeds, watching.users, asked.after) if asked.after else None
         if changes is not None:
             watching.clear()  # the states include these changes
+            if seen is not None:
+                return await seen.missed(changes, self._users)
             return [Update(each.record, each.id) for each in changes]
         if not asked.state:
             return []
-        found = msgspec.msgpack.decode(await self._who(Who(asked.users)), type=Found)
-        return [Update(record) for user in found.users for record in standing(user)]
+        found = await self._users(asked.users)
+        if seen is not None:
+            return seen.standing(found)
+        return [Update(record) for user in found for record in standing(user)]
+
+    async def _users(self, users: Sequence[int]) -> list[User]:
+        """The present states of users. Raises `CallError`."""
+        return msgspec.msgpack.decode(await self._who(Who(list(users))), type=Found).users
+
+    # ---- Statuses
+
+    async def _present(self, users: Sequence[int]) -> dict[int, Status]:
+        try:
+            return await self._statuses.shown(users)
+        except StoreError as error:
+            self._failed += 1
+            raise CallError("store", str(error)) from None
+
+    async def _statuses_of(self, asked: StatusesOf) -> StatusesFound:
+        """Raises `CallError`: `question`, `store`."""
+        if len(asked.users) > USERS_MAX:
+            raise CallError("question", f"too many users in one request: {len(asked.users)} (limit {USERS_MAX})")
+        return StatusesFound(await self._present(asked.users))
+
+    async def _set_status(self, asked: SetStatus) -> StatusSet:
+        """Raises `CallError`: `question`, `full`, `store`."""
+        try:
+            check_text(asked.status.text)
+            status = await self._statuses.set(asked.user, asked.status)
+        except ValueError as error:
+            raise CallError("question", str(error)) from None
+        except FullError as error:
+            raise CallError("full", str(error)) from None
+        except StoreError as error:
+            self._failed += 1
+            raise CallError("store", str(error)) from None
+        self._set += 1
+        return StatusSet(status)
+
+    async def _follow_statuses(self, _: FollowStatuses) -> AsyncIterator[StatusRecords]:
+        """Raises `CallError`: `store`."""
+        try:
+            place = await self._statuses.end()
+            async for page in self._statuses.all():
+                yield StatusRecords(page)
+            while True:
+                place, records = await self._statuses.records_after(place, QUIET_S)
+                yield StatusRecords(records)
+        except StoreError as error:
+            raise CallError("store", str(error)) from None
 
     # ---- For operators
 
@@ -198,12 +279,16 @@ class Reader:
             ("presence_users_found", "Users looked up", self._found),
             ("presence_refused_stale", "Requests refused because the shard's keepalive is old", self._stale),
             ("presence_refused_store", "Requests refused because the store did not answer", self._failed),
+            ("presence_statuses_set", "Statuses that users set at this reader", self._set),
             ("presence_strangers", "Connections that did not prove the cluster's secret", self._server.refused),
         ]
 
     def gauges(self) -> list[Figure]:
         """Every gauge."""
-        return [("presence_watches", "Open watches", self._watches)]
+        return [
+            ("presence_watches", "Open watches", self._watches),
+            ("presence_statuses", "Users of the site with a status, or with one that ended lately", self._twins.count),
+        ]
 
     def addresses(self) -> list[tuple[str, int]]:
         """The bound address."""
@@ -211,18 +296,6 @@ class Reader:
 
     def take(self, settings: Any) -> None:
         """Does nothing: no setting can change while it runs."""
-
-
-def standing(user: User) -> Iterator[bytes]:
-    """The present states of a user's devices, in the form of changes without an id; one without a device if none is
-    online."""
-    known = {"user": str(user.user), "reason": None, "id": None}
-    for each in user.devices:
-        online = {"device": each.device, "state": "online", "gateway": each.gateway, "at_ms": each.since_ms}
-        yield msgspec.json.encode(known | online)
-    if not user.devices:
-        offline = {"device": None, "state": "offline", "gateway": 0, "at_ms": user.last_seen_ms or 0}
-        yield msgspec.json.encode(known | offline)
 
 
 def shards_of(settings: PresenceSettings, site: int, stamp: str) -> list[Shard]:
@@ -244,6 +317,12 @@ def shards_of(settings: PresenceSettings, site: int, stamp: str) -> list[Shard]:
         )
         for index in range(count)
     ]
+
+
+def statuses_of(settings: PresenceSettings, site: int) -> Statuses:
+    """The statuses of a site, in the first of its stores."""
+    word = password(settings.password_files[site - 1])
+    return Statuses(settings.redis[site - 1][0], word, instance=settings.instance, site=site)
 
 
 def build(spec: Spec, settings: PresenceSettings, context: Context) -> Reader:

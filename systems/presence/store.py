@@ -148,7 +148,7 @@ class Shard:
         try:
             found = await self._call(self._redis.hgetall, self._keys[1])
         except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
+            raise away(self.name, error) from None
         split = ((int(gateway), *map(int, value.split())) for gateway, value in found.items())
         return [(gateway, epoch, version) for gateway, epoch, version in split]
 
@@ -228,7 +228,7 @@ class Shard:
                     return entries[::-1], True
                 before = f"({entries[-1].place}"
         except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
+            raise away(self.name, error) from None
         return entries[::-1], False
 
     async def coming(self, after: str, wait_s: float) -> list[Entry]:
@@ -236,7 +236,7 @@ class Shard:
         try:
             found = await self._redis.xread({self._keys[2]: after}, count=WATCHED, block=round(wait_s * 1_000))
         except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
+            raise away(self.name, error) from None
         entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
         return [_entry(place, entry) for part in entries for place, entry in part if entry]
 
@@ -263,7 +263,7 @@ class Shard:
             said = await self._call(self._redis.hget, self._keys[0], "stats")
             return bytes(said or b""), int(await self._call(self._redis.hlen, self._keys[3]))
         except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
+            raise away(self.name, error) from None
 
     async def _call(self, command: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
         async with self._free:
@@ -275,12 +275,13 @@ class Shard:
             async with self._free:
                 return await run(self._redis.execute_command, script, self._keys, arguments)
         except (RedisError, OSError) as error:
-            raise _away(self.name, error) from None
+            raise away(self.name, error) from None
 
 
 def _entry(place: bytes, told: dict[bytes, bytes]) -> Entry:
     return Entry(place.decode(), Batch(told[b"c"], int(told[b"k"])))
 
 
-def _away(name: str, error: Exception) -> Away:
+def away(name: str, error: Exception) -> Away:
+    """The error of a store that failed this way."""
     return Away(f"{name}: the store does not answer: {cause(error)}")

@@ -15,7 +15,7 @@ from muster_server.systems.presence.roles.writer import WRITER
 def told(around: Around) -> dict[str, Any]:
     """The part of the configuration that the routes need."""
     presence = around.section("presence")
-    return {"sites": presence.sites, "shards": shards(presence)}
+    return {"sites": presence.sites, "shards": shards(presence), "not_online": presence.not_online}
 
 
 SYSTEM: Final = System(
@@ -37,11 +37,13 @@ SYSTEM: Final = System(
     size="muster_server.systems.presence.size",
     check="muster_server.systems.presence.check:wrong",
     actions=(
-        Action("presence", "see where these users are online"),
+        Action("presence", "see where these users are online; a user by `watch` in its cap", word="watch"),
+        Action("status", "set the status of these users; a user's own with any token of it"),
         Action("unicast", "send messages to these users"),
         Action("end", "end the sessions of these users"),
     ),
     stores="muster_server.systems.presence.stores:stores",
+    calls={"muster.status": "muster_server.systems.presence.calls:status"},
     http="muster_server.systems.presence.http.routes",
     http_settings="muster_server.systems.presence.system:told",
 )

@@ -15,7 +15,7 @@ from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.role import Role
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, secret
-from muster_server.systems.presence.asking import ROLE, Address, Readers
+from muster_server.systems.presence.asking import Address, Readers, addresses
 from muster_server.systems.presence.build import link_options, placing
 from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import site_of
@@ -76,12 +76,10 @@ class Routes:
             await asyncio.sleep(LOOK_S)
 
     def _look(self, context: Context) -> None:
-        snapshot = context.snapshot()
-        nodes = [] if snapshot is None else snapshot.of(ROLE)
-        addresses = [each.client for each in nodes if each.client is not None and each.state == "running"]
-        if bool(addresses) != bool(self._addresses):
-            self._engine.readers(bool(addresses))
-        self._addresses = addresses
+        now = addresses(context.snapshot())
+        if bool(now) != bool(self._addresses):
+            self._engine.readers(bool(now))
+        self._addresses = now
 
     def _begin(self) -> None:
         while self._wanted and self._readers is not None and len(self._tasks) < QUESTIONS_MAX:

@@ -64,7 +64,7 @@ def test_every_problem_has_its_row() -> None:
 def test_every_action_is_named_with_the_right_of_a_user() -> None:
     rows = list(cells(PAGE, "method", "path", "scope", "right of a user", "what"))
     said = {row[2].strip("`"): row[3] for row in rows if row[2] != "none"}
-    named = {action.name: action.right or "none" for action in actions().values()}
+    named = {action.name: action.right or action.word or "none" for action in actions().values()}
     beside = {name: right for name, right in named.items() if name not in said}
     # `target`: a scope that a route needs beside its own; `console`: one that logs in to the console.
     assert (said | beside, beside) == (named, {"target": "none", "console": "none"})

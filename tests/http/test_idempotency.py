@@ -17,8 +17,9 @@ from muster_server.systems.likes.http.routes import LikesFace
 from muster_server.systems.messages.http.routes import MessagesFace
 from muster_server.systems.messages.shapes import Changed, Leased, LettersChanged, Sent
 from muster_server.systems.messages.topics import Topic
-from muster_server.systems.presence.http.send import NewMessage, Sender, User
-from muster_server.systems.presence.http.send import Sent as SentToUsers
+from muster_server.systems.presence.http.send import Sender
+from muster_server.systems.presence.http.sent import NewMessage, User
+from muster_server.systems.presence.http.sent import Sent as SentToUsers
 from tests.http.conftest import Beside, Make
 
 ALL = [f"{action}:*" for action in actions()]

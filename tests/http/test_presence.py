@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +19,13 @@ import muster.testing
 from muster.errors import Refused, Unavailable
 from muster.presence import Change, Presence
 from muster_server.control.cluster.instance import Process
+from muster_server.plane.auth import Patterns, mint
 from muster_server.plane.trust import Trust
 from muster_server.plane.users import user_of
 from muster_server.systems.http.options import HttpOptions
-from muster_server.systems.presence.http.send import Device, Sender
+from muster_server.systems.presence.http.routes import USER_WATCHES_MAX
+from muster_server.systems.presence.http.send import Sender
+from muster_server.systems.presence.http.sent import Device
 from tests.http.conftest import SECRET, Beside, eventually
 from tests.presence.rig import Rig
 from tests.waiting import PATIENT_S
@@ -314,3 +318,202 @@ async def test_users_of_text_are_asked_for_and_watched_by_their_text(rig: Rig, b
         assert (other.user, other.text, other.online) == (9, None, False)
         state = await asyncio.to_thread(next, presence.watch(["alice"]))
         assert (state.user, state.device, state.id) == (number, "phone", None)
+
+
+def token(user: int | str, *cap: tuple[str, Sequence[str]], seconds: float = 600, name: str | None = None) -> str:
+    """A user's token with this `cap`."""
+    wanted: Patterns = cap
+    return mint(SECRET, user, [], time.time(), seconds, wanted, name)
+
+
+async def test_a_member_sees_itself_and_the_users_of_its_cap(rig: Rig, beside: Beside) -> None:
+    hashed = str((1 << 63) + 5)
+    cap = [("presence:8", ["watch"]), ("presence:7*", ["watch"]), ("presence:71", []), ("presence:9*", ["watch"])]
+    client = beside.client(token=token(5, *cap))
+    for users, status in (
+        (["8"], 200),
+        (["5", "70", "799"], 200),
+        (["71"], 403),
+        (["8", "6"], 403),
+        ([hashed], 403),  # its first digits have no meaning
+        (["x"], 400),
+    ):
+        assert (await client.post("/api/v1/presence", json={"users": users})).status_code == status, users
+        async with client.stream("GET", f"/api/v1/presence/changes?users={','.join(users)}") as answer:
+            assert answer.status_code == status, users
+    assert (await client.get("/api/v1/presence/stats")).status_code == 403
+    assert (await client.post("/api/v1/send", json={"users": ["8"], "data": "x"})).status_code == 403
+    whole = beside.client(token=token(5, (f"presence:{hashed}", ["watch"])))
+    assert (await whole.post("/api/v1/presence", json={"users": [hashed]})).status_code == 200
+    rights = beside.client(token=token(5, ("*", ["read", "publish", "members"]), ("presence:*", ["read"])))
+    assert (await rights.post("/api/v1/presence", json={"users": ["8"]})).status_code == 403, (
+        "rights in rooms are others"
+    )
+    every = beside.client(token=token(5, ("presence:*", ["watch"])))
+    assert (await every.post("/api/v1/presence", json={"users": ["8", hashed]})).status_code == 200
+    assert (await every.get("/api/v1/presence/stats")).status_code == 403
+    assert (await beside.client(token="x.y.z").post("/api/v1/presence", json={"users": ["5"]})).status_code == 401
+
+
+async def test_a_member_watches_and_goes_on_where_it_was_cut(rig: Rig, beside: Beside) -> None:
+    gateway, credential = rig.gateways[1], token(5, ("presence:7", ["watch"]))
+
+    def watch(after: str | None, count: int) -> list[Change]:
+        with Presence(beside.server.url, token=credential) as presence:
+            return list(itertools.islice(presence.watch([7], after=after), count))
+
+    first = asyncio.create_task(asyncio.to_thread(watch, None, 2))
+    await eventually(lambda: _holds(lambda: beside.server.status()["presence_watches"] == 1))
+    gateway.online([7])
+    state, change = await first
+    assert (state.device, state.state, state.id) == (None, "offline", None)
+    assert (change.device, change.state) == ("phone", "online")
+    gateway.offline([7])
+    await rig.right([7])
+    (missed,) = await asyncio.to_thread(watch, change.id, 1)
+    assert (missed.device, missed.state) == ("phone", "offline")
+    assert missed.id not in {None, change.id}
+
+
+async def test_a_watch_ends_with_its_token(rig: Rig, beside: Beside) -> None:
+    revoked = beside.client(token=token(5, name="first"))
+    async with watched(revoked, "5") as events:
+        assert (await events.next())[0] == "state"
+        beside.server.reload(Trust((SECRET,), tokens=frozenset({"first"})))
+        with pytest.raises(AssertionError, match="the stream ended"):
+            await events.next()
+    assert (await revoked.post("/api/v1/presence", json={"users": ["5"]})).status_code == 401
+
+
+async def test_a_user_has_so_many_watches_and_is_told(rig: Rig, beside: Beside) -> None:
+    client = beside.client(token=token(5), limits=httpx2.Limits(max_connections=None))
+    other = beside.client(token=token(6))
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(watched(client, "5")) for _ in range(USER_WATCHES_MAX)]
+        for events in opened:
+            assert (await events.next())[0] == "state"
+        refused = await client.get("/api/v1/presence/changes?users=5")
+        assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+        assert f"limit {USER_WATCHES_MAX}" in refused.json()["detail"]
+        async with watched(other, "6") as events:
+            assert (await events.next())[0] == "state"
+    await eventually(lambda: _holds(lambda: beside.server.status()["presence_watches"] == 0))
+
+
+async def _status(client: httpx2.AsyncClient, document: object, user: str = "") -> httpx2.Response:
+    return await client.put("/api/v1/presence/status" + (f"?user={user}" if user else ""), json=document)
+
+
+async def test_a_user_sets_its_status_and_its_watchers_see_it(rig: Rig, beside: Beside) -> None:
+    mine, other = beside.client(token=token(7)), beside.client(token=token(8, ("presence:7", ["watch"])))
+    async with watched(other, "7") as events:
+        assert (await events.next())[0] == "state"
+        said = (await _status(mine, {"mode": "dnd", "text": "in a meeting \N{GRINNING FACE}"})).json()["status"]
+        assert (said["mode"], said["text"], said["until"]) == ("dnd", "in a meeting \N{GRINNING FACE}", None)
+        head, told = await events.next()
+        assert (head, told["state"], told["device"], told["status"]) == ("status", "status", None, said)
+        last = told["id"]
+        assert (await _status(mine, {})).json() == {"status": None}
+        assert (await events.next())[1]["status"] is None
+    async with watched(other, "7", after=last) as events:
+        names = [await events.next() for _ in range(2)]
+        assert [(told["state"], told.get("status")) for _, told in names] == [("offline", None), ("status", None)]
+        assert names[1][1]["id"], "a watch goes on from here"
+    assert (await _status(mine, {"text": "back", "expires": 60})).status_code == 200
+    async with watched(other, "7") as events:
+        assert [(await events.next())[0] for _ in range(2)] == ["state", "status"]
+    (user,) = (await other.post("/api/v1/presence", json={"users": ["7"]})).json()["users"]
+    assert user["status"]["text"] == "back"
+    assert user["status"]["until"] - user["status"]["at"] == 60_000
+
+
+async def test_an_invisible_user_is_offline_to_others_and_itself_to_itself(rig: Rig, beside: Beside) -> None:
+    rig.gateways[1].online([7])
+    await rig.right([7])
+    mine, other = beside.client(token=token(7)), beside.client(token=token(8, ("presence:7", ["watch"])))
+    backend = beside.client("presence:*")
+    async with watched(other, "7") as events, watched(mine, "7") as own:
+        assert (await events.next())[1]["device"] == "phone"
+        assert (await own.next())[1]["device"] == "phone"
+        assert (await _status(mine, {"mode": "invisible"})).status_code == 200
+        told = [(await events.next())[1] for _ in range(2)]
+        assert [(each["state"], each["device"]) for each in told] == [("offline", None), ("status", None)]
+        assert told[1]["status"] is None
+        assert (await own.next())[1]["status"]["mode"] == "invisible"
+        rig.gateways[1].online([7], "laptop")
+        assert (await own.next())[1]["device"] == "laptop"
+        for client, devices in ((other, 0), (backend, 0), (mine, 2)):
+            (user,) = (await client.post("/api/v1/presence", json={"users": ["7"]})).json()["users"]
+            assert (user["online"], len(user["devices"])) == (bool(devices), devices)
+            assert user["last_seen"] is not None
+            assert user.get("status", {}).get("mode") == ("invisible" if devices else None)
+        (found,) = (await rig.asking.who([7])).users
+        assert len(found.devices) == 2, "messages still reach it"
+        last = told[1]["id"]
+        async with watched(other, "7", after=last) as again:  # the laptop, which came meanwhile, is not told
+            assert (await _status(mine, {"mode": "available"})).status_code == 200
+            for each in (events, again):
+                told = [(await each.next())[1] for _ in range(3)]
+                assert sorted(str(one["device"]) for one in told) == ["None", "laptop", "phone"]
+                assert {one["state"] for one in told} == {"online", "status"}
+    async with watched(other, "7", after=last) as events:
+        told = [(await events.next())[1] for _ in range(3)]
+        assert sorted(str(one["device"]) for one in told) == ["None", "laptop", "phone"]
+
+
+async def test_a_status_that_is_wrong_or_not_ones_own_is_refused(beside: Beside) -> None:
+    mine = beside.client(token=token(7))
+    wrong: list[object] = [
+        {"mode": "asleep"},
+        {"text": "x" * 257},
+        {"text": "\N{GRINNING FACE}" * 65},
+        {"text": "two\nlines"},
+        {"away_after": 86_401},
+        {"expires": -1},
+        {"status": "x"},
+        [],
+    ]
+    for document in wrong:
+        answer = await _status(mine, document)
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_body"), document
+    assert "limit 256" in (await _status(mine, {"text": "x" * 257})).json()["detail"]
+    assert (await _status(mine, {"text": "x" * 256})).status_code == 200
+    assert (await _status(mine, {}, "7")).status_code == 200
+    assert (await _status(mine, {}, "8")).status_code == 403
+    assert (await _status(beside.client("status:7*"), {}, "8")).status_code == 403
+    assert (await _status(beside.client("status:7*"), {}, "77")).status_code == 200
+    assert (await _status(beside.client("presence:*"), {}, "77")).status_code == 403
+    unnamed = await _status(beside.client("status:*"), {})
+    assert (unnamed.status_code, unnamed.json()["code"]) == (400, "bad_request")
+    assert (await beside.client().put("/api/v1/presence/status", json={})).status_code == 401
+
+
+async def test_a_user_that_does_nothing_is_away_and_a_status_ends(rig: Rig, beside: Beside) -> None:
+    other = beside.client("presence:*")
+    with Presence(beside.server.url, token=token(7)) as presence:
+        async with watched(other, "7") as events:
+            assert (await events.next())[0] == "state"
+            await asyncio.to_thread(presence.set_status, text="at work", away_after=0.001)
+            told = (await events.next())[1]["status"]
+            while told["mode"] != "away":  # the first one may be told before it turns
+                told = (await events.next())[1]["status"]
+            assert told["text"] == "at work"
+            (user,) = await asyncio.to_thread(presence.who, [7])
+            assert user.status is not None
+            assert (user.status.mode, user.status.text) == ("away", "at work")
+            await asyncio.to_thread(presence.set_status, text="at work", away_after=600)
+            assert (await events.next())[1]["status"]["mode"] == "available"
+            await asyncio.to_thread(presence.set_status, "dnd", expires=0.001)
+            told = (await events.next())[1]["status"]
+            while told is not None:
+                told = (await events.next())[1]["status"]
+            (user,) = await asyncio.to_thread(presence.who, [7])
+            assert user.status is None
+
+
+async def test_without_the_store_of_statuses_nobody_is_told_where_users_are(rig: Rig, beside: Beside) -> None:
+    """An invisible user would be told as online."""
+    await rig.redis[0].kill()
+    answer = await beside.client("presence:*").post("/api/v1/presence", json={"users": ["7"]})
+    assert answer.status_code == 503
+    assert (await _status(beside.client(token=token(7)), {"text": "x"})).status_code == 503

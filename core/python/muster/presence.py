@@ -1,5 +1,5 @@
-"""Presence over HTTP, for any program: devices that are online, their changes, and messages to users. Needs nothing
-besides Python.
+"""Presence over HTTP, for any program: devices that are online, statuses, changes of both, and messages to users. Needs
+nothing besides Python.
 
 Owns connections to a Muster HTTP face, and the shapes of its answers (`docs/presence.md`). It must not know rooms.
 """
@@ -34,6 +34,20 @@ class Device:
     since: float
 
 
+Mode = Literal["available", "away", "dnd", "invisible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a user says of itself. `at`: since when it has this mode; `until`: the end, if it named one; both in seconds
+    since 1970."""
+
+    mode: Mode
+    text: str
+    at: float
+    until: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """The state of one user; without devices it is offline. `last_seen`: seconds since 1970, None if not known."""
@@ -43,6 +57,7 @@ class User:
     last_seen: float | None
     text: str | None = None
     """The text by which the call named the user."""
+    status: Status | None = None
 
     @property
     def online(self) -> bool:
@@ -52,19 +67,22 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A device came online or went offline.
+    """A device came online or went offline, or the user has another status.
 
-    Each report of one change has the same `id`. A change without an id is the state of a device when the watch began."""
+    Each report of one change has the same `id`. A change without an id is a present state: when the watch began, or of a
+    user that others see again, or no more."""
 
     user: int
     device: str | None
-    """None: at the beginning no device of the user was online."""
-    state: Literal["online", "offline"]
+    """None: no device of the user is online, or it is a change of its status."""
+    state: Literal["online", "offline", "status"]
     reason: str | None
     """Reason of being offline: `closed`, `lost`, `drained`, `replaced` or `kicked`."""
     gateway: int
     at: float
     id: str | None
+    status: Status | None = None
+    """The status, if `state` is `status`; None: the user has taken it back, or it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +92,28 @@ class Sent:
     user: int
     devices: tuple[DeviceResult, ...]
     error: str | None
-    """The code of a refusal: no device was tried."""
+    """The code of a refusal: no device was tried, or the message was not handed on."""
     text: str | None = None
     """The text by which the call named the user."""
+    kept: str | None = None
+    """The topic or the kind of entries that has the message, because no device has it."""
 
 
 class Presence:
     """Asks an HTTP face. Calls of several threads run one after another; each watch has a connection of its own."""
 
-    def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S) -> None:
-        """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. Raises `Invalid`."""
+    def __init__(self, url: str, *, key: str = "", token: str = "", timeout: float = TIMEOUT_S) -> None:
+        """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. `key`: an API key; or
+        `token`: that of a user, which sees itself and the users at which its `cap` has `watch`. Raises `Invalid`."""
+        if bool(key) == bool(token):
+            raise Invalid("missing or invalid credential: give an API key (muster key create), or a user's token")
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
             raise Invalid(f"invalid URL {url!r:.80} of an HTTP face (expected for example http://127.0.0.1:8080)")
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port, self._timeout = parts.hostname, parts.port, timeout
-        self._headers = {"x-api-key": key, "content-type": "application/json"}
+        credential = {"x-api-key": key} if key else {"authorization": f"Bearer {token}"}
+        self._headers = credential | {"content-type": "application/json"}
         self._connection = self._opened()
         self._lock = threading.Lock()
         self._used = 0.0
@@ -146,11 +170,39 @@ class Presence:
         finally:
             connection.close()
 
+    def set_status(
+        self,
+        mode: Mode = "available",
+        text: str = "",
+        *,
+        away_after: float = 0.0,
+        expires: float = 0.0,
+        user: int | str | None = None,
+    ) -> Status | None:
+        """Set the status of the token's user, or of `user` with an API key; returns it as it stands now.
+
+        `text`: at most 256 bytes. `away_after`: an available user is away if nothing sets its status for so many seconds,
+        at most a day; 0: never. `expires`: seconds until it ends; 0: it stays, at most 366 days. Without arguments the
+        status is taken back. `invisible`: others see the user as offline. Raises as `who`.
+        """
+        wanted = {"mode": mode, "text": text, "away_after": away_after, "expires": expires}
+        path = "/api/v1/presence/status" + ("" if user is None else f"?user={quote(str(user), safe='')}")
+        return _status(self._ask(path, wanted, method="PUT")["status"])
+
     def send(
-        self, users: Sequence[int | str], data: str | bytes, *, device: str | None = None, expires: float = 5.0
+        self,
+        users: Sequence[int | str],
+        data: str | bytes,
+        *,
+        device: str | None = None,
+        expires: float = 5.0,
+        not_online: str | None = None,
     ) -> list[Sent]:
         """Send one message, at most 960 bytes, to all devices of up to 1,000 users, or to their devices with the name
         `device`.
+
+        `not_online`: where it goes for users of whom no device has it: `topic:NAME`, or `inbox:KIND`; empty: nowhere;
+        None: as `presence.not_online` says.
 
         The outcomes are in the same order. `expired`: a device did not confirm the message within `expires` seconds, at
         most 60. `unknown`: its gateway was lost before it answered. Raises as `who`; after `TimedOut` and `Unavailable`
@@ -161,6 +213,8 @@ class Presence:
             if isinstance(data, bytes)
             else {"data": data}
         )
+        if not_online is not None:
+            said["not_online"] = not_online
         return self._each("/api/v1/send", users, device, expires, said)
 
     def end(self, users: Sequence[int | str], *, device: str | None = None, expires: float = 5.0) -> list[Sent]:
@@ -188,14 +242,14 @@ class Presence:
     def _opened(self) -> http.client.HTTPConnection:
         return self._kind(self._host, self._port, timeout=self._timeout)
 
-    def _ask(self, path: str, document: Any, more_s: float = 0.0) -> Any:
+    def _ask(self, path: str, document: Any, more_s: float = 0.0, method: str = "POST") -> Any:
         """Send a request and return its answer, which may take `more_s` seconds longer than others."""
         body = json.dumps(document, separators=(",", ":")).encode()
         with self._lock:
             if time.monotonic() - self._used > IDLE_S:
                 self._connection.close()
             try:
-                self._connection.request("POST", path, body, self._headers)
+                self._connection.request(method, path, body, self._headers)
                 self._connection.sock.settimeout(self._timeout + more_s)
                 answer = self._connection.getresponse()
                 said = _read(answer)
@@ -220,7 +274,15 @@ def _read(answer: http.client.HTTPResponse) -> Any:
 
 def _user(said: Any) -> User:
     devices = (Device(each["device"], each["gateway"], each["since"] / 1_000) for each in said["devices"])
-    return User(int(said["user"]), tuple(devices), _seconds(said["last_seen"]), said.get("text"))
+    return User(
+        int(said["user"]), tuple(devices), _seconds(said["last_seen"]), said.get("text"), _status(said.get("status"))
+    )
+
+
+def _status(said: Any) -> Status | None:
+    if said is None:
+        return None
+    return Status(said["mode"], said["text"], said["at"] / 1_000, _seconds(said["until"]))
 
 
 def _seconds(milliseconds: int | None) -> float | None:
@@ -229,7 +291,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 def _sent(said: Any) -> Sent:
     devices = (DeviceResult(each["device"], each["outcome"]) for each in said.get("devices", ()))
-    return Sent(int(said["user"]), tuple(devices), said.get("error"), said.get("text"))
+    return Sent(int(said["user"]), tuple(devices), said.get("error"), said.get("text"), said.get("kept"))
 
 
 def _change(said: Any) -> Change:
@@ -241,4 +303,5 @@ def _change(said: Any) -> Change:
         gateway=said["gateway"],
         at=said["at_ms"] / 1_000,
         id=said["id"],
+        status=_status(said.get("status")),
     )

@@ -21,8 +21,10 @@ from muster_server.systems.presence.asking import Readers
 from muster_server.systems.presence.cli.reach import named_json, reaching, texts_among
 from muster_server.systems.presence.described import described, whole
 from muster_server.systems.presence.options import shards as shards_of
-from muster_server.systems.presence.questions import ShardStats, User
+from muster_server.systems.presence.questions import ALL, ShardStats, User
+from muster_server.systems.presence.status import NewStatus, Status, check_text
 
+WORDS: Final = {"available": "available", "away": "away", "dnd": "do not disturb", "invisible": "invisible to others"}
 BATCH: Final = 1_000
 """Limit of users in one request."""
 AGAIN_S: Final = 1.0
@@ -60,20 +62,23 @@ async def who(where: Target, users: Sequence[str], file: Path | None, site: int 
     async def work(readers: Readers, texts: Texts) -> int:
         batches = [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
         found = [await readers.who(batch, site) for batch in batches]
+        statuses: dict[int, Status] = {}
+        for batch in batches:
+            statuses |= await readers.statuses(batch, site)
         named = await texts.of(numbers)
         with common.verdict_after():
             for user in itertools.chain.from_iterable(each.users for each in found):
                 if as_json:
-                    common.print_json(shown(user, named), line=True)
+                    common.print_json(shown(user, named, statuses.get(user.user)), line=True)
                 else:
-                    _show(user, named)
+                    _show(user, named, statuses.get(user.user))
         return 0
 
     return await reaching(where, work, known)
 
 
-def shown(user: User, texts: Mapping[int, str]) -> dict[str, Any]:
-    """A user in JSON form; times in ms since 1970."""
+def shown(user: User, texts: Mapping[int, str], status: Status | None = None) -> dict[str, Any]:
+    """A user in JSON form, as it is; times in ms since 1970."""
     return named_json(user.user, texts) | {
         "online": bool(user.devices),
         "devices": [
@@ -81,6 +86,7 @@ def shown(user: User, texts: Mapping[int, str]) -> dict[str, Any]:
             for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
         ],
         "last_seen": user.last_seen_ms,
+        "status": _told(status),
     }
 
 
@@ -88,17 +94,30 @@ def _named(user: int, texts: Mapping[int, str]) -> str:
     return f"{user} {one_line(texts[user])}" if user in texts else str(user)
 
 
-def _show(user: User, texts: Mapping[int, str]) -> None:
+def _show(user: User, texts: Mapping[int, str], status: Status | None) -> None:
     console, name = common.out(), _named(user.user, texts)
+    said = "" if status is None else f"; {in_words(status)}"
     if not user.devices:
         seen = "" if user.last_seen_ms is None else f", last seen {_when(user.last_seen_ms)}"
-        console.print(f"{name}: not online{seen}")
+        console.print(f"{name}: not online{seen}{said}", soft_wrap=True, markup=False)
         return
     parts = [
         f"{one_line(each.device)} at gateway {each.gateway} since {_when(each.since_ms)}"
         for each in sorted(user.devices, key=lambda each: (each.device, each.gateway))
     ]
-    console.print(f"{name}: online: {'; '.join(parts)}", soft_wrap=True)
+    console.print(f"{name}: online: {'; '.join(parts)}{said}", soft_wrap=True, markup=False)
+
+
+def _told(status: Status | None) -> dict[str, Any] | None:
+    return None if status is None else msgspec.structs.asdict(status)
+
+
+def in_words(status: Status | None) -> str:
+    """A status in a few words."""
+    if status is None:
+        return "no status"
+    text = f" ({one_line(status.text)})" if status.text else ""
+    return f"{WORDS[status.mode]}{text}{'' if status.until is None else f' until {_when(status.until)}'}"
 
 
 def _when(at_ms: int) -> str:
@@ -114,7 +133,7 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
 
     async def work(readers: Readers, texts: Texts) -> int:
         said = False
-        async for told in readers.watch(numbers, site):
+        async for told in readers.watch(numbers, site, statuses=True, own=ALL):
             change = told.change
             if not change:
                 if not said and not as_json:
@@ -126,6 +145,9 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
             named = await texts.of([user])
             if as_json:
                 common.print_json(named_json(user, named) | said, line=True)
+            elif told.status:
+                status = None if said["status"] is None else msgspec.convert(said["status"], Status)
+                print(f"{_named(user, named)}: {in_words(status)}", flush=True)
             else:
                 reason = f" ({said['reason']})" if said["reason"] else ""
                 device = one_line(said["device"])
@@ -135,6 +157,26 @@ async def watch(where: Target, users: Sequence[str], file: Path | None, site: in
         return 0
 
     return await reaching(where, work, known)
+
+
+async def status(where: Target, user: str, new: NewStatus, as_json: bool) -> int:
+    """Set the status of a user, and print it. Raises `UserError`."""
+    number = user_of(where, user)
+    try:
+        check_text(new.text)
+    except ValueError as error:
+        raise UserError(f"--{error}", USAGE) from None
+
+    async def work(readers: Readers, texts: Texts) -> int:
+        now = await readers.set_status(number, new)
+        named = await texts.of([number])
+        if as_json:
+            common.print_json(named_json(number, named) | {"status": _told(now)})
+        else:
+            common.out().print(f"{_named(number, named)}: {in_words(now)}", soft_wrap=True, markup=False)
+        return 0
+
+    return await reaching(where, work, texts_among([(number, user)]))
 
 
 async def stats(where: Target, again: bool, as_json: bool) -> int:

@@ -1,5 +1,6 @@
-"""The subcommands of presence: `muster presence who | watch | stats`. Their work is in `commands.py`."""
+"""The subcommands of presence: `muster presence who | watch | status | end | stats`. Their work is in `commands.py`."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -79,6 +80,51 @@ def watch(
     from muster_server.systems.presence.cli.commands import watch as run
 
     return common.run(run(Target(config, registry), users or [], file, site, json), endless=True, streams=True)
+
+
+class Mode(StrEnum):
+    """What a user says of itself."""
+
+    available = "available"
+    away = "away"
+    dnd = "dnd"
+    invisible = "invisible"
+
+
+@presence_app.command(
+    "status", epilog="Example: muster presence status 7 --mode dnd --text 'in a meeting' --expires 3600"
+)
+def status(
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 0 to 2^64-1, or text.")],
+    mode: Annotated[Mode | None, typer.Option(help="What the user says; dnd: do not disturb [available].")] = None,
+    text: Annotated[str, typer.Option(help="At most 256 bytes, in one line.")] = "",
+    away_after: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Away if nothing sets the status for this many seconds [never].")
+    ] = 0.0,
+    expires: Annotated[
+        float, typer.Option(min=0, max=366 * 86_400, help="End the status after this many seconds [366 days].")
+    ] = 0.0,
+    clear: Annotated[bool, typer.Option("--clear", help="Take the status back.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Set the status of a user, which its watchers see. Others see an invisible user as offline; it still gets messages."""
+    from muster_server.control.errors import USAGE, UserError
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.presence.cli.commands import status as run
+    from muster_server.systems.presence.status import NewStatus
+
+    if clear == bool(mode or text or away_after):
+        raise UserError("give --mode, --text or --away-after, or --clear alone", USAGE)
+    new = NewStatus(
+        mode=(mode or Mode.available).value,
+        text=text,
+        away_ms=round(away_after * 1_000),
+        end_ms=round(expires * 1_000),
+    )
+    return common.run(run(Target(config, registry), user, new, json))
 
 
 @presence_app.command("end", epilog="Example: muster presence end 7 --device phone")

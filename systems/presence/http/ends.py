@@ -16,7 +16,8 @@ from muster_server.systems.http.face import AnyRequest
 from muster_server.systems.http.idempotency import Answer, repeatable
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.presence.devices import DEVICE
-from muster_server.systems.presence.http.send import USERS_MAX, Sender, Sent
+from muster_server.systems.presence.http.send import Sender
+from muster_server.systems.presence.http.sent import USERS_MAX, Sent
 
 
 class Ends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,11 +1,11 @@
 """Messages to users over HTTP: `POST /api/v1/send`. A message goes through the client library, like any program's.
 
-`ends.py` ends sessions through the same client."""
+`ends.py` ends sessions through the same client; `elsewhere.py` hands on what found no device."""
 
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 from litestar import Response, post
@@ -21,48 +21,12 @@ from muster_server.systems.http.face import AnyRequest, Base, Where
 from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.named import needs_whole, once, users_of
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.presence.devices import DEVICE
+from muster_server.systems.presence.http.elsewhere import Elsewhere, need_elsewhere
+from muster_server.systems.presence.http.sent import Device, NewMessage, Sent, User
 
-USERS_MAX: Final = 1_000
-"""Limit of users in one request."""
 OPEN_S: Final = 5.0
 Ask = Callable[[muster.Client, int], Awaitable[Sequence[muster.DeviceResult]]]
 """Asks for something at the devices of one user."""
-
-
-class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message to many users, each a number of 64 bits as text, or the text that names the user."""
-
-    users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
-    data: str
-    encoding: Literal["utf-8", "base64"] = "utf-8"
-    """The encoding of `data`."""
-    device: Annotated[str, msgspec.Meta(pattern=rf"^{DEVICE}\Z")] | None = None
-    expires: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
-    """Lifetime of the message in seconds."""
-
-
-class Device(msgspec.Struct, frozen=True):
-    """The outcome on one device; null: devices whose names are not known."""
-
-    device: str | None
-    outcome: Literal["delivered", "ended", "not_online", "expired", "unknown"]
-
-
-class User(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One user's devices, or the reason why none was tried."""
-
-    user: str
-    devices: list[Device] = []
-    error: str | None = None
-    text: str | None = None
-    """The text that named the user in the request."""
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """The users in the order of the request."""
-
-    users: list[User]
 
 
 class Sender:
@@ -72,6 +36,7 @@ class Sender:
         self.base = base
         self._where: Where = base.where
         self._client: muster.Client | None = None
+        self._elsewhere = Elsewhere(base)
         self._opening = asyncio.Lock()
 
     def redirect(self, address: muster.Address) -> None:
@@ -81,7 +46,8 @@ class Sender:
             self._client.redirect(address)
 
     async def close(self) -> None:
-        """Close it."""
+        """Close it, and the ways to others."""
+        await self._elsewhere.close()
         if self._client is not None and not self._client.closed:
             await self._client.close(timeout=1.0)
 
@@ -91,7 +57,9 @@ class Sender:
         async def one(client: muster.Client, user: int) -> Sequence[muster.DeviceResult]:
             return await client.send(user, data, device=asked.device, expires=asked.expires)
 
-        return await self.each(users, asked.users, one)
+        sent = await self.each(users, asked.users, one)
+        where = self._elsewhere.default if asked.not_online is None else asked.not_online
+        return await self._elsewhere.kept(sent, where, asked) if where else sent
 
     async def each(self, users: Sequence[int], names: Sequence[str], ask: Ask) -> Sent:
         """Ask for the devices of all users at once, and of each once. Raises `Nothing`."""
@@ -138,6 +106,9 @@ async def route(
 ) -> Response[bytes]:
     """Send one message to all online devices of many users: `{"users": ["7", "8"], "data": "hello"}`.
 
+    With `"not_online": "topic:push"`, the message of a user of whom no device has it goes into this topic, whose callback
+    is a push gateway; with `"inbox:message"` into the user's inbox. The key then needs `send:push` or `notify:USER` too.
+
     `"device": "phone"` selects one device; `"expires": 5` sets the lifetime in seconds; with `"encoding": "base64"` the
     message is binary.
     """
@@ -152,6 +123,7 @@ async def route(
     users = users_of(caller, asked.users, "bad_body")
     for user in asked.users:
         caller.need("unicast", user, whole=needs_whole(user))
+    need_elsewhere(caller, asked)
     base = sender.base
     base.ongoing(request).extend(asked.expires + SEND_GRACE_S)
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use muster_driver::{Driver, Turn};
 use muster_edge::websocket::{Origins, Refusal};
-use muster_edge::Settings;
+use muster_edge::{Failure, Settings};
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::{role, Admitted, Ages, Bounds, Edge, EdgeConfig, EdgeEvent, EdgeRefusal, Letters, RoomName};
 use muster_tcp::{tls_config, Limits, Tcp};
@@ -153,6 +153,12 @@ impl RoleMachine for Edge {
                 channel,
             )
                 .into_pyobject(py),
+            EdgeEvent::Call {
+                question,
+                user,
+                method,
+                data,
+            } => ("call", question, user, method, PyBytes::new(py, &data)).into_pyobject(py),
             EdgeEvent::Link(change) => convert::link_event(py, &change),
         }
     }
@@ -269,7 +275,7 @@ impl EdgeEngine {
         membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
         origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
         user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
-        drain_ms = 10_000, write_interval_ms = 0, join_leave_max = 0, version = ""))]
+        drain_ms = 10_000, write_interval_ms = 0, join_leave_max = 0, version = "", calls = Vec::new()))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -307,6 +313,7 @@ impl EdgeEngine {
         write_interval_ms: u64,
         join_leave_max: usize,
         version: &str,
+        calls: Vec<String>,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let me = Identity {
@@ -342,6 +349,7 @@ impl EdgeEngine {
             stall: stall_ms * 1_000,
             drain: drain_ms * 1_000,
             letters: presence.is_some().then(|| Box::new(UserLetters) as Box<dyn Letters>),
+            calls,
         };
         let mut tcp = Tcp::new(limits(connections, address_connections, half_open, user_timeout_ms))?;
         if let Some((certificates, key)) = tls {
@@ -403,6 +411,24 @@ impl EdgeEngine {
             &claims(device, takes_over, recipients),
             &rooms,
         );
+        running.driver.kick();
+        Ok(())
+    }
+
+    /// Answers a call of a client, with JSON; without data the call has failed for this reason.
+    #[pyo3(signature = (question_id, data, failure = "internal"))]
+    fn answer_call(&mut self, question_id: u64, data: Option<&[u8]>, failure: &str) -> PyResult<()> {
+        let why = match failure {
+            "internal" => Failure::Internal,
+            "bad_request" => Failure::BadRequest,
+            "not_allowed" => Failure::PermissionDenied,
+            "not_available" => Failure::NotAvailable,
+            "too_many_requests" => Failure::TooManyRequests,
+            _ => return Err(PyValueError::new_err(format!("{failure}: no reason why a call fails"))),
+        };
+        let running = self.get_mut()?;
+        let machine = running.driver.machine_mut();
+        machine.answer_call(monotonic_now(), question_id, data.ok_or(why));
         running.driver.kick();
         Ok(())
     }

@@ -580,6 +580,23 @@ fn positions_and_missed_ranges_are_told_to_a_client_that_asks() {
 }
 
 #[test]
+fn a_call_that_the_control_plane_knows_is_answered_by_it() {
+    let mut world = World::new(43);
+    let web = world.connected("all");
+    let call = |id: u64, method: &str, data: &str| {
+        format!(r#"{{"id":{id},"rpc":{{"method":"{method}","data":{data}}}}}"#)
+    };
+    world.say(web, &call(3, "muster.status", r#"{"mode":"dnd"}"#));
+    let told = world.reply(web, 3)["rpc"]["data"].clone();
+    assert!(told[0].is_u64(), "{told}");
+    assert_eq!(told[1], json!({"mode": "dnd"}));
+    world.say(web, &call(4, "muster.status", "0"));
+    assert_eq!(world.reply(web, 4)["error"]["code"], 107);
+    world.say(web, &call(5, "muster.other", "{}"));
+    assert_eq!(world.reply(web, 5)["error"]["code"], 104);
+}
+
+#[test]
 fn a_client_that_takes_deltas_gets_the_first_message_whole_and_then_what_differs() {
     let mut world = World::new(42);
     let (web, plain) = (world.connected("all"), world.connected("all"));

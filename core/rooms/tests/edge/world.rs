@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use muster_edge::Settings;
+use muster_edge::{Failure, Settings};
 use muster_rooms::{
     role, room_placement, Admitted, Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Edge, EdgeConfig,
     EdgeEvent, EdgeRefusal, Endpoint, Grant, Proxy, ProxyConfig, ProxyEvent, Rights, Router, RouterConfig, Side,
@@ -381,6 +381,16 @@ impl World {
                 EdgeEvent::Authenticate(question) | EdgeEvent::Subscribe(question, _) => {
                     (question.id, question.credential)
                 }
+                EdgeEvent::Call {
+                    question, user, data, ..
+                } => {
+                    // The control plane's answer: the data with the user before them, unless they are wrong.
+                    let said = [user.to_string().as_bytes(), b",", &data].concat();
+                    let said = [b"[", &said[..], b"]"].concat();
+                    let said = if data == b"0" { Err(Failure::BadRequest) } else { Ok(&said[..]) };
+                    self.edge.answer_call(now, question, said);
+                    continue;
+                }
                 EdgeEvent::Link(_) => continue,
             };
             let said = self.judge(&String::from_utf8_lossy(&credential));
@@ -700,6 +710,7 @@ fn edge(seed: u64, epoch: u32, settings: Settings) -> Edge {
         stall: 10 * SECOND,
         drain: 2 * SECOND,
         letters: None,
+        calls: vec!["muster.status".into()],
     };
     Edge::edge(config, seed, entropy(seed ^ 5))
 }

@@ -222,6 +222,11 @@ const cases = {
     assert.equal(await failure(call(one, 'muster.send', { user: 'no number', data: 1 })), 107)
     assert.equal(await failure(call(one, 'muster.send', { user: 8, data: 'x'.repeat(1_000) })), 107)
     assert.equal(await failure(call(connect({ token: reader }), 'muster.send', { user: '8', data: 1 })), 103)
+
+    const { status } = await call(one, 'muster.status', { mode: 'dnd', text: 'in a meeting' })
+    assert.deepEqual([status.mode, status.text, status.until], ['dnd', 'in a meeting', null])
+    assert.equal(await failure(call(one, 'muster.status', { mode: 'asleep' })), 107)
+    assert.deepEqual(await call(one, 'muster.status', {}), { status: null })
   },
   async tells_positions_of_a_room(room) {
     const client = connect()

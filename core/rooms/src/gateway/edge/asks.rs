@@ -308,9 +308,31 @@ impl Edge {
                 }
                 Err(failure) => self.fail(now, slot, ticket, failure),
             },
+            Asked::Call(ticket) => self.fail(now, slot, ticket, Failure::Internal),
         }
         self.answer_asks(now, slot);
         self.settle_answers(now);
+        self.sessions.settle(now, slot);
+        self.sessions.stirred = true;
+    }
+
+    /// Answers an [`EdgeEvent::Call`](super::EdgeEvent::Call), with JSON.
+    pub fn answer_call(&mut self, now: Micros, id: u64, said: Result<&[u8], Failure>) {
+        self.now = now;
+        let asked = self.sessions.questions.get(&id);
+        let Some(&(session, Asked::Call(ticket))) = asked else {
+            return;
+        };
+        self.sessions.questions.remove(&id);
+        let Some(slot) = self.sessions.slot_of(session) else {
+            return;
+        };
+        if let Some(session) = self.sessions.conn_mut(slot).and_then(|conn| conn.connection.session()) {
+            match said {
+                Ok(data) => session.rpc(ticket, data),
+                Err(failure) => session.fail(ticket, failure),
+            }
+        }
         self.sessions.settle(now, slot);
         self.sessions.stirred = true;
     }

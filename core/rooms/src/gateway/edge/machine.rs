@@ -44,6 +44,8 @@ pub struct EdgeConfig {
     /// A drain sends clients away over this long.
     pub drain: Micros,
     pub letters: Option<Box<dyn Letters>>,
+    /// Methods that the control plane answers.
+    pub calls: Vec<String>,
 }
 
 /// Events for an edge's control plane.
@@ -53,6 +55,13 @@ pub enum EdgeEvent {
     Authenticate(Question),
     /// A token for this channel alone is to be judged.
     Subscribe(Question, String),
+    /// A client calls a method of [`EdgeConfig::calls`]: [`Edge::answer_call`].
+    Call {
+        question: u64,
+        user: u64,
+        method: String,
+        data: Vec<u8>,
+    },
     Link(LinkChange),
 }
 
@@ -83,6 +92,7 @@ impl Edge {
             gone: Vec::new(),
             questions: std::collections::HashMap::with_hasher(KeyedState::new(seed, !seed)),
             question: 0,
+            calls: config.calls,
             events: Default::default(),
             built: Built::new(seed),
             publishing: Publishing::new(config.payload),

@@ -293,6 +293,7 @@ enum Asked {
     Refresh(Ticket),
     Subscribe(Ticket, Subscription, Box<Join>),
     SubRefresh(Ticket, Subscription, String),
+    Call(Ticket),
 }
 
 /// A drain under way: when it is over, and when the next slice goes.
@@ -321,6 +322,8 @@ pub struct EdgeSessions {
     gone: Vec<Gone<Client>>,
     questions: HashMap<u64, (u64, Asked), KeyedState>,
     question: u64,
+    /// Methods that the control plane answers.
+    calls: Vec<String>,
     events: VecDeque<EdgeEvent>,
     built: Built,
     publishing: Publishing,
@@ -463,6 +466,18 @@ impl EdgeSessions {
         self.events.push_back(match room {
             None => EdgeEvent::Authenticate(question),
             Some(room) => EdgeEvent::Subscribe(question, room),
+        });
+    }
+
+    /// Has the control plane answer a call of a user. A session has as many of them open as its bound of questions allows.
+    fn ask_call(&mut self, session: u64, user: u64, ticket: Ticket, method: &str, data: &[u8]) {
+        self.question += 1;
+        self.questions.insert(self.question, (session, Asked::Call(ticket)));
+        self.events.push_back(EdgeEvent::Call {
+            question: self.question,
+            user,
+            method: method.to_owned(),
+            data: data.to_vec(),
         });
     }
 }

@@ -89,6 +89,12 @@ impl Edge {
         if method == "muster.send" {
             return self.send_letter(now, slot, ticket, data);
         }
+        if self.sessions.calls.iter().any(|known| known == method) {
+            if let Some((session, user)) = self.sessions.live(slot).map(|conn| (conn.session(), conn.user)) {
+                self.sessions.ask_call(session, user, ticket, method, data);
+            }
+            return;
+        }
         if !METHODS.contains(&method) {
             return self.fail(now, slot, ticket, Failure::MethodNotFound);
         }
