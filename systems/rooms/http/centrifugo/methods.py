@@ -252,11 +252,9 @@ def _publications(feed: Feed, top: shapes.Position) -> list[shapes.Publication]:
     """The messages of the newest stream that the feed keeps: offsets of another one cannot be compared."""
     stream = str(positions.stream_of(top.epoch))
     found = []
-    for raw in feed.ring.messages(feed.ring.begin):
-        said = msgspec.json.decode(raw)
-        its, _, offset = said["position"].rpartition(":")
-        if its == stream:
-            found.append(_publication(int(offset), said))
+    for each in feed.ring.messages(feed.ring.begin):
+        if each.stream == stream:
+            found.append(_publication(each.offset, msgspec.json.decode(each.value)))
     return found
 
 
