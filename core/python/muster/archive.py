@@ -88,12 +88,14 @@ class Archive:
         """
         return _page(room, self._face.ask("GET", _path(room, limit, since, reverse, after)))
 
-    def items(self, room: str, *, since: Since | None = None, reverse: bool = False) -> Iterator[Kept | Gap]:
-        """Iterate over all messages of a room and its gaps, page by page, until none follows: with `since`, from there on,
-        the oldest first; else from the newest one back."""
+    def items(
+        self, room: str, *, since: Since | None = None, reverse: bool = False, limit: int = LIMIT
+    ) -> Iterator[Kept | Gap]:
+        """Iterate over all messages of a room and its gaps, in pages of `limit`, until none follows: with `since`, from there
+        on, the oldest first; else from the newest one back."""
         after: str | None = None
         while True:
-            page = self.page(room, since=since, reverse=reverse or since is None, after=after)
+            page = self.page(room, limit=limit, since=since, reverse=reverse or since is None, after=after)
             yield from page.items
             if (after := page.next) is None:
                 return
@@ -133,12 +135,12 @@ class AsyncArchive:
         return _page(room, await self._face.ask("GET", _path(room, limit, since, reverse, after)))
 
     async def items(
-        self, room: str, *, since: Since | None = None, reverse: bool = False
+        self, room: str, *, since: Since | None = None, reverse: bool = False, limit: int = LIMIT
     ) -> AsyncIterator[Kept | Gap]:
         """As `Archive.items`."""
         after: str | None = None
         while True:
-            page = await self.page(room, since=since, reverse=reverse or since is None, after=after)
+            page = await self.page(room, limit=limit, since=since, reverse=reverse or since is None, after=after)
             for each in page.items:
                 yield each
             if (after := page.next) is None:
