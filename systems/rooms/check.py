@@ -6,7 +6,7 @@ from itertools import pairwise, product
 from typing import Final
 
 from muster_server.control.config.options import Config
-from muster_server.systems.rooms.archive.options import ArchiveOptions
+from muster_server.systems.rooms.archive.options import ArchiveOptions, patterns
 from muster_server.systems.rooms.archive.role import lacks
 from muster_server.systems.rooms.archive.shapes import ROLE
 from muster_server.systems.rooms.options import NAMESPACES_MAX, Clients, keeps
@@ -82,7 +82,7 @@ def _archive(config: Config) -> Iterator[tuple[Path, str]]:
         yield (ROLE, "database"), text
     if options.rooms and (missing := lacks(config.section)):
         yield (ROLE, "rooms"), missing
-    for name in options.rooms:
+    for name in patterns(options.rooms):
         if not PATTERN.fullmatch(name) or len(name.encode()) > NAME_BYTES_MAX:
             yield (ROLE, "rooms"), f"invalid {name!a:.80} (expected a room's name, one up to a * at the end, or *)"
 

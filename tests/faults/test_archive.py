@@ -78,14 +78,14 @@ def judged(items: list[dict[str, Any]], acknowledged: dict[str, int]) -> int:
 
 @pytest.mark.parametrize("victim", ["archive", "gateway", "broker"])
 async def test_a_node_that_is_killed_costs_no_message_in_silence(make: Make, victim: str) -> None:
-    instance = make(up=APART, archive={"rooms": [ROOM, "other:*"]})
+    instance = make(up=APART, archive={"rooms": f"{ROOM},other:*"})
     with instance.running():
         load = Load(instance)
         running = asyncio.create_task(load.run())
         for _ in range(ROUNDS):
             count = len(load.acknowledged)
             await until_asked(lambda count=count: len(load.acknowledged) > count + 50)  # type: ignore[misc]
-            await asyncio.to_thread(asyncio.run, instance.renew(victim))
+            await instance.renew(victim)
         count = len(load.acknowledged)
         await until_asked(lambda: len(load.acknowledged) > count + 50)
         load.stop.set()
@@ -100,7 +100,7 @@ async def test_a_node_that_is_killed_costs_no_message_in_silence(make: Make, vic
 
 
 async def test_the_commands_of_the_page_run_as_printed(make: Make) -> None:
-    instance = make(archive={"rooms": ["sports:*", "chat:lobby"]})
+    instance = make(archive={"rooms": "sports:*,chat:lobby"})
     with instance.running():
         lines = [line for line in example("commands").splitlines() if line]
         for line in lines[:1]:
@@ -129,7 +129,7 @@ async def test_a_room_without_an_archive_has_the_history_of_memory(make: Make) -
 
 
 async def test_a_pattern_finds_rooms_with_members_and_the_file_is_checked(make: Make) -> None:
-    instance = make(archive={"rooms": ["sports:*"], "look_ms": 100})
+    instance = make(archive={"rooms": "sports:*", "look_ms": 100})
     with instance.running():
         async with muster.connect(instance.folder.path) as client, client.join("sports:final"):
             for number in range(20):
@@ -147,8 +147,8 @@ def words(line: str) -> list[str]:
 
 
 def test_wrong_keys_are_named(tmp_path: Path) -> None:
-    for rooms, said in ((["a*b"], b"archive.rooms"), ([""], b"archive.rooms"), (["x" * 300], b"archive.rooms")):
-        instance = Instance(tmp_path / str(len(rooms[0])), f"[archive]\nrooms = {json.dumps(rooms)}\n")
+    for number, rooms in enumerate(("a*b", "a,,b", "x" * 300)):
+        instance = Instance(tmp_path / str(number), f"[archive]\nrooms = {json.dumps(rooms)}\n")
         done = instance.ran("config", "check")
         assert done.returncode == 78
-        assert said in done.stderr
+        assert b"archive.rooms" in done.stderr

@@ -58,8 +58,8 @@ class Archive:
     """One connection to an HTTP face. Several threads may share it; their calls run one after another."""
 
     def __init__(self, url: str, *, key: str = "", token: str = "", timeout: float = TIMEOUT_S) -> None:
-        """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. `key`: an API key, or `token`:
-        that of a user. Raises `Invalid`."""
+        """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. `key`: an API key, or
+        `token`: that of a user. Raises `Invalid`."""
         self._face = SyncFace(url, key=key, token=token, timeout=timeout)
 
     def __enter__(self) -> "Archive":
@@ -91,8 +91,10 @@ class Archive:
     def items(
         self, room: str, *, since: Since | None = None, reverse: bool = False, limit: int = LIMIT
     ) -> Iterator[Kept | Gap]:
-        """Iterate over all messages of a room and its gaps, in pages of `limit`, until none follows: with `since`, from there
-        on, the oldest first; else from the newest one back."""
+        """Iterate over all messages of a room and its gaps, in pages of `limit`, until none follows.
+
+        With `since` it begins there, the oldest first; else with the newest one, and goes back.
+        """
         after: str | None = None
         while True:
             page = self.page(room, limit=limit, since=since, reverse=reverse or since is None, after=after)

@@ -20,7 +20,7 @@ from muster_server.control.cluster.child import Backoff
 from muster_server.control.errors import UserError
 from muster_server.plane.trust import PROBES
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.rooms.archive.options import ArchiveOptions
+from muster_server.systems.rooms.archive.options import ArchiveOptions, patterns
 from muster_server.systems.rooms.archive.records import Store, StoreError
 from muster_server.systems.rooms.archive.shapes import full
 from muster_server.systems.rooms.archive.writing import Course, Overtaken, Writer
@@ -76,7 +76,7 @@ class Keeping:
         """Raises `ValueError` for an invalid pattern."""
         self._options, self._session, self._find = options, session, find
         self._store, self._writer, self._log = store, writer, log
-        self._patterns = Patterns(options.rooms)
+        self._patterns = Patterns(patterns(options.rooms))
         self._rooms: dict[str, _Kept] = {}
         self.left_out = 0
         """Rooms that match, beyond `rooms_max`."""

@@ -80,7 +80,9 @@ class ArchiveNode:
         self._follow()
         keeping = asyncio.create_task(self._keeping.run())
         writing = asyncio.create_task(self._writer.run())
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in (stop.wait(), self._sweep(), self._look())]
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(each) for each in (stop.wait(), self._sweep(), self._look())
+        ]
         try:
             await asyncio.wait([keeping, writing, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -183,7 +185,11 @@ class ArchiveNode:
         writer = self._writer
         return [
             ("archive_messages", "Messages written to the archive", float(writer.messages)),
-            ("archive_gaps", "Gaps written to the archive, in place of messages that it did not get", float(writer.gaps)),
+            (
+                "archive_gaps",
+                "Gaps written to the archive, in place of messages that it did not get",
+                float(writer.gaps),
+            ),
             ("archive_lost", "Messages that these gaps stand for, as far as known", float(writer.lost)),
             ("archive_dropped", "Messages dropped as too old, or beyond a limit", float(self._dropped)),
             ("archive_reads", "Pages that were read", float(self._reads)),
@@ -200,7 +206,11 @@ class ArchiveNode:
         """Rooms, what is stored, and what waits."""
         return [
             ("archive_rooms", "Rooms that the archive is a member of", float(len(self._keeping))),
-            ("archive_left_out", "Rooms that match archive.rooms beyond archive.rooms_max", float(self._keeping.left_out)),
+            (
+                "archive_left_out",
+                "Rooms that match archive.rooms beyond archive.rooms_max",
+                float(self._keeping.left_out),
+            ),
             ("archive_stored_messages", "Messages in the archive", float(self._totals.messages)),
             ("archive_stored_bytes", "Bytes of the archive's messages, with their rows", float(self._totals.bytes)),
             ("archive_waiting_bytes", "Bytes that wait for the database", float(self._writer.bytes)),

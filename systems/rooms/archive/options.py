@@ -16,13 +16,13 @@ class ArchiveOptions(FaceOptions, frozen=True):
     the HTTP face and commands, which prove the cluster's secret; the connections are not encrypted."""
 
     rooms: Annotated[
-        tuple[str, ...],
+        str,
         key(
-            "Rooms that are kept: names, names up to a `*` at the end, or `*`. A named one is kept from the start; others "
-            "from the time at which they have a member",
+            "Rooms that are kept, separated by commas: names, the begin of names with a `*` behind it, or `*`. A named"
+            " room is kept from the start, another one as soon as it has a member",
             "empty: no archive runs",
         ),
-    ] = ()
+    ] = ""
     database: Annotated[
         str,
         key(
@@ -86,6 +86,11 @@ class ArchiveOptions(FaceOptions, frozen=True):
             le=86_400,
         ),
     ] = 600
+
+
+def patterns(rooms: str) -> list[str]:
+    """The patterns of `archive.rooms`."""
+    return [each.strip() for each in rooms.split(",")] if rooms.strip() else []
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

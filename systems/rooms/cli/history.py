@@ -134,9 +134,7 @@ def _since(text: str) -> tuple[Place | None, int | None]:
     return None, round(time.timestamp() * 1_000)
 
 
-async def _print(
-    room: str, items: Sequence[Recent[muster.Message] | Item], *, as_json: bool, raw: bool
-) -> None:
+async def _print(room: str, items: Sequence[Recent[muster.Message] | Item], *, as_json: bool, raw: bool) -> None:
     writer, words = Writer(1), Writer(2)
     if as_json:
         lines = [shown_json(msgspec.json.encode(_document(room, item))) + b"\n" for item in items]

@@ -53,8 +53,8 @@ class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MissingMessages(msgspec.Struct, frozen=True):
-    """Messages of the page's range that are missing. `last` is null when no server knows the end. `before`: the index of the
-    message that follows, or the number of messages."""
+    """Messages of the page's range that are missing. `last` is null when no server knows the end. `before`: the index of
+    the message that follows, or the number of messages."""
 
     stream: str
     first: int
@@ -64,8 +64,8 @@ class MissingMessages(msgspec.Struct, frozen=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Messages of a room, oldest first unless reversed. `whole`: these are all messages of the room, or as many as requested.
-    `gaps`: missing ones. `next`: the `after` of the next page; null: there is none now."""
+    """Messages of a room, oldest first unless reversed. `whole`: these are all messages of the room, or as many as
+    requested. `gaps`: missing ones. `next`: the `after` of the next page; null: there is none now."""
 
     room: str
     messages: list[RoomMessage]

@@ -405,7 +405,9 @@ def _page(room: str, limit: int, since: str | None, reverse: bool, after: str) -
     if former is not None:
         back, at = former
         if back is (since is not None and not reverse):
-            raise Problem("bad_request", "invalid after (expected the `next` of a page with the same `since` and `reverse`)")
+            raise Problem(
+                "bad_request", "invalid after (expected the `next` of a page with the same `since` and `reverse`)"
+            )
         return Asked(room, limit, back, _place(at, "after"))
     if since is None:
         return Asked(room, limit)

@@ -189,7 +189,8 @@ class Service:
             return await found(asked, recent, ring.whole, read)
         except Untimed:
             raise Problem(
-                "bad_request", f"since: messages of {feed.room} have no time, as no archive keeps the room (archive.rooms)"
+                "bad_request",
+                f"since: messages of {feed.room} have no time, as no archive keeps the room (archive.rooms)",
             ) from None
         except CallError as error:
             if is_last:  # what is in memory is true without the archive

@@ -136,7 +136,7 @@ async def rigged(tmp_path: Path, address: muster.testing.Instance) -> AsyncItera
 @pytest.fixture
 async def rig(rigged: Rigged) -> Rig:
     """A node that keeps the rooms of `kept`, and `news`."""
-    return await rigged(rooms=("kept:*", "news"), look_ms=100)
+    return await rigged(rooms="kept:*, news", look_ms=100)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def example(name: str) -> str:
 @pytest.fixture
 async def rig(rigged: Rigged) -> Rig:
     """A node that keeps the room of the examples."""
-    return await rigged(rooms=("chat:lobby",))
+    return await rigged(rooms="chat:lobby")
 
 
 @pytest.fixture
@@ -49,7 +49,12 @@ def test_every_key_that_is_named_exists_and_every_option_is_read_somewhere() -> 
 
 
 def test_every_parameter_has_its_row() -> None:
-    assert {row[0].strip("`") for row in cells(PAGE, "parameter", "meaning")} == {"history", "since", "reverse", "after"}
+    assert {row[0].strip("`") for row in cells(PAGE, "parameter", "meaning")} == {
+        "history",
+        "since",
+        "reverse",
+        "after",
+    }
 
 
 @pytest.mark.usefixtures("lobby")

@@ -143,7 +143,9 @@ async def test_a_position_that_memory_has_lost_is_a_gap() -> None:
     assert said.items[0] == Gap((4, 1, 1), 3, None, "expired")
 
 
-@pytest.mark.parametrize("text", ["", "1:2", "1.2:3", "1.2.3:", "1.2.3:x", "1.2.3:-1", f"{1 << 32}.1.1:1", f"1.1.1:{1 << 62}"])
+@pytest.mark.parametrize(
+    "text", ["", "1:2", "1.2:3", "1.2.3:", "1.2.3:x", "1.2.3:-1", f"{1 << 32}.1.1:1", f"1.1.1:{1 << 62}"]
+)
 def test_a_position_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid position"):
         place(text)

@@ -78,7 +78,11 @@ async def test_pages_over_http_go_on_behind_memory(beside: Beside, rig: Rig, add
     assert said["whole"]
     older = said["messages"][-1]
     assert began <= older["at"] <= now_ms()
-    for since in (older["position"], str(began), datetime.datetime.fromtimestamp(began / 1_000, datetime.UTC).isoformat()):
+    for since in (
+        older["position"],
+        str(began),
+        datetime.datetime.fromtimestamp(began / 1_000, datetime.UTC).isoformat(),
+    ):
         seen, asked = [], {"history": 7, "since": since}
         while True:
             said = (await client.get(NEWS, params=asked)).json()
@@ -87,7 +91,9 @@ async def test_pages_over_http_go_on_behind_memory(beside: Beside, rig: Rig, add
                 break
             asked["after"] = said["next"]
         assert seen == list(range(1 if since == older["position"] else 0, 90)), since
-    assert (await client.get(NEWS, params={"history": 5, "since": str(began), "reverse": "true"})).json()["messages"] == []
+    assert (await client.get(NEWS, params={"history": 5, "since": str(began), "reverse": "true"})).json()[
+        "messages"
+    ] == []
 
 
 async def test_wrong_questions_are_refused(beside: Beside) -> None:
@@ -153,7 +159,9 @@ async def test_the_library_reads_pages_and_items(beside: Beside, rig: Rig, addre
     assert await asyncio.to_thread(read) == [b"%d" % at for at in range(5, 25)]
 
 
-async def test_items_of_the_library_are_all_messages(beside: Beside, rig: Rig, address: muster.testing.Instance) -> None:
+async def test_items_of_the_library_are_all_messages(
+    beside: Beside, rig: Rig, address: muster.testing.Instance
+) -> None:
     await publish(address, "news", range(30))
     await until_stored(rig, "news", range(30))
     async with AsyncArchive(beside.server.url, key=beside.key("history:*")) as archive:
@@ -164,9 +172,7 @@ async def test_items_of_the_library_are_all_messages(beside: Beside, rig: Rig, a
         assert [each.data for each in found if isinstance(each, Kept)] == [b"%d" % at for at in range(30)][::-1]
 
 
-async def test_a_node_that_is_killed_goes_on_behind_what_is_stored(
-    rig: Rig, address: muster.testing.Instance
-) -> None:
+async def test_a_node_that_is_killed_goes_on_behind_what_is_stored(rig: Rig, address: muster.testing.Instance) -> None:
     await publish(address, "news", range(10))
     await until_stored(rig, "news", range(10))
     await rig.kill()
@@ -192,7 +198,7 @@ async def test_what_it_missed_is_a_gap(rig: Rig, address: muster.testing.Instanc
     assert isinstance(items[10], Gap)
     assert items[10].first == 11
     assert rig.node is not None
-    assert dict((name, value) for name, _, value in rig.node.counters())["archive_gaps"] >= 1
+    assert {name: value for name, _, value in rig.node.counters()}["archive_gaps"] >= 1
 
 
 class Failing:
@@ -224,7 +230,7 @@ class Failing:
 async def test_a_store_that_fails_is_asked_again_and_nothing_is_written_twice(
     tmp_path: Any, address: muster.testing.Instance
 ) -> None:
-    rig = Rig(tmp_path, address, rooms=("news",))
+    rig = Rig(tmp_path, address, rooms="news")
     made: list[Failing] = []
 
     def around(store: Store) -> Store:
@@ -241,7 +247,7 @@ async def test_a_store_that_fails_is_asked_again_and_nothing_is_written_twice(
         made[0].loses = 2
         await publish(address, "news", range(15, 40))
         await until_stored(rig, "news", range(40))
-        assert dict((name, value) for name, _, value in node.counters())["archive_store_failures"] >= 4
+        assert {name: value for name, _, value in node.counters()}["archive_store_failures"] >= 4
     finally:
         await rig.archive.close()
         await rig.end()
@@ -252,7 +258,7 @@ async def test_another_writer_is_followed_and_nothing_is_written_twice(
 ) -> None:
     await publish(address, "news", range(5))
     await until_stored(rig, "news", range(5))
-    other = Rig(rig.folder, address, rooms=("news",))
+    other = Rig(rig.folder, address, rooms="news")
     try:
         await other.start()
         for begin in range(5, 55, 10):
@@ -273,7 +279,7 @@ async def test_a_store_that_is_away_for_long_costs_a_gap_and_no_message_waits(
 
     monkeypatch.setattr(writing, "WAITING_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(sessions, "OWN_BUFFER_BYTES", 1 << 18)
-    rig = Rig(tmp_path, address, rooms=("news",))
+    rig = Rig(tmp_path, address, rooms="news")
     made: list[Failing] = []
 
     def around(store: Store) -> Store:
@@ -310,14 +316,14 @@ async def test_a_store_that_is_away_for_long_costs_a_gap_and_no_message_waits(
         lost = {offset - 1 for gap in gaps for offset in range(gap.first, (gap.last or 0) + 1)}
         assert had | lost == set(range(1_006))
         assert not had & lost
-        assert dict((name, value) for name, _, value in node.counters())["archive_lost"] == len(lost)
+        assert {name: value for name, _, value in node.counters()}["archive_lost"] == len(lost)
     finally:
         await rig.archive.close()
         await rig.end()
 
 
 async def test_rooms_beyond_the_limit_are_counted(rigged: Rigged, address: muster.testing.Instance) -> None:
-    rig = await rigged(rooms=("kept:*",), rooms_max=2, look_ms=100)
+    rig = await rigged(rooms="kept:*", rooms_max=2, look_ms=100)
     rig.found |= {f"kept:{at}": 1 for at in range(5)}
     node = rig.node
     assert node is not None
@@ -328,7 +334,7 @@ async def test_rooms_beyond_the_limit_are_counted(rigged: Rigged, address: muste
 async def test_an_idle_room_is_left_and_joined_again_where_it_ended(
     rigged: Rigged, address: muster.testing.Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = await rigged(rooms=("kept:*",), look_ms=100, idle_s=10)
+    rig = await rigged(rooms="kept:*", look_ms=100, idle_s=10)
     node = rig.node
     assert node is not None
     rig.found |= {"kept:a": 2}

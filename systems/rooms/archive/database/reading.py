@@ -60,9 +60,7 @@ class Reading:
         """The number of the first item of a forward page behind a place, or the one before which a page back begins; and
         the gap between the place and the page, if there is one."""
         node, epoch, generation = at.stream
-        of = and_(
-            self._in(row), blocks.c.node == node, blocks.c.epoch == epoch, blocks.c.generation == generation
-        )
+        of = and_(self._in(row), blocks.c.node == node, blocks.c.epoch == epoch, blocks.c.generation == generation)
         columns = select(blocks.c.seq, blocks.c.count, blocks.c.reason, blocks.c.first_offset, blocks.c.last_offset)
         later = columns.where(of, blocks.c.last_offset >= at.offset).order_by(blocks.c.last_offset, blocks.c.seq)
         block = (await connection.execute(later.limit(1))).mappings().first()
@@ -89,7 +87,9 @@ class Reading:
 
     async def _at_time(self, connection: AsyncConnection, row: Any, at_ms: int) -> int:
         """The number of the first item from a time on. All items of a block have one time."""
-        asked = select(blocks.c.seq).where(self._in(row), blocks.c.at_ms >= at_ms).order_by(blocks.c.at_ms, blocks.c.seq)
+        asked = (
+            select(blocks.c.seq).where(self._in(row), blocks.c.at_ms >= at_ms).order_by(blocks.c.at_ms, blocks.c.seq)
+        )
         found = await connection.scalar(asked.limit(1))
         return int(row["last_seq"]) + 1 if found is None else int(found)
 
@@ -138,9 +138,7 @@ class Reading:
                 found.append(item)
         return found, not (more or cut)
 
-    async def _blocks(
-        self, connection: AsyncConnection, row: Any, low: int, high: int, back: bool
-    ) -> Sequence[Block]:
+    async def _blocks(self, connection: AsyncConnection, row: Any, low: int, high: int, back: bool) -> Sequence[Block]:
         here = select(blocks).where(self._in(row), blocks.c.seq >= low, blocks.c.seq <= high)
         ordered = here.order_by(blocks.c.seq.desc() if back else blocks.c.seq)
         return [

@@ -114,7 +114,9 @@ class SqlStore:
             raise Unfit(f"{self.where}: the rooms {write.room!r} and {row['name']!r} have the same number")
         return bool(row["last_seq"] == write.last_seq)
 
-    async def _write_rooms(self, connection: AsyncConnection, writes: Sequence[Write], known: Mapping[int, _Row]) -> None:
+    async def _write_rooms(
+        self, connection: AsyncConnection, writes: Sequence[Write], known: Mapping[int, _Row]
+    ) -> None:
         rooms = schema.rooms
         new: list[dict[str, Any]] = []
         changed: list[dict[str, Any]] = []
@@ -200,7 +202,9 @@ class SqlStore:
 
     async def _size(self, connection: AsyncConnection) -> int:
         rooms = schema.rooms
-        return int(await connection.scalar(select(func.sum(rooms.c.bytes)).where(rooms.c.instance == self._instance)) or 0)
+        return int(
+            await connection.scalar(select(func.sum(rooms.c.bytes)).where(rooms.c.instance == self._instance)) or 0
+        )
 
     async def _drop(self, connection: AsyncConnection, rows: Sequence[_Row]) -> int:
         """Drop blocks; returns the number of their messages."""

@@ -251,11 +251,11 @@ def _need_rooms(caller: Caller) -> None:
 def _publications(feed: Feed, top: shapes.Position) -> list[shapes.Publication]:
     """The messages of the newest stream that the feed keeps: offsets of another one cannot be compared."""
     stream = str(positions.stream_of(top.epoch))
-    found = []
-    for each in feed.ring.messages(feed.ring.begin):
-        if each.stream == stream:
-            found.append(_publication(each.offset, msgspec.json.decode(each.value)))
-    return found
+    return [
+        _publication(each.offset, msgspec.json.decode(each.value))
+        for each in feed.ring.messages(feed.ring.begin)
+        if each.stream == stream
+    ]
 
 
 def _publication(offset: int, said: Mapping[str, str]) -> shapes.Publication:
