@@ -186,12 +186,19 @@ def _behind(item: Recent[T] | Item, *, back: bool) -> Place:
     return item.place
 
 
-async def with_history(client: muster.Client, room: str, count: int) -> muster.Room:
-    """Join a room with up to this many of its last messages, or as many as the gateway gives. Raises `MusterError`."""
+async def with_history(client: muster.Client, room: str, count: int) -> tuple[muster.Room, bool]:
+    """Join a room with up to this many of its last messages, or as many as the gateway gives; and whether these are all
+    that its owners numbered. Raises `MusterError`."""
     while True:
         try:
-            return await client.join(room, history=count)
+            joined = await client.join(room, history=count)
+            return joined, all_of(joined.history, count)
         except muster.Refused as error:
             if error.code != "too_much_history" or not count:
                 raise
             count //= 2
+
+
+def all_of(given: muster.History, count: int) -> bool:
+    """Whether a join that asked for `count` messages got all that the room's owners numbered."""
+    return given.whole and given.messages < count

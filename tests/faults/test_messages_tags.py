@@ -83,7 +83,7 @@ async def test_a_job_over_http_goes_on_where_it_was_broken_off_by_a_kill(with_me
                     total += first["done"]
                     return first["next"] is None
 
-                while not await rest():
+                while not await rest():  # noqa: ASYNC110 - the nodes start again
                     await asyncio.sleep(0.2)
                 assert total == COUNT // 2
                 counts = [each async for each in messages.count_tagged("orders", "all")]

@@ -154,11 +154,12 @@ class Keeping:
         course: Course | None = None
         ending: asyncio.Task[Any] | None = None
         try:
+            begun = False
             if state.positions:
                 joined = await client.join(room, positions=state.positions)
             else:
-                joined = await with_history(client, room, HISTORY)
-            course = Course(room, state, joined.history.whole)
+                joined, begun = await with_history(client, room, HISTORY)
+            course = Course(room, state, begun)
             self.errors.pop(room, None)
             ending = asyncio.create_task(_leave_after(course, joined))
             async for batch in joined.batches():

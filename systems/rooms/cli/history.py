@@ -67,9 +67,9 @@ async def print_history(
 async def _recent(client: sdk.Client, room: str, count: int) -> tuple[list[Recent[muster.Message]], bool]:
     """The messages in memory, and whether the room never had others, as far as its servers know."""
     messages: list[Recent[muster.Message]] = []
-    joined = await history.with_history(client, room, count)
+    joined, whole = await history.with_history(client, room, count)
     try:
-        left, whole = joined.history.messages, joined.history.whole
+        left = joined.history.messages
         async with asyncio.timeout(MEMORY_S):
             while left > 0:
                 item = await anext(joined)

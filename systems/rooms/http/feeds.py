@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import muster
-from muster_server.systems.rooms.history import Recent
+from muster_server.systems.rooms.history import Recent, all_of
 from muster_server.systems.rooms.http.sessions import Session
 
 CHUNK_BYTES: Final = 256 << 10
@@ -298,7 +298,7 @@ class Feed:
         try:
             given, loop = room.history, asyncio.get_running_loop()
             left = given.messages
-            self.ring.whole = given.whole
+            self.ring.whole = all_of(given, count)
             late = loop.call_later(PREFILL_S, self._is_joined)
             if not left:
                 self._is_joined()
