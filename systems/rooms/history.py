@@ -4,7 +4,7 @@ Owns how both become one page: without a message twice, and with a gap wherever 
 or commands.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -117,9 +117,9 @@ async def _forward(asked: Asked, recent: Sequence[Recent[T]], read: ReadArchive 
         if (at := _at(recent, asked.at)) >= 0:
             return _cut(_with_holes(recent[at:])[1:], asked.limit)
     page = Page() if read is None else await read(Read(asked.room, asked.limit, False, asked.at, asked.since_ms))
-    if not page.kept:
-        if asked.since_ms is not None:
-            raise Untimed
+    if not page.kept and asked.since_ms is not None:
+        raise Untimed
+    if not page.kept or _begins(asked.at, recent, page.known):
         return _cut(_later(asked.at, recent), asked.limit)
     items: list[Recent[T] | Item] = list(page.items)
     if not page.over:
@@ -127,6 +127,14 @@ async def _forward(asked: Asked, recent: Sequence[Recent[T]], read: ReadArchive 
     if asked.since_ms is None or asked.since_ms <= now_ms():
         items += _tail(recent, page.known)
     return _cut(items, asked.limit)
+
+
+def _begins(at: Place | None, recent: Sequence[Recent[T]], known: Sequence[Place]) -> bool:
+    """Whether a place is in a stream that memory has and the archive does not have yet."""
+    if at is None or at.stream in last_of(known):
+        return False
+    stream = shown(at.stream)
+    return any(each.stream == stream for each in recent)
 
 
 def _at(recent: Sequence[Recent[T]], place: Place) -> int:
@@ -142,6 +150,8 @@ def _cut(items: Sequence[Recent[T] | Item], limit: int) -> Found[T]:
         if not isinstance(item, Gap):
             left -= 1
         if left < 0:
+            while isinstance(items[at - 1], Gap):  # the next page begins with it
+                at -= 1
             return Found(items[:at], _behind(items[at - 1], back=False), True)
     return Found(items, None, True)
 
@@ -151,31 +161,32 @@ def _later(at: Place | None, recent: Sequence[Recent[T]]) -> list[Recent[T] | It
     if at is None:
         return _with_holes(recent)
     stream = shown(at.stream)
-    later = [each for each in recent if each.stream != stream or each.offset > at.offset]
-    first = next((each.offset for each in later if each.stream == stream), None)
-    gap = Gap(at.stream, at.offset + 1, None if first is None else first - 1, EXPIRED)
-    return [*([gap] if first != at.offset + 1 else []), *_with_holes(later)]
+    behind = (index for index, each in enumerate(recent) if each.stream == stream and each.offset > at.offset)
+    first = next(behind, None)
+    if first is None:
+        return [Gap(at.stream, at.offset + 1, None, EXPIRED), *_with_holes(recent, {stream: at.offset})]
+    return _with_holes(recent[first:], {stream: at.offset})
 
 
 def _tail(recent: Sequence[Recent[T]], known: Sequence[Place]) -> list[Recent[T] | Item]:
     """What memory has beyond the archive."""
     last = {shown(stream): offset for stream, offset in last_of(known).items()}
-    later = [each for each in recent if each.offset > last.get(each.stream, 0)]
-    found = _with_holes(later)
-    if later and later[0].offset > (had := last.get(later[0].stream, later[0].offset - 1)) + 1:
-        found.insert(0, Gap(stream_of(later[0].stream), had + 1, later[0].offset - 1, UNWRITTEN))
-    return found
+    return _with_holes([each for each in recent if each.offset > last.get(each.stream, 0)], last, UNWRITTEN)
 
 
-def _with_holes(recent: Sequence[Recent[T]]) -> list[Recent[T] | Item]:
-    """Messages of memory, with a gap where offsets are missing between two."""
+def _with_holes(
+    recent: Sequence[Recent[T]], known: Mapping[str, int] | None = None, reason: str = EXPIRED
+) -> list[Recent[T] | Item]:
+    """Messages of memory, with a gap where offsets are missing between two. `known`: the last offset of each stream before
+    them; None: nothing is known of what was before the first one."""
     items: list[Recent[T] | Item] = []
-    last: Recent[T] | None = None
+    last = dict(known or {})
     for each in recent:
-        if last is not None and last.stream == each.stream and each.offset > last.offset + 1:
-            items.append(Gap(stream_of(each.stream), last.offset + 1, each.offset - 1, EXPIRED))
+        had = last.get(each.stream, each.offset - 1 if known is None and not items else 0)
+        if each.offset > had + 1:
+            items.append(Gap(stream_of(each.stream), had + 1, each.offset - 1, reason))
         items.append(each)
-        last = each
+        last[each.stream] = each.offset
     return items
 
 

@@ -68,7 +68,8 @@ class Admin(AdminService):
             said = await self._tag_page(page)
             sums = [a + b for a, b in zip(sums, (said.looked, said.matching, said.done, said.late), strict=True)]
             if not said.next:
-                return TagChanged(*sums, said.until, "")
+                looked, matching, done, late = sums
+                return TagChanged(looked, matching, done, late, said.until, "")
             page = msgspec.structs.replace(page, until=said.until, after=said.next)
             if between is not None:
                 await between()

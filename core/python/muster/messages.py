@@ -132,18 +132,18 @@ class Messages:
             key=key,
             tags=tags,
         )
-        return _sent(self._face.ask("POST", _path(topic), body))
+        return _sent(self._ask("POST", _path(topic), body))
 
     def send_many(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> list[Sent | Refused]:
         """Send up to 1,000 messages made by `message`. The answers are in this order. Raises as `send`."""
         if not _checked_batch(messages):
             return []
-        return _sent_many(self._face.ask("POST", _path(topic), list(messages)))
+        return _sent_many(self._ask("POST", _path(topic), list(messages)))
 
     def get(self, topic: str, id: str) -> Message | None:
         """Return a message; None where it is unknown, or was forgotten after its end."""
         try:
-            said = self._face.ask("GET", _path(topic, id))
+            said = self._ask("GET", _path(topic, id))
         except Refused as refused:
             if refused.code == "not_found":
                 return None
@@ -181,11 +181,14 @@ class Messages:
     def _tagged(self, topic: str, tag: str, verb: str, document: Mapping[str, int]) -> Iterator[ByTag]:
         pages = _Pages(topic, tag, verb)
         while not pages.over:
-            said = self._face.ask("POST" if verb else "GET", pages.path, document if verb else None)
+            said = self._ask("POST" if verb else "GET", pages.path, document if verb else None)
             yield pages.take(said)
 
     def _changed(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
-        return _changed(self._face.ask("POST", f"{_path(topic, id)}/{verb}", move))
+        return _changed(self._ask("POST", f"{_path(topic, id)}/{verb}", move))
+
+    def _ask(self, method: str, path: str, document: Any = None) -> Any:
+        return self._face.ask(method, path, document)
 
 
 class AsyncMessages:

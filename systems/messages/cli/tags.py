@@ -32,7 +32,8 @@ def tagged(
             counts = (page.looked, page.matching, page.done, page.late)
             sums = [total + count for total, count in zip(sums, counts, strict=True)]
             if not page.next:
-                return TagChanged(*sums, page.until, "")
+                looked, matching, done, late = sums
+                return TagChanged(looked, matching, done, late, page.until, "")
             if time.monotonic() - told >= TELL_S:
                 told = time.monotonic()
                 say(f"muster: looked at {sums[0]} messages: {sums[1] if verb == 'count' else sums[2]} {WORDS[verb]}")

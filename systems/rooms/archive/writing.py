@@ -85,7 +85,7 @@ class Writer:
             await self._space.wait()
         if course.error is not None:
             raise course.error
-        kept = [item for item in items if not isinstance(item, muster.Command)]
+        kept: list[muster.Item] = [item for item in items if not isinstance(item, muster.Command)]
         if not kept:
             return
         size = sum(len(item.data) if isinstance(item, muster.Message) else 0 for item in kept) + ITEM_BYTES * len(kept)

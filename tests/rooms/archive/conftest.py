@@ -40,6 +40,8 @@ class Rig:
         self.folder, self.where, self.options = folder, where, options
         self.database = database or f"sqlite:///{folder / 'archive.db'}"
         self.bind = ("127.0.0.1", free_ports(1)[0])
+        self.history_max = 20
+        """Of the HTTP face before it."""
         self.found: dict[str, int] = {}
         """The rooms that gateways would name, with their members."""
         self.node: ArchiveNode | None = None
@@ -146,7 +148,7 @@ async def beside(rig: Rig, address: muster.testing.Instance, tmp_path: Path) -> 
     async def found() -> Sequence[Process]:
         return rig.processes
 
-    made = Beside(address, tmp_path, history_max=20)
+    made = Beside(address, tmp_path, history_max=rig.history_max)
     made.settings = dataclasses.replace(
         made.settings, nodes=found, cluster_secret_file=str(tmp_path / "cluster.secret")
     )

@@ -8,9 +8,9 @@ knows: so an item is written once, also while a former node still runs or after 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import RowMapping, and_, bindparam, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import Connections
@@ -30,7 +30,8 @@ ROOMS_AT_ONCE: Final = 16
 AT_ONCE: Final = 500
 """Limit of rooms that one statement names."""
 
-_Row = Mapping[str, Any]
+_Row = RowMapping
+A = TypeVar("A")
 
 
 class SqlStore:
@@ -236,7 +237,7 @@ class SqlStore:
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
-    async def _read(self, work: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
+    async def _read(self, work: Callable[[AsyncConnection], Awaitable[A]]) -> A:
         try:
             await self._database.open()
             async with self._database.transaction() as connection:
