@@ -5,7 +5,7 @@ import base64
 import datetime
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -28,6 +28,8 @@ MEMORY_S: Final = 10.0
 """Limit of the wait for messages in memory, in seconds."""
 MEMORY_MAX: Final = 1_024
 """Messages in memory that are asked for."""
+PAGE: Final = 10_000
+"""Messages of one page of the archive."""
 CODES: Final = {"question": USAGE, "away": UNAVAILABLE, "late": TRY_LATER, "store": TRY_LATER}
 
 
@@ -38,10 +40,10 @@ async def print_history(
     at, since_ms = _since(since)
     back = not since or reverse
     async with connected(where, publishes=False) as client, _archive(where) as read:
-        recent, whole = await _recent(client, room, MEMORY_MAX)
+        recent, whole = await _recent(cast(muster.Client, client), room, MEMORY_MAX)
         items: list[Recent[muster.Message] | Item] = []
         left: int = limit
-        asked = Asked(room, left, back, at, since_ms)
+        asked = Asked(room, min(left, PAGE), back, at, since_ms)
         try:
             while True:
                 page: Found[muster.Message] = await history.found(asked, recent, whole, read)
@@ -49,7 +51,7 @@ async def print_history(
                 left -= page.messages
                 if page.next is None or left <= 0:
                     break
-                asked = Asked(room, left, back, page.next)
+                asked = Asked(room, min(left, PAGE), back, page.next)
         except Untimed:
             raise UserError(
                 f"--since: messages of {room} have no time, as no archive keeps the room (archive.rooms)", USAGE
@@ -64,7 +66,7 @@ async def print_history(
     return 0
 
 
-async def _recent(client: sdk.Client, room: str, count: int) -> tuple[list[Recent[muster.Message]], bool]:
+async def _recent(client: muster.Client, room: str, count: int) -> tuple[list[Recent[muster.Message]], bool]:
     """The messages in memory, and whether the room never had others, as far as its servers know."""
     messages: list[Recent[muster.Message]] = []
     joined, whole = await history.with_history(client, room, count)
