@@ -148,7 +148,8 @@ async def _print(room: str, items: Sequence[Recent[muster.Message] | Item], *, a
 def _item(room: str, item: Recent[muster.Message] | Item) -> muster.Item:
     """An item as a member has it."""
     if isinstance(item, Recent):
-        return item.value
+        message: muster.Message = item.value
+        return message
     if isinstance(item, Gap):
         return muster.Gap(muster.Stream(*item.stream), item.first, item.last, item.reason, room)
     return muster.Message(room, item.place.stream, item.place.offset, item.sender, item.data)
