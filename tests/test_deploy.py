@@ -81,7 +81,8 @@ USUAL: Final[dict[str, str]] = {
     "told of by MusterPresenceRefused": "presence_(refused_store|store_failed)",
     "told to the member, which subscribes or connects again": "gaps_told|connections_ended_expired",
     "a stranger at a port of delayed messages, which gets nothing": "messages_asked_refused",
-    "the oldest entries, as the operator's limits say": "inbox_dropped",
+    "the oldest entries and messages, as the operator's limits say": "(inbox|archive)_dropped",
+    "told of by MusterArchiveLost": "archive_lost",
 }
 """Metrics without an alarm of their own, by the reason."""
 
@@ -196,7 +197,18 @@ def test_the_page_lists_every_dashboard() -> None:
 
 
 def test_each_system_has_its_dashboard() -> None:
-    assert DASHBOARDS.keys() == {"muster", "http", "presence", "likes", "messages", "fleet", "inbox", "edge", "console"}
+    assert DASHBOARDS.keys() == {
+        "muster",
+        "http",
+        "presence",
+        "likes",
+        "messages",
+        "fleet",
+        "inbox",
+        "edge",
+        "console",
+        "archive",
+    }
     rows = [panel["title"] for panel in DASHBOARDS["muster"]["panels"] if panel["type"] == "row"]
     assert rows == ["Overview", "Per role", "Repair and loss", "Overload", "Links", "Commands", "Process"]
     assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)

@@ -8,10 +8,10 @@ from typing import Any, Final
 import muster
 from muster.instance import read_token
 from muster_server.control.cluster import instance
-from muster_server.control.cluster.instance import Folder
+from muster_server.control.cluster.instance import Folder, Process
 from muster_server.control.errors import UserError
 from muster_server.plane.service import Context
-from muster_server.plane.spec import Spec, SpecError
+from muster_server.plane.spec import AdminAccess, Spec, SpecError
 
 LOOK_S: Final = 0.5
 """Shortest time between two reads of the record of an instance, in seconds."""
@@ -47,6 +47,12 @@ class Places:
             except UserError:  # it is starting or ending: the last addresses stay
                 pass
         return self._found.get(role, [])
+
+    async def processes(self, access: AdminAccess) -> Sequence[Process]:
+        """The running nodes, with their admin addresses. Raises `UserError`."""
+        if self._map is None:
+            return instance.find(self._folder).processes
+        return [instance.registered(node, access) for node in self._map().nodes]
 
     def address(self, snapshot: Any) -> muster.Address:
         """The gateways and proxies on a map of the registry, with the shared token."""

@@ -9,7 +9,7 @@ import msgspec
 
 from muster.clock import now_ms
 from muster_server.control.errors import UserError
-from muster_server.plane.service import Context
+from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec
 from muster_server.systems.messages import recurring
 from muster_server.systems.messages.answers import LastAnswer
@@ -19,6 +19,7 @@ from muster_server.systems.messages.options import AdminOptions
 from muster_server.systems.messages.receiver import NoTopic, Receiver, Unreachable, shown
 from muster_server.systems.messages.recurring import Entry, NewEntry, Recurring, RecurringError
 from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.schedule import NewChange, place
 from muster_server.systems.messages.service import MessagesService, answering
 from muster_server.systems.messages.shapes import (
     BACKLOG,
@@ -37,6 +38,8 @@ from muster_server.systems.messages.shapes import (
     Scrubbed,
     Shown,
     Stats,
+    TagChanged,
+    TagPage,
     TopicState,
     Which,
 )
@@ -44,7 +47,11 @@ from muster_server.systems.messages.system import CENTER, MessagesSettings
 from muster_server.systems.messages.topics import FILE, Book, NewTopic, Topic, TopicChange, TopicError, TopicsFile
 
 LIMIT_MAX: Final = 1_000
+LOOKS: Final = 5
+"""Pages of messages that a list by tag looks at."""
 RETIRE_S: Final = 1.0
+DELAY_MS_MAX: Final = 3_660 * 86_400_000
+"""Of a move by tag: what `receive.delay_days_max` may be at most."""
 RECURRING_DAYS_MAX: Final = 3_660
 """From one occurrence of a recurring message to the next."""
 
@@ -68,6 +75,8 @@ class AdminService(MessagesService):
             kinds=frozenset(settings.targets),
         )
         self._recurring = Recurring(Path(settings.topics), receiver.send, receiver.change)
+        self._by_tag = dict.fromkeys(("count", "cancel", "move"), 0)
+        """Messages that jobs by tag counted, cancelled and moved."""
         self._made_told = ""
         """Why recurring messages could not be made, as it was told last."""
 
@@ -110,6 +119,7 @@ class AdminService(MessagesService):
             "replay-page": answering(self._replay_page, LetterPage),
             "drop": answering(self._drop, tuple[str, list[str]]),
             "drop-page": answering(self._drop_page, LetterPage),
+            "tag-page": answering(self._tag_page, TagPage),
             "scrub": answering(self._scrub, None),
             "recurring": answering(self._recurring_of, str),
             "recurring-put": answering(self._recurring_put, NewEntry),
@@ -229,8 +239,54 @@ class AdminService(MessagesService):
         )
 
     async def _list(self, query: Query) -> Listed:
+        if query.tag:
+            return await self._tagged(query)
         found = await self._found(self._which(query))
         return Listed(messages=self._shown(found), matching=found.matching, more=found.more, next=_next(found))
+
+    async def _tagged(self, query: Query) -> Listed:
+        """A page of messages with a tag: up to `limit` of them, among a bounded number of messages."""
+        which = msgspec.structs.replace(self._which(query), limit=LIMIT_MAX)
+        limit = max(1, min(query.limit, LIMIT_MAX))
+        rows: list[list[Any]] = []
+        for _ in range(LOOKS):
+            found = await self._found(which)
+            rows += found.found
+            if found.last is None or len(rows) >= limit:
+                break
+            which = msgspec.structs.replace(which, after=found.last)
+        last = place(rows[limit - 1][1]) if len(rows) > limit else found.last
+        page = Found(rows[:limit], len(rows[:limit]), [], last is not None, last)
+        return Listed(messages=self._shown(page), matching=page.matching, more=page.more, next=_next(page))
+
+    async def _tag_page(self, asked: TagPage) -> TagChanged:
+        """Count, cancel or move some of the waiting messages with a tag that were accepted before the first page was
+        requested. A message that was moved already is met again at its new time, and is left."""
+        now = now_ms()
+        topic, until = self._topic(asked.topic), asked.until or now
+        if asked.verb == "move" and not 0 <= asked.at <= now + DELAY_MS_MAX:
+            raise Refusal("bad_request", f"invalid due time {asked.at} (expected 0 to {DELAY_MS_MAX} ms from now)")
+        found = await self._found(
+            Which(topic.number, 0, EVER, ["scheduled"], LIMIT_MAX, _after(asked.after), asked.tag)
+        )
+        numbers: list[int] = []
+        changes: list[NewChange] = []
+        for row, message in zip(found.found, self._shown(found), strict=True):
+            if message.accepted_at > until or (asked.verb == "move" and message.due_at == asked.at):
+                continue
+            number = row[1][0]
+            numbers.append(number)
+            if asked.verb == "cancel":
+                changes.append((number, "cancel", None, None))
+            elif asked.verb == "move":
+                changes.append((number, "later" if asked.at > message.due_at else "sooner", None, asked.at))
+        replies = await self._asked(self._center.change(topic.number, changes)) if changes else []
+        done = sum(reply[0] == "changed" for reply in replies)
+        self._by_tag[asked.verb] += len(numbers) if asked.verb == "count" else done
+        if full := next((reply for reply in replies if reply[0] == "disk_full"), None):
+            raise Refusal(full[0], "the disk of the schedule is full; some messages were not changed")
+        late = len(replies) - done
+        return TagChanged(found.looked, len(numbers), done, late, until, _next(found))
 
     async def _dead(self, query: Query) -> DeadPage:
         found = await self._found(self._which(query))
@@ -296,10 +352,16 @@ class AdminService(MessagesService):
         found: Scrubbed = await self._asked(self._link.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
         return found
 
+    def counters(self) -> list[Figure]:
+        """Counters of jobs."""
+        text = "Messages that jobs by tag counted, cancelled or moved"
+        found = [(f'messages_by_tag{{verb="{verb}"}}', text, float(count)) for verb, count in self._by_tag.items()]
+        return [*super().counters(), *found]
+
     def _which(self, query: Query) -> Which:
         number = self._topic(query.topic).number if query.topic else None
         limit = min(query.limit, LIMIT_MAX)
-        return Which(number, query.begin, query.end, query.states, limit, _after(query.after))
+        return Which(number, query.begin, query.end, query.states, limit, _after(query.after), query.tag)
 
     def _shown(self, found: Found) -> list[Shown]:
         named = {topic.number: topic.name for topic in self.topics.all()}

@@ -48,6 +48,7 @@ from muster_server.systems.messages.shapes import (
     Results,
     Scrubbed,
     Which,
+    has_tag,
 )
 from muster_server.systems.messages.system import MessagesSettings
 from muster_server.systems.messages.topics import FILE as TOPICS
@@ -201,6 +202,10 @@ class CenterService(MessagesService):
             self._lists_waiting -= 1
         _, messages, times, cut = said
         found = await self._asked(self._schedule.get([message[0] for message, _ in messages]))
+        if which.tag:
+            tagged = [list(each) for each in found if each[0] == "found" and has_tag(each[3], which.tag)]
+            last = place(messages[-1][0]) if messages and len(messages) == which.limit else None
+            return Found(tagged, len(tagged), [], last is not None, last, len(messages))
         now = now_ms()
         places = [bisect_left(times, now + bound) for bound in BACKLOG_MS]
         backlog = [end - begin for begin, end in zip([0, *places], [*places, len(times)], strict=True)]

@@ -20,7 +20,13 @@ class FanOut:
 
     async def publish(self, subscribers: str, envelope: Envelope, topic: str) -> None:
         """Send a message of `topic` to these topics, due at once. Raises `PublishError` unless all have it."""
-        send = Send(id=subscribed_id(topic, envelope.id), body=envelope.body, kind=envelope.kind, key=envelope.key)
+        send = Send(
+            id=subscribed_id(topic, envelope.id),
+            body=envelope.body,
+            kind=envelope.kind,
+            key=envelope.key,
+            tags=envelope.tags,
+        )
         names = subscribers.split(",")
         missed = [why for why in await asyncio.gather(*(self._send(name, send) for name in names)) if why is not None]
         if missed:

@@ -188,7 +188,7 @@ class Receiver:
             return Refused(code="bad_request", detail=f"key {send.key!r:.140} is not printable")
         if topic.per_key and send.key:  # as the center does for all receivers, once it knows the topic
             due_at = self._dues.free(topic.number, send.key, due_at)
-        envelope = Envelope(id, send.target, send.kind, now, send.body, send.key)
+        envelope = Envelope(id, send.target, send.kind, now, send.body, send.key, send.tags)
         return (number, topic.number, due_at, send.expires_at, envelope.packed()), envelope
 
     def _unsendable(self, checks: Topic, send: Send) -> Refused | None:
@@ -300,6 +300,7 @@ def shown(topic: str, reply: Reply) -> Shown:
         accepted_at=envelope.accepted_at,
         body=envelope.body,
         key=envelope.key,
+        tags=envelope.tags,
     )
 
 

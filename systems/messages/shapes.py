@@ -18,6 +18,9 @@ ID_CHARS_MAX: Final = 128
 ID: Final = rf"^[A-Za-z0-9][A-Za-z0-9_:-]{{0,{ID_CHARS_MAX - 1}}}\Z"
 """Pattern of a message's id. It has no dots, because a signature covers `id.time.body`."""
 KEY_CHARS_MAX: Final = 128
+TAG: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}\Z"
+TAGS_MAX: Final = 8
+"""Tags of one message."""
 BATCH_MAX: Final = 1_000
 KIND_CHARS_MAX: Final = 255
 WINDOW_MS_MAX: Final = 24 * 3_600_000
@@ -47,6 +50,8 @@ Verb = Literal["cancel", "postpone", "advance"]
 Ms = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
 """Milliseconds; the range for each field is checked later."""
 Key = Annotated[str, Meta(max_length=KEY_CHARS_MAX)]
+Tag = Annotated[str, Meta(pattern=TAG)]
+Tags = Annotated[tuple[Tag, ...], Meta(max_length=TAGS_MAX)]
 MessageName = Annotated[str, Meta(pattern=ID)]
 
 
@@ -70,6 +75,8 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """For a check-back: the topic of the message that it carries."""
     key: Key = ""
     """Messages of one key go in order, or a few at once, as the topic says. Empty: it has none."""
+    tags: Tags = ()
+    """By which it is listed, counted, cancelled and moved with others."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
@@ -122,6 +129,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: int = 0
     body: bytes = b""
     key: str = ""
+    tags: tuple[str, ...] = ()
     result: bytes | None = None
     """What the program that leased it said with `done`."""
 
@@ -147,7 +155,8 @@ class DeadPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages by time. `matching`: number of matches; `more`: there are more than were counted."""
+    """Messages by time. `matching`: number of matches; `more`: there are more than were counted. With a tag, both are about
+    the messages that this page looked at."""
 
     messages: list[Shown]
     matching: int
@@ -165,10 +174,14 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     accepted_at: int
     body: bytes
     key: str = ""
+    tags: tuple[str, ...] = ()
 
     def packed(self) -> bytes:
-        """In MessagePack. Without a key it is as nodes before 0.3 read it."""
-        return _ENCODER.encode(self if self.key else (self.id, self.target, self.kind, self.accepted_at, self.body))
+        """In MessagePack. Without a key and tags it is as nodes before 0.3 read it."""
+        if self.tags:
+            return _ENCODER.encode(self)
+        fields = (self.id, self.target, self.kind, self.accepted_at, self.body)
+        return _ENCODER.encode((*fields, self.key) if self.key else fields)
 
 
 class Fire(msgspec.Struct, frozen=True, array_like=True):
@@ -282,6 +295,8 @@ class Which(msgspec.Struct, frozen=True, array_like=True):
     limit: int
     after: tuple[int, int] | None = None
     """Only messages after this time and number."""
+    tag: str = ""
+    """Only messages with this tag; a page looks at a bounded number of messages for it."""
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
@@ -293,6 +308,8 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
     backlog: list[int]
     more: bool
     last: tuple[int, int] | None = None
+    looked: int = 0
+    """With a tag: the number of messages that were looked at."""
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True):
@@ -305,6 +322,8 @@ class Query(msgspec.Struct, frozen=True, array_like=True):
     limit: int
     after: str = ""
     """The `next` of the previous page."""
+    tag: Annotated[str, Meta(pattern=rf"^$|{TAG}")] = ""
+    """Only messages with this tag."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,6 +350,33 @@ class LettersChanged(msgspec.Struct, frozen=True, array_like=True):
     """A page of replayed or dropped letters. `next`: the `after` of the next one; empty: this is the last one."""
 
     changed: list[Changed]
+    until: int
+    next: str
+
+
+class TagPage(msgspec.Struct, frozen=True, array_like=True):
+    """Counts, cancels or moves a page of the waiting messages of a topic that have a tag. `at`: the due time to which they
+    are moved. `until`, `after`: those of the previous page."""
+
+    topic: str
+    tag: Tag
+    verb: Literal["count", "cancel", "move"]
+    at: Ms = 0
+    until: int = 0
+    after: str = ""
+
+
+class TagChanged(msgspec.Struct, frozen=True, array_like=True):
+    """One page of such a job. `next`: the `after` of the next one; empty: the job is done."""
+
+    looked: int
+    """Waiting messages of the topic that the page looked at."""
+    matching: int
+    """Those with the tag that were accepted before the job began."""
+    done: int
+    """Those that were cancelled or moved."""
+    late: int
+    """Those that fired, ended or were changed otherwise before the job came to them."""
     until: int
     next: str
 
@@ -367,6 +413,11 @@ class Numbers:
     def of(self, ids: Sequence[str]) -> list[int]:
         """The numbers of the messages with these ids."""
         return _engines.message_numbers(self._key, self._topic, ids)
+
+
+def has_tag(body: bytes, tag: str) -> bool:
+    """Whether the body of a message in the schedule has a tag."""
+    return tag.encode() in body and tag in msgspec.msgpack.decode(body, type=Envelope).tags
 
 
 def is_id(text: str) -> bool:

@@ -6,10 +6,15 @@ from itertools import pairwise, product
 from typing import Final
 
 from muster_server.control.config.options import Config
+from muster_server.systems.rooms.archive.options import ArchiveOptions, patterns
+from muster_server.systems.rooms.archive.role import lacks
+from muster_server.systems.rooms.archive.shapes import ROLE
 from muster_server.systems.rooms.options import NAMESPACES_MAX, Clients, keeps
 from muster_server.systems.rooms.router import SQLITE
 
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+PATTERN: Final = re.compile(r"[^*\x00-\x1f\x7f]*\*|[^*\x00-\x1f\x7f]+")
+NAME_BYTES_MAX: Final = 200
 WAY: Final = ("proxy", "broker", "gateway")
 """The path of a message: each role must be able to pass on what the previous one accepts."""
 
@@ -40,6 +45,7 @@ def wrong(config: Config, roles: Sequence[str], stands: Callable[[Path], bool]) 
     for name in config.section("namespaces"):
         if not NAMESPACE.fullmatch(name):
             yield ("namespaces", name), "invalid name of a namespace (expected 1 to 32 characters of a-z, 0-9, _ and -)"
+    yield from _archive(config)
     yield from _retention(config, [role for role in ("broker", "gateway") if role in roles])
 
 
@@ -69,10 +75,22 @@ def _retention(config: Config, roles: Sequence[str]) -> Iterator[tuple[Path, str
             yield ("namespaces", name, "history_kib"), text
 
 
-def _database(url: str) -> str | None:
-    """Return the mistake in the database's URL, or None."""
+def _archive(config: Config) -> Iterator[tuple[Path, str]]:
+    """Wrong keys of the archive."""
+    options: ArchiveOptions = config.section(ROLE)
+    if text := _database(options.database, "archive.database_password_file"):
+        yield (ROLE, "database"), text
+    if options.rooms and (missing := lacks(config.section)):
+        yield (ROLE, "rooms"), missing
+    for name in patterns(options.rooms):
+        if not PATTERN.fullmatch(name) or len(name.encode()) > NAME_BYTES_MAX:
+            yield (ROLE, "rooms"), f"invalid {name!a:.80} (expected a room's name, one up to a * at the end, or *)"
+
+
+def _database(url: str, password_key: str = "database.password_file") -> str | None:
+    """Return the mistake in a database's URL, or None."""
     if url in {"", SQLITE}:
         return None
     from muster_server.plane.database.url import mistake  # imports SQLAlchemy, only here
 
-    return mistake(url, "database.password_file")
+    return mistake(url, password_key)

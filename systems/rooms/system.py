@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from muster_server.plane.kind import Action, System
 from muster_server.plane.options import Section, key
+from muster_server.systems.rooms.archive.role import ARCHIVE
 from muster_server.systems.rooms.broker import BROKER
 from muster_server.systems.rooms.gateway import GATEWAY
 from muster_server.systems.rooms.options import Clients, Namespace, Rooms
@@ -31,7 +32,7 @@ SYSTEM: Final = System(
     about="publish once, and every member of the room gets it",
     protocols=("UDP",),
     always=True,
-    kinds=(ROUTER, BROKER, GATEWAY, PROXY),
+    kinds=(ROUTER, BROKER, GATEWAY, PROXY, ARCHIVE),
     sections={
         "database": Database,
         "clients": Clients,

@@ -37,7 +37,7 @@ async def page_of(instance: Instance, role: str) -> str:
 
 
 async def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make) -> None:
-    instance = make(database={}, probes={"every_ms": 100}, systems={"enabled": "all"})
+    instance = make(database={}, probes={"every_ms": 100}, archive={"rooms": "*"}, systems={"enabled": "all"})
     with instance.running():
         pages = {role: await page_of(instance, role) for role in kinds()}
     for role, page in pages.items():
@@ -50,6 +50,6 @@ async def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make:
             mine = all(f'{label}="{value}"' in name for label, value in own.items())
             assert mine or name.startswith(("muster_process_", "muster_build_info{")), name
     assert PAGE.read_text() == markdown(pages), (
-        "while MUSTER_PROBES__EVERY_MS=200 muster up --with all runs: "
+        "while MUSTER_PROBES__EVERY_MS=200 MUSTER_ARCHIVE__ROOMS=* muster up --with all runs: "
         ".venv/bin/python -m muster_server.control.cli.metrics_docs > docs/metrics.md"
     )

@@ -25,7 +25,7 @@ BOUNDED = {
     "/api/v1/likes/{kind}/{item}": "at most 32 newest likers, and the fields of one item",
     "/api/v1/likes/{kind}/{item}/curve": "an hour of points each 5 s",
     "/api/v1/presence/stats": "the shards of all sites",
-    "/api/v1/rooms/{room}/messages": "http.history_max messages; streams resume by Last-Event-ID",
+    "/api/v1/rooms/{room}/messages": "`history` messages, at most http.history_max, and `after`",
     "/api/v1/rooms/{room}/trace": "`limit` proxies, at most 16, each with at most 16 hops",
     "/api/v1/topics/{topic}": "the targets that get nothing now",
     "/api/v1/topics/{topic}/stats": "an hour of minutes",

@@ -99,6 +99,22 @@ async def test_what_is_no_longer_kept_is_a_gap(make: Make, address: muster.testi
     assert [event.data["data"] for event in events] == ["15", "16", "17", "18", "19"]
 
 
+async def test_what_was_never_fetched_is_a_gap_too(make: Make, address: muster.testing.Instance) -> None:
+    one, other = await make(), await make(history_max=5)
+    key = one.key("read:*")
+    other.server.reload(Trust((SECRET,)))
+    async with muster.connect(address) as publisher:
+        async with stream(one.server.address, PATH, key) as reader:
+            await publisher.publish(ROOM, b"seen")
+            last = (await reader.message()).id
+        for at in range(10):
+            await publisher.publish(ROOM, str(at).encode())
+        async with stream(other.server.address, PATH, key, {"last-event-id": last}) as reader:
+            gap = await reader.message()
+            assert (gap.name, gap.data["first"], gap.data["last"]) == ("gap", 2, 6)
+            assert [event.data["data"] for event in await reader.messages(5)] == [str(at) for at in range(5, 10)]
+
+
 async def test_a_wrong_id_is_refused(make: Make) -> None:
     beside = await make()
     answer = await beside.client("read:*").get(

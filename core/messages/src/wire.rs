@@ -292,8 +292,8 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn envelope(mut self) -> Option<Envelope<'a>> {
-        // A sixth field is the key of the message: callbacks do not need it.
-        if !matches!(self.len()?, 5 | 6) {
+        // A sixth and a seventh field are the message's key and tags: callbacks do not need them.
+        if !matches!(self.len()?, 5..=7) {
             return None;
         }
         let (id, target, kind) = (self.text()?, self.text()?, self.text()?);

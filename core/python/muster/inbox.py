@@ -5,23 +5,17 @@ Owns the shapes of questions and answers (`docs/inbox.md`), and two clients: `In
 `AsyncInbox` with several, for asyncio. It must not know rooms.
 """
 
-import http.client
-import json
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
-from .errors import Invalid, TimedOut, Unavailable
-from .face import CONNECTIONS, Face, problem
+from .errors import Invalid
+from .face import CONNECTIONS, Face
+from .face_sync import TIMEOUT_S, SyncFace
 
-TIMEOUT_S: Final = 30.0
 USERS_MAX: Final = 1_000
-IDLE_S: Final = 5.0
-"""A connection that was idle for longer, in seconds, is replaced: a face closes idle ones."""
 User = int | str
 Outcome = Literal["new", "grown", "same", "off", "conflict"]
 """The result of a new entry. `grown`: its group has it. `same`: it was there before. `off`: the user has turned its kind
@@ -106,17 +100,7 @@ class Inbox:
 
     def __init__(self, url: str, *, key: str = "", token: str = "", timeout: float = TIMEOUT_S) -> None:
         """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. Raises `Invalid`."""
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-            raise Invalid(f"invalid URL {url!r:.80} of an HTTP face (expected for example http://127.0.0.1:8080)")
-        if bool(key) == bool(token):
-            raise Invalid("give an API key, or a user's token")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
-        self._headers = {"content-type": "application/json"}
-        self._headers |= {"x-api-key": key} if key else {"authorization": f"Bearer {token}"}
-        self._lock = threading.Lock()
-        self._used = 0.0
+        self._face = SyncFace(url, key=key, token=token, timeout=timeout)
 
     def __enter__(self) -> "Inbox":
         return self
@@ -126,8 +110,7 @@ class Inbox:
 
     def close(self) -> None:
         """Close the connection. Another call opens it again."""
-        with self._lock:
-            self._connection.close()
+        self._face.close()
 
     def notify(
         self,
@@ -200,29 +183,7 @@ class Inbox:
         return _settings(self._ask(_choose(kinds, user)))
 
     def _ask(self, asked: _Asked) -> Any:
-        method, path, document = asked
-        body = None if document is None else json.dumps(document, separators=(",", ":")).encode()
-        with self._lock:
-            if time.monotonic() - self._used > IDLE_S:
-                self._connection.close()
-            try:
-                self._connection.request(method, path, body, self._headers)
-                answer = self._connection.getresponse()
-                content = answer.read()
-            except TimeoutError:
-                self._connection.close()
-                raise TimedOut("no answer in time; the call may have succeeded") from None
-            except (http.client.HTTPException, OSError) as error:
-                self._connection.close()
-                raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
-            self._used = time.monotonic()
-        try:
-            said = json.loads(content)
-        except ValueError:
-            raise Unavailable(f"unexpected answer {answer.status}: the server is not a Muster HTTP face") from None
-        if answer.status >= 400:
-            raise problem(said)
-        return said
+        return self._face.ask(*asked)
 
 
 class AsyncInbox:

@@ -5,23 +5,18 @@ threads, and `AsyncMessages` with several, for asyncio. It must not know rooms.
 """
 
 import base64
-import http.client
 import json
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
-from .errors import Invalid, Refused, TimedOut, Unavailable
-from .face import CONNECTIONS, Face, problem
+from .errors import Invalid, Refused
+from .face import CONNECTIONS, Face
+from .face_sync import TIMEOUT_S, SyncFace
 
-TIMEOUT_S: Final = 30.0
 BATCH_MAX: Final = 1_000
-IDLE_S: Final = 5.0
-"""A connection that was idle for longer, in seconds, is replaced: a face closes idle ones."""
 
 Outcome = Literal["done", "already fired", "unknown", "cancelled", "expired"]
 """The result of a change. `done`: it took place. `already fired`: a callback was made or is in progress. `unknown`: no
@@ -63,8 +58,20 @@ class Message:
     next_at: float | None
     expires_at: float | None
     key: str = ""
+    tags: tuple[str, ...] = ()
     result: Any = None
     """Of a task that is done: what its handler returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByTag:
+    """Counts of a job by tag, so far. `looked`: waiting messages of the topic that it looked at; `matching`: those with the
+    tag; `done`: those that it cancelled or moved; `late`: those that fired, ended or were changed otherwise before."""
+
+    looked: int
+    matching: int
+    done: int
+    late: int
 
 
 class Messages:
@@ -75,14 +82,7 @@ class Messages:
 
     def __init__(self, url: str, *, key: str, timeout: float = TIMEOUT_S) -> None:
         """`url`: `http://host:port` or `https://…` of the face, or of the proxy in front of it. Raises `Invalid`."""
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-            raise Invalid(f"invalid URL {url!r:.80} of an HTTP face (expected for example http://127.0.0.1:8080)")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
-        self._headers = {"x-api-key": key, "content-type": "application/json"}
-        self._lock = threading.Lock()
-        self._used = 0.0
+        self._face = SyncFace(url, key=key, timeout=timeout)
 
     def __enter__(self) -> "Messages":
         return self
@@ -92,8 +92,7 @@ class Messages:
 
     def close(self) -> None:
         """Close the connection. Another call opens it again."""
-        with self._lock:
-            self._connection.close()
+        self._face.close()
 
     def send(
         self,
@@ -109,6 +108,7 @@ class Messages:
         type: str = "application/octet-stream",
         for_topic: str = "",
         key: str = "",
+        tags: Sequence[str] = (),
     ) -> Sent:
         """Send one message; it is durable when this returns.
 
@@ -116,8 +116,8 @@ class Messages:
         time; without both it is due at once. Messages with the same `id` are one message: give an id, so that the call
         can be repeated. `target`: a URL that replaces the topic's; the key needs the scope for it. `for_topic`: for a
         check-back, the topic of the message that it carries; the call is refused if that topic does not exist. `key`:
-        messages of one key go one after another, or a few at once, as the topic says. Raises `Refused`, `Unavailable`,
-        `TimedOut`.
+        messages of one key go one after another, or a few at once, as the topic says. `tags`: up to 8, by which it is
+        counted, cancelled and moved with others. Raises `Refused`, `Unavailable`, `TimedOut`.
         """
         body = message(
             data,
@@ -130,6 +130,7 @@ class Messages:
             type=type,
             for_topic=for_topic,
             key=key,
+            tags=tags,
         )
         return _sent(self._ask("POST", _path(topic), body))
 
@@ -163,32 +164,31 @@ class Messages:
         later."""
         return self._changed(topic, id, "advance", _move(by_s, to))
 
+    def count_tagged(self, topic: str, tag: str) -> Iterator[ByTag]:
+        """Count the waiting messages of a topic that have a tag: iterate over the counts so far, page by page; the last ones
+        are those of all."""
+        return self._tagged(topic, tag, "", {})
+
+    def cancel_tagged(self, topic: str, tag: str) -> Iterator[ByTag]:
+        """Withdraw the waiting messages that have a tag and were sent before this call: iterate over the counts so far, to
+        the end. A job that was broken off can be repeated."""
+        return self._tagged(topic, tag, "/cancel", {})
+
+    def move_tagged(self, topic: str, tag: str, *, to: float) -> Iterator[ByTag]:
+        """Move them to a due time, in seconds since 1970, as `cancel_tagged` withdraws them."""
+        return self._tagged(topic, tag, "/move", {"to": round(to * 1_000)})
+
+    def _tagged(self, topic: str, tag: str, verb: str, document: Mapping[str, int]) -> Iterator[ByTag]:
+        pages = _Pages(topic, tag, verb)
+        while not pages.over:
+            said = self._ask("POST" if verb else "GET", pages.path, document if verb else None)
+            yield pages.take(said)
+
     def _changed(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
         return _changed(self._ask("POST", f"{_path(topic, id)}/{verb}", move))
 
     def _ask(self, method: str, path: str, document: Any = None) -> Any:
-        body = None if document is None else json.dumps(document, separators=(",", ":")).encode()
-        with self._lock:
-            if time.monotonic() - self._used > IDLE_S:
-                self._connection.close()
-            try:
-                self._connection.request(method, path, body, self._headers)
-                answer = self._connection.getresponse()
-                content = answer.read()
-            except TimeoutError:
-                self._connection.close()
-                raise TimedOut("no answer in time; the call may have succeeded") from None
-            except (http.client.HTTPException, OSError) as error:
-                self._connection.close()
-                raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
-            self._used = time.monotonic()
-        try:
-            said = json.loads(content)
-        except ValueError:
-            raise Unavailable(f"unexpected answer {answer.status}: the server is not a Muster HTTP face") from None
-        if answer.status >= 400:
-            raise problem(said)
-        return said
+        return self._face.ask(method, path, document)
 
 
 class AsyncMessages:
@@ -244,6 +244,23 @@ class AsyncMessages:
         """As `Messages.advance`."""
         return await self._change(topic, id, "advance", _move(by_s, to))
 
+    def count_tagged(self, topic: str, tag: str) -> AsyncIterator[ByTag]:
+        """As `Messages.count_tagged`."""
+        return self._tagged(topic, tag, "", {})
+
+    def cancel_tagged(self, topic: str, tag: str) -> AsyncIterator[ByTag]:
+        """As `Messages.cancel_tagged`."""
+        return self._tagged(topic, tag, "/cancel", {})
+
+    def move_tagged(self, topic: str, tag: str, *, to: float) -> AsyncIterator[ByTag]:
+        """As `Messages.move_tagged`."""
+        return self._tagged(topic, tag, "/move", {"to": round(to * 1_000)})
+
+    async def _tagged(self, topic: str, tag: str, verb: str, document: Mapping[str, int]) -> AsyncIterator[ByTag]:
+        pages = _Pages(topic, tag, verb)
+        while not pages.over:
+            yield pages.take(await self._face.ask("POST" if verb else "GET", pages.path, document if verb else None))
+
     async def _change(self, topic: str, id: str, verb: str, move: Mapping[str, int]) -> Changed:
         return _changed(await self._face.ask("POST", f"{_path(topic, id)}/{verb}", move))
 
@@ -260,6 +277,7 @@ def message(
     type: str = "application/octet-stream",
     for_topic: str = "",
     key: str = "",
+    tags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Make one message for `Messages.send_many`. Arguments as for `Messages.send`. Raises `Invalid`."""
     if in_s is not None and at is not None:
@@ -282,7 +300,32 @@ def message(
         made["for_topic"] = for_topic
     if key:
         made["key"] = key
+    if tags:
+        made["tags"] = list(tags)
     return made
+
+
+class _Pages:
+    """The pages of a job by tag, and its counts so far."""
+
+    def __init__(self, topic: str, tag: str, verb: str) -> None:
+        self._path = f"/api/v1/topics/{quote(topic, safe='')}/tags/{quote(tag, safe='')}{verb}"
+        self._words: dict[str, Any] = {}
+        self._sums = [0, 0, 0, 0]
+        self.over = False
+
+    @property
+    def path(self) -> str:
+        """The next page."""
+        return f"{self._path}?{urlencode(self._words)}" if self._words else self._path
+
+    def take(self, said: Mapping[str, Any]) -> ByTag:
+        """The counts with those of one more page."""
+        names = ("looked", "matching", "done", "late")
+        self._sums = [total + said[name] for total, name in zip(self._sums, names, strict=True)]
+        self._words = {"until": said["until"], "after": said["next"]}
+        self.over = said["next"] is None
+        return ByTag(*self._sums)
 
 
 def _path(topic: str, id: str = "") -> str:
@@ -329,6 +372,7 @@ def _message(said: Mapping[str, Any]) -> Message:
         next_at=_seconds(said.get("next_at")),
         expires_at=_seconds(said.get("expires_at")),
         key=said.get("key", ""),
+        tags=tuple(said.get("tags", ())),
         result=said.get("result"),
     )
 

@@ -253,12 +253,23 @@ class _Batches:
         return await self._room._batch_next()
 
 
-def advance(positions: bytes, items: Iterable[Item]) -> bytes:
-    """Return `positions` advanced by `items`: each stream's last offset and what is known of its end, the newest last."""
+def known_offsets(positions: bytes) -> dict[tuple[int, int, int], int]:
+    """The last offset of each stream (node, epoch, generation) in a value of `room.positions`, the newest stream last."""
+    return {stream: offset for stream, (offset, _) in _entries(positions).items()}
+
+
+def _entries(positions: bytes) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """For each stream its last offset, and what is known of its end."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     for at in range(1, len(positions), _ENTRY.size):
         node, epoch, generation, offset = _ENTRY.unpack_from(positions, at)
         known[node, epoch, generation] = (offset & _OFFSET, offset & ~_OFFSET)
+    return known
+
+
+def advance(positions: bytes, items: Iterable[Item]) -> bytes:
+    """Return `positions` advanced by `items`: each stream's last offset and what is known of its end, the newest last."""
+    known = _entries(positions)
     for item in items:
         if isinstance(item, Message):
             stream, last, course = item.position.stream, item.position.offset, 0

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import functools
+import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -34,6 +35,8 @@ from muster_server.systems.messages.shapes import (
     ID,
     KEY_CHARS_MAX,
     LIVE,
+    TAG,
+    TAGS_MAX,
     Change,
     Changed,
     Dead,
@@ -395,6 +398,7 @@ def send(
     target: str,
     kind: str,
     key: str,
+    tags: Sequence[str],
     as_json: bool,
 ) -> int:
     """Send a message. Raises `UserError`."""
@@ -404,6 +408,8 @@ def send(
         raise UserError(f"--id: invalid id {id!r:.80} (expected {ID})", USAGE)
     if len(key) > KEY_CHARS_MAX:
         raise UserError(f"--key: {len(key)} characters (limit {KEY_CHARS_MAX})", USAGE)
+    if len(tags) > TAGS_MAX:
+        raise UserError(f"--tag: {len(tags)} tags (limit {TAGS_MAX})", USAGE)
     body = sys.stdin.buffer.read() if text == "-" else common.typed(text)
     sent = Send(
         body=body,
@@ -415,6 +421,7 @@ def send(
         target=target,
         kind=kind or _kind(body),
         key=key,
+        tags=tuple(map(checked_tag, tags)),
     )
     (answer,) = ask(where, lambda receive, _: receive.ask("send", (topic, [sent]), list[Sent | Refused]))
     if isinstance(answer, Refused):
@@ -475,14 +482,21 @@ def change(where: Target, id: str, topic: str | None, verb: Any, by: str | None,
 
 
 def ls(
-    where: Target, topic: str, due: str | None, state: list[str] | None, limit: int, after: str, as_json: bool
+    where: Target,
+    topic: str,
+    due: str | None,
+    state: list[str] | None,
+    tag: str,
+    limit: int,
+    after: str,
+    as_json: bool,
 ) -> int:
     """List messages. Raises `UserError`."""
     wrong = [each for each in state or () if each not in STATES]
     if wrong:
         raise UserError(f"--state: invalid state {wrong[0]!r:.40} (expected one of {', '.join(STATES)})", USAGE)
     end = EVER if due is None else now_ms() + length("--due", due)
-    query = Query(topic, 0, end, state or list(LIVE), limit, after)
+    query = Query(topic, 0, end, state or list(LIVE), limit, after, checked_tag(tag) if tag else "")
     found = ask(where, lambda _, admin: admin.ask("list", query, Listed, timeout_s=60.0))
     with common.verdict_after():
         if as_json:
@@ -503,7 +517,8 @@ def ls(
                 )
             common.out().print(table)
         more = "at least " if found.more else ""
-        say(f"{len(found.messages)} of {more}{found.matching}{_onward(found.next)}")
+        total = "" if tag else f" of {more}{found.matching}"
+        say(f"{len(found.messages)}{total}{_onward(found.next)}")
     return 0
 
 
@@ -615,6 +630,13 @@ def letters(where: Target, verb: str, topic: str | None, ids: list[str], everyth
 # --- texts and times --------------------------------------------------------------------------------------------------
 
 
+def checked_tag(text: str) -> str:
+    """A tag. Raises `UserError`."""
+    if not re.match(TAG, text):
+        raise UserError(f"--tag: invalid tag {text!r:.80} (expected {TAG})", USAGE)
+    return text
+
+
 def instant(flag: str, text: str) -> int:
     """Milliseconds since 1970 of `now` or an ISO 8601 time with its zone. Raises `UserError`."""
     if text == "now":
@@ -678,6 +700,8 @@ def _lines(message: Shown) -> list[tuple[str, str]]:
     ]
     if message.key:
         lines.append(("key", message.key))
+    if message.tags:
+        lines.append(("tags", ", ".join(message.tags)))
     if message.key and message.state == "retry" and not message.attempts:
         lines.append(("waits", "for its turn among the messages of its key, or for its target"))
     elif message.state == "retry" and message.next_at is not None:

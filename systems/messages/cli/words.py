@@ -25,7 +25,13 @@ dead_app: Final = typer.Typer(
     epilog="Example: muster delay dead ls orders",
     no_args_is_help=True,
 )
+tag_app: Final = typer.Typer(
+    help="Count, cancel and move the waiting messages of a topic that have a tag.",
+    epilog="Example: muster delay tag cancel orders summer",
+    no_args_is_help=True,
+)
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
+TagName = Annotated[str, typer.Argument(metavar="TAG")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names; all of them get the same settings.")]
 MessageId = Annotated[str, typer.Argument(metavar="ID")]
 After = Annotated[str, typer.Option(metavar="NEXT", help="Only messages after a page, as given at its end.")]
@@ -41,6 +47,7 @@ def add(app: typer.Typer) -> None:
     app.add_typer(delay_app, name="delay")
     topic_app.add_typer(recurring_app, name="recurring")
     delay_app.add_typer(dead_app, name="dead")
+    delay_app.add_typer(tag_app, name="tag")
 
 
 @topic_app.command("create", epilog="Example: muster topic create orders --callback https://shop.example/hook")
@@ -305,6 +312,10 @@ def delay_send(
             metavar="KEY", help="Messages of one key go one after another, or a few at once, as the topic says."
         ),
     ] = "",
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="A tag of the message; repeat it for more, up to 8."),
+    ] = None,
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -313,7 +324,9 @@ def delay_send(
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import send
 
-    return send(Target(config, registry), topic, text, after, at, id, window, expires, target, kind, key, json)
+    return send(
+        Target(config, registry), topic, text, after, at, id, window, expires, target, kind, key, tag or [], json
+    )
 
 
 @delay_app.command("show", epilog="Example: muster delay show order-7")
@@ -385,17 +398,62 @@ def delay_ls(
             metavar="STATE", help="scheduled, firing, done, dead, withdrawn; repeat it for more [scheduled, firing]."
         ),
     ] = None,
+    tag: Annotated[str, typer.Option(metavar="TAG", help="Only messages with this tag [any].")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Number of messages to show, the earliest first.")] = 100,
     after: After = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
-    """List messages by time, and print their total number."""
+    """List messages by time, and print their total number; with --tag, in pages that look at up to 5,000 messages."""
     from muster_server.control.terminal.found import Target
     from muster_server.systems.messages.cli.commands import ls
 
-    return ls(Target(config, registry), topic, due, state, limit, after, json)
+    return ls(Target(config, registry), topic, due, state, tag, limit, after, json)
+
+
+@tag_app.command("count", epilog="Example: muster delay tag count orders summer")
+def tag_count(
+    topic: TopicName, tag: TagName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
+    """Count the waiting messages of a topic that have a tag."""
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.tags import tagged
+
+    return tagged(Target(config, registry), topic, tag, "count", None, json)
+
+
+@tag_app.command("cancel", epilog="Example: muster delay tag cancel orders summer")
+def tag_cancel(
+    topic: TopicName, tag: TagName, json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None
+) -> int:
+    """Withdraw the waiting messages of a topic that have a tag and were sent before. Progress is on stderr.
+
+    Ctrl-C ends it where it is; run it again to go on.
+    """
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.tags import tagged
+
+    return tagged(Target(config, registry), topic, tag, "cancel", None, json)
+
+
+@tag_app.command("move", epilog="Example: muster delay tag move orders summer --to 2027-01-01T00:00:00+00:00")
+def tag_move(
+    topic: TopicName,
+    tag: TagName,
+    to: Annotated[str, typer.Option(metavar="TIME", help="The new due time, or now.")],
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Move the waiting messages of a topic that have a tag to one due time. Progress is on stderr.
+
+    Ctrl-C ends it where it is; run it again to go on.
+    """
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.messages.cli.tags import tagged
+
+    return tagged(Target(config, registry), topic, tag, "move", to, json)
 
 
 @delay_app.command("scrub", epilog="Example: muster delay scrub --json")

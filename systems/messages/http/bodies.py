@@ -32,12 +32,14 @@ from muster_server.systems.messages.shapes import (
     Send,
     Sent,
     Shown,
+    TagChanged,
+    Tags,
     TopicState,
 )
 from muster_server.systems.messages.topics import Topic, TopicChange
 
 JSON: Final = "application/json"
-QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type", "key"})
+QUERY: Final = frozenset({"id", "in_ms", "at", "window_ms", "expires_at", "target", "type", "key", "tags"})
 """Query parameters for a body that is not JSON."""
 NOTHING: Final = msgspec.Raw(b"")
 AnId = Annotated[str, Meta(pattern=ID)]
@@ -61,6 +63,8 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """For a check-back: the topic to which its message is sent later. It must exist, and the key may send to it."""
     key: Key = ""
     """Messages of one key go in order, or a few at once, as the topic says."""
+    tags: Tags = ()
+    """By which it is listed, counted, cancelled and moved with others."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -75,6 +79,25 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     by_ms: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     to: Time | None = None
+
+
+class TagMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The due time to which messages are moved."""
+
+    to: Time
+
+
+class ByTag(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a job by tag. `looked`: waiting messages of the topic that it looked at; `matching`: those with the tag that
+    were accepted before the job began; `done`: those that it cancelled or moved; `late`: those that fired, ended or were
+    changed otherwise before. `until` and `next`: the `until` and `after` of the next page; `next` is null at the end."""
+
+    looked: int
+    matching: int
+    done: int
+    late: int
+    until: int
+    next: str | None
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,6 +133,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: int | None = None
     target: str | None = None
     key: str | None = None
+    tags: tuple[str, ...] = ()
     result: Any = None
     """What the program that did it said."""
 
@@ -359,7 +383,9 @@ def one(body: bytes, kind: str, query: Any) -> Send:
     if kind == JSON:
         no_words(query, QUERY)
         return _send(decoded(body, _POST))
-    told = {name: value for name, value in query.items() if name in QUERY}
+    told: dict[str, Any] = {name: value for name, value in query.items() if name in QUERY}
+    if "tags" in told:
+        told["tags"] = told["tags"].split(",")
     try:
         post = msgspec.convert(told | {"base64": b""}, Post, strict=False)
     except msgspec.MsgspecError as error:
@@ -402,6 +428,7 @@ def _send(post: Post) -> Send:
         kind=JSON if post.base64 is None else post.type,
         for_topic=post.for_topic,
         key=post.key,
+        tags=post.tags,
     )
 
 
@@ -422,6 +449,18 @@ def moved(changed: Changed) -> Moved:
     return Moved(id=changed.id, outcome=changed.outcome, state=changed.state, due_at=changed.due_at)
 
 
+def by_tag(changed: TagChanged) -> ByTag:
+    """A page of a job by tag in JSON form."""
+    return ByTag(
+        looked=changed.looked,
+        matching=changed.matching,
+        done=changed.done,
+        late=changed.late,
+        until=changed.until,
+        next=changed.next or None,
+    )
+
+
 def message(shown: Shown) -> Message:
     """A message in JSON form."""
     data = _data(shown)
@@ -439,6 +478,7 @@ def message(shown: Shown) -> Message:
         expires_at=shown.expires_at,
         target=shown.target or None,
         key=shown.key or None,
+        tags=shown.tags,
         result=msgspec.Raw(shown.result) if shown.result else None,
     )
 

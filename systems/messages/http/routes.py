@@ -40,6 +40,7 @@ from muster_server.systems.messages.shapes import (
     BATCH_MAX,
     EVER,
     LIVE,
+    TAG,
     Change,
     Changed,
     DeadPage,
@@ -55,6 +56,8 @@ from muster_server.systems.messages.shapes import (
     Sent,
     Shown,
     Stats,
+    TagChanged,
+    TagPage,
     TopicState,
     Verb,
     is_id,
@@ -79,6 +82,11 @@ After = Annotated[
     str, QueryParameter(description="The `next` of the previous page", max_length=64, pattern="^([0-9]+-[0-9a-f]+)?$")
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Number of entries to list")]
+TagPath = Annotated[str, PathParameter(description="The tag", pattern=TAG)]
+Since = Annotated[
+    int,
+    QueryParameter(description="The `until` of the previous page; 0: messages that are accepted now", ge=0, le=1 << 53),
+]
 Until = Annotated[
     int, QueryParameter(description="The `until` of the previous page; 0: letters that are dead now", ge=0, le=1 << 53)
 ]
@@ -189,7 +197,7 @@ class MessagesFace:
         def nodes(caller: NamedDependency[Caller]) -> MessagesFace:
             return self
 
-        messages = [send, listed, show, change, dead, replay, drop, replay_page, drop_page]
+        messages = [send, listed, show, change, dead, replay, drop, replay_page, drop_page, by_tag, change_by_tag]
         leased = [lease, leases, recurring_all, recurring_put, recurring_removed]
         handlers = [*messages, *leased, stats, topics, topic_shown, topic_changed]
         provided = {"nodes": Provide(nodes, sync_to_thread=False)}
@@ -363,14 +371,22 @@ async def listed(
     due_ms: Annotated[
         int | None, QueryParameter(ge=0, le=1 << 48, description="Only messages due, or retried, within this time")
     ] = None,
+    tag: Annotated[
+        str,
+        QueryParameter(
+            pattern=rf"^$|{TAG}",
+            description="Only messages with this tag; a page looks at up to 5,000 messages for it, and may have none",
+        ),
+    ] = "",
     limit: Limit = 100,
     after: After = "",
 ) -> Response[bytes]:
-    """Messages of a topic by the time of their next attempt, or their due time."""
+    """Messages of a topic by the time of their next attempt, or their due time. With a tag, `matching` counts this page
+    alone."""
     caller.need("show", topic)
     nodes.extend(request)
     end = EVER if due_ms is None else now_ms() + due_ms
-    query = Query(topic, 0, end, list(states or LIVE), limit, after)
+    query = Query(topic, 0, end, list(states or LIVE), limit, after, tag)
     found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
     messages = [bodies.message(each) for each in found.messages]
     return _json(bodies.Messages(messages=messages, matching=found.matching, more=found.more, next=found.next or None))
@@ -665,6 +681,72 @@ async def drop_page(
 ) -> Response[bytes]:
     """Give the dead letters of a topic up, a page for each request. A letter that dies meanwhile is left."""
     return await _letters(request, topic, caller, nodes, "drop-page", LetterPage(topic, until, after))
+
+
+@get(
+    "/topics/{topic:str}/tags/{tag:str}",
+    operation_id="messages_count_by_tag",
+    responses={
+        200: success(bodies.ByTag, "The count of one page"),
+        **problems(400, 401, 403, 404, 429, 503, 504),
+    },
+)
+async def by_tag(
+    request: AnyRequest,
+    topic: TopicPath,
+    tag: TagPath,
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    until: Since = 0,
+    after: After = "",
+) -> Response[bytes]:
+    """Count the waiting messages of a topic that have a tag: add the `matching` of all pages. A page looks at up to 1,000
+    messages."""
+    caller.need("show", topic)
+    nodes.extend(request)
+    found = await nodes.ask(ADMIN, "tag-page", TagPage(topic, tag, "count", 0, until, after), TagChanged, LIST_S)
+    return _json(bodies.by_tag(found))
+
+
+@post(
+    "/topics/{topic:str}/tags/{tag:str}/{verb:str}",
+    operation_id="messages_change_by_tag",
+    status_code=200,
+    opt={"body": Body((bodies.TagMove,))},
+    responses={
+        200: success(bodies.ByTag, "The counts of one page"),
+        **problems(400, 401, 403, 404, 409, 413, 422, 429, 503, 504),
+    },
+)
+async def change_by_tag(
+    request: AnyRequest,
+    topic: TopicPath,
+    tag: TagPath,
+    verb: Annotated[Literal["cancel", "move"], PathParameter(description="cancel or move")],
+    caller: NamedDependency[Caller],
+    nodes: NamedDependency[MessagesFace],
+    until: Since = 0,
+    after: After = "",
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Cancel the waiting messages that have a tag, or move them to a time: `{"to": "2027-01-01T00:00:00Z"}`. A page of up
+    to 1,000 messages for each request: go on with `until` and `next` until `next` is null, with the same body. A page that
+    is asked for again changes nothing more."""
+    caller.need("change", topic)
+    body = await request.body()
+    nodes.extend(request)
+
+    async def do() -> Answer:
+        with repeatable():
+            if verb == "cancel":
+                no_body(body)
+            at = 0 if verb == "cancel" else ms(decoded(body, bodies.TagMove).to, "to")
+            page = TagPage(topic, tag, verb, at or 0, until, after)
+            found = await nodes.ask(ADMIN, "tag-page", page, TagChanged, LIST_S)
+        request.scope["state"]["note"] = f"{found.done} messages of {tag}"
+        return Answer(200, msgspec.json.encode(bodies.by_tag(found)))
+
+    return await nodes.base.once(request, caller, body, do)
 
 
 async def _letter(

@@ -182,6 +182,40 @@ def members(
     return common.run(show(where, room, ids, start, wait, json))
 
 
+@rooms_app.command("history", epilog="Example: muster rooms history sports:final --limit 20")
+def rooms_history(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of messages to print.")] = 100,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION|TIME",
+            help="Print what follows a position as --json prints it, or a time with its zone; with --reverse what was before"
+            " it.",
+        ),
+    ] = "",
+    reverse: Annotated[bool, typer.Option("--reverse", help="Print the newest message first.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
+    json: Json = False,
+    url: Url = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print the last messages of a room, from memory and, where it is kept (archive.rooms), from the archive.
+
+    Gaps are printed on stderr. With --json: the room, position, sender and data of each message, and the time at which the
+    archive got it.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.history import print_history
+
+    where = Target(config, registry, End(url, (), token, token_file))
+    return common.run(print_history(where, room, limit, since, reverse, json, raw))
+
+
 @rooms_app.command("end", epilog="Example: muster rooms end sports:final 7")
 def rooms_end(
     room: Annotated[str, typer.Argument(metavar="ROOM")],

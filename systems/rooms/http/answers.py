@@ -8,6 +8,9 @@ import msgspec
 import muster
 from muster_server.systems.http.idempotency import Answer
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.rooms.archive.shapes import Gap, Message, shown
+from muster_server.systems.rooms.history import Found, Recent
+from muster_server.systems.rooms.http.feeds import encoded
 
 
 class Positioned(msgspec.Struct, frozen=True):
@@ -40,20 +43,55 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of a room."""
+    """One message of a room. `at`: when the archive got it, in milliseconds since 1970; absent for a message in memory."""
 
     position: str
     sender: str
     data: str
     encoding: str = "utf-8"
+    at: int | None = None
+
+
+class MissingMessages(msgspec.Struct, frozen=True):
+    """Messages of the page's range that are missing. `last` is null when no server knows the end. `before`: the index of
+    the message that follows, or the number of messages."""
+
+    stream: str
+    first: int
+    last: int | None
+    reason: str
+    before: int
 
 
 class Last(msgspec.Struct, frozen=True):
-    """The last messages of a room, oldest first. `whole`: these are all messages of the room, or as many as requested."""
+    """Messages of a room, oldest first unless reversed. `whole`: these are all messages of the room, or as many as
+    requested. `gaps`: missing ones. `next`: the `after` of the next page; null: there is none now."""
 
     room: str
     messages: list[RoomMessage]
     whole: bool
+    gaps: list[MissingMessages]
+    next: str | None
+
+
+def last(room: str, found: Found[bytes], *, turned: bool, next: str | None) -> bytes:
+    """A page of a room as `Last`. `turned`: in the other order than it was found."""
+    messages: list[msgspec.Raw] = []
+    gaps: list[MissingMessages] = []
+    for item in reversed(found.items) if turned else found.items:
+        if isinstance(item, Gap):
+            gaps.append(MissingMessages(shown(item.stream), item.first, item.last, item.reason, len(messages)))
+        else:
+            messages.append(_message(item))
+    document = {"room": room, "messages": messages, "whole": found.whole, "gaps": gaps, "next": next}
+    return msgspec.json.encode(document)
+
+
+def _message(item: Recent[bytes] | Message) -> msgspec.Raw:
+    if isinstance(item, Recent):
+        return msgspec.Raw(item.value)
+    document = {"position": str(item.place), "sender": str(item.sender), **encoded(item.data), "at": item.at_ms}
+    return msgspec.Raw(msgspec.json.encode(document))
 
 
 class Counted(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import muster
+from muster_server.systems.rooms.history import Recent, all_of
 from muster_server.systems.rooms.http.sessions import Session
 
 CHUNK_BYTES: Final = 256 << 10
@@ -185,9 +186,10 @@ class Ring:
                 return self._base + at
         return self.begin
 
-    def messages(self, cursor: int) -> list[msgspec.Raw]:
+    def messages(self, cursor: int) -> list[Recent[bytes]]:
         """The messages from a cursor on, as JSON."""
-        return [msgspec.Raw(entry.message) for entry in self._entries[cursor - self._base :] if entry.message]
+        entries = self._entries[cursor - self._base :]
+        return [Recent(entry.stream, entry.last, entry.message) for entry in entries if entry.message]
 
     def _lost(self, known: Offsets, born: Offsets, reason: str) -> Iterator[bytes]:
         """Gaps for lost items that a reader does not have. `born`: its positions for streams that it does not know."""
@@ -296,7 +298,7 @@ class Feed:
         try:
             given, loop = room.history, asyncio.get_running_loop()
             left = given.messages
-            self.ring.whole = given.whole
+            self.ring.whole = all_of(given, count)
             late = loop.call_later(PREFILL_S, self._is_joined)
             if not left:
                 self._is_joined()

@@ -26,6 +26,9 @@ from muster_server.systems.http.idempotency import Answer, Nothing
 from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import ENDED, EventStream
+from muster_server.systems.http.times import Time, ms
+from muster_server.systems.rooms.archive.shapes import Place, place
+from muster_server.systems.rooms.history import Asked
 from muster_server.systems.rooms.http.answers import (
     Batch,
     Counted,
@@ -36,6 +39,7 @@ from muster_server.systems.rooms.http.answers import (
     Positioned,
     Rooms,
     batch_answer,
+    last,
 )
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.centrifugo.routes import router as centrifugo
@@ -48,6 +52,9 @@ MESSAGES: Final = "/rooms/{room:str}/messages"
 EVENTS: Final = "text/event-stream"
 ONE: Final = "One message, unchanged"
 BATCH: Final = "One message per line, each as in application/json"
+HISTORY: Final = "history"
+"""Name of the list whose cursors pages of messages have."""
+SINCE_CHARS_MAX: Final = 64
 MEMBERS_MAX: Final = 100
 USER_MAX: Final = (1 << 64) - 1
 UserNumber = Annotated[int, msgspec.Meta(ge=0)]
@@ -108,7 +115,7 @@ async def publish(
         200: ResponseSpec(
             Last,
             generate_examples=False,
-            description="The last messages; with `Accept: text/event-stream` all messages from now on",
+            description="A page of messages; with `Accept: text/event-stream` all messages from now on",
         ),
         204: success(None, "An operator ended the reader's session, and the reader has the last event"),
         **problems(400, 401, 403, 429, 503, 504),
@@ -122,11 +129,23 @@ async def messages(
     history: Annotated[
         int | None, QueryParameter(ge=0, le=65_536, description="Number of last messages; default 100, for a stream 0")
     ] = None,
+    since: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=SINCE_CHARS_MAX,
+            description="Messages behind this position, or from this time on: milliseconds since 1970, or ISO 8601 with a "
+            "zone; with `reverse` those before it",
+        ),
+    ] = None,
+    reverse: Annotated[bool, QueryParameter(description="The newest message first")] = False,
+    after: cursors.After = "",
     last_event_id: Annotated[
         str | None, HeaderParameter(name="Last-Event-ID", description="Resume after this event of a stream")
     ] = None,
 ) -> Response[Any]:
-    """The last messages as JSON; with `Accept: text/event-stream` messages as they arrive.
+    """The last messages as JSON, or a page from `since` on; with `Accept: text/event-stream` messages as they arrive.
+
+    A room that the archive keeps (`archive.rooms`) goes on behind what is in memory, and messages have a time there.
 
     Events: a message has no event name, `gap` reports missing messages, `command` a command, and `goodbye` comes before
     the end. Their ids are positions; `Last-Event-ID` resumes after one. The `goodbye` of a session that an operator ended
@@ -137,6 +156,7 @@ async def messages(
     caller.need("read" if streams else "history", name)
     if history is not None and history > service.options.history_max:
         raise Problem("too_much_history", f"too much history requested (limit {service.options.history_max} messages)")
+    page = None if streams else _page(name, 100 if history is None else history, since, reverse, after)
     known = None
     if streams and last_event_id == ENDED:
         return Response(b"", status_code=204)
@@ -156,10 +176,10 @@ async def messages(
             gaps, cursor = ring.after(known)
         at, options = ring.known_at(cursor), service.options
         return EventStream(RoomStream(service, feed, caller, gaps, cursor, at, options.heartbeat_s, options.stall_s))
-    wanted = 100 if history is None else history
-    found = ring.messages(ring.newest(wanted))[-wanted:] if wanted else []
-    whole = len(found) >= wanted or ring.whole
-    return _json(msgspec.json.encode({"room": name, "messages": found, "whole": whole}))
+    assert page is not None
+    said = await service.page(feed, page)
+    next = None if said.next is None else cursors.written(HISTORY, (page.back, str(said.next)))
+    return _json(last(name, said, turned=page.back and not reverse, next=next))
 
 
 @get(
@@ -377,6 +397,46 @@ class RoomsFace(Service):
 def face(base: Base) -> RoomsFace:
     """As `systems.http.face.Module`."""
     return RoomsFace(base)
+
+
+def _page(room: str, limit: int, since: str | None, reverse: bool, after: str) -> Asked:
+    """The page that a request asks for. Raises `Problem`."""
+    former = cursors.read(HISTORY, after, tuple[bool, str])
+    if former is not None:
+        back, at = former
+        if back is (since is not None and not reverse):
+            raise Problem(
+                "bad_request", "invalid after (expected the `next` of a page with the same `since` and `reverse`)"
+            )
+        return Asked(room, limit, back, _place(at, "after"))
+    if since is None:
+        return Asked(room, limit)
+    if ":" in since and "." in since.partition(":")[0]:
+        return Asked(room, limit, reverse, _place(since, "since"))
+    return Asked(room, limit, reverse, None, _time(since))
+
+
+def _place(text: str, name: str) -> Place:
+    try:
+        return place(text)
+    except ValueError as error:
+        raise Problem("bad_request", f"{name}: {error}") from None
+
+
+def _time(text: str) -> int:
+    try:
+        time = msgspec.convert(int(text) if text.lstrip("-").isdecimal() else text, Time, strict=False)
+    except (ValueError, msgspec.MsgspecError):
+        raise Problem(
+            "bad_request",
+            f"invalid since {text!a:.80} (expected a position, milliseconds since 1970, or ISO 8601 with a zone)",
+        ) from None
+    try:
+        found = ms(time, "since")
+    except Problem as problem:
+        raise Problem("bad_request", problem.detail) from None
+    assert found is not None
+    return found
 
 
 def _kind(request: AnyRequest) -> str:

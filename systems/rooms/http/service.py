@@ -4,17 +4,23 @@ Owns their life in one process. Knows no path and no body.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import muster
 from muster.instance import Endpoint
+from muster_server.plane.calls import CallError
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.face import Base
 from muster_server.systems.http.idempotency import Nothing
+from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.rooms.archive.asking import Address, Archive
+from muster_server.systems.rooms.archive.shapes import ROLE
 from muster_server.systems.rooms.cli.listing import Listing
+from muster_server.systems.rooms.history import Asked, Found, ReadArchive, Untimed, found
 from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
@@ -35,6 +41,7 @@ CODES: Final[Mapping[str, str]] = {
     "too_many_rooms": "busy",
 }
 """Problem codes by the code of the library's error; all others are `unavailable`."""
+ARCHIVE_CODES: Final = {"question": "bad_request", "late": "timeout"}
 ENDS: Final = ("left", "stalled", "draining", "revoked", "expired", "unavailable", "cancelled", "defect")
 """Reasons of a stream's end, besides the codes of errors."""
 
@@ -51,6 +58,8 @@ class Service:
         self._streams: set[RoomStream | DirectStream] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.listing = Listing(base.nodes)
+        self._lookout = Lookout(base)
+        self._archived: Archive | None = None
         self.ready = self.draining = False
         gauge = base.counts.gauge
         gauge("http_streams", "Open event streams", lambda: len(self._streams))
@@ -97,6 +106,8 @@ class Service:
         await asyncio.gather(*(direct.close() for direct in self._directs.values()))
         await self._sessions.close()
         await self.listing.close()
+        if self._archived is not None:
+            await self._archived.close()
 
     def status(self) -> dict[str, Any]:
         """As `Face.status`."""
@@ -165,6 +176,39 @@ class Service:
         except muster.MusterError as error:
             raise problem(error, caller) from None
         return feed
+
+    async def page(self, feed: Feed, asked: Asked) -> Found[bytes]:
+        """A page of a joined room. Raises `Problem`."""
+        ring = feed.ring
+        if not asked.limit:
+            return Found([], None, True)
+        is_last = asked.at is None and asked.since_ms is None
+        recent = ring.messages(ring.newest(asked.limit + 1) if is_last else ring.begin)
+        read = await self._archive()
+        try:
+            return await found(asked, recent, ring.whole, read)
+        except Untimed:
+            raise Problem(
+                "bad_request",
+                f"since: messages of {feed.room} have no time, as no archive keeps the room (archive.rooms)",
+            ) from None
+        except CallError as error:
+            if is_last:  # what is in memory is true without the archive
+                return await found(asked, recent, False, None)
+            raise Problem(ARCHIVE_CODES.get(error.code, "unavailable"), str(error)[:400]) from None
+
+    async def _archive(self) -> ReadArchive | None:
+        """Reads the archive; None: none runs."""
+        with contextlib.suppress(Problem):
+            await self._lookout.look()
+            if self._archive_nodes():
+                if self._archived is None:
+                    self._archived = Archive(self._archive_nodes, self._lookout.key())
+                return self._archived.read
+        return None
+
+    def _archive_nodes(self) -> list[Address]:
+        return [each.bind for each in self._lookout.nodes if each.role == ROLE and each.bind and each.ready]
 
     async def direct(self, caller: Caller, token: bytes) -> DirectStream:
         """A stream of the messages to this caller's user. Raises `Problem`."""

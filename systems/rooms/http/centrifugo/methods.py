@@ -251,13 +251,11 @@ def _need_rooms(caller: Caller) -> None:
 def _publications(feed: Feed, top: shapes.Position) -> list[shapes.Publication]:
     """The messages of the newest stream that the feed keeps: offsets of another one cannot be compared."""
     stream = str(positions.stream_of(top.epoch))
-    found = []
-    for raw in feed.ring.messages(feed.ring.begin):
-        said = msgspec.json.decode(raw)
-        its, _, offset = said["position"].rpartition(":")
-        if its == stream:
-            found.append(_publication(int(offset), said))
-    return found
+    return [
+        _publication(each.offset, msgspec.json.decode(each.value))
+        for each in feed.ring.messages(feed.ring.begin)
+        if each.stream == stream
+    ]
 
 
 def _publication(offset: int, said: Mapping[str, str]) -> shapes.Publication:

@@ -1,0 +1,1 @@
+"""The archive: messages of rooms kept beyond memory, by a role that joins as a member."""

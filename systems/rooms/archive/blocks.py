@@ -1,0 +1,115 @@
+"""Blocks: how the archive stores a room's items together.
+
+A block has messages of one stream without a hole, or one gap. Owns the format of its bytes, and which items share one.
+It must not know SQL.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+import muster
+from muster_server.systems.rooms.archive.shapes import Gap, Item, Message, Place, Stream
+
+BLOCK_BYTES_MAX: Final = 1 << 20
+"""Limit of a block's data: half of it is reached by small messages, and a message of 64 KiB fits behind them."""
+FULL_BYTES: Final = 512 << 10
+COUNT_MAX: Final = 4_096
+ROW_BYTES: Final = 160
+"""What a block costs besides its data, with its entries in the indexes."""
+ENDLESS: Final = (1 << 62) - 1
+"""The last offset of a gap whose end no server knows."""
+
+_Record = tuple[int, bytes]
+"""Sender and data of a message."""
+_records: Final = msgspec.msgpack.Decoder(list[_Record])
+_packed: Final = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some items of a room. `seq`: the number of the first one."""
+
+    seq: int
+    count: int
+    stream: Stream
+    first: int
+    last: int
+    at_ms: int
+    """When the archive got its items, within a second."""
+    reason: str
+    """Of a gap; empty: messages."""
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The number behind its last item."""
+        return self.seq + self.count
+
+    @property
+    def messages(self) -> int:
+        """The number of messages in it."""
+        return 0 if self.reason else self.count
+
+    @property
+    def bytes(self) -> int:
+        """What it counts towards the limits."""
+        return len(self.data) + ROW_BYTES
+
+    def items(self) -> list[Item]:
+        """Its items, oldest first. Raises `ValueError` for damaged data."""
+        if self.reason:
+            last = None if self.last == ENDLESS else self.last
+            return [Gap(self.stream, self.first, last, self.reason, self.at_ms)]
+        try:
+            records = _records.decode(self.data)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"damaged block {self.seq}: {error}") from None
+        if len(records) != self.count:
+            raise ValueError(f"damaged block {self.seq}: {len(records)} messages (expected {self.count})")
+        return [
+            Message(Place(self.stream, self.first + at), sender, self.at_ms, data)
+            for at, (sender, data) in enumerate(records)
+        ]
+
+
+def packed(items: Iterable[muster.Item], seq: int, at_ms: int) -> list[Block]:
+    """Blocks of these items, numbered from `seq` on, with this time. Commands are not kept."""
+    return list(_packed_in_turn(items, seq, at_ms))
+
+
+def _packed_in_turn(items: Iterable[muster.Item], seq: int, at_ms: int) -> Iterator[Block]:
+    stream: Stream = (0, 0, 0)
+    first, size = 0, 0
+    records: list[_Record] = []
+
+    def block() -> Block:
+        last = first + len(records) - 1
+        return Block(seq, len(records), stream, first, last, at_ms, "", _packed(records))
+
+    for item in items:
+        if isinstance(item, muster.Command):
+            continue
+        if isinstance(item, muster.Message):
+            position = item.position
+            theirs = (position.stream.node, position.stream.epoch, position.stream.generation)
+            follows = theirs == stream and position.offset == first + len(records)
+            if records and (not follows or size >= FULL_BYTES or len(records) == COUNT_MAX):
+                yield block()
+                seq, size, records = seq + len(records), 0, []
+            if not records:
+                stream, first = theirs, position.offset
+            records.append((item.sender, item.data))
+            size += len(item.data) + 16
+            continue
+        if records:
+            yield block()
+            seq, size, records = seq + len(records), 0, []
+        last = ENDLESS if item.last is None else item.last
+        theirs = (item.stream.node, item.stream.epoch, item.stream.generation)
+        yield Block(seq, 1, theirs, item.first, last, at_ms, str(item.reason), b"")
+        seq += 1
+    if records:
+        yield block()
