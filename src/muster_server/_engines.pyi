@@ -309,7 +309,7 @@ class GatewayEngine(_Engine):
         takes_over: bool = ...,  # opens the session of a device that another one replaced a moment ago
     ) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...  # end these sessions
-    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
+    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
@@ -384,7 +384,7 @@ class BrokerEngine(_Engine):
         cluster_allow: _Allow | None = ...,
     ) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
-    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
+    def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page

@@ -70,7 +70,8 @@ class Listing:
 
     async def rooms(self, text: str = "") -> Listed:
         """All rooms with a text in their names, with their messages per second since the list before. Raises `Problem`."""
-        search = self._searches[text] = self._searches.pop(text, None) or _Search()
+        search = self._searches.pop(text) if text in self._searches else _Search()
+        self._searches[text] = search
         if not search.is_good:
             search.list = asyncio.create_task(self._list(text, search))
             idle = [other for other, each in self._searches.items() if each.list is None or each.list.done()]
