@@ -1,7 +1,7 @@
 """The authority of a fleet's own mosquitto: a certificate for each client, and the list of those that are revoked.
 
 Owns the keys, the record of what was issued, and the files that mosquitto reads. It must not know a broker's
-configuration, nor a connection. One process at a time changes them; each file is replaced as a whole.
+configuration, nor a connection. A single process at a time changes them; each file is replaced as a whole.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class Authority:
 
     @property
     def made(self) -> bool:
-        """Whether the authority exists."""
+        """True: the authority exists."""
         return (self.folder / CA_CERT).exists()
 
     def prepare(self, names: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class Authority:
         return made.sign(key, hashes.SHA256())
 
     def _serves(self, names: Sequence[str]) -> bool:
-        """Whether the broker's certificate is there, has these names, and does not end soon."""
+        """True: the broker's certificate is there, has these names, and does not end soon."""
         try:
             made = x509.load_pem_x509_certificate((self.folder / SERVER_CERT).read_bytes())
             has = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -216,7 +216,7 @@ class Authority:
         write_atomically(self.folder / SERVER_CERT, made.public_bytes(Encoding.PEM))
 
     def _listed(self, records: Sequence[Record]) -> bool:
-        """Whether the list has what is revoked: it has not after a crash in between."""
+        """True: the list has all that is revoked; after a crash in between it has not."""
         try:
             made = x509.load_pem_x509_crl((self.folder / REVOKED).read_bytes())
         except (OSError, ValueError):

@@ -410,7 +410,7 @@ class MinuteRow(msgspec.Struct, frozen=True):
     missed: int
     """Clients that were asked, were not replaced, and did not answer."""
     p50: float | None
-    """Of `ms` of the answers with `ok` true; None: no answer has it."""
+    """Percentiles of `ms` over the answers with `ok` true; None: no answer has it."""
     p90: float | None
     p99: float | None
 

@@ -108,12 +108,12 @@ class ResultRow(msgspec.Struct, frozen=True):
 
 
 class Rolled(msgspec.Struct, frozen=True):
-    """What is written with the end of a run, beside its row."""
+    """The rows written with the end of a run, beside its own."""
 
     run: RunName
     minutes: list[MinuteRow]
     out: bool
-    """Whether its results go to a topic."""
+    """True: its results go to a topic."""
 
 
 After = tuple[int, str]

@@ -117,7 +117,7 @@ INSTANT: Final = 0
 
 
 class _Tally:
-    """What a run in flight adds up to: where its clients are, and their answers so far."""
+    """Where the clients of a run in flight are, and their answers so far."""
 
     def __init__(self, marks: dict[str, str], results: Sequence[ResultRow] = ()) -> None:
         self.marks = marks

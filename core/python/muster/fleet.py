@@ -163,7 +163,7 @@ class Agent:
 
     @property
     def _unsent(self) -> bool:
-        """Whether the broker may lack a result that the plane still waits for."""
+        """True: the broker may lack a result that the plane still waits for."""
         if self._connection is not None:
             return bool(self._connection.unacked)
         still = time.monotonic() - self._result_s
@@ -305,7 +305,7 @@ class Agent:
             self._running[run] = asyncio.get_running_loop().create_task(self._do(run, do, kind, target, options))
 
     def _takes(self) -> bool:
-        """Whether one more order may begin now; then it counts."""
+        """True: another order may begin now, and it counts."""
         if self._draining or len(self._running) >= self._at_once:
             return False
         now = time.monotonic()

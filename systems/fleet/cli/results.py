@@ -174,7 +174,7 @@ class Csv:
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """A JSON object a line."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

@@ -52,7 +52,7 @@ async def times(
 
 
 def reason(error: OSError) -> str:
-    """What the kernel said, without the address, which stands beside it."""
+    """The kernel's reason, without the address, which stands beside it."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

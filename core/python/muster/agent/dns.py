@@ -38,7 +38,7 @@ ABUF_BYTES_MAX: Final = 4_096
 ANSWERS_MAX: Final = 32
 RDATA_CHARS_MAX: Final = 256
 IGNORED_MAX: Final = 1_000
-"""Datagrams that are no answer to the question: after so many the measurement ends."""
+"""Datagrams that are no answer to the question: at this number the measurement ends."""
 USUAL: Final = (dns.rcode.NOERROR, dns.rcode.NXDOMAIN)
 SETTINGS: Final = Path("/etc/resolv.conf")
 

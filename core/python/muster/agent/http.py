@@ -108,7 +108,7 @@ def parsed(url: str) -> _Place:
 
 
 async def _request(place: _Place, wanted: _Wanted, reach: Reach, said: dict[str, Any]) -> None:
-    """One request; `said` has the phases that it reached, also if it fails."""
+    """Make a request; `said` has the phases that it reached, also if it fails."""
     began = time.perf_counter()
     address = await reach.address(place.host, wanted.family)
     said |= {"ttr": _since(began), "dst_addr": address.ip, "dst_port": place.port, "af": address.family}

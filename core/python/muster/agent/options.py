@@ -27,7 +27,7 @@ class Options:
         return value
 
     def one_of(self, name: str, default: Any, known: Sequence[Any]) -> Any:
-        """One of these values. Raises `BadOption`."""
+        """A value of these. Raises `BadOption`."""
         value = self._take(name, default)
         if not any(type(value) is type(each) and value == each for each in known):
             raise BadOption(f"{name}: unknown value {value!r:.40} (expected {', '.join(map(str, known))})")
