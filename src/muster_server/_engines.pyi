@@ -220,7 +220,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         write_interval_ms: int = 0,  # messages of rooms leave together this long after each other
         join_leave_max: int = 0,  # joins and leaves are told in rooms with at most this many users; 0: in none
         version: str = "",  # of the server, as clients are told
-        calls: list[str] = [],  # methods whose calls are events ("call", question, user, method, data)
+        calls: list[str] = ...,  # methods whose calls are events ("call", question, user, method, data)
     ) -> EdgeEngine: ...
     # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty
     # token where a client shows none. `user` None refuses with the code `denied`: "bad_credential", "not_allowed",

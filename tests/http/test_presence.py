@@ -26,6 +26,7 @@ from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.presence.http.routes import USER_WATCHES_MAX
 from muster_server.systems.presence.http.send import Sender
 from muster_server.systems.presence.http.sent import Device
+from tests.documents import ROOT, fenced
 from tests.http.conftest import SECRET, Beside, eventually
 from tests.presence.rig import Rig
 from tests.waiting import PATIENT_S
@@ -373,6 +374,40 @@ async def test_a_member_watches_and_goes_on_where_it_was_cut(rig: Rig, beside: B
     (missed,) = await asyncio.to_thread(watch, change.id, 1)
     assert (missed.device, missed.state) == ("phone", "offline")
     assert missed.id not in {None, change.id}
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+async def test_the_example_for_a_page_watches_and_goes_on(rig: Rig, beside: Beside) -> None:
+    (example,) = fenced((ROOT / "docs" / "presence.md").read_text(), "js")
+    rig.gateways[1].online([7])
+    await rig.right([7])
+
+    async def told(after: str, count: int) -> list[dict[str, Any]]:
+        words = json.dumps([beside.server.url, token(5, ("presence:7", ["watch"])), ["7"]])[1:-1]
+        tell = "change => console.log(JSON.stringify(change))"
+        script = f"{example}\nwatch({words}, {tell}, {json.dumps(after)})"
+        node = await asyncio.create_subprocess_exec("node", "-e", script, stdout=asyncio.subprocess.PIPE)
+        assert node.stdout is not None
+        try:
+            async with asyncio.timeout(PATIENT_S):
+                lines = [await node.stdout.readline() for _ in range(count)]
+        finally:
+            node.kill()
+            await node.wait()
+        return [json.loads(line) for line in lines]
+
+    (state,) = await told("", 1)
+    assert (state["device"], state["state"], state["id"]) == ("phone", "online", None)
+    async with watched(beside.client(token=token(7)), "7") as events:
+        await events.next()
+        rig.gateways[1].offline([7])
+        change: dict[str, Any] = {"state": "online"}
+        while change["state"] != "offline":
+            change = (await events.next())[1]
+        rig.gateways[1].online([7], "laptop")
+        await rig.right([7])
+    (missed,) = await told(change["id"], 1)
+    assert (missed["device"], missed["state"]) == ("laptop", "online")
 
 
 async def test_a_watch_ends_with_its_token(rig: Rig, beside: Beside) -> None:

@@ -583,9 +583,8 @@ fn positions_and_missed_ranges_are_told_to_a_client_that_asks() {
 fn a_call_that_the_control_plane_knows_is_answered_by_it() {
     let mut world = World::new(43);
     let web = world.connected("all");
-    let call = |id: u64, method: &str, data: &str| {
-        format!(r#"{{"id":{id},"rpc":{{"method":"{method}","data":{data}}}}}"#)
-    };
+    let call =
+        |id: u64, method: &str, data: &str| format!(r#"{{"id":{id},"rpc":{{"method":"{method}","data":{data}}}}}"#);
     world.say(web, &call(3, "muster.status", r#"{"mode":"dnd"}"#));
     let told = world.reply(web, 3)["rpc"]["data"].clone();
     assert!(told[0].is_u64(), "{told}");

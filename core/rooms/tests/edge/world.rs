@@ -387,7 +387,11 @@ impl World {
                     // The control plane's answer: the data with the user before them, unless they are wrong.
                     let said = [user.to_string().as_bytes(), b",", &data].concat();
                     let said = [b"[", &said[..], b"]"].concat();
-                    let said = if data == b"0" { Err(Failure::BadRequest) } else { Ok(&said[..]) };
+                    let said = if data == b"0" {
+                        Err(Failure::BadRequest)
+                    } else {
+                        Ok(&said[..])
+                    };
                     self.edge.answer_call(now, question, said);
                     continue;
                 }
