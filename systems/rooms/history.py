@@ -150,9 +150,10 @@ def _cut(items: Sequence[Recent[T] | Item], limit: int) -> Found[T]:
         if not isinstance(item, Gap):
             left -= 1
         if left < 0:
-            while isinstance(items[at - 1], Gap):  # the next page begins with it
-                at -= 1
-            return Found(items[:at], _behind(items[at - 1], back=False), True)
+            end = at
+            while isinstance(items[end - 1], Gap):  # the next page begins with it
+                end -= 1
+            return Found(items[:end], _behind(items[end - 1], back=False), True)
     return Found(items, None, True)
 
 

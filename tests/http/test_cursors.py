@@ -28,6 +28,7 @@ BOUNDED = {
     "/api/v1/rooms/{room}/messages": "`history` messages, at most http.history_max, and `after`",
     "/api/v1/rooms/{room}/trace": "`limit` proxies, at most 16, each with at most 16 hops",
     "/api/v1/topics/{topic}": "the targets that get nothing now",
+    "/api/v1/topics/{topic}/messages/{id}": "the tags of one message, at most 8",
     "/api/v1/topics/{topic}/stats": "an hour of minutes",
 }
 """Routes whose answers have lists without cursors, each with its bound."""

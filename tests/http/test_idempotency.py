@@ -15,7 +15,7 @@ from muster_server.systems.inbox.http.routes import InboxFace
 from muster_server.systems.inbox.shapes import Count, Counts, Done, Noted, Notify, Numbered
 from muster_server.systems.likes.http.routes import LikesFace
 from muster_server.systems.messages.http.routes import MessagesFace
-from muster_server.systems.messages.shapes import Changed, Leased, LettersChanged, Sent
+from muster_server.systems.messages.shapes import Changed, Leased, LettersChanged, Sent, TagChanged
 from muster_server.systems.messages.topics import Topic
 from muster_server.systems.presence.http.send import Sender
 from muster_server.systems.presence.http.sent import NewMessage, User
@@ -47,6 +47,11 @@ REQUESTS: Final[dict[str, tuple[str, Any, Any]]] = {
     "/api/v1/topics/{topic}/dead/{id}/drop": ("/api/v1/topics/orders/dead/a/drop", None, None),
     "/api/v1/topics/{topic}/dead/replay": ("/api/v1/topics/orders/dead/replay", None, None),
     "/api/v1/topics/{topic}/dead/drop": ("/api/v1/topics/orders/dead/drop", None, None),
+    "/api/v1/topics/{topic}/tags/{tag}/{verb}": (
+        "/api/v1/topics/orders/tags/summer/move",
+        {"to": 1_900_000_000_000},
+        {"to": 1_900_000_000_001},
+    ),
     "/api/v1/topics/{topic}/lease": ("/api/v1/topics/orders/lease", {"most": 1}, {"most": 2}),
     "/api/v1/topics/{topic}/leases": ("/api/v1/topics/orders/leases", {}, {"done": []}),
     "/api/v1/likes/batch": ("/api/v1/likes/batch", [{"item": "a:1", "user": "7"}], [{"item": "a:1", "user": "8"}]),
@@ -111,6 +116,8 @@ class Nodes:
                 return Topic(number=1, name="orders", callback="pull:", secrets=("whsec_a",), workers=count)
             case "replay-page" | "drop-page":
                 return LettersChanged([], count, "")
+            case "tag-page":
+                return TagChanged(1, 1, count, 0, count, "")
             case "change" | "replay" | "drop":
                 return [Changed(id="a", outcome="done", state=None, due_at=count)]
             case _:

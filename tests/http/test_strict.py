@@ -264,6 +264,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
         "/api/v1/topics/{topic}/messages",
         "/api/v1/topics/{topic}/messages/{id}/{verb}",
         "/api/v1/topics/{topic}/recurring/{name}",
+        "/api/v1/topics/{topic}/tags/{tag}/{verb}",
     }
     schemas = document["components"]["schemas"]
     (run,) = (described["POST", "/api/v1/fleet/runs"]["application/json"]["schema"],)

@@ -193,7 +193,7 @@ class ArchiveNode:
             ("archive_lost", "Messages that these gaps stand for, as far as known", float(writer.lost)),
             ("archive_dropped", "Messages dropped as too old, or beyond a limit", float(self._dropped)),
             ("archive_reads", "Pages that were read", float(self._reads)),
-            ("archive_read", "Messages on these pages", float(self._read_messages)),
+            ("archive_messages_read", "Messages on these pages", float(self._read_messages)),
             (
                 "archive_store_failures",
                 "Requests and writes that failed, as the database did not answer",

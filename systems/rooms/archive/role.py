@@ -46,7 +46,7 @@ ARCHIVE: Final = RoleKind(
     row=70,
     pods=Pods(port=7470, replicas=1, memory_max="2Gi", disk="16Gi", keys={"archive.rooms": "*"}),
     received="muster_archive_messages_total",
-    sent="muster_archive_read_total",
+    sent="muster_archive_messages_read_total",
     carried="muster_archive_messages_total",
     check=lacks,
     alone=alone,

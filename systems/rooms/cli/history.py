@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 import muster
-from muster_server.control.cluster import instance, sdk, specs
+from muster_server.control.cluster import instance, specs
 from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.host.shown import shown_json
 from muster_server.control.terminal.found import LocalNodes, Target, connected, found
