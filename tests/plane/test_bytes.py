@@ -29,10 +29,11 @@ async def test_each_text_column_of_our_tables_compares_bytes_and_spaces(empty: "
     from muster_server.systems.fleet.database import schema as fleet
     from muster_server.systems.inbox.database import schema as inbox
     from muster_server.systems.likes.database import schema as likes
+    from muster_server.systems.rooms.archive.database import schema as archive
     from muster_server.systems.rooms.database import schema as rooms
 
     where, steps = location(empty.url), set[Path]()
-    for module in (counters, fleet, inbox, likes, rooms):
+    for module in (counters, fleet, inbox, likes, rooms, archive):
         steps.add(module.STEPS)
         connections = Connections(where, Schema(module.STEPS, module.VERSION_TABLE))
         await connections.open()
