@@ -160,7 +160,7 @@ class TokenAuthenticator:
         return Admitted(user, grant, until, token_number(name), device, takes_over, text, recipients, rooms, cap)
 
     def _admits(self, grant: _engines.Grant, recipients: _engines.Recipients) -> bool:
-        """Whether a good token with these rights opens something here."""
+        """Return whether a good token with these rights opens something here."""
         return grant.has_any(self._opens) or bool(recipients)
 
     def _cap(self, claims: Mapping[str, Any]) -> Patterns:

@@ -55,7 +55,7 @@ class Cap:
         self._grants: dict[tuple[str, str, bool], _engines.Grant] = {}
 
     def allows(self, word: str, action: str, name: str, *, whole: bool) -> bool:
-        """Whether the word stands at the pattern of `ACTION:NAME`. `whole`: as in `keys.covers`."""
+        """Return whether the word stands at the pattern of `ACTION:NAME`. `whole`: as in `keys.covers`."""
         key = (word, action, whole)
         if key not in self._grants:
             self._grants[key] = _engines.Grant(
@@ -105,7 +105,7 @@ class Caller:
             raise Problem("not_allowed", f"{self.name} does not have {wanted}"[:400])
 
     def may_stay(self) -> bool:
-        """Whether its credential is still valid."""
+        """Return whether its credential is still valid."""
         return self.access.is_valid(self)
 
     def spend(self, messages: int) -> None:

@@ -67,7 +67,7 @@ class Leaderboards:
         await self._change("LIKE.TIES", name, "TIME" if by_time else "NAME")
 
     async def by_time(self, name: bytes) -> bool:
-        """Whether the time decides between equal scores."""
+        """Return whether the time decides between equal scores."""
         (said,) = await self._ask(("LIKE.TIESOF", name))
         return said in (b"TIME", "TIME")
 

@@ -51,7 +51,7 @@ LOOKS: Final = 5
 """Pages of messages that a list by tag looks at."""
 RETIRE_S: Final = 1.0
 DELAY_MS_MAX: Final = 3_660 * 86_400_000
-"""Of a move by tag: what `receive.delay_days_max` may be at most."""
+"""Limit of `receive.delay_days_max`, for moves by tag."""
 RECURRING_DAYS_MAX: Final = 3_660
 """From one occurrence of a recurring message to the next."""
 

@@ -372,11 +372,11 @@ class TagChanged(msgspec.Struct, frozen=True, array_like=True):
     looked: int
     """Waiting messages of the topic that the page looked at."""
     matching: int
-    """Those with the tag that were accepted before the job began."""
+    """Messages with the tag that were accepted before the job began."""
     done: int
-    """Those that were cancelled or moved."""
+    """Messages that were cancelled or moved."""
     late: int
-    """Those that fired, ended or were changed otherwise before the job came to them."""
+    """Messages that fired, ended or were changed otherwise before the job came to them."""
     until: int
     next: str
 
@@ -416,7 +416,7 @@ class Numbers:
 
 
 def has_tag(body: bytes, tag: str) -> bool:
-    """Whether the body of a message in the schedule has a tag."""
+    """Return whether the body of a message in the schedule has a tag."""
     return tag.encode() in body and tag in msgspec.msgpack.decode(body, type=Envelope).tags
 
 

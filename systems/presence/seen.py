@@ -1,4 +1,4 @@
-"""What a watch tells of users: their statuses beside their devices, and of an invisible user that it is offline.
+"""The events of a watch: their statuses beside their devices, and of an invisible user that it is offline.
 
 Owns the form of states and of statuses in a watch, and the users that are hidden from it. Must not know stores.
 """
@@ -40,7 +40,7 @@ class Seen:
         return told
 
     async def told(self, change: Recent, look: Look) -> list[Update]:
-        """What a change means to this watch. Raises `CallError`."""
+        """Return what this watch is told of a change. Raises `CallError`."""
         if not is_status(change.id):
             return [] if self._hides(change.user) else [Update(change.record, change.id)]
         before, was = self._status(change.user), self._hides(change.user)

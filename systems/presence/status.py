@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     until: int
     """Its end."""
     ends: bool = False
-    """Whether the user named the end."""
+    """Return whether the user named the end."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def check_text(text: str) -> None:
 
 
 def shown(record: Record | None, now_ms: int) -> Status | None:
-    """What a record means now; None: nothing. Ended, or available without a text."""
+    """The current meaning of a record; None: nothing. Ended, or available without a text."""
     if record is None or now_ms >= record.until:
         return None
     turned = record.mode == "available" and 0 < record.away_at <= now_ms
@@ -107,7 +107,7 @@ def shown(record: Record | None, now_ms: int) -> Status | None:
 
 
 def others_see(status: Status | None) -> Status | None:
-    """What other users see: of an invisible one no more than of one that is offline."""
+    """The view of other users: of an invisible one no more than of one that is offline."""
     if status is None or status.mode != "invisible":
         return status
     return msgspec.structs.replace(status, mode="available") if status.text else None

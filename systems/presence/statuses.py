@@ -241,5 +241,5 @@ told_of: Final = msgspec.json.Decoder(Told).decode
 
 
 def is_status(change: str) -> bool:
-    """Whether the change with this id is one of a status. No gateway has the number 0."""
+    """Return whether the change with this id is one of a status. No gateway has the number 0."""
     return change.startswith("0-")

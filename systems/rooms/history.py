@@ -130,7 +130,7 @@ async def _forward(asked: Asked, recent: Sequence[Recent[T]], read: ReadArchive 
 
 
 def _begins(at: Place | None, recent: Sequence[Recent[T]], known: Sequence[Place]) -> bool:
-    """Whether a place is in a stream that memory has and the archive does not have yet."""
+    """Return whether a place is in a stream that memory has and the archive does not have yet."""
     if at is None or at.stream in last_of(known):
         return False
     stream = shown(at.stream)
@@ -158,7 +158,7 @@ def _cut(items: Sequence[Recent[T] | Item], limit: int) -> Found[T]:
 
 
 def _later(at: Place | None, recent: Sequence[Recent[T]]) -> list[Recent[T] | Item]:
-    """What memory has behind a place that it does not know."""
+    """The messages in memory behind a place that it does not know."""
     if at is None:
         return _with_holes(recent)
     stream = shown(at.stream)
@@ -170,7 +170,7 @@ def _later(at: Place | None, recent: Sequence[Recent[T]]) -> list[Recent[T] | It
 
 
 def _tail(recent: Sequence[Recent[T]], known: Sequence[Place]) -> list[Recent[T] | Item]:
-    """What memory has beyond the archive."""
+    """The messages in memory beyond the archive."""
     last = {shown(stream): offset for stream, offset in last_of(known).items()}
     return _with_holes([each for each in recent if each.offset > last.get(each.stream, 0)], last, UNWRITTEN)
 
@@ -212,5 +212,5 @@ async def with_history(client: muster.Client, room: str, count: int) -> tuple[mu
 
 
 def all_of(given: muster.History, count: int) -> bool:
-    """Whether a join that asked for `count` messages got all that the room's owners numbered."""
+    """Return whether a join that asked for `count` messages got all that the room's owners numbered."""
     return given.whole and given.messages < count

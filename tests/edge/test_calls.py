@@ -54,7 +54,7 @@ class Engine:
         self._told.set()
 
     async def answered(self, count: int) -> None:
-        """Return once so many calls are answered."""
+        """Return once this many calls are answered."""
         async with asyncio.timeout(PATIENT_S):
             while len(self.answers) < count:
                 self._told.clear()

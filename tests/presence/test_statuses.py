@@ -160,7 +160,7 @@ class Sites:
         ports = free_ports(4)
         self.addresses: list[tuple[str, int]] = [("127.0.0.1", port) for port in ports[:2]]
         self.cut = False
-        """Whether readers find each other."""
+        """Return whether readers find each other."""
         told = settings([each.url for each in self.redis], str(folder), writers=(1, 1))
         context = Context(structlog.get_logger(), lambda: SimpleNamespace(of=self._nodes), lambda: None)
         self._readers = [

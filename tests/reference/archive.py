@@ -47,14 +47,14 @@ def stream(known: muster.Stream) -> Stream:
 
 
 def reaches(item: Item, at: Place) -> bool:
-    """Whether an item has this place, or one behind it in the same stream."""
+    """Return whether an item has this place, or one behind it in the same stream."""
     if isinstance(item, Gap):
         return item.stream == at.stream and (item.last is None or item.last >= at.offset)
     return item.place.stream == at.stream and item.place.offset >= at.offset
 
 
 def ends_by(item: Item, at: Place) -> bool:
-    """Whether an item has this place or one before it in the same stream."""
+    """Return whether an item has this place or one before it in the same stream."""
     if isinstance(item, Gap):
         return item.stream == at.stream and item.first <= at.offset
     return item.place.stream == at.stream and item.place.offset <= at.offset

@@ -39,7 +39,7 @@ Mode = Literal["available", "away", "dnd", "invisible"]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a user says of itself. `at`: since when it has this mode; `until`: the end, if it named one; both in seconds
+    """A user's status. `at`: since when it has this mode; `until`: the end, if it named one; both in seconds
     since 1970."""
 
     mode: Mode
@@ -181,7 +181,7 @@ class Presence:
     ) -> Status | None:
         """Set the status of the token's user, or of `user` with an API key; returns it as it stands now.
 
-        `text`: at most 256 bytes. `away_after`: an available user is away if nothing sets its status for so many seconds,
+        `text`: at most 256 bytes. `away_after`: an available user is away if nothing sets its status for that many seconds,
         at most a day; 0: never. `expires`: seconds until it ends; 0: it stays, at most 366 days. Without arguments the
         status is taken back. `invisible`: others see the user as offline. Raises as `who`.
         """

@@ -83,7 +83,7 @@ def watch(
 
 
 class Mode(StrEnum):
-    """What a user says of itself."""
+    """A user's status."""
 
     available = "available"
     away = "away"

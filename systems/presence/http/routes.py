@@ -307,7 +307,7 @@ class PresenceFace:
 
     @staticmethod
     def _may_stay(caller: Caller, users: Sequence[str]) -> bool:
-        """Whether a watch may go on: the file of keys may have changed; what a token allows does not."""
+        """Return whether a watch may go on: the file of keys may have changed; what a token allows does not."""
         if caller.user is not None:
             return caller.may_stay()
         return all(caller.may("presence", user, whole=needs_whole(user)) for user in users)

@@ -1,4 +1,4 @@
-"""What a user says of itself, over HTTP: `PUT /api/v1/presence/status`."""
+"""The status of a user over HTTP: `PUT /api/v1/presence/status`."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 

@@ -18,7 +18,7 @@ BLOCK_BYTES_MAX: Final = 1 << 20
 FULL_BYTES: Final = 512 << 10
 COUNT_MAX: Final = 4_096
 ROW_BYTES: Final = 160
-"""What a block costs besides its data, with its entries in the indexes."""
+"""Cost of a block besides its data, with its entries in the indexes."""
 ENDLESS: Final = (1 << 62) - 1
 """The last offset of a gap whose end no server knows."""
 
@@ -55,7 +55,7 @@ class Block:
 
     @property
     def bytes(self) -> int:
-        """What it counts towards the limits."""
+        """Bytes that count towards the limits."""
         return len(self.data) + ROW_BYTES
 
     def items(self) -> list[Item]:

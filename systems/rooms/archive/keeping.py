@@ -42,13 +42,13 @@ class Patterns:
         self.named = frozenset(full(each) for each in patterns if "*" not in each)
         """Rooms that are kept from the start."""
         self.searches = any("*" in each for each in patterns)
-        """Whether other rooms can match too."""
+        """Return whether other rooms can match too."""
         self._grant = _engines.Grant([(pattern, [RIGHT]) for pattern in patterns])
         for name in self.named:
             self._grant.words(name)
 
     def match(self, room: str) -> bool:
-        """Whether a room is kept."""
+        """Return whether a room is kept."""
         return not room.startswith(f"{PROBES}:") and RIGHT in self._grant.words(room)
 
 

@@ -30,7 +30,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What follows in one room after `last_seq`: at least one block."""
+    """The next blocks of one room after `last_seq`: at least one block."""
 
     room: str
     last_seq: int
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the archive has."""
+    """The messages of the archive."""
 
     rooms: int
     messages: int
@@ -85,7 +85,7 @@ class Store(Protocol):
         """Drop some of the oldest blocks beyond the limits."""
 
     async def totals(self) -> Totals:
-        """What it has."""
+        """The messages that it has."""
 
     async def close(self) -> None:
         """Close all connections."""

@@ -12,7 +12,7 @@ MISSING: Final = "the archive needs the libraries of databases; to mend: pip ins
 
 
 def wanted(section: Callable[[str], Any]) -> int:
-    """One node if rooms are to be kept, else none."""
+    """A single node if rooms are to be kept, else none."""
     return 1 if section(ROLE).rooms else 0
 
 

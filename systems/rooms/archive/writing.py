@@ -23,7 +23,7 @@ TOGETHER_BYTES: Final = 8 << 20
 """Limit of bytes of one transaction, besides the last room's."""
 TOGETHER_ROOMS: Final = 500
 GATHER_S: Final = 0.02
-"""The first item of a transaction waits so long for others."""
+"""How long the first item of a transaction waits for others, in seconds."""
 SAME_MS: Final = 1_000
 """Items that came within this time share one: a block has one time."""
 ITEM_BYTES: Final = 64
@@ -128,7 +128,7 @@ class Writer:
         return some
 
     def _taken(self, course: Course) -> tuple[Write, int, State]:
-        """What waits of a room, as a write with its bytes, and the room's state behind it."""
+        """The waiting messages of a room, as a write with its bytes, and the room's state behind it."""
         seq, at_ms = course.state.last_seq + 1, course.state.at_ms
         blocks: list[Block] = []
         for came_ms, items in _merged(course.pending):

@@ -49,7 +49,7 @@ class _Search:
 
     @property
     def is_good(self) -> bool:
-        """Whether the list can be used, once it is there."""
+        """Return whether the list can be used, once it is there."""
         return self.list is not None and (not self.list.done() or time.monotonic() < self.good_until)
 
 

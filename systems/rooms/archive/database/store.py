@@ -256,7 +256,7 @@ class SqlStore:
 
 
 def _is_written(write: Write, row: _Row | None) -> bool:
-    """Whether this very write has been done: the answer to its first attempt was lost."""
+    """Return whether this very write has been done: the answer to its first attempt was lost."""
     end = write.blocks[-1].end - 1
     return row is not None and row["last_seq"] == end and bytes(row["positions"]) == write.positions
 
