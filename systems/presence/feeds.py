@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from muster_server.plane.ending import end
 from muster_server.systems.presence.store import Entry, StoreError
 
 RECENT_MAX: Final = 4_096
@@ -152,8 +153,7 @@ class Feed:
     async def close(self) -> None:
         """End the subscription."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
     # ---- Resuming
 
