@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from muster_server.plane.ending import end
 from muster_server.systems.presence.store import Entry, StoreError
 
 RECENT_MAX: Final = 4_096
@@ -99,7 +98,7 @@ class Source(Protocol):
 
     @property
     def shard(self) -> int:
-        """Which of them it is."""
+        """Index of this stream."""
 
     async def recent(self, changes_max: int) -> tuple[list[Entry], bool]:
         """The newest entries, in order, with about as many changes; and whether these are all."""
@@ -153,7 +152,8 @@ class Feed:
     async def close(self) -> None:
         """End the subscription."""
         if self._task is not None:
-            await end(self._task)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     # ---- Resuming
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from muster_server.plane.calls import CallError
-from muster_server.plane.ending import end
 from muster_server.plane.service import Context
 from muster_server.systems.presence.asking import Readers, addresses
 from muster_server.systems.presence.statuses import Statuses
@@ -38,8 +37,6 @@ class Twins:
         self._lost: set[int] = set()
         self._name, self._mark = secrets.token_hex(8), ""
         self._tasks: list[asyncio.Task[None]] = []
-        self._former: list[asyncio.Task[None]] = []
-        """Tasks that were cancelled, and may not have ended."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -49,15 +46,15 @@ class Twins:
         try:
             yield
         finally:
-            await end(stepping)
-            await end(*self._tasks, *self._former)
+            for task in (stepping, *self._tasks):
+                task.cancel()
+            await asyncio.gather(stepping, *self._tasks, return_exceptions=True)
             await self._readers.close()
 
     def _follow_all(self) -> None:
         """Follow all other sites from the beginning."""
         for task in self._tasks:
             task.cancel()
-        self._former = [task for task in (*self._former, *self._tasks) if not task.done()]
         self._tasks = [asyncio.create_task(self._following(site), name=f"follows site {site}") for site in self._others]
 
     async def _stepping(self) -> None:

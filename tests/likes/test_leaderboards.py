@@ -31,7 +31,7 @@ class Scores(RuleBasedStateMachine):
         self.model = {board: Leaderboard() for board in BOARDS}
         self.log: list[tuple[bytes, int]] = []
         self.parts: list[bytes] | None = None
-        """Of a snapshot in progress, and the members when it began."""
+        """The snapshot in progress, and the members when it began."""
         self.cut: dict[bytes, list[tuple[bytes, float]]] = {}
         self.start(None)
 

@@ -13,6 +13,8 @@ from muster.redis.where import parsed
 from tests.redis_server import RedisServer
 from tests.waiting import until
 
+ENDS_S = 10.0
+
 
 class Closed:
     """What uvloop's transport says under a stream that was closed."""
@@ -110,5 +112,32 @@ async def test_each_connection_of_a_pool_is_replaced_once_a_server_has_started_a
         await asyncio.to_thread(server.start)
         assert await asyncio.gather(*(client.ping() for _ in range(6))) == [True] * 6
     finally:
+        await close()
+        server.end()
+
+
+async def test_a_task_that_is_cancelled_as_its_command_is_sent_ends(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis").start()
+    client, close = opened(parsed(server.url), "", 10.0)
+
+    async def steps() -> None:
+        while True:
+            await client.ping()
+
+    async def sent(command: Any) -> None:
+        connection._send_packed_command = send
+        await send(command)
+        stepping.cancel()
+
+    try:
+        assert await client.ping()
+        (connection,) = client.connection_pool._available_connections
+        send, connection._send_packed_command = connection._send_packed_command, sent
+        stepping = asyncio.create_task(steps())
+        await asyncio.wait([stepping], timeout=ENDS_S)
+        assert stepping.cancelled()
+        assert await client.echo("whole") == b"whole"  # the answer to the command before is not taken for this one's
+    finally:
+        stepping.cancel()
         await close()
         server.end()

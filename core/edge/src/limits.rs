@@ -24,7 +24,7 @@ pub const UNKNOWN_BYTES_MAX: usize = 64 * KIB;
 pub const CONTROL_BYTES_MAX: usize = 125;
 /// Shared frames in one write. The kernel takes 1,024 vectors, and a frame costs two of them with its separator.
 pub const FRAMES_MAX: usize = 64;
-/// Their bytes, one frame apart: as much as a slow reader holds in memory, which with a frame of 14 KiB stays below 64 KiB.
+/// Their bytes, one frame apart: as much as a slow reader holds in memory, which with a frame of 16 KiB stays below 64 KiB.
 pub const WRITE_BYTES_MAX: usize = 40 * KIB;
 
 // ---- Commands and replies ---------------------------------------------------------------------------------------

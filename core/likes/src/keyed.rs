@@ -5,7 +5,7 @@
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// What has a key that never changes.
+/// A value with a key that never changes.
 pub(crate) trait Key {
     fn key(&self) -> &[u8];
 }

@@ -11,7 +11,7 @@ use crate::limits::{LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX};
 use crate::ranking::{Ranking, ScoreBits};
 use crate::trend::{Scores, WINDOWS};
 
-/// What decides between equal scores.
+/// The rule for equal scores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ties {
     /// The greater name is above.
@@ -54,7 +54,7 @@ impl How {
     }
 }
 
-/// What a change of scores did.
+/// The result of a change of scores.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Scored {
     /// Members that are new.

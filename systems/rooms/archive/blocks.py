@@ -40,7 +40,7 @@ class Block:
     at_ms: int
     """When the archive got its items, within a second."""
     reason: str
-    """Of a gap; empty: messages."""
+    """Reason of a gap; empty: the block has messages."""
     data: bytes
 
     @property

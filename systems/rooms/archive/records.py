@@ -37,7 +37,7 @@ class Write:
     blocks: Sequence[Block]
     positions: bytes
     begun: bool
-    """Of the first write of a room: its first message is the room's very first one."""
+    """The first write of a room begins with the room's very first message."""
 
 
 @dataclass(frozen=True, slots=True)

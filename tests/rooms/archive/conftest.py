@@ -41,7 +41,7 @@ class Rig:
         self.database = database or f"sqlite:///{folder / 'archive.db'}"
         self.bind = ("127.0.0.1", free_ports(1)[0])
         self.history_max = 20
-        """Of the HTTP face before it."""
+        """Limit of the HTTP face before it."""
         self.found: dict[str, int] = {}
         """The rooms that gateways would name, with their members."""
         self.node: ArchiveNode | None = None

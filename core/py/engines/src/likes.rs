@@ -460,8 +460,8 @@ impl LikesEngine {
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or all that are whole. Of those below
-    /// `rows_end` only what no row has: leaderboards. Raises `OSError`.
+    /// Applies the records of a log that may be damaged, from the state's offset on: up to the first that is lost, or, across
+    /// gaps, all whole ones. Below `rows_end` it applies leaderboards alone, which no row has. Raises `OSError`.
     #[pyo3(signature = (folder, across_gaps, rows_end=0))]
     fn apply_log(&mut self, py: Python<'_>, folder: &str, across_gaps: bool, rows_end: u64) -> PyResult<u64> {
         let engine = self.front.engine_mut();

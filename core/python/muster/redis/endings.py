@@ -4,9 +4,11 @@ error.
 redis-py 8.1 asks a pooled connection whether it is readable, but uses it even after its end: the first call on each one
 failed after the server was back. Also, uvloop raises RuntimeError for a write to a closed socket, and redis-py itself
 AttributeError for a write to a connection that another task has just closed; both reach callers that expect
-`RedisError`. It must not know keys nor scripts.
+`RedisError`. And redis-py sends by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation if the command is
+sent at this moment: a loop that was to end went on. It must not know keys nor scripts.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from typing import Any
@@ -48,8 +50,11 @@ class _Ends:
         return bool(await above.can_read())
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """Turns the errors of a closed socket into redis-py's error. redis-py has closed the connection by then."""
+        """Turns the errors of a closed socket into redis-py's error. redis-py has closed the connection by then. Raises
+        `CancelledError` if the task was cancelled meanwhile, and closes the connection, as its answer is not read."""
         above: Any = super()
+        task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
         try:
             await above.send_packed_command(command, check_health)
         except RuntimeError as error:
@@ -58,6 +63,9 @@ class _Ends:
             if getattr(self, "_writer", None) is not None:
                 raise
             raise Unreachable("the connection to the Redis was closed by another task") from error
+        if task is not None and task.cancelling() > before:
+            await above.disconnect(nowait=True)
+            raise asyncio.CancelledError
 
 
 def tell_endings(client: Redis | RedisCluster, connected: Connected | None = None) -> "WeakSet[Any]":

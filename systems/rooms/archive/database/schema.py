@@ -56,7 +56,7 @@ blocks: Final = Table(
     Column("last_offset", BigInteger, nullable=False),
     # When the archive got the items, by its clock; it never goes back within a room.
     Column("at_ms", BigInteger, nullable=False),
-    # Of a gap; empty: messages.
+    # Reason of a gap; empty: the block has messages.
     Column("reason", String(32), nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("data", LargeBinary(BLOCK_BYTES_MAX), nullable=False),

@@ -21,7 +21,7 @@ use crate::wire::GapReason;
 /// Bytes of built frames that are kept: four rooms' worth of what the slowest members of each may share.
 const BYTES: usize = 4 << 20;
 /// Bytes of one frame, but for its last message.
-const FRAME_BYTES: usize = 14 * 1024;
+const FRAME_BYTES: usize = 16 * 1024;
 /// Places before a message's last chunk that are searched for its others.
 const CHUNKS_WITHIN: u64 = 4_096;
 
