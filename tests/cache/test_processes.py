@@ -14,11 +14,13 @@ from tests import strikes
 from tests.cache.program import PROCESSES, Table
 from tests.documents import ROOT
 from tests.redis_server import RedisServer
+from tests.stepped import SteppedClock
 
 OPERATIONS: Final = 5_000
 OPERATIONS_LONG: Final = int(os.environ.get("MUSTERTEST_OPERATIONS", "1000000"))
 SEED: Final = int(os.environ.get("MUSTERTEST_SEED", "51"))
 KILL_S: Final = 0.5
+AHEAD_MS: Final = (3_600_000, -3_600_000, 0)
 
 
 def test_no_strict_read_is_older_than_a_drop_while_processes_are_killed(tmp_path: Path) -> None:
@@ -31,8 +33,13 @@ def test_no_strict_read_is_older_than_a_drop_over_a_million(tmp_path: Path) -> N
     play(tmp_path, OPERATIONS_LONG)
 
 
-def play(folder: Path, operations: int) -> None:
-    """Until so many reads were judged."""
+def test_no_strict_read_is_older_than_a_drop_while_the_clock_of_a_process_steps_by_hours(tmp_path: Path) -> None:
+    with SteppedClock.made(tmp_path) as clock:
+        play(tmp_path, OPERATIONS, clock)
+
+
+def play(folder: Path, operations: int, clock: SteppedClock | None = None) -> None:
+    """Until this number of reads was judged. The clock is that of process 0, and steps whenever a process is killed."""
     dice = random.Random(SEED)
     server = RedisServer(folder / "redis", appendonly=False).start()
     file, said = folder / "table", folder / "said"
@@ -43,7 +50,8 @@ def play(folder: Path, operations: int) -> None:
 
             def started(number: int) -> subprocess.Popen[bytes]:
                 words = [sys.executable, "-m", "tests.cache.program", str(file), server.url, str(number)]
-                return subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log)
+                own = clock.environment if clock is not None and number == 0 else {}
+                return subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=os.environ | own)
 
             running += [started(number) for number in range(PROCESSES)]
             kills, next_kill = 0, time.monotonic() + 3 * KILL_S
@@ -54,6 +62,8 @@ def play(folder: Path, operations: int) -> None:
                     assert running[number].poll() is None, said.read_text()[-2_000:]
                     strikes.kill(running[number].pid)
                     running[number].wait()
+                    if clock is not None:
+                        clock.set(AHEAD_MS[kills % len(AHEAD_MS)])
                     running[number] = started(number)
                     kills, next_kill = kills + 1, time.monotonic() + KILL_S + dice.random() * KILL_S
         assert table.sum("wrong") == 0, said.read_text()[-2_000:]
