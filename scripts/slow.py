@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ class Groups:
             (V2 / "cgroup.subtree_control").write_text("+cpu")
         self.root.mkdir()
         if self._first:
-            (self.root / "cpu.shares").write_text("65536")  # other work on the machine waits
+            (self.root / "cpu.shares").write_text("16384")  # other work on the machine waits
         else:
             (self.root / "cgroup.subtree_control").write_text("+cpu")
             (self.root / "cpu.weight").write_text("10000")
@@ -105,9 +106,8 @@ def main() -> int:
     try:
         with Groups(given.share) as groups:
             group = groups.made()
-            enter = 'echo $$ >"$0" && exec "$@"'  # before its first child
-            words = ["sh", "-c", enter, str(group / "cgroup.procs"), *given.command]
-            child = subprocess.Popen(words, start_new_session=True)
+            enter = partial(_enter, group, 0)
+            child = subprocess.Popen(given.command, start_new_session=True, preexec_fn=enter)  # noqa: PLW1509 - no threads
             for number in signal.SIGINT, signal.SIGTERM:
                 signal.signal(number, lambda number, _: child.send_signal(number))
             while child.poll() is None:
