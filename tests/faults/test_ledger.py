@@ -43,15 +43,15 @@ async def test_a_publisher_that_is_held_up_makes_up_for_it() -> None:
 
 
 async def test_a_load_that_is_less_than_asked_for_fails_and_says_by_how_much() -> None:
-    ledger, client = Ledger(["room"], rate=RATE), Client(most=50)
+    ledger, client = Ledger(["room"], rate=RATE), Client(most=1)
     made: Any = client
     publishing = asyncio.create_task(ledger.publish_steadily(made, 1, 100))
-    await until(lambda: client.asked >= 100)
+    await until(lambda: client.asked >= 1_000)  # so 0.1 % at most: too few on the slowest machine
     ledger.stop.set()
     await until(lambda: ledger.asked and time.monotonic_ns() > ledger.ended_ns + LATE_S * 1e9)
     client.ended.set()
     await publishing
-    with pytest.raises(AssertionError, match=r"1,000 a second are \d+ messages, and 50 \(\d+\.\d%\) were acknowledged"):
+    with pytest.raises(AssertionError, match=r"1,000 a second are [\d,]+ messages, and 1 \(\d+\.\d%\) were acknowledged"):
         nothing_lost(ledger)
 
 
