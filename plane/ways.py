@@ -12,6 +12,7 @@ from muster_server.plane import systems
 from muster_server.plane.kind import Into, named
 
 if TYPE_CHECKING:  # descriptors of systems load this module, and need none of these
+    from muster_server._engines import Grant
     from muster_server.plane.service import Context
     from muster_server.plane.spec import Spec
 
@@ -49,8 +50,8 @@ class CallRefused(Exception):
 class Calls(Protocol):
     """Answers one method that clients of an edge call, until `close`."""
 
-    async def answer(self, user: int, data: bytes) -> bytes:
-        """The answer to a call of this user; both are JSON. Raises `CallRefused`."""
+    async def answer(self, user: int, grant: "Grant", data: bytes) -> bytes:
+        """The answer to a call of this user, with its rights in rooms; data and answer are JSON. Raises `CallRefused`."""
 
     async def close(self) -> None:
         """Close all connections."""

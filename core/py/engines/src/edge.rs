@@ -156,9 +156,18 @@ impl RoleMachine for Edge {
             EdgeEvent::Call {
                 question,
                 user,
+                grant,
                 method,
                 data,
-            } => ("call", question, user, method, PyBytes::new(py, &data)).into_pyobject(py),
+            } => (
+                "call",
+                question,
+                user,
+                Grant::from(grant),
+                method,
+                PyBytes::new(py, &data),
+            )
+                .into_pyobject(py),
             EdgeEvent::Link(change) => convert::link_event(py, &change),
         }
     }
