@@ -327,7 +327,7 @@ const cases = {
     assert.deepEqual(unpack((await heard).data), { muster: 'command', room, user: '7', data: { go: 1 } })
   },
   async asks_a_responder_and_is_one(room) {
-    const [one, two] = [connect(), connect({ token: otherToken })]
+    const [one, two] = [{}, { token: otherToken }].map(more => connect({ timeout: PATIENT_MS, ...more }))
     const ask = (data, more = {}) => call(one, 'muster.request', { room, data, timeout: 9, ...more })
     assert.deepEqual(await ask(1), { outcome: 'no_responders' })
     const answers = respond(plain(two), room, async data => {
