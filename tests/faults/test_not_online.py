@@ -6,8 +6,8 @@ import base64
 import http.server
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import muster
 from muster.inbox import AsyncInbox
 from muster.presence import Presence
+from muster_server.systems.edge.sessions import Server, Session
+from muster_server.systems.edge.wire import PATH, frame
 from tests.documents import ROOT, fenced
 from tests.faults.hooks import Called, hooks
 from tests.faults.instance import Instance
@@ -45,7 +47,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One instance whose messages go into inboxes where a request names nothing else."""
     text = "[probes]\nevery_ms = 0\n[presence]\ngrace_ms = 200\nnot_online = 'inbox:message'\n"
     instance = Instance(tmp_path_factory.mktemp("not-online"), text)
-    with instance.running("--with", "presence,messages,inbox,http"):
+    with instance.running("--with", "presence,messages,inbox,http,edge"):
         yield instance
 
 
@@ -187,6 +189,50 @@ async def test_without_another_place_the_configuration_says_where_it_goes(shared
     async with AsyncInbox(address, key=backend) as inbox:
         page = await inbox.page(41)
         assert [(entry.kind, entry.data) for entry in page.entries] == [("message", {"text": "your move"})]
+
+
+async def test_messages_of_members_over_udp_and_of_browsers_go_there_too(shared: Instance) -> None:
+    backend = await asyncio.to_thread(key, shared, "members", "inbox:*")
+    mine = await token(shared, 63, "phone", "read", "--send", "*")
+    address = await asyncio.to_thread(url, shared)
+    async with device(shared, 65, "phone") as phone:
+        await seen(shared, 65, "phone")
+        async with muster.connect(shared.folder.path, gateways=[], token=mine) as client:
+            assert await client.send(64, b"by UDP") == [muster.DeviceResult(None, "not_online")]
+            assert await client.send(65, b"to a phone") == [muster.DeviceResult("phone", "delivered")]
+        await asyncio.to_thread(shared.ran, "send", "64", stdin=b"by the shared token\n")
+        async with session(shared, mine) as browser:
+            call = {"user": "64", "data": {"by": "a browser"}}
+            said = {"method": "muster.send", "data": call}
+            await browser.ask(lambda number: frame(json.dumps({"id": number, "rpc": said}).encode(), "json"))
+        async with AsyncInbox(address, key=backend) as inbox:
+
+            async def both() -> bool:
+                return len((await inbox.page(64)).entries) == 2
+
+            async with asyncio.timeout(PATIENT_S):
+                while not await both():
+                    await asyncio.sleep(0.05)
+            page = await inbox.page(64)
+            told = {entry.data["text"]: (entry.kind, entry.actor) for entry in page.entries}
+            assert told == {"by UDP": ("message", "63"), '{"by": "a browser"}': ("message", "63")}
+            assert (await inbox.page(65)).entries == []
+        assert await got(phone, 1) == [b"to a phone"]
+
+
+@asynccontextmanager
+async def session(instance: Instance, credential: str) -> AsyncIterator[Session]:
+    """A client of the edge."""
+    bind = instance.process("edge").bind
+    assert isinstance(bind, tuple)
+    server = Server(bind[0], bind[1], False, PATH)
+    loop = asyncio.get_running_loop()
+    _, made = await loop.create_connection(lambda: Session("json", lambda: None), server.host, server.port)
+    try:
+        await made.connect(server, credential)
+        yield made
+    finally:
+        made.close()
 
 
 async def test_another_place_needs_its_scope_and_has_to_exist(shared: Instance) -> None:
