@@ -29,6 +29,7 @@ from tests.faults.instance import Instance
 from tests.faults.test_messages import said, topic
 from tests.faults.test_unicast import device, got, seen, token
 from tests.faults.test_unicast_http import face
+from tests.sdk.items import next_of
 from tests.waiting import PATIENT_S, until_asked
 
 Hook = Callable[[str, Mapping[str, str], bytes, Mapping[str, Sequence[Mapping[str, Any]]], str], int]
@@ -46,6 +47,7 @@ def example(page: str, name: str) -> Any:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One instance whose messages go into inboxes where a request names nothing else."""
     text = "[probes]\nevery_ms = 0\n[presence]\ngrace_ms = 200\nnot_online = 'inbox:message'\n"
+    text += "[namespaces.passing]\nhistory_messages = 256\nhistory_s = 5\n"
     instance = Instance(tmp_path_factory.mktemp("not-online"), text)
     with instance.running("--with", "presence,messages,inbox,http,edge"):
         yield instance
@@ -274,6 +276,32 @@ async def test_an_own_status_and_passing_events_are_as_the_pages_say(shared: Ins
                     if isinstance(item, muster.Command):
                         assert item.data == b'{"typing": true}'
                         break
+
+
+async def test_passing_events_of_a_room_are_many_and_nobody_reads_them_later(
+    shared: Instance, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = await asyncio.to_thread(shared.ran, "token", "66", "--cap", "passing:*=read,publish")
+    mine = done.stdout.decode().strip()
+    point, follow = example("unicast.md", "point"), example("unicast.md", "follow")
+    async with (
+        muster.connect(shared.folder.path, token=mine) as client,
+        muster.connect(shared.folder.path, proxies=[], token=mine) as friend,
+    ):
+        following = asyncio.create_task(follow(friend))
+        shown = ""
+        async with asyncio.timeout(PATIENT_S):
+            while shown.count("66 {") < 20:  # commands are one a second
+                await point(client, 1, 2)
+                await asyncio.sleep(0.01)
+                shown += capsys.readouterr().out
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        with pytest.raises(muster.Refused, match="not_allowed"):
+            await client.history("passing:6", 10)
+        async with client.join("passing:6") as late:
+            await client.publish("passing:6", b"after all these")
+            assert (await next_of(late, muster.Message)).data == b"after all these"
 
 
 def test_the_pages_name_the_limits() -> None:
