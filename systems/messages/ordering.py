@@ -281,7 +281,12 @@ class Ordering:
         _, _, _, _, attempts, state, time, *_ = reply[1]
         if state in ENDED or (state == "dead" and topic not in self._stops):
             self._end(topic, number)
-        elif state == "retry" and not attempts and time > self._wall() + PARK_MS // 2 and not self._is_early(topic, number):
+        elif (
+            state == "retry"
+            and not attempts
+            and time > self._wall() + PARK_MS // 2
+            and not self._is_early(topic, number)
+        ):
             self._wake(topic, [number])  # it was not woken
 
     def _is_early(self, topic: int, number: int) -> bool:

@@ -91,7 +91,9 @@ class RequestCalls:
     def _address(self, snapshot: Any) -> muster.Address:
         servers = self._spec.servers
         if snapshot is not None:
-            servers = {role: [(host, port, key.hex()) for host, port, key, _ in of] for role, of in snapshot.servers().items()}
+            servers = {
+                role: [(host, port, key.hex()) for host, port, key, _ in of] for role, of in snapshot.servers().items()
+            }
         token = read_token(self._spec.token_file or "")
         return muster.Address(*(tuple(servers.get(role, ())) for role in ("gateway", "proxy")), token)
 

@@ -217,7 +217,13 @@ async def test_a_request_has_the_reply_of_a_responder(make: Make, address: muste
         problem(await beside.client("publish:sports:final").post(asks, content=b"x"), 403, "not_allowed")
         await member.close()
     counted = {name: value for name, _, value in beside.server.counters()}
-    for outcome, count in (("replied", 2), ("no_responders", 1), ("timeout", 1), ("responder_failed", 1), ("failed", 1)):
+    for outcome, count in (
+        ("replied", 2),
+        ("no_responders", 1),
+        ("timeout", 1),
+        ("responder_failed", 1),
+        ("failed", 1),
+    ):
         assert counted[f'http_room_requests{{outcome="{outcome}"}}'] == count
 
 

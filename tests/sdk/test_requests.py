@@ -52,7 +52,9 @@ def test_the_user_of_the_shared_token_is_that_of_the_servers() -> None:
     assert SHARED_USER == _engines.SHARED_USER
 
 
-@pytest.mark.parametrize("data", [b"", b"text", "é\n\"".encode(), b"\x00" * 1_000, b"\xff\xfe", b"\\" * REQUEST_BYTES_MAX])
+@pytest.mark.parametrize(
+    "data", [b"", b"text", 'é\n"'.encode(), b"\x00" * 1_000, b"\xff\xfe", b"\\" * REQUEST_BYTES_MAX]
+)
 async def test_any_bytes_come_and_go_unchanged(address: muster.testing.Instance, data: bytes) -> None:
     async with muster.connect(address) as client, client.respond("r", echo):
         assert (await client.request("r", data, timeout=60)).data == data
@@ -78,7 +80,9 @@ async def test_no_responder_is_told_at_once_and_one_that_comes_later_answers(add
         assert (stats["requests"], stats["requests_no_responders"], stats["requests_timed_out"]) == (2, 1, 0)
 
 
-async def test_members_of_the_room_itself_are_no_responders_and_see_no_request(address: muster.testing.Instance) -> None:
+async def test_members_of_the_room_itself_are_no_responders_and_see_no_request(
+    address: muster.testing.Instance,
+) -> None:
     async with muster.connect(address) as client, client.join("prices") as room:
         with pytest.raises(muster.NoResponders):
             await client.request("prices", b"?", timeout=60)
@@ -340,7 +344,9 @@ async def test_rights_decide_who_asks_and_who_answers() -> None:
     }
     async with muster.testing.instance(tokens=users) as address, contextlib.AsyncExitStack() as stack:
         clients = {
-            name: await stack.enter_async_context(muster.connect(address, token=name)) for name in users if name != b"all"
+            name: await stack.enter_async_context(muster.connect(address, token=name))
+            for name in users
+            if name != b"all"
         }
         with pytest.raises(muster.NoResponders):
             await clients[b"asks"].request("prices", b"?", timeout=60)
@@ -390,7 +396,12 @@ async def test_malformed_messages_change_nothing(address: muster.testing.Instanc
         for data in (b"", b"\xff", b"[" * 50_000, b'{"to":', b'{"a":' * 5_000):
             await client.publish("r/requests", data)
             await client.publish(home, data)
-        for said in ({"id": 1}, {"id": "x", "responder": "y"}, {"id": 1, "responder": 7}, {"id": 9_999, "responder": "x" * 65}):
+        for said in (
+            {"id": 1},
+            {"id": "x", "responder": "y"},
+            {"id": 1, "responder": 7},
+            {"id": 9_999, "responder": "x" * 65},
+        ):
             await client.publish(home, json=said)
         await client.publish("r/requests", json={**mine, "id": 8_888, "data": "!", "encoding": "base64"})
         assert (await client.request("r", b"again", timeout=60)).data == b"again"

@@ -2,9 +2,10 @@
 //! and devices with [`Letters`]. Time is a number.
 
 use muster_presence::{
-    kinds, role, undelivered, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here, Letters,
-    Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings, Task, Told,
-    Undelivered, Unicast, Unnamed, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX, UNDELIVERED_MAX,
+    kinds, role, undelivered, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here,
+    Letters, Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings,
+    Task, Told, Undelivered, Unicast, Unnamed, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
+    UNDELIVERED_MAX,
 };
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::collections::{BTreeMap, BTreeSet};

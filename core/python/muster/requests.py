@@ -329,7 +329,9 @@ def pack(data: bytes, what: str = "request") -> dict[str, str]:
         raise TooLong(f"the {what} is too long: {len(data)} bytes (limit {REQUEST_BYTES_MAX}); nothing was sent")
     with suppress(UnicodeDecodeError):
         text = data.decode()
-        if len(dumps(text, ensure_ascii=False).encode()) <= 2 + (len(data) + 2) // 3 * 4:  # escapes may be longer than base64
+        if (
+            len(dumps(text, ensure_ascii=False).encode()) <= 2 + (len(data) + 2) // 3 * 4
+        ):  # escapes may be longer than base64
             return {"data": text}
     return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
 

@@ -70,7 +70,9 @@ async def _direct(client: sdk.Client, writer: Writer, words: Writer, texts: Text
     async for message in client.direct():
         known = await texts.of([message.sender])
         if as_json:
-            document: dict[str, Any] = {"direct": message.number} | _sender(message.sender, known) | data_fields(message.data)
+            document: dict[str, Any] = (
+                {"direct": message.number} | _sender(message.sender, known) | data_fields(message.data)
+            )
             await writer.write(shown_json(msgspec.json.encode(document)) + b"\n")
         else:
             data = message.data.decode(errors="replace")
@@ -177,7 +179,10 @@ def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
         document = where | _sender(item.sender, texts) | {"time": now} | age | data_fields(item.data)
     elif sdk.is_command(item):
         document = (
-            {"room": item.room, "command": item.number} | _sender(item.sender, texts) | {"time": now} | data_fields(item.data)
+            {"room": item.room, "command": item.number}
+            | _sender(item.sender, texts)
+            | {"time": now}
+            | data_fields(item.data)
         )
     elif sdk.is_gap(item):
         reason = str(item.reason)

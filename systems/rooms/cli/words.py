@@ -246,7 +246,8 @@ def rooms_request(
 def rooms_respond(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="The reply to each request [the request].", show_default=False)
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The reply to each request [the request].", show_default=False),
     ] = None,
     json: Json = False,
     url: Url = None,

@@ -311,9 +311,7 @@ class Service:
         finally:
             self._requested(outcome, 1)
 
-    async def ask(
-        self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]], *, reads: bool = False
-    ) -> Any:
+    async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]], *, reads: bool = False) -> Any:
         """Call a function with the caller's client. `reads`: with one that has a gateway too. Raises `Problem`, or
         `Nothing` if nothing was done."""
         session = self.session(caller)
