@@ -86,7 +86,8 @@ class HandingOn:
                         await self._way.put(place, id, packed, JSON)
                     except ways.NotTaken as error:
                         if error.lasting:
-                            return self._lose(str(error))
+                            self._lose(str(error))
+                            return
                         self._warn(str(error))
                         await asyncio.sleep(pause)
                         pause = min(2 * pause, most)

@@ -213,7 +213,7 @@ async def test_messages_of_members_over_udp_and_of_browsers_go_there_too(shared:
                 return len((await inbox.page(64)).entries) == 2
 
             async with asyncio.timeout(PATIENT_S):
-                while not await both():
+                while not await both():  # noqa: ASYNC110 - what is asked is a server
                     await asyncio.sleep(0.05)
             page = await inbox.page(64)
             told = {entry.data["text"]: (entry.kind, entry.actor) for entry in page.entries}

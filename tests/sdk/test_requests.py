@@ -166,46 +166,43 @@ async def test_a_responder_that_dies_under_way_costs_its_requests_and_the_next_o
 
 async def test_requests_go_on_while_responders_come_and_end(address: muster.testing.Instance) -> None:
     """A responder that ends answers what it has taken, so none is lost."""
-    async with muster.connect(address) as asks, muster.connect(address) as answers:
-        first = answers.respond("r", echo)
-        await first.__aenter__()
+    async with muster.connect(address) as asks, asyncio.TaskGroup() as tasks:
+        clients = [await muster.connect(address) for _ in range(2)]
+        first = await clients[0].respond("r", echo).__aenter__()
         running = True
 
-        async def ask() -> int:
-            count = 0
+        async def ask() -> None:
             while running:
                 await asks.request("r", b"?", timeout=60)
-                count += 1
-            return count
 
-        tasks = [asyncio.create_task(ask()) for _ in range(8)]
-        for _ in range(3):
+        for _ in range(8):
+            tasks.create_task(ask())
+        for turn in range(1, 4):
             before = asks.stats()["requests"]
-            second = answers.respond("r", echo)
-            await second.__aenter__()
+            second = await clients[turn % 2].respond("r", echo).__aenter__()
             await until(lambda before=before: asks.stats()["requests"] > before + 20)  # type: ignore[misc]
             await first.__aexit__(None, None, None)
             first = second
         running = False
-        assert sum(await asyncio.gather(*tasks)) > 60
+        await until(lambda: asks._requests is not None and not asks._requests._waiting)
         await first.__aexit__(None, None, None)
+        for client in clients:
+            await client.close()
 
 
 async def test_ten_thousand_requests_at_once_are_all_answered(address: muster.testing.Instance) -> None:
-    async with muster.connect(address) as asks, muster.connect(address) as answers:
-        async with answers.respond("r", echo, at_once=1_000) as responder:
-            asked = [asks.request("r", b"%d" % n, timeout=60) for n in range(500)]
-            assert [reply.data for reply in await asyncio.gather(*asked)] == [b"%d" % n for n in range(500)]
-
-            places = asyncio.Semaphore(1_000)  # 1,024 wait at a responder, and 1,000 are handled
-
-            async def ask(number: int) -> bytes:
-                async with places:
-                    return (await asks.request("r", b"%d" % number, timeout=60)).data
-
-            said = await asyncio.gather(*map(ask, range(10_000)))
-            assert said == [b"%d" % number for number in range(10_000)]
-            assert responder.stats()["busy"] == 0
+    """By ten responders: 1,024 wait at each, beside those that are handled."""
+    async with contextlib.AsyncExitStack() as stack:
+        responders = []
+        for _ in range(10):
+            client = await stack.enter_async_context(muster.connect(address))
+            responders.append(await stack.enter_async_context(client.respond("r", echo, at_once=1_000)))
+        asks = await stack.enter_async_context(muster.connect(address))
+        await asks.request("r", b"first", timeout=60)
+        await until(lambda: asks._requests is not None and len(asks._requests._rooms["r"].responders) == 10)
+        said = await asyncio.gather(*(asks.request("r", b"%d" % number, timeout=60) for number in range(10_000)))
+        assert [reply.data for reply in said] == [b"%d" % number for number in range(10_000)]
+        assert sum(each.stats()["requests"] for each in responders) == 10_001
 
 
 async def test_more_requests_than_a_client_may_have_are_refused(
@@ -410,25 +407,32 @@ async def test_malformed_messages_change_nothing(address: muster.testing.Instanc
 
 
 async def test_a_reply_in_the_name_of_another_responder_counts_for_nothing(address: muster.testing.Instance) -> None:
-    async with muster.connect(address) as client, muster.connect(address) as liar:
-        async with client.respond("r", never) as responder:
-            asked = asyncio.create_task(client.request("r", b"?", timeout=60))
-            await until(lambda: responder.stats()["requests"])
-            assert client._requests is not None
-            (number,) = client._requests._waiting
-            await liar.publish(client._requests._home, json={"id": number, "responder": "liar", "data": "no"})
-            await liar.publish(client._requests._home, json={"id": number, "responder": responder.id, "data": {"a": 1}})
-            assert (await asked).data == b'{"a":1}', "data that is no text is JSON"
-            await client.close()
+    async with (
+        muster.connect(address) as client,
+        muster.connect(address) as liar,
+        client.respond("r", never) as responder,
+    ):
+        asked = asyncio.create_task(client.request("r", b"?", timeout=60))
+        await until(lambda: responder.stats()["requests"])
+        assert client._requests is not None
+        (number,) = client._requests._waiting
+        await liar.publish(client._requests._home, json={"id": number, "responder": "liar", "data": "no"})
+        await liar.publish(client._requests._home, json={"id": number, "responder": responder.id, "data": {"a": 1}})
+        assert (await asked).data == b'{"a":1}', "data that is no text is JSON"
+        await client.close()
 
 
 async def test_rooms_beyond_the_bound_replace_idle_ones(
     address: muster.testing.Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "ROOMS_MAX", 2)
-    async with muster.connect(address) as client:
-        async with client.respond("a", echo), client.respond("b", echo), client.respond("c", echo):
-            for name in ("a", "b", "c", "a", "b", "c"):
-                assert (await client.request(name, name.encode(), timeout=60)).data == name.encode()
-                assert client._requests is not None
-                assert len(client._requests._rooms) <= 2
+    async with (
+        muster.connect(address) as client,
+        client.respond("a", echo),
+        client.respond("b", echo),
+        client.respond("c", echo),
+    ):
+        for name in ("a", "b", "c", "a", "b", "c"):
+            assert (await client.request(name, name.encode(), timeout=60)).data == name.encode()
+            assert client._requests is not None
+            assert len(client._requests._rooms) <= 2

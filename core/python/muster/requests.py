@@ -282,7 +282,8 @@ class Requests:
             return
         if waiting.responder != id:
             return
-        self._heard(waiting.asked, id, now)
+        if (known := waiting.asked.responders.get(id)) is not None:  # one that has said it is gone stays so
+            known.heard_at = now
         room = waiting.asked.room
         if "error" in said:
             reason, detail = str(said["error"])[:ID_CHARS_MAX], str(said.get("detail", ""))[:DETAIL_CHARS_MAX]
@@ -329,9 +330,8 @@ def pack(data: bytes, what: str = "request") -> dict[str, str]:
         raise TooLong(f"the {what} is too long: {len(data)} bytes (limit {REQUEST_BYTES_MAX}); nothing was sent")
     with suppress(UnicodeDecodeError):
         text = data.decode()
-        if (
-            len(dumps(text, ensure_ascii=False).encode()) <= 2 + (len(data) + 2) // 3 * 4
-        ):  # escapes may be longer than base64
+        written = len(dumps(text, ensure_ascii=False).encode())
+        if written <= 2 + (len(data) + 2) // 3 * 4:  # escapes may be longer than base64
             return {"data": text}
     return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
 

@@ -59,6 +59,7 @@ class Responder:
         self._answering: set[asyncio.Task[bool]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._ending = False
         self._counts = dict.fromkeys(("requests", "replies", "failed", "busy", "unsent"), 0)
 
     async def __aenter__(self) -> "Responder":
@@ -98,6 +99,7 @@ class Responder:
 
     async def _finish(self) -> None:
         """Tell the clients, and answer what still comes."""
+        self._ending = True
         gone = encode({"responder": self.id, "gone": True})
         sent = (self._client.publish(room, gone, timeout=LINGER_S) for room in self._clients)
         await asyncio.gather(*sent, return_exceptions=True)
@@ -118,6 +120,8 @@ class Responder:
         if not isinstance(reply, str) or not reply.startswith(REPLIES):
             return
         if isinstance(ask := said.get("ask"), int):
+            if self._ending:
+                return
             self._clients[reply] = None
             self._clients.move_to_end(reply)
             if len(self._clients) > CLIENTS_MAX:
