@@ -14,7 +14,8 @@ HORIZON_US: Final = 300 * SECOND_US
 KEYS_MAX: Final = 65_536
 """Limit of keys whose buckets are not full; messages of further keys ask again after a second."""
 RESERVED_MAX: Final = 65_536
-"""Limit of moments that are given out; further messages ask again as beyond the horizon."""
+"""Limit of moments that are given out; further messages ask again as beyond the horizon. And limit of messages beyond it that
+another rate wakes; the others ask again by themselves."""
 UNUSED_US: Final = 60 * SECOND_US
 """A moment that its message has not used after this time is given up: the message was cancelled, or has expired."""
 
@@ -32,23 +33,26 @@ class KeyRates:
         """By key: when its bucket is full again."""
         self._reserved: dict[int, int] = {}
         """By message: its moment."""
+        self._later: dict[int, int] = {}
+        """Messages beyond the horizon, with the time at which they ask again."""
         self._swept_at = 0
 
     @property
     def waiting(self) -> int:
-        """Number of messages that have a moment to come."""
-        return len(self._reserved)
+        """Number of messages that wait."""
+        return len(self._reserved) + len(self._later)
 
     def all_waiting(self) -> Iterable[int]:
         """The numbers of these messages."""
-        return self._reserved
+        return (*self._reserved, *self._later)
 
     def has(self, number: int) -> bool:
-        """Whether a message has a moment."""
-        return number in self._reserved
+        """Whether a message waits."""
+        return number in self._reserved or number in self._later
 
     def admit(self, key: str, number: int, now: int) -> int:
         """0: the message leaves now. Else the time until it is to come back."""
+        self._later.pop(number, None)
         at = self._reserved.get(number)
         if at is not None:
             if at > now:
@@ -58,15 +62,20 @@ class KeyRates:
         if key not in self._full and len(self._full) >= KEYS_MAX:
             self.sweep(now)
             if len(self._full) >= KEYS_MAX:
-                return SECOND_US
+                return self._put_off(number, now, SECOND_US)
         full = max(self._full.get(key, now), now)
         wait = max(0, full - self._burst - now)
         if wait > HORIZON_US or (wait and len(self._reserved) >= RESERVED_MAX):
-            return HORIZON_US
+            return self._put_off(number, now, HORIZON_US)
         self._full[key] = full + self._interval
         self._full.move_to_end(key)
         if wait:
             self._reserved[number] = now + wait
+        return wait
+
+    def _put_off(self, number: int, now: int, wait: int) -> int:
+        if len(self._later) < RESERVED_MAX:
+            self._later[number] = now + wait
         return wait
 
     def sweep(self, now: int) -> None:
@@ -76,5 +85,6 @@ class KeyRates:
         self._swept_at = now
         for key in [key for key, full in self._full.items() if full <= now]:
             del self._full[key]
-        for number in [number for number, at in self._reserved.items() if at < now - UNUSED_US]:
-            del self._reserved[number]
+        for waiting in (self._reserved, self._later):
+            for number in [number for number, at in waiting.items() if at < now - UNUSED_US]:
+                del waiting[number]

@@ -49,6 +49,7 @@ def test_each_message_leaves_at_its_moment_as_a_plain_bucket_gives_it(
 ) -> None:
     rates, plain, now = KeyRates(rate), Plain(rate), 1_000
     moments: dict[int, tuple[str, int]] = {}
+    late: set[int] = set()
     step_us = max(1, plain.interval // 10)
     for number, (key, passed, again) in enumerate(steps):
         now += passed * step_us
@@ -60,6 +61,8 @@ def test_each_message_leaves_at_its_moment_as_a_plain_bucket_gives_it(
             assert rates.has(number) == (at > now)
         else:
             assert rates.admit(key, number, now) == HORIZON_US
+            assert rates.has(number)
+            late.add(number)
         if again:
             for each, (of, due) in list(moments.items()):
                 if rates.has(each):
@@ -67,7 +70,7 @@ def test_each_message_leaves_at_its_moment_as_a_plain_bucket_gives_it(
     for each, (of, due) in moments.items():
         if rates.has(each):
             assert rates.admit(of, each, due) == 0
-    assert rates.waiting == 0
+    assert set(rates.all_waiting()) == late
     for key in KEYS:
         assert plain.holds(plain.given[key])
 
@@ -85,7 +88,7 @@ def test_what_is_beyond_the_horizon_asks_again_and_keeps_no_moment() -> None:
     rates = KeyRates(0.01)
     waits = [rates.admit("a", number, 0) for number in range(10)]
     assert waits == [0, *(100 * SECOND_US * number for number in (1, 2, 3)), *[HORIZON_US] * 6]
-    assert rates.waiting == 3
+    assert rates.waiting == 3 + 6
     assert rates.admit("a", 9, HORIZON_US) == 100 * SECOND_US
 
 
@@ -95,14 +98,16 @@ def test_memory_is_bounded_and_given_up() -> None:
         assert rates.admit(f"key {number}", number, 0) == 0
     assert rates.admit("one more", KEYS_MAX, 0) == SECOND_US
     assert rates.admit("one more", KEYS_MAX, SECOND_US) == 0, "the others are full again"
-    assert len(rates._full) == 1
+    assert (len(rates._full), rates.waiting) == (1, 0)
 
     fast = KeyRates(1_000)
     for number in range(RESERVED_MAX + 1_000):
         assert fast.admit("a", number, 0) <= RESERVED_MAX * 1_000
     assert fast.waiting == RESERVED_MAX
-    assert fast.admit("a", 1 << 40, 0) == HORIZON_US
-    fast.sweep((RESERVED_MAX + 1) * 1_000 + UNUSED_US)
+    for number in range(1 << 40, (1 << 40) + RESERVED_MAX + 10):
+        assert fast.admit("a", number, 0) == HORIZON_US
+    assert fast.waiting == 2 * RESERVED_MAX
+    fast.sweep(HORIZON_US + UNUSED_US + 1)
     assert (fast.waiting, len(fast._full)) == (0, 0)
 
 
