@@ -12,9 +12,11 @@ import pytest
 
 import muster
 import muster.testing
+from muster_server.control.node import metrics
 from muster_server.plane.auth import mint
 from muster_server.plane.kind import Right
 from muster_server.systems.http import keys
+from tests.faults.instance import samples
 from tests.http.conftest import SECRET, Beside, Make, eventually, until_refused
 
 ALL = ("publish:*", "read:*", "history:*", "members:*", "command:*", "rooms:*")
@@ -216,7 +218,8 @@ async def test_a_request_has_the_reply_of_a_responder(make: Make, address: muste
         problem(await client.post(f"/api/v1/rooms/{'r' * 155}/request", content=b"x"), 400, "bad_room_name")
         problem(await beside.client("publish:sports:final").post(asks, content=b"x"), 403, "not_allowed")
         await member.close()
-    counted = {name: value for name, _, value in beside.server.counters()}
+    registry = metrics.registry(beside.server.counts, {"role": "http", "node": "1", "name": "http"}, "0", list)
+    counted = samples((await metrics.text(metrics.read(registry))).decode())
     for outcome, count in (
         ("replied", 2),
         ("no_responders", 1),
