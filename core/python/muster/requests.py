@@ -38,7 +38,7 @@ REPLIES: Final = "replies:"
 """Begin of the rooms for replies. A responder publishes in no other room, wherever a request wants its reply."""
 REQUEST_S_MAX: Final = 60.0
 UNDER_WAY_MAX: Final = 16_384
-"""Limit of the requests of one client that wait for their replies."""
+"""Limit of the requests of one client that have no reply yet."""
 ROOMS_MAX: Final = 1_024
 """Limit of rooms whose responders a client remembers."""
 RESPONDERS_MAX: Final = 64
@@ -98,7 +98,7 @@ class Requests:
         """By room, the one used last at the end."""
         self._numbers: dict[int, _Asked] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._number = 0
+        self._number = self._under_way = 0
         self._joining = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -110,11 +110,12 @@ class Requests:
                 f"invalid time-out of a request: {timeout!r} (expected more than 0 and at most {REQUEST_S_MAX:g} seconds)"
             )
         packed = pack(data)
-        if len(self._waiting) >= UNDER_WAY_MAX:
+        if self._under_way >= UNDER_WAY_MAX:
             raise Refused(f"request to {room}", "busy")
         self.counts["requests"] += 1
         asked = self._asked(room)
         asked.under_way += 1
+        self._under_way += 1
         try:
             return await self._client.wait(self._exchange(asked, packed, user), timeout, f"request to {room}", 1)
         except NoResponders:
@@ -125,6 +126,7 @@ class Requests:
             raise
         finally:
             asked.under_way -= 1
+            self._under_way -= 1
 
     async def _exchange(self, asked: _Asked, packed: dict[str, str], user: int | None) -> Reply:
         await self._listen()
