@@ -14,8 +14,8 @@ HORIZON_US: Final = 300 * SECOND_US
 KEYS_MAX: Final = 65_536
 """Limit of keys whose buckets are not full; messages of further keys ask again after a second."""
 RESERVED_MAX: Final = 65_536
-"""Limit of moments that are given out; further messages ask again as beyond the horizon. And limit of messages beyond it that
-another rate wakes; the others ask again by themselves."""
+"""Limit of moments that are given out; further messages ask again as beyond the horizon. And limit of messages beyond it
+that another rate wakes; the others ask again by themselves."""
 UNUSED_US: Final = 60 * SECOND_US
 """A moment that its message has not used after this time is given up: the message was cancelled, or has expired."""
 

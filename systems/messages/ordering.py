@@ -202,10 +202,10 @@ class Ordering:
                 passed[worker].append(fire)
         for worker, fires in passed.items():
             self._passed(worker, msgspec.msgpack.encode(fires))
-        for (worker, topic), fires in parked.items():
-            self._parking.update((fire.number, False) for fire, _ in fires)
-            self._start(self._park(topic, fires))
-            self._parked(worker, topic, len(fires))
+        for (worker, topic), early in parked.items():
+            self._parking.update((fire.number, False) for fire, _ in early)
+            self._start(self._park(topic, early))
+            self._parked(worker, topic, len(early))
 
     def _wait_ms(self, key: str, fire: Fire, now_us: int) -> int:
         """The time until a message may be fired, or is looked at again; 0: it may be fired now."""

@@ -95,7 +95,7 @@ class RequestCalls:
                 role: [(host, port, key.hex()) for host, port, key, _ in of] for role, of in snapshot.servers().items()
             }
         token = read_token(self._spec.token_file or "")
-        return muster.Address(*(tuple(servers.get(role, ())) for role in ("gateway", "proxy")), token)
+        return muster.Address(tuple(servers.get("gateway", ())), tuple(servers.get("proxy", ())), token)
 
     async def close(self) -> None:
         """Close the client."""

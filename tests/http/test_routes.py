@@ -203,9 +203,9 @@ async def test_a_request_has_the_reply_of_a_responder(make: Make, address: muste
         return request.data
 
     async with muster.connect(address) as member, member.respond("sports:final", handler) as responder:
-        sent = {"content": b"EUR", "params": {"timeout": 60}, "headers": {"idempotency-key": "once"}}
         for _ in range(2):
-            said = (await client.post(asks, **sent)).json()
+            same = {"idempotency-key": "once"}
+            said = (await client.post(asks, content=b"EUR", params={"timeout": 60}, headers=same)).json()
             assert said == {"responder": responder.id, "sender": "1", "data": "EUR", "encoding": "utf-8"}
         assert len(requests) == 1, "the same key has the same reply"
         said = (await client.post(asks, json={"data": "YmluYXJ5", "encoding": "base64"})).json()

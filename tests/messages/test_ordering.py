@@ -290,7 +290,9 @@ class Paced:
             self.fires[self._world.keys[fire.number]].append(fire)
         passed = time.monotonic() - self._began
         for key, fires in self.fires.items():
-            assert not key or len(fires) <= max(1.0, self._rate) + self._rate * passed, f"{key}: {len(fires)} in {passed} s"
+            assert not key or len(fires) <= max(1.0, self._rate) + self._rate * passed, (
+                f"{key}: {len(fires)} in {passed} s"
+            )
         return found
 
 
@@ -355,7 +357,7 @@ async def test_programs_lease_messages_of_a_key_at_its_rate(world: Keyed) -> Non
     made = world.topics.create(NewTopic(name="jobs", callback="pull:", rate_per_key=2))
     world.center.topics_changed()
     numbers = [await world.put(made.number, key) for key in "aaaab"]
-    began, found = time.monotonic(), []
+    began, found = time.monotonic(), list[Fire]()
     while len(found) < 5:
         found += await world.center.lease(made, 10, 1.0, 60.0)
         of_a = [each for each in found if world.keys[each.number] == "a"]

@@ -332,7 +332,7 @@ async def test_roles_that_start_again_cost_no_more_than_their_time(address: must
 
 
 async def test_rights_decide_who_asks_and_who_answers() -> None:
-    users = {
+    users: dict[bytes, int | muster.testing.User] = {
         b"all": SHARED_USER,
         b"asks": muster.testing.User(7, {"prices/*": ["publish", "members"], "replies:*": ["read", "publish"]}),
         b"answers": muster.testing.User(8, {"prices/*": ["read"], "replies:*": ["publish"]}),
@@ -388,18 +388,21 @@ async def test_malformed_messages_change_nothing(address: muster.testing.Instanc
         assert (await client.request("r", b"?", timeout=60)).data == b"?"
         home = client._requests._home if client._requests is not None else ""
         mine = {"to": responder.id, "reply": home}
-        for said in (1, None, [], {}, {"ask": "x", "reply": home}, {"to": "other", "id": 1, "reply": home}, mine):
+        others: tuple[object, ...] = (
+            1,
+            None,
+            [],
+            {},
+            {"ask": "x", "reply": home},
+            {"to": "other", "id": 1, "reply": home},
+        )
+        for said in (*others, mine):
             await client.publish("r/requests", json=said)
         for data in (b"", b"\xff", b"[" * 50_000, b'{"to":', b'{"a":' * 5_000):
             await client.publish("r/requests", data)
             await client.publish(home, data)
-        for said in (
-            {"id": 1},
-            {"id": "x", "responder": "y"},
-            {"id": 1, "responder": 7},
-            {"id": 9_999, "responder": "x" * 65},
-        ):
-            await client.publish(home, json=said)
+        for id, responder_id in ((1, None), ("x", "y"), (1, 7), (9_999, "x" * 65)):
+            await client.publish(home, json={"id": id, "responder": responder_id})
         await client.publish("r/requests", json={**mine, "id": 8_888, "data": "!", "encoding": "base64"})
         assert (await client.request("r", b"again", timeout=60)).data == b"again"
         assert responder.stats()["requests"] == 3

@@ -39,7 +39,7 @@ async def _asked(client: Client, room: str, data: bytes, timeout: float) -> tupl
         return {"outcome": "timeout"}, str(error), EXPIRED
     except muster.ResponderFailed as error:
         return {"outcome": "failed", "reason": error.reason}, str(error), FAILURE
-    document = {"outcome": "replied", "responder": reply.responder, **data_fields(reply.data)}
+    document: dict[str, object] = {"outcome": "replied", "responder": reply.responder, **data_fields(reply.data)}
     return document, escaped(reply.data).decode(), 0
 
 
