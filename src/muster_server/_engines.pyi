@@ -28,6 +28,7 @@ __all__ = [
     "RetryPlan",
     "RouterEngine",
     "ScheduleKeeper",
+    "Undelivered",
     "UnicastEngine",
     "WorkerDispatch",
     "assign_workers",
