@@ -7,7 +7,7 @@ FAILURE: Final = 1
 USAGE: Final = 2
 NO_MEMBER: Final = 3
 EXPIRED: Final = 4
-"""Exit codes of the outcomes of `muster command`, which nothing else uses."""
+"""Exit codes of the outcomes of `muster command` and `muster rooms request`; `muster rooms end` has the first."""
 ALREADY_FIRED: Final = 5
 UNKNOWN_MESSAGE: Final = 6
 """Exit codes of the outcomes of `muster delay`, which nothing else uses."""

@@ -350,5 +350,7 @@ class System:
     """Kinds of targets of delayed messages that lead into it."""
     calls: Mapping[str, str] = field(default_factory=dict[str, str])
     """Methods that clients of an edge may call, each with `module:function`, `(spec, context) -> plane.ways.Calls`."""
+    undelivered: str = ""
+    """`module:function` of what hands on messages to users of whom no device has them, as `plane.ways.hands_on`."""
     outlet: str = ""
     """`module:function` of the way into its topics, for other systems that have messages to send, as `Into.way`."""

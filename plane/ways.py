@@ -1,7 +1,7 @@
 """The ways from one system to another, which descriptors name: systems import each other not.
 
 `System.targets` has ways into a system, for messages that fire; `System.outlet` is the way into topics of messages;
-`System.calls` has methods for clients of an edge.
+`System.calls` has methods for clients of an edge; `System.undelivered` hands on messages to users who are not online.
 Knows no system.
 """
 
@@ -12,6 +12,9 @@ from muster_server.plane import systems
 from muster_server.plane.kind import Into, named
 
 if TYPE_CHECKING:  # descriptors of systems load this module, and need none of these
+    from contextlib import AbstractAsyncContextManager
+
+    from muster_server._engines import Grant, Undelivered
     from muster_server.plane.service import Context
     from muster_server.plane.spec import Spec
 
@@ -49,8 +52,8 @@ class CallRefused(Exception):
 class Calls(Protocol):
     """Answers one method that clients of an edge call, until `close`."""
 
-    async def answer(self, user: int, data: bytes) -> bytes:
-        """The answer to a call of this user; both are JSON. Raises `CallRefused`."""
+    async def answer(self, user: int, grant: "Grant", data: bytes) -> bytes:
+        """The answer to a call of this user, with its rights in rooms; data and answer are JSON. Raises `CallRefused`."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -62,6 +65,15 @@ def calls(runs: Callable[[str], bool]) -> dict[str, str]:
     return {method: path for system in found for method, path in system.calls.items()}
 
 
+def hands_on(
+    spec: "Spec", folder: str, where: str, queue: "Undelivered"
+) -> "Callable[[Context], AbstractAsyncContextManager[object]]":
+    """Hands on the messages of a queue to `KIND:NAME`, as long as its context is open, as `Role.beside`."""
+    path = next(system.undelivered for system in systems.named().values() if system.undelivered)
+    made: Callable[[Context], AbstractAsyncContextManager[object]] = named(path)(spec, folder, where, queue)
+    return made
+
+
 def targets() -> Mapping[str, Into]:
     """The kinds of targets that lead into systems."""
     return {kind: into for system in systems.named().values() for kind, into in system.targets.items()}
@@ -70,6 +82,11 @@ def targets() -> Mapping[str, Into]:
 def owner(kind: str) -> str:
     """The system into which a kind of targets leads."""
     return next(system.name for system in systems.named().values() if kind in system.targets)
+
+
+def into(kind: str, spec: "Spec", context: "Context", folder: str) -> Way:
+    """The way into topics (`topic`) or, by its kind of targets, into another system. Raises `SpecError`."""
+    return made(outlet() if kind == "topic" else targets()[kind].way, spec, context, folder)
 
 
 def made(path: str, spec: "Spec", context: "Context", folder: str) -> Way:

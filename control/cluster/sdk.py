@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias, TypeGuard
 
 import muster
 from muster.client import check_name as check_room_name
+from muster.responder import Handler
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Endpoint, Folder
 from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
@@ -127,6 +128,12 @@ class Client(Protocol):
 
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
         """Send a command to every member, and return the outcome."""
+
+    async def request(self, room: str, data: bytes, *, timeout: float) -> muster.Reply:
+        """Ask a room's responders, and return the reply of the one that answers."""
+
+    def respond(self, room: str, handler: Handler, *, at_once: int) -> muster.Responder:
+        """Answer requests to a room while the block lasts."""
 
     async def send(
         self, user: int, data: bytes, *, device: str | None, expires: float

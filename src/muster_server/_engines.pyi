@@ -28,6 +28,7 @@ __all__ = [
     "RetryPlan",
     "RouterEngine",
     "ScheduleKeeper",
+    "Undelivered",
     "UnicastEngine",
     "WorkerDispatch",
     "assign_workers",
@@ -88,6 +89,12 @@ class Grant:
     def __new__(cls, patterns: Sequence[tuple[str, Sequence[str]]]) -> Grant: ...
     def words(self, room: str) -> list[str]: ...  # raises `ValueError` unless it is a room's name
     def has_any(self, words: Sequence[str]) -> bool: ...  # in some room
+
+# The queue between an engine and what hands on messages that no device has. Bounded: the engine drops and counts the others.
+@final
+class Undelivered:
+    def __new__(cls) -> Undelivered: ...
+    def take(self, most: int) -> list[tuple[int, int, int, str, bytes]]: ...  # sender, number, user, outcome, data
 
 # The users whom one of these patterns matches: a number, its first digits with "*" behind them, or "*". Raises `ValueError`
 # for a text that is no pattern.
@@ -220,7 +227,8 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         write_interval_ms: int = 0,  # messages of rooms leave together this long after each other
         join_leave_max: int = 0,  # joins and leaves are told in rooms with at most this many users; 0: in none
         version: str = "",  # of the server, as clients are told
-        calls: list[str] = ...,  # methods whose calls are events ("call", question, user, method, data)
+        calls: list[str] = ...,  # methods whose calls are events ("call", question, user, grant, method, data)
+        undelivered: Undelivered | None = ...,  # takes users' messages to users of whom no device has them
     ) -> EdgeEngine: ...
     # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty
     # token where a client shows none. `user` None refuses with the code `denied`: "bad_credential", "not_allowed",
@@ -340,6 +348,7 @@ class ProxyEngine(_Engine):
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
         unicast: bool = False,  # take messages to users
+        undelivered: Undelivered | None = ...,  # takes users' messages to users of whom no device has them
     ) -> ProxyEngine: ...
     # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
     # The session ends after `left_ms`. `token`: the number by which it can be revoked.

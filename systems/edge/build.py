@@ -3,14 +3,18 @@
 Apart from the descriptor, which every command reads: only a node needs the imports of this file.
 """
 
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from muster import __version__
 from muster_server import _engines
+from muster_server.plane import ways
 from muster_server.plane.auth import answer, answering, taking
 from muster_server.plane.role import Handler, Role
+from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, SpecError, secret
 from muster_server.plane.trust import shared_token, trust_of
 from muster_server.plane.users import Texts
@@ -27,6 +31,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
     if spec.bind is None or spec.token_file is None:
         raise SpecError("an edge needs bind and token_file")
     links = link_options(spec)
+    queue = _engines.Undelivered() if settings.not_online else None
     engine: Any = _engines.EdgeEngine(
         **links,
         bind=spec.bind,
@@ -53,6 +58,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         join_leave_max=options.join_leave_max,
         version=f"muster {__version__}",
         calls=list(settings.calls),
+        undelivered=queue,
     )
     calls = Calls(engine, settings.calls, spec)
     anonymous = [word for word in options.anonymous_rights.split(",") if word]
@@ -63,6 +69,13 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
 
     def authenticate_room(question: int, credential: bytes, room: str) -> None:
         answer(engine, question, authenticator.for_room(credential, room), texts)
+
+    hands_on = None if queue is None else ways.hands_on(spec, settings.folder, settings.not_online, queue)
+
+    @contextlib.asynccontextmanager
+    async def beside(context: Context) -> AsyncIterator[None]:
+        async with calls.opened(context), contextlib.nullcontext() if hands_on is None else hands_on(context):
+            yield
 
     handlers: dict[str, Handler] = {
         "authenticate": answering(engine, authenticator, texts),
@@ -76,7 +89,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         partial(placing, engine),
         partial(take, engine),
         texts=texts,
-        beside=calls.opened,
+        beside=beside,
     )
 
 

@@ -9,7 +9,7 @@ from muster_server.plane.kind import Around
 from muster_server.plane.options import FaceAddress, LinkAddress, MachineOptions, key
 from muster_server.systems.rooms.gateway import PresenceSettings, presence
 from muster_server.systems.rooms.options import ArenaMib, Retention, UserSessions, Words, default_rights, retentions
-from muster_server.systems.rooms.proxy import sends
+from muster_server.systems.rooms.proxy import not_online, sends
 
 RELOADED: Final = (
     "origins",
@@ -213,6 +213,10 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     presence: PresenceSettings | None = None
     sends: list[tuple[int, int, list[str]]] | None = None
     """Users whose token has no `send`, first and last, and to whom they may send; None: nobody sends."""
+    not_online: str = ""
+    """As of a proxy."""
+    folder: str = ""
+    """Of the instance."""
     calls: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Methods of other systems, each with the function that makes its answers (`System.calls`)."""
 
@@ -229,5 +233,7 @@ def settle(options: EdgeOptions, around: Around) -> EdgeSettings:
         namespaces=retentions(around),
         presence=presence(around),
         sends=sends(around),
+        not_online=not_online(around),
+        folder=str(around.folder),
         calls=ways.calls(around.runs),
     )

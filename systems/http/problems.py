@@ -45,7 +45,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "rate_limited": Kind(429, True, "Too many requests, messages or commands"),
     "head_too_long": Kind(431, False, "The headers are too long"),
     "internal": Kind(500, False, "A defect of the server; its log has the request id"),
+    "responder_failed": Kind(502, False, "The responder took the request but has no reply"),
     "busy": Kind(503, True, "No capacity for this now"),
+    "no_responders": Kind(503, True, "The room has no responder now"),
     "disk_full": Kind(503, True, "The disk of the store is full; nothing was changed"),
     "draining": Kind(503, True, "The server is about to end"),
     "unavailable": Kind(503, True, "The servers behind do not answer"),
@@ -54,6 +56,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 RETRY_S: Final[Mapping[str, float]] = {
     "in_progress": 1,
     "busy": 1,
+    "no_responders": 1,
     "disk_full": 5,
     "draining": 1,
     "unavailable": 1,

@@ -136,7 +136,7 @@ class HttpService:
 
 def way(spec: Spec, context: Context, folder: str, kind: str) -> Way:
     """As `Base.way`."""
-    return ways.made(ways.outlet() if kind == "topic" else ways.targets()[kind].way, spec, context, folder)
+    return ways.into(kind, spec, context, folder)
 
 
 def build(spec: Spec, settings: HttpSettings, context: Context) -> HttpService:

@@ -124,7 +124,9 @@ class Center:
         self._rate, self._wall, self._monotonic = overdue_rate, wall, monotonic
         self.figures = Figures()
         self.leases = Leases(schedule.serve, schedule.leave, self._given_back)
-        self.ordering = Ordering(schedule, log, wall, passed=self._begin, parked=self._parked, ready=self._resume)
+        self.ordering = Ordering(
+            schedule, log, wall, monotonic, passed=self._begin, parked=self._parked, ready=self._resume
+        )
         self._sessions: dict[int, Session] = {}
         self._left: dict[int, Session] = {}
         """Workers that left or were cut off, whose claims still stand."""

@@ -293,6 +293,7 @@ class CenterService(MessagesService):
             ],
             "clock_steps": self._steps,
             "behind_key": self._center.ordering.waiting,
+            "above_key_rate": self._center.ordering.early,
             "overdue": {"messages": self._overdue_count, "oldest_s": self._overdue_s},
             "held": [
                 {"topic": self._name(each.topic), "url": each.url, "why": each.why, "until": each.until}
@@ -375,6 +376,11 @@ class CenterService(MessagesService):
                 "messages_behind_key",
                 "Due messages that wait behind others of their key",
                 float(self._center.ordering.waiting),
+            ),
+            (
+                "messages_above_key_rate",
+                "Due messages that wait for the rate of their key",
+                float(self._center.ordering.early),
             ),
         ]
 

@@ -1,18 +1,20 @@
-"""Messages with a key, in topics that bound how many of one key are open: which are let through, and which are parked.
+"""Messages with a key, in topics that bound how many of one key are open, or leave in a second: which are let through, and
+which are parked.
 
-A message that is due behind others of its key is given back to the schedule until its turn, so it can be cancelled, and
-no memory but its number is needed. After a start, the lanes are read from the schedule before the topic fires anything.
-It must not know workers' credits.
+A message that is due behind others of its key, or before its key's rate allows it, is given back to the schedule until
+its turn, so it can be cancelled, and no memory but its number is needed. After a start, the lanes are read from the
+schedule before the topic fires anything. It must not know workers' credits.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 
+from muster_server.systems.messages.key_rates import KeyRates
 from muster_server.systems.messages.lanes import Dues, Lanes
 from muster_server.systems.messages.schedule import SAID, NewMessage, Reply, Schedule, StoreError, place
 from muster_server.systems.messages.shapes import Envelope, Fire, Result
@@ -47,6 +49,7 @@ class Ordering:
         schedule: Schedule,
         log: structlog.typing.FilteringBoundLogger,
         wall: Callable[[], int],
+        monotonic: Callable[[], float],
         *,
         passed: Callable[[int, bytes], None],
         parked: Callable[[int, int, int], None],
@@ -54,9 +57,11 @@ class Ordering:
     ) -> None:
         """`passed`: a worker may fire an array of `Fire`. `parked`: a worker does not get some messages of a topic that were
         claimed for it. `ready`: a topic may fire."""
-        self._schedule, self._log, self._wall = schedule, log, wall
+        self._schedule, self._log, self._wall, self._monotonic = schedule, log, wall, monotonic
         self._passed, self._parked, self._ready = passed, parked, ready
         self._lanes: dict[int, Lanes] = {}
+        self._rates: dict[int, KeyRates] = {}
+        """By topic with a rate of each key."""
         self._stops: set[int] = set()
         """Topics whose dead letters keep the lane of their key closed."""
         self._loading: set[int] = set()
@@ -88,6 +93,17 @@ class Ordering:
             elif known.at_once != topic.per_key:
                 known.at_once = topic.per_key
                 self._wake(number, known.room())
+        self._rates_changed({topic.number: topic.rate_per_key for topic in topics})
+
+    def _rates_changed(self, rates: Mapping[int, float]) -> None:
+        for number, known in list(self._rates.items()):
+            if rates.get(number) != known.rate:
+                del self._rates[number]
+                if number in rates:
+                    self._wake(number, list(known.all_waiting()))
+        for number, rate in rates.items():
+            if rate and number not in self._rates:
+                self._rates[number] = KeyRates(rate)
 
     def is_ready(self, topic: int) -> bool:
         """Whether a topic may fire."""
@@ -97,6 +113,11 @@ class Ordering:
     def waiting(self) -> int:
         """Number of due messages that wait behind others of their key."""
         return sum(lanes.waiting for lanes in self._lanes.values())
+
+    @property
+    def early(self) -> int:
+        """Number of due messages that wait for the rate of their key."""
+        return sum(rates.waiting for rates in self._rates.values())
 
     async def _load(self, settings: Topic) -> None:
         """Read from the schedule which messages are open, and which wait."""
@@ -153,15 +174,16 @@ class Ordering:
     def take(self, worker: int, fires: bytes) -> bytes | None:
         """Claimed messages, an array of `Fire`. Returns those that have no order; None: there are none. The others come
         through `passed` or `parked`."""
-        if not self._lanes:
+        keyed = self._lanes.keys() | self._rates.keys()
+        if not keyed:
             return fires
         found = _FIRES.decode(fires)
-        rest = [fire for fire in found if fire.topic not in self._lanes]
+        rest = [fire for fire in found if fire.topic not in keyed]
         if len(rest) == len(found):
             return fires
         if not self._pending:  # all that were claimed at once: the arrays of several workers are not in order
             asyncio.get_running_loop().call_soon(self._admit)
-        self._pending += [(worker, fire) for fire in found if fire.topic in self._lanes]
+        self._pending += [(worker, fire) for fire in found if fire.topic in keyed]
         return msgspec.msgpack.encode(rest) if rest else None
 
     def _admit(self) -> None:
@@ -169,26 +191,35 @@ class Ordering:
         pending = [each for each in self._pending if each[1].topic not in self._loading]
         self._pending = waits
         passed: dict[int, list[Fire]] = defaultdict(list)
-        parked: dict[tuple[int, int], list[Fire]] = defaultdict(list)
+        parked: dict[tuple[int, int], list[tuple[Fire, int]]] = defaultdict(list)
+        wall, now_us = self._wall(), int(self._monotonic() * 1e6)
         for worker, fire in sorted(pending, key=lambda each: (each[1].due_at, each[1].number)):
-            key, lanes = _ENVELOPES.decode(fire.envelope).key, self._lanes.get(fire.topic)
-            if not key or lanes is None or lanes.admit(key, fire.number, fire.due_at):
-                passed[worker].append(fire)
+            key = _ENVELOPES.decode(fire.envelope).key
+            wait_ms = self._wait_ms(key, fire, now_us) if key else 0
+            if wait_ms:
+                parked[worker, fire.topic].append((fire, wall + wait_ms))
             else:
-                parked[worker, fire.topic].append(fire)
+                passed[worker].append(fire)
         for worker, fires in passed.items():
             self._passed(worker, msgspec.msgpack.encode(fires))
-        for (worker, topic), fires in parked.items():
-            self._parking.update((fire.number, False) for fire in fires)
-            self._start(self._park(topic, fires))
-            self._parked(worker, topic, len(fires))
+        for (worker, topic), early in parked.items():
+            self._parking.update((fire.number, False) for fire, _ in early)
+            self._start(self._park(topic, early))
+            self._parked(worker, topic, len(early))
 
-    async def _park(self, topic: int, fires: Sequence[Fire]) -> None:
-        until = self._wall() + PARK_MS
+    def _wait_ms(self, key: str, fire: Fire, now_us: int) -> int:
+        """The time until a message may be fired, or is looked at again; 0: it may be fired now."""
+        lanes, rates = self._lanes.get(fire.topic), self._rates.get(fire.topic)
+        if lanes is not None and not lanes.admit(key, fire.number, fire.due_at):
+            return PARK_MS
+        return 0 if rates is None else -(-rates.admit(key, fire.number, now_us) // 1_000)
+
+    async def _park(self, topic: int, fires: Sequence[tuple[Fire, int]]) -> None:
+        """Give these back until their times."""
         try:
-            await self._schedule.change([(fire.number, "release", fire.claim, until) for fire in fires])
+            await self._schedule.change([(fire.number, "release", fire.claim, until) for fire, until in fires])
         finally:
-            wanted = [fire.number for fire in fires if self._parking.pop(fire.number, False)]
+            wanted = [fire.number for fire, _ in fires if self._parking.pop(fire.number, False)]
         self._wake(topic, wanted)
 
     def settled(self, results: bytes, said: bytes) -> None:
@@ -228,6 +259,8 @@ class Ordering:
 
     def sweep(self) -> None:
         """Look at some open messages: one that was cancelled, expired or buried ends without a result."""
+        for rates in self._rates.values():
+            rates.sweep(int(self._monotonic() * 1e6))
         if self._lanes and not self._polls:
             self._polls = True
             self._start(self._poll())
@@ -248,8 +281,16 @@ class Ordering:
         _, _, _, _, attempts, state, time, *_ = reply[1]
         if state in ENDED or (state == "dead" and topic not in self._stops):
             self._end(topic, number)
-        elif state == "retry" and not attempts and time > self._wall() + PARK_MS // 2:  # it was not woken
-            self._wake(topic, [number])
+        elif (
+            state == "retry"
+            and not attempts
+            and time > self._wall() + PARK_MS // 2
+            and not self._is_early(topic, number)
+        ):
+            self._wake(topic, [number])  # it was not woken
+
+    def _is_early(self, topic: int, number: int) -> bool:
+        return (rates := self._rates.get(topic)) is not None and rates.has(number)
 
     def _start(self, task: Coroutine[Any, Any, None]) -> None:
         running = asyncio.create_task(task)

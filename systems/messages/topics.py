@@ -96,6 +96,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     per_key: PerKey = 0
     """Limit of messages of one key that are open, from their first attempt to their end; 1: they go one after another, in
     the order of their due times; 0: no limit."""
+    rate_per_key: Rate = 0.0
+    """Limit of messages of one key per second that are fired or leased; 0: no limit."""
     dead_stops_key: bool = False
     """True: a dead letter stays open until it is replayed or dropped, so messages of its key wait."""
     paused: bool = False
@@ -146,6 +148,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rate: Rate = 0.0
     concurrency: Concurrency = 0
     per_key: PerKey = 0
+    rate_per_key: Rate = 0.0
     dead_stops_key: bool = False
 
 
@@ -168,6 +171,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rate: Rate | None = None
     concurrency: Concurrency | None = None
     per_key: PerKey | None = None
+    rate_per_key: Rate | None = None
     dead_stops_key: bool | None = None
     paused: bool | None = None
 
@@ -382,6 +386,7 @@ class TopicsFile(Topics):
             "rate",
             "concurrency",
             "per_key",
+            "rate_per_key",
             "dead_stops_key",
             "paused",
         )

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from muster_server._engines import Grant
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, secret
@@ -17,7 +18,7 @@ class StatusCalls:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
-    async def answer(self, user: int, data: bytes) -> bytes:
+    async def answer(self, user: int, grant: Grant, data: bytes) -> bytes:
         """Set the status of this user."""
         if user == EMBEDDED_USER:  # without a token, or with the one that programs share
             raise CallRefused("not_allowed")

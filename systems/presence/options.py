@@ -105,9 +105,9 @@ class Presence(Section, frozen=True):
     not_online: Annotated[
         str,
         key(
-            "Where a message sent over HTTP goes for users of whom no device has it: `topic:NAME`, whose callback is for"
-            " example a push gateway, or `inbox:KIND`, entries of this kind",
-            "empty: nowhere; a request may name another place",
+            "Where a message sent over HTTP, or by a user, goes for users of whom no device has it: `topic:NAME`, whose"
+            " callback is for example a push gateway, or `inbox:KIND`, entries of this kind",
+            "empty: nowhere; a request over HTTP may name another place",
             pattern=rf"^{ELSEWHERE}$",
         ),
     ] = ""

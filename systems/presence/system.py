@@ -43,6 +43,7 @@ SYSTEM: Final = System(
         Action("end", "end the sessions of these users"),
     ),
     stores="muster_server.systems.presence.stores:stores",
+    undelivered="muster_server.systems.presence.handing:hands_on",
     calls={"muster.status": "muster_server.systems.presence.calls:status"},
     http="muster_server.systems.presence.http.routes",
     http_settings="muster_server.systems.presence.system:told",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from muster_server import _engines
+from muster_server.plane import ways
 from muster_server.plane.auth import answering, embedded, taking
 from muster_server.plane.engine import Placement
 from muster_server.plane.keys import cluster_keys
@@ -62,12 +63,14 @@ def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
     """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
+    queue = _engines.Undelivered() if settings.not_online else None
     engine = _engines.ProxyEngine(
         **link_options(spec),
         **client_options(spec, settings),
         age_every=settings.age_every,
         namespaces=settings.namespaces,
         unicast=settings.sends is not None,
+        undelivered=queue,
     )
     authenticator = embedded(spec, PROXY.door, settings.default_rights, settings.sends)
     texts = Texts()
@@ -79,6 +82,7 @@ def proxy(spec: Spec, settings: ProxySettings) -> Role:
         partial(take_proxy, engine),
         partial(naming, engine),
         texts,
+        None if queue is None else ways.hands_on(spec, settings.folder, settings.not_online, queue),
     )
 
 

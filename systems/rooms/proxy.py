@@ -88,6 +88,10 @@ class ProxySettings(DoorSettings, frozen=True):
     sends: list[tuple[int, int, list[str]]] | None = None
     """The users to whom a range of users may send if their token has no `send`; None: messages to users are not
     accepted."""
+    not_online: str = ""
+    """Where messages of users go for users of whom no device has them: `KIND:NAME`; empty: nowhere."""
+    folder: str = ""
+    """Of the instance."""
 
 
 def settle(options: Proxy, around: Around) -> ProxySettings:
@@ -102,7 +106,14 @@ def settle(options: Proxy, around: Around) -> ProxySettings:
         user_message_rate=options.user_message_rate,
         user_byte_rate=options.user_byte_rate,
         sends=sends(around),
+        not_online=not_online(around),
+        folder=str(around.folder),
     )
+
+
+def not_online(around: Around) -> str:
+    """`presence.not_online`; empty if presence is off."""
+    return around.section("presence").not_online if around.runs("presence") else ""
 
 
 def sends(around: Around) -> list[tuple[int, int, list[str]]] | None:

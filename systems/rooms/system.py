@@ -65,4 +65,5 @@ SYSTEM: Final = System(
         Action("rooms", "list these rooms"),
     ),
     http="muster_server.systems.rooms.http.routes",
+    calls={"muster.request": "muster_server.systems.rooms.calls:request"},
 )

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from muster_server._engines import Grant
 from muster_server.plane import ways
 from muster_server.plane.calls import CallError
 from muster_server.plane.service import Context
@@ -18,6 +19,7 @@ from muster_server.systems.presence.status import NewStatus, Status
 from tests.waiting import PATIENT_S
 
 MADE = f"{__name__}:made"
+ALL = Grant([("*", ["read", "publish"])])
 
 
 class Echo:
@@ -27,7 +29,7 @@ class Echo:
         self.held = asyncio.Event()
         self.closed = False
 
-    async def answer(self, user: int, data: bytes) -> bytes:
+    async def answer(self, user: int, grant: Grant, data: bytes) -> bytes:
         """As `ways.Calls`."""
         if data == b"hold":
             await self.held.wait()
@@ -72,21 +74,21 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Echo:
 async def test_each_call_is_answered_once_and_too_many_are_refused(made: Echo) -> None:
     engine = Engine()
     answering = Calls(cast(Any, engine), {"test.echo": MADE}, cast(Spec, None))
-    answering.call(1, 7, "test.echo", b"early")
+    answering.call(1, 7, ALL, "test.echo", b"early")
     assert engine.answers == {1: "internal"}, "it is not open"
     async with answering.opened(Context(cast(Any, None), lambda: None, lambda: None)):
-        answering.call(2, 7, "test.echo", b"{}")
-        answering.call(3, 7, "test.echo", b"refuse")
-        answering.call(4, 7, "test.other", b"{}")
+        answering.call(2, 7, ALL, "test.echo", b"{}")
+        answering.call(3, 7, ALL, "test.echo", b"refuse")
+        answering.call(4, 7, ALL, "test.other", b"{}")
         for question in range(10, 10 + calls.CALLS_MAX - 2):
-            answering.call(question, 8, "test.echo", b"hold")
-        answering.call(5, 8, "test.echo", b"{}")
+            answering.call(question, 8, ALL, "test.echo", b"hold")
+        answering.call(5, 8, ALL, "test.echo", b"{}")
         await engine.answered(5)
         assert engine.answers == {1: "internal", 2: b"7:{}", 3: "not_allowed", 4: "internal", 5: "too_many_requests"}
         made.held.set()
         await engine.answered(5 + calls.CALLS_MAX - 2)
         made.held.clear()
-        answering.call(6, 8, "test.echo", b"hold")
+        answering.call(6, 8, ALL, "test.echo", b"hold")
     assert made.closed
     assert 6 not in engine.answers, "the edge ends"
 
@@ -109,15 +111,15 @@ class FakeReaders:
 async def test_a_client_sets_the_status_of_its_own_user() -> None:
     readers = FakeReaders()
     answers = StatusCalls(cast(Readers, readers))
-    said = await answers.answer(7, b'{"mode": "dnd", "text": "in a meeting", "expires": 60}')
+    said = await answers.answer(7, ALL, b'{"mode": "dnd", "text": "in a meeting", "expires": 60}')
     assert said == b'{"status":{"mode":"dnd","text":"in a meeting","at":1,"until":null}}'
     assert readers.set == [(7, NewStatus(mode="dnd", text="in a meeting", end_ms=60_000))]
-    await answers.answer(7, b"")
+    await answers.answer(7, ALL, b"")
     assert readers.set[1:] == [(7, NewStatus())]
     wrong = (b'{"mode": "asleep"}', b'{"text": "two\\nlines"}', b"[" * 10_000, b"\xff", b'{"user": 8}')
     for user, data, failure in ((EMBEDDED_USER, b"{}", "not_allowed"), *((7, data, "bad_request") for data in wrong)):
         with pytest.raises(ways.CallRefused) as refused:
-            await answers.answer(user, data)
+            await answers.answer(user, ALL, data)
         assert refused.value.failure == failure
     for code, failure in (
         ("store", "internal"),
@@ -127,6 +129,6 @@ async def test_a_client_sets_the_status_of_its_own_user() -> None:
     ):
         readers.error = CallError(code, "x")
         with pytest.raises(ways.CallRefused) as refused:
-            await answers.answer(7, b"{}")
+            await answers.answer(7, ALL, b"{}")
         assert refused.value.failure == failure
     assert len(readers.set) == 2

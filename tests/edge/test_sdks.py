@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 import muster
+from tests.documents import fenced
 from tests.edge import sdks
 from tests.edge.hub import hub
 from tests.edge.python_watcher import watching
@@ -49,6 +50,7 @@ OF_ROLE: Final = {
         "takes_a_message_as_the_difference_to_the_one_before",
         "is_told_of_each_right_that_it_lacks",
         "tells_members_a_command_and_hears_how_many_have_it",
+        "asks_a_responder_and_is_one",
         "hears_who_comes_and_who_leaves",
         "is_subscribed_to_the_rooms_of_its_token",
     ),
@@ -113,6 +115,11 @@ def test_an_unchanged_sdk_works_with_a_real_edge(sdk: str, encoding: str, case: 
 def test_every_case_of_a_program_is_listed(sdk: str) -> None:
     sdks.need(sdk)
     assert sdks.names(sdk) == {*EVERY, *MORE[sdk], *OF_ROLE[sdk]}
+
+
+def test_the_responder_of_the_page_is_the_one_of_the_program() -> None:
+    (text,) = [each for each in fenced((sdks.ROOT / "docs" / "requests.md").read_text(), "js") if "respond(" in each]
+    assert text in (sdks.PROGRAMS / "js" / "cases.mjs").read_text()
 
 
 async def test_a_client_whose_session_an_operator_ends_stays_away_and_another_device_stays(serving: Role) -> None:

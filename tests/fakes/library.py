@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import muster
+from muster.responder import Handler
 
 
 @dataclass
@@ -91,6 +92,12 @@ class Client:
 
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
         return await asyncio.Future()  # nobody answers
+
+    async def request(self, room: str, data: bytes, *, timeout: float) -> muster.Reply:
+        return await asyncio.Future()
+
+    def respond(self, room: str, handler: Handler, *, at_once: int) -> muster.Responder:
+        raise NotImplementedError
 
     async def send(
         self, user: int, data: bytes, *, device: str | None, expires: float

@@ -5,13 +5,17 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.faults.conftest import Make
 from tests.faults.hooks import Called, Handler, Hooks, hooks
 from tests.faults.instance import Instance
 from tests.faults.test_http import client, make_key, ready
 from tests.faults.test_messages import said, with_messages
+from tests.redis_server import RedisServer
 from tests.waiting import PATIENT_S, until, until_asked
 
 __all__ = ["with_messages"]
@@ -205,3 +209,32 @@ async def test_a_target_gets_no_more_at_once_than_the_concurrency_of_its_topic(w
         calls = sorted(call.at for call in server.calls if call.id.startswith("x"))
         # A second's worth at once, and 20 a second after it, by the center's clock: a callback may be a little late.
         assert calls[-1] - calls[0] > 1_500
+
+
+@pytest.mark.parametrize("store", ["embedded", "redis"])
+async def test_a_key_gets_no_more_than_its_rate_though_the_center_is_killed(
+    with_messages: Make, store: str, tmp_path: Path
+) -> None:
+    rate, each = 5, 20
+    with contextlib.ExitStack() as stack:
+        center = {}
+        if store == "redis":
+            redis = RedisServer(tmp_path / "redis").start()
+            stack.callback(redis.end)
+            center["schedule"] = redis.url
+        instance = with_messages(systems={"enabled": "messages,http"}, center=center)
+        server = stack.enter_context(hooks())
+        stack.enter_context(instance.running())
+        said(instance, "topic", "create", "orders", "--callback", f"{server.url}/", "--rate-per-key", str(rate))
+        assert b"at most 5 a second" in instance.ran("topic", "show", "orders").stdout
+        async with client(instance, **{"x-api-key": make_key(instance)}) as asking:
+            await ready(asking)
+            some = [{"data": n, "id": f"{key}-{n}", "key": key} for n in range(each) for key in ("a", "b")]
+            assert (await asking.post("/api/v1/topics/orders/messages", json=some)).status_code == 200
+        await until(lambda: len(set(server.ids())) >= 12)
+        await instance.back("center", instance.kill("center"))
+        await until(lambda: len(set(server.ids())) == 2 * each)
+        for key in ("a", "b"):
+            calls = sorted(call.at for call in server.calls if call.id.startswith(key))
+            # At once after the start, and again after the kill; what was under way then comes twice.
+            assert calls[-1] - calls[0] > 1_000 * (each - 3 * rate) / rate, key

@@ -6,8 +6,8 @@ import base64
 import http.server
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import muster
 from muster.inbox import AsyncInbox
 from muster.presence import Presence
+from muster_server.systems.edge.sessions import Server, Session
+from muster_server.systems.edge.wire import PATH, frame
 from tests.documents import ROOT, fenced
 from tests.faults.hooks import Called, hooks
 from tests.faults.instance import Instance
 from tests.faults.test_messages import said, topic
 from tests.faults.test_unicast import device, got, seen, token
 from tests.faults.test_unicast_http import face
+from tests.sdk.items import next_of
 from tests.waiting import PATIENT_S, until_asked
 
 Hook = Callable[[str, Mapping[str, str], bytes, Mapping[str, Sequence[Mapping[str, Any]]], str], int]
@@ -44,8 +47,9 @@ def example(page: str, name: str) -> Any:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One instance whose messages go into inboxes where a request names nothing else."""
     text = "[probes]\nevery_ms = 0\n[presence]\ngrace_ms = 200\nnot_online = 'inbox:message'\n"
+    text += "[namespaces.passing]\nhistory_messages = 256\nhistory_s = 5\n"
     instance = Instance(tmp_path_factory.mktemp("not-online"), text)
-    with instance.running("--with", "presence,messages,inbox,http"):
+    with instance.running("--with", "presence,messages,inbox,http,edge"):
         yield instance
 
 
@@ -189,6 +193,50 @@ async def test_without_another_place_the_configuration_says_where_it_goes(shared
         assert [(entry.kind, entry.data) for entry in page.entries] == [("message", {"text": "your move"})]
 
 
+async def test_messages_of_members_over_udp_and_of_browsers_go_there_too(shared: Instance) -> None:
+    backend = await asyncio.to_thread(key, shared, "members", "inbox:*")
+    mine = await token(shared, 63, "phone", "read", "--send", "*")
+    address = await asyncio.to_thread(url, shared)
+    async with device(shared, 65, "phone") as phone:
+        await seen(shared, 65, "phone")
+        async with muster.connect(shared.folder.path, gateways=[], token=mine) as client:
+            assert await client.send(64, b"by UDP") == [muster.DeviceResult(None, "not_online")]
+            assert await client.send(65, b"to a phone") == [muster.DeviceResult("phone", "delivered")]
+        await asyncio.to_thread(shared.ran, "send", "64", stdin=b"by the shared token\n")
+        async with session(shared, mine) as browser:
+            call = {"user": "64", "data": {"by": "a browser"}}
+            said = {"method": "muster.send", "data": call}
+            await browser.ask(lambda number: frame(json.dumps({"id": number, "rpc": said}).encode(), "json"))
+        async with AsyncInbox(address, key=backend) as inbox:
+
+            async def both() -> bool:
+                return len((await inbox.page(64)).entries) == 2
+
+            async with asyncio.timeout(PATIENT_S):
+                while not await both():  # noqa: ASYNC110 - what is asked is a server
+                    await asyncio.sleep(0.05)
+            page = await inbox.page(64)
+            told = {entry.data["text"]: (entry.kind, entry.actor) for entry in page.entries}
+            assert told == {"by UDP": ("message", "63"), '{"by": "a browser"}': ("message", "63")}
+            assert not (await inbox.page(65)).entries
+        assert await got(phone, 1) == [b"to a phone"]
+
+
+@asynccontextmanager
+async def session(instance: Instance, credential: str) -> AsyncIterator[Session]:
+    """A client of the edge."""
+    bind = instance.process("edge").bind
+    assert isinstance(bind, tuple)
+    server = Server(bind[0], bind[1], False, PATH)
+    loop = asyncio.get_running_loop()
+    _, made = await loop.create_connection(lambda: Session("json", lambda: None), server.host, server.port)
+    try:
+        await made.connect(server, credential)
+        yield made
+    finally:
+        made.close()
+
+
 async def test_another_place_needs_its_scope_and_has_to_exist(shared: Instance) -> None:
     backend = await asyncio.to_thread(key, shared, "scopes", "unicast:*", "send:gone")
     address = await asyncio.to_thread(url, shared)
@@ -228,6 +276,34 @@ async def test_an_own_status_and_passing_events_are_as_the_pages_say(shared: Ins
                     if isinstance(item, muster.Command):
                         assert item.data == b'{"typing": true}'
                         break
+
+
+async def test_passing_events_of_a_room_are_many_and_nobody_reads_them_later(
+    shared: Instance, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = []
+    for user in ("66", "67"):
+        done = await asyncio.to_thread(shared.ran, "token", user, "--cap", "passing:*=read,publish")
+        tokens.append(done.stdout.decode().strip())
+    point, follow = example("unicast.md", "point"), example("unicast.md", "follow")
+    async with (
+        muster.connect(shared.folder.path, token=tokens[0]) as client,
+        muster.connect(shared.folder.path, proxies=[], token=tokens[1]) as friend,
+    ):
+        following = asyncio.create_task(follow(friend))
+        shown = ""
+        async with asyncio.timeout(PATIENT_S):
+            while shown.count("66 {") < 20:  # commands are one a second
+                await point(client, 1, 2)
+                await asyncio.sleep(0.01)
+                shown += capsys.readouterr().out
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        with pytest.raises(muster.Refused, match="not_allowed"):
+            await client.history("passing:6", 10)
+        async with client.join("passing:6") as late:
+            await client.publish("passing:6", b"after all these")
+            assert (await next_of(late, muster.Message)).data == b"after all these"
 
 
 def test_the_pages_name_the_limits() -> None:

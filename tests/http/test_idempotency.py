@@ -29,7 +29,7 @@ NAMED: Final = {
     "/api/": "Centrifugo's own API: idempotency_key in the body of publish and broadcast",
 }
 """Routes of POST without the header, by the begin of their path."""
-ROOMS: Final = {"/api/v1/rooms/{room}/messages", "/api/v1/rooms/{room}/commands"}
+ROOMS: Final = {f"/api/v1/rooms/{{room}}/{word}" for word in ("messages", "commands", "request")}
 """Tested with a real room in `test_routes.py`."""
 IMPORTS: Final = "/api/v1/likes/imports"
 RUNS: Final = {"/api/v1/fleet/runs"}

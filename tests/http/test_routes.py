@@ -12,9 +12,11 @@ import pytest
 
 import muster
 import muster.testing
+from muster_server.control.node import metrics
 from muster_server.plane.auth import mint
 from muster_server.plane.kind import Right
 from muster_server.systems.http import keys
+from tests.faults.instance import samples
 from tests.http.conftest import SECRET, Beside, Make, eventually, until_refused
 
 ALL = ("publish:*", "read:*", "history:*", "members:*", "command:*", "rooms:*")
@@ -180,6 +182,52 @@ async def test_a_command_tells_what_came_of_it(make: Make, address: muster.testi
     assert item.data == b"half-time"
     problem(await client.post(f"{ROOM}/commands", content=b"x" * 801), 413, "too_long")
     problem(await client.post(f"{ROOM}/commands", content=b"x", params={"expires": 61}), 400, "bad_request")
+
+
+async def test_a_request_has_the_reply_of_a_responder(make: Make, address: muster.testing.Instance) -> None:
+    beside = await make()
+    client = beside.client("publish:sports:final/*")
+    asks = f"{ROOM}/request"
+    problem(await client.post(asks, content=b"x", params={"timeout": 60}), 503, "no_responders")
+    requests: list[muster.Request] = []
+
+    async def handler(request: muster.Request) -> bytes:
+        requests.append(request)
+        match request.data:
+            case b"raise":
+                raise RuntimeError
+            case b"binary":
+                return b"\xff"
+            case b"wait":
+                await asyncio.get_running_loop().create_future()
+        return request.data
+
+    async with muster.connect(address) as member, member.respond("sports:final", handler) as responder:
+        for _ in range(2):
+            same = {"idempotency-key": "once"}
+            said = (await client.post(asks, content=b"EUR", params={"timeout": 60}, headers=same)).json()
+            assert said == {"responder": responder.id, "sender": "1", "data": "EUR", "encoding": "utf-8"}
+        assert len(requests) == 1, "the same key has the same reply"
+        said = (await client.post(asks, json={"data": "YmluYXJ5", "encoding": "base64"})).json()
+        assert (said["data"], said["encoding"]) == ("/w==", "base64")
+        problem(await client.post(asks, content=b"raise", params={"timeout": 60}), 502, "responder_failed")
+        problem(await client.post(asks, content=b"wait", params={"timeout": 0.5}), 504, "timeout")
+        problem(await client.post(asks, content=b"x" * 48_001), 413, "too_long")
+        for wrong in (0, 61, "soon"):
+            problem(await client.post(asks, content=b"x", params={"timeout": wrong}), 400, "bad_request")
+        problem(await client.post(f"/api/v1/rooms/{'r' * 155}/request", content=b"x"), 400, "bad_room_name")
+        problem(await beside.client("publish:sports:final").post(asks, content=b"x"), 403, "not_allowed")
+        await member.close()
+    registry = metrics.registry(beside.server.counts, {"role": "http", "node": "1", "name": "http"}, "0", list)
+    counted = samples((await metrics.text(metrics.read(registry))).decode())
+    for outcome, count in (
+        ("replied", 2),
+        ("no_responders", 1),
+        ("timeout", 1),
+        ("responder_failed", 1),
+        ("failed", 1),
+    ):
+        assert counted[f'http_room_requests{{outcome="{outcome}"}}'] == count
 
 
 # --- who may what -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ MESSAGES = "/api/v1/rooms/sports:final/messages"
 BODIES = {
     "rooms": ("POST", MESSAGES),
     "commands": ("POST", "/api/v1/rooms/sports:final/commands"),
+    "requests": ("POST", "/api/v1/rooms/sports:final/request"),
     "runs": ("POST", "/api/v1/fleet/runs"),
     "tasks": ("PUT", "/api/v1/fleet/tasks/shop"),
     "likes": ("POST", "/api/v1/likes/batch"),
@@ -242,6 +243,7 @@ async def test_the_description_has_each_body(make: Make) -> None:
     assert {path for _, path in described if path.startswith("/api/v1/")} == {
         "/api/v1/rooms/{room}/messages",
         "/api/v1/rooms/{room}/commands",
+        "/api/v1/rooms/{room}/request",
         "/api/v1/fleet/runs",
         "/api/v1/fleet/tasks/{task}",
         "/api/v1/likes/imports",

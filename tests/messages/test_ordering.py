@@ -1,6 +1,8 @@
 """Messages with a key over a real schedule in a folder: one after another, through failures, cancels and a new center."""
 
+import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from muster.clock import now_ms
 from muster_server.systems.messages.center import Session
 from muster_server.systems.messages.shapes import Envelope, Fire, Result
 from muster_server.systems.messages.topics import NewTopic, TopicChange
-from tests.messages.test_center import World, taken
+from tests.messages.test_center import HELD_MAX, World, taken
 from tests.waiting import PATIENT_S, until
 
 FAR_MS = 3_600_000
@@ -269,3 +271,95 @@ async def test_programs_lease_messages_of_a_key_one_after_another(world: Keyed) 
         assert await world.center.end_leases(ended) == b"d" * len(ended)
         first = await world.center.lease(made, 10, PATIENT_S, 60.0)
         assert [each.number for each in first] == [number]
+
+
+# --- a rate of each key ---------------------------------------------------------------------------------------------
+
+
+class Paced:
+    """Counts what a key has got since it began: never more than a second's worth at once, and its rate after that."""
+
+    def __init__(self, world: Keyed, rate: float) -> None:
+        self._world, self._rate, self._began = world, rate, time.monotonic()
+        self.fires: dict[str, list[Fire]] = defaultdict(list)
+
+    def take(self, session: Session) -> list[Fire]:
+        """What the worker got now."""
+        found = [fire for _, fire in self._world.fires(session, at_once=1_000)]
+        for fire in found:
+            self.fires[self._world.keys[fire.number]].append(fire)
+        passed = time.monotonic() - self._began
+        for key, fires in self.fires.items():
+            assert not key or len(fires) <= max(1.0, self._rate) + self._rate * passed, (
+                f"{key}: {len(fires)} in {passed} s"
+            )
+        return found
+
+
+@pytest.mark.parametrize("per_key", [0, 1])
+async def test_a_key_gets_no_more_than_its_rate_and_others_do_not_wait(world: Keyed, per_key: int) -> None:
+    topic, session = world.topic(rate_per_key=4, per_key=per_key), world.worker(1)
+    paced = Paced(world, 4)
+    wanted = {key: [await world.put(topic, key) for _ in range(8)] for key in ("a", "b")}
+    free = [await world.put(topic, "") for _ in range(HELD_MAX)]
+    done: list[int] = []
+
+    async def some() -> None:
+        for fire in paced.take(session):
+            await world.say(session, fire, "deliver")
+            done.append(fire.number)
+
+    async with asyncio.timeout(PATIENT_S):
+        while len(done) < 16 + len(free):
+            await some()
+            await asyncio.sleep(0.005)
+    assert sorted(done) == sorted([*wanted["a"], *wanted["b"], *free])
+    assert {key: world.begun[key] for key in wanted} == wanted
+    assert world.center.ordering.early == 0
+    assert set(free) <= set(done[: len(free) + 12]), "messages without a key wait for none"
+
+
+async def test_a_retry_counts_towards_the_rate_of_its_key(world: Keyed) -> None:
+    topic, session = world.topic(rate_per_key=2), world.worker(1)
+    paced, number = Paced(world, 2), await world.put(topic, "a")
+    for attempt in range(5):
+        await until(lambda: session.outbox)
+        (fire,) = paced.take(session)
+        assert (fire.number, fire.attempts) == (number, attempt + 1), "to wait is no attempt"
+        await world.say(session, fire, "fail", now_ms())
+
+
+async def test_another_rate_counts_at_once_for_what_waits(world: Keyed) -> None:
+    topic, session = world.topic(rate_per_key=0.001), world.worker(1)
+    numbers = [await world.put(topic, "a") for _ in range(6)]
+    await until(lambda: session.outbox)
+    assert [fire.number for _, fire in world.fires(session)] == numbers[:1]
+    await quiet(world, session)
+    await until(lambda: not world.center.ordering._parking)
+    await world.change(topic, numbers[1], "cancel")
+    world.topics.change("orders", TopicChange(rate_per_key=0.01), now_ms())
+    world.center.topics_changed()
+    await until(lambda: session.outbox)
+    assert [fire.number for _, fire in world.fires(session, at_once=10)] == numbers[2:3]
+    await until(lambda: world.center.ordering.early == 3 and not world.center.ordering._parking)
+    world.topics.change("orders", TopicChange(rate_per_key=0), now_ms())
+    world.center.topics_changed()
+
+    def all_begun() -> bool:
+        world.fires(session, at_once=10)
+        return world.begun["a"] == [numbers[0], *numbers[2:]]
+
+    await until(all_begun)
+    assert world.center.ordering.early == 0
+
+
+async def test_programs_lease_messages_of_a_key_at_its_rate(world: Keyed) -> None:
+    made = world.topics.create(NewTopic(name="jobs", callback="pull:", rate_per_key=2))
+    world.center.topics_changed()
+    numbers = [await world.put(made.number, key) for key in "aaaab"]
+    began, found = time.monotonic(), list[Fire]()
+    while len(found) < 5:
+        found += await world.center.lease(made, 10, 1.0, 60.0)
+        of_a = [each for each in found if world.keys[each.number] == "a"]
+        assert len(of_a) <= 2 + 2 * (time.monotonic() - began)
+    assert sorted(each.number for each in found) == numbers

@@ -51,6 +51,7 @@ mod splitting;
 mod station;
 mod tracker;
 mod two_doors;
+mod undelivered;
 mod unicast;
 mod version;
 mod wire;
@@ -67,7 +68,7 @@ pub use keeping::{Keeping, KeepingCounters};
 pub use letters::{told_to_device, Letters, Reading, Received, SendError, Told};
 pub use limits::{
     BARRED_FOR, BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
-    SESSION_SENDS_MAX, WINDOW,
+    SESSION_SENDS_MAX, UNDELIVERED_MAX, WINDOW,
 };
 pub use map::{ShardMap, Target};
 pub use pack::{pack, page, Lookup, Packed, Part};
@@ -82,6 +83,7 @@ pub use splitting::{Splitting, SplittingCounters};
 pub use station::{Station, StationSettings, Unnamed, Wall};
 pub use tracker::{Gap, Gaps, Took};
 pub use two_doors::TwoDoors;
+pub use undelivered::{undelivered, Undelivered};
 pub use unicast::{Deliveries, DeliveryCounters, DeliverySettings, Push};
 pub use version::after;
 pub use wire::{

@@ -90,6 +90,8 @@ pub const OUTCOMES_MAX: usize = 40;
 /// with 1 KiB each.
 pub const SESSION_SENDS_MAX: usize = 1_024;
 pub const SENDS_MAX: usize = 65_536;
+/// Maximum number of messages without a device that wait to be handed on, with 1 KiB each.
+pub const UNDELIVERED_MAX: usize = 1_024;
 /// Maximum number of pairs of a session and a user for which a proxy knows the previous message: 40 B each.
 pub const ORDERS_MAX: usize = 131_072;
 /// Maximum number of messages that a unicast service knows, including finished ones, with 1 KiB each.

@@ -14,9 +14,11 @@ use crate::quick::QuickMap;
 use crate::recipients::{Claims, Recipients};
 use crate::records::{merge, Letter, Outcomes, Record};
 use crate::role;
+use crate::undelivered::{worst, Undelivered};
 use crate::wire::{Message, MessageId, Outcome, Unicast};
 use muster_transport::{Code, End, Frame, FrameKinds, Guest, Host, Identity, Micros};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::mpsc::SyncSender;
 
 /// Bounds of the delay after which a second service is asked because the first is later than replies recently were.
 const HEDGE_MIN: Micros = 20_000;
@@ -98,6 +100,10 @@ muster_transport::counters! {
         unicast_sends_not_online,
         /// Messages to users that no device confirmed in time.
         unicast_sends_expired,
+        /// Messages of users to users of whom no device has them, to be handed on (presence.not_online).
+        unicast_undelivered,
+        /// Such messages dropped: too many waited to be handed on.
+        unicast_undelivered_dropped,
     }
 }
 
@@ -146,6 +152,8 @@ pub struct Sending {
     again_at: Option<Micros>,
     /// New messages that have not been tried.
     fresh: Vec<u64>,
+    /// Where messages go that no device has.
+    undelivered: Option<SyncSender<Undelivered>>,
     counters: SendingCounters,
 }
 
@@ -166,8 +174,15 @@ impl Sending {
             told: VecDeque::new(),
             again_at: None,
             fresh: Vec::new(),
+            undelivered: None,
             counters: SendingCounters::default(),
         }
+    }
+
+    /// Puts messages of users that no device has into this queue. Those with the shared token are not put there: their
+    /// programs hand them on by themselves.
+    pub fn hand_on(&mut self, queue: SyncSender<Undelivered>) {
+        self.undelivered = Some(queue);
     }
 
     fn take(&mut self, now: Micros, session: u64, asked: Record<'_>) {
@@ -369,6 +384,22 @@ impl Sending {
         }
         if let Some(client) = self.clients.get_mut(&pending.session) {
             client.pending = client.pending.saturating_sub(1);
+        }
+        if let Some(queue) = self.undelivered.as_ref() {
+            if !delivered && !pending.ends && pending.sender != self.nobody {
+                let letter = Letter::read(&pending.body);
+                let put = queue.try_send(Undelivered {
+                    sender: pending.sender,
+                    number: pending.number,
+                    user: pending.user,
+                    outcome: worst(outcomes.iter().map(|(_, outcome)| *outcome)),
+                    data: letter.map(|letter| letter.data.to_vec()).unwrap_or_default(),
+                });
+                match put {
+                    Ok(()) => self.counters.unicast_undelivered += 1,
+                    Err(_) => self.counters.unicast_undelivered_dropped += 1,
+                }
+            }
         }
         self.tell(pending.session, pending.number, None, outcomes);
     }

@@ -2,9 +2,10 @@
 //! and devices with [`Letters`]. Time is a number.
 
 use muster_presence::{
-    kinds, role, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here, Letters,
-    Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings, Task, Told,
-    Unicast, Unnamed, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
+    kinds, role, undelivered, AccessSettings, Claims, Courier, DeliverySettings, Device, GuestRecord as Record, Here,
+    Letters, Message, MessageId, Outcome, Outcomes, Reading, Receipt, Recipients, Sending, Station, StationSettings,
+    Task, Told, Undelivered, Unicast, Unnamed, Wall, Whereabouts, DEVICES_MAX, FRAME_BYTES_MAX, SESSION_SENDS_MAX,
+    UNDELIVERED_MAX,
 };
 use muster_transport::{Code, Dice, End, Frames, Guest, Host, Identity, Mail, Micros, Role, Writer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -1021,5 +1022,75 @@ fn a_client_without_the_unknown_outcome_reads_expired() {
     match Record::read(&sent.to_bytes()) {
         Some(Record::Sent { outcomes, .. }) => assert_eq!(outcomes, [(Some(device("phone")), Outcome::Expired)]),
         other => panic!("{other:?}"),
+    }
+}
+
+/// What a message without a device says to those who hand it on.
+fn handed_on(queue: &std::sync::mpsc::Receiver<Undelivered>) -> Vec<(u64, u64, u64, Outcome, Vec<u8>)> {
+    let told = |one: Undelivered| (one.sender, one.number, one.user, one.outcome, one.data);
+    queue.try_iter().map(told).collect()
+}
+
+#[test]
+fn a_message_of_a_user_that_no_device_has_is_handed_on_once() {
+    let mut world = World::new(1, 0);
+    let (begin, queue) = undelivered();
+    world.proxy.1.hand_on(begin);
+    world.live(50);
+    world.send(1, 1_000 * MS);
+    world.live(200);
+    assert_eq!(handed_on(&queue), [], "both devices have it");
+    for index in 0..2 {
+        world.go(index);
+    }
+    world.live(50);
+    world.send(2, 1_000 * MS);
+    world.live(2_000);
+    let number = 2_u64;
+    let data = number.to_le_bytes().to_vec();
+    assert_eq!(handed_on(&queue), [(SENDER, number, USER, Outcome::NotOnline, data)]);
+    world.end(3, None);
+    world.live(2_000);
+    assert_eq!(handed_on(&queue), [], "to end a session is no message");
+}
+
+#[test]
+fn messages_of_the_shared_token_are_not_handed_on_and_too_many_are_counted() {
+    let me = life(1, PROXY, 1);
+    let counter = |sending: &Sending, wanted: &str| {
+        let mut found = 0;
+        sending.each_counter(&mut |name, _, value| found = if name == wanted { value } else { found });
+        found
+    };
+    for (user, kept) in [(NOBODY, 0), (SENDER, UNDELIVERED_MAX)] {
+        let mut sending = Sending::new(me, NOBODY);
+        let (begin, queue) = undelivered();
+        sending.hand_on(begin);
+        let (mut now, mut number) = (0, 0);
+        for session in 0..2 {
+            sending.opened(now, session, user, &claims("", &["*"]));
+            for _ in 0..SESSION_SENDS_MAX {
+                number += 1;
+                let sent = Record::Send {
+                    number,
+                    user: USER,
+                    device: None,
+                    left_ms: 10,
+                    data: b"x",
+                };
+                assert!(sending.record(now, session, &sent.to_bytes()));
+            }
+        }
+        for _ in 0..20 {
+            now += 50 * MS;
+            sending.act(now, &mut Collected::default());
+        }
+        assert!(sending.is_idle(), "no service answers, so the time is over");
+        let found = handed_on(&queue);
+        assert_eq!(found.len(), kept);
+        assert!(found.iter().all(|(.., outcome, _)| *outcome == Outcome::Expired));
+        assert_eq!(counter(&sending, "unicast_undelivered"), kept as u64);
+        let dropped = if kept == 0 { 0 } else { number - kept as u64 };
+        assert_eq!(counter(&sending, "unicast_undelivered_dropped"), dropped);
     }
 }

@@ -9,9 +9,11 @@ from .errors import (
     Closed,
     Invalid,
     MusterError,
+    NoResponders,
     NothingListens,
     OtherVersion,
     Refused,
+    ResponderFailed,
     TimedOut,
     TooLong,
     Unavailable,
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
         NoMember,
         Outcome,
         Position,
+        Reply,
+        Request,
         Stream,
     )
+    from .responder import Responder
     from .room import Policy, Room
 
 __version__ = version()
@@ -66,12 +71,17 @@ __all__ = [
     "Message",
     "MusterError",
     "NoMember",
+    "NoResponders",
     "NothingListens",
     "OtherVersion",
     "Outcome",
     "Policy",
     "Position",
     "Refused",
+    "Reply",
+    "Request",
+    "Responder",
+    "ResponderFailed",
     "Room",
     "Stream",
     "TimedOut",
@@ -101,8 +111,11 @@ _LATE: Final = {
         "NoMember",
         "Outcome",
         "Position",
+        "Reply",
+        "Request",
         "Stream",
     ),
+    "responder": ("Responder",),
     "room": ("Policy", "Room"),
 }
 """Modules with names of this package, which are imported when one is first used: a program that needs a part of the

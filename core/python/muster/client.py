@@ -47,7 +47,11 @@ from .items import (
     NoMember,
     Outcome,
     Position,
+    Reply,
 )
+from .requests import COUNTS as REQUEST_COUNTS
+from .requests import Requests
+from .responder import AT_ONCE, Handler, Responder
 from .room import COUNTS, POLICIES, Policy, Room
 from .sizes import COMMAND_BYTES_MAX, MESSAGE_BYTES_MAX, SEND_BYTES_MAX
 from .turns import Event, Turns
@@ -69,6 +73,7 @@ INBOX_HINT: Final = b'{"inbox":'
 INBOX_PAGE: Final = 100
 INBOX_POLL_S: Final = 30.0
 INBOX_AGAIN_S: Final = 1.0
+REQUEST_S: Final = 5.0
 COMMAND_GRACE_S: Final = 5.0
 """The engine reports a command's outcome at most 1 s after its end."""
 TIMEOUT_S: Final = 10.0
@@ -228,6 +233,7 @@ class Client:
         self._commands: dict[int, asyncio.Future[Outcome]] = {}
         self._counts: dict[int, asyncio.Future[Members]] = {}
         self._sends: dict[int, asyncio.Future[list[DeviceResult]]] = {}
+        self._requests: Requests | None = None
         self._direct: deque[Direct] = deque()
         self._inbox_readers = 0
         self._hinted = False
@@ -574,6 +580,57 @@ class Client:
         finally:
             del self._commands[number]
 
+    async def request(
+        self,
+        room: str,
+        data: bytes | None = None,
+        *,
+        json: Any = NO_JSON,
+        timeout: float = REQUEST_S,
+        user: int | None = None,
+    ) -> Reply:
+        """Ask a room's responders, and return the reply of the one that answers.
+
+        The request is `data`, or `json` as JSON in UTF-8, of at most 48,000 bytes (`TooLong`). Raises `NoResponders` at
+        once if the room has none, `TimedOut` without a reply within `timeout` seconds (at most 60; a responder may have
+        handled the request), `ResponderFailed` if the responder has no reply, and `Refused` with the code `busy` for more
+        than 16,384 requests at once. A request goes to one responder, once: it is not repeated if that one dies.
+        `user`: the user for whom a client with the shared token asks; the responder sees it as the sender.
+
+        Needs a gateway, the right `publish` in ROOM/requests, and `publish` and `read` in `replies:*`. `NoResponders`
+        needs `members` in ROOM/requests too.
+        """
+        if data is None or json is not NO_JSON:
+            data = _content(data, json)
+        self._check_open()
+        check_name(room)
+        if user is not None and (not isinstance(user, int) or not 0 <= user < 1 << 64):
+            raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
+        for side in (0, 1):
+            self._check_side(side)
+        if self._requests is None:
+            self._requests = Requests(self)
+        return await self._requests.request(room, data, _check_seconds(timeout), user)
+
+    def respond(self, room: str, handler: Handler, *, at_once: int = AT_ONCE) -> Responder:
+        """Answer requests to a room as long as the block lasts:
+
+            async with client.respond("prices", handler) as responder:
+                await responder.wait()
+
+        `handler`: an async function from a `Request` to the bytes of its reply, at most 48,000; up to `at_once` run at the
+        same time, 1,024 requests wait, and further ones get `ResponderFailed`. Each request goes to one of the room's
+        responders. A handler that raises is logged, and its client gets `ResponderFailed`. At the end of the block the
+        clients are told, and what was taken is answered.
+
+        Needs a proxy, the right `read` in ROOM/requests, and `publish` in `replies:*`.
+        """
+        self._check_open()
+        check_name(room)
+        for side in (0, 1):
+            self._check_side(side)
+        return Responder(self, room, handler, at_once)
+
     async def send(
         self, user: int, data: bytes, *, device: str | None = None, expires: float = 5.0
     ) -> list[DeviceResult]:
@@ -863,6 +920,7 @@ class Client:
         for room in self._rooms.values():
             for name, value in room.stats().items():
                 stats[name] += value
+        stats |= dict.fromkeys(REQUEST_COUNTS, 0) if self._requests is None else self._requests.counts
         stats["unacknowledged"] = self._unacknowledged()
         for side, name in enumerate(SESSIONS):
             rtt = self.engine.rtt_us(side)

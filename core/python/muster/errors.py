@@ -58,7 +58,7 @@ class Refused(MusterError):
         "bad_room_name": "invalid room name",
         "name_collision": "another room has the same number; choose another name",
         "not_allowed": "the client's token does not allow this in this room, or at this server",
-        "busy": "the room's owner accepts no further publisher or room now",
+        "busy": "the room's owner accepts no further publisher or room now, or too many calls of this client wait",
         "too_much_history": "more history than the gateways allow (limit 1,024 messages unless their history_max differs)",
         "replaced": "a newer session of the same user has replaced this one; this client does not reconnect by itself; "
         "another client of this device needs a token with the claim take_over",
@@ -87,8 +87,31 @@ class Refused(MusterError):
         return f"{said}; try again later" if self.retry else said
 
 
+class NoResponders(MusterError):
+    """The room has no responder now. The request went nowhere."""
+
+    code = "no_responders"
+    retry = True
+
+
+class ResponderFailed(MusterError):
+    """A responder took the request but has no reply. `reason`: `failed` (its handler raised), `busy`, `too_long` or
+    `invalid` (its reply), `malformed`, or a word of a responder of your own."""
+
+    code = "responder_failed"
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.reason = reason
+        self.retry = reason == "busy"
+
+    def __str__(self) -> str:
+        what, reason = self.args
+        return f"{what} ({reason})"
+
+
 class TooLong(MusterError, ValueError):
-    """A message is longer than 65,536 bytes, or a command longer than 800. Nothing was sent."""
+    """A message is longer than 65,536 bytes, a request than 48,000, or a command than 800. Nothing was sent."""
 
     code = "too_long"
 

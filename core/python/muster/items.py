@@ -1,7 +1,8 @@
 """The items of a room: messages with positions, gaps for announced losses, and commands; and the results of calls."""
 
+import json
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from ._core import Message, Position
 
@@ -20,6 +21,8 @@ __all__ = [
     "NoMember",
     "Outcome",
     "Position",
+    "Reply",
+    "Request",
     "Stream",
 ]
 
@@ -95,6 +98,34 @@ class Direct(NamedTuple):
     number: int
     """Random; all tries of one message have the same number."""
     data: bytes
+
+
+class Request(NamedTuple):
+    """A request to `room`, which a responder answers."""
+
+    room: str
+    sender: int
+    """The user that asks; for a client over HTTP or at an edge, its user."""
+    data: bytes
+
+    def json(self) -> Any:
+        """The request as JSON. Raises `ValueError`."""
+        return json.loads(self.data)
+
+
+class Reply(NamedTuple):
+    """The reply of a responder of `room`."""
+
+    room: str
+    responder: str
+    """The responder's name: random, or one of its own."""
+    sender: int
+    """The user of the responder."""
+    data: bytes
+
+    def json(self) -> Any:
+        """The reply as JSON. Raises `ValueError`."""
+        return json.loads(self.data)
 
 
 class DeviceResult(NamedTuple):

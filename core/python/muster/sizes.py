@@ -6,3 +6,5 @@ MESSAGE_BYTES_MAX: Final = 65_536
 COMMAND_BYTES_MAX: Final = 800
 SEND_BYTES_MAX: Final = 960
 """A message to a user."""
+REQUEST_BYTES_MAX: Final = 48_000
+"""A request or its reply: as base64 in JSON it is a message."""

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, final
 from weakref import WeakSet
 
-from .client import NO_JSON, TIMEOUT_S, Token
+from .client import NO_JSON, REQUEST_S, TIMEOUT_S, Token
 from .client import Client as AsyncClient
 from .client import connect as connect_async
 from .errors import Invalid, MusterError, TimedOut
 from .instance import Address, Endpoint
-from .items import DeviceResult, History, Item, Members, Message, Outcome, Position
+from .items import DeviceResult, History, Item, Members, Message, Outcome, Position, Reply
 from .room import Policy, advance
 from .room import Room as AsyncRoom
 
@@ -133,6 +133,18 @@ class Client:
     def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
         """Tell every member of a room, and return the outcome. As `muster.Client.command`."""
         return self._loop.run(self._client.command(room, data, expires=expires))
+
+    def request(
+        self,
+        room: str,
+        data: bytes | None = None,
+        *,
+        json: Any = NO_JSON,
+        timeout: float = REQUEST_S,
+        user: int | None = None,
+    ) -> Reply:
+        """Ask a room's responders, and return the reply. As `muster.Client.request`."""
+        return self._loop.run(self._client.request(room, data, json=json, timeout=timeout, user=user))
 
     def send(
         self, user: int, data: bytes, *, device: str | None = None, expires: float = 5.0

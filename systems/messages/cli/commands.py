@@ -138,6 +138,7 @@ class Settings(NamedTuple):
     rate: float | None
     concurrency: int | None
     per_key: int | None
+    rate_per_key: float | None
     dead_stops_key: bool | None
 
 
@@ -240,6 +241,7 @@ def _fields(given: Settings) -> dict[str, Any]:
         "rate": given.rate,
         "concurrency": given.concurrency,
         "per_key": given.per_key,
+        "rate_per_key": given.rate_per_key,
         "dead_stops_key": given.dead_stops_key,
     }
 
@@ -307,10 +309,12 @@ def _topic_lines(found: TopicState) -> list[tuple[str, str]]:
 
 
 def _per_key(topic: Topic) -> str:
+    rate = f"at most {topic.rate_per_key:g} a second" if topic.rate_per_key else ""
     if not topic.per_key:
-        return "any"
+        return rate or "any"
     dead = "; a dead letter stops its key" if topic.dead_stops_key else ""
-    return ("one after another" if topic.per_key == 1 else f"at most {topic.per_key} at once") + dead
+    order = "one after another" if topic.per_key == 1 else f"at most {topic.per_key} at once"
+    return ", ".join(filter(None, (order, rate))) + dead
 
 
 def topics(where: Target, as_json: bool) -> int:

@@ -102,6 +102,9 @@ def topic_create(
         int,
         typer.Option(min=0, max=1_000, help="Limit of open messages of one key; 1: one after another; 0: no limit."),
     ] = 0,
+    rate_per_key: Annotated[
+        float, typer.Option(min=0, max=1_000_000, help="Limit of messages of one key per second; 0: no limit.")
+    ] = 0.0,
     dead_stops_key: Annotated[
         bool, typer.Option("--dead-stops-key", help="A dead letter holds up its key until it is replayed or dropped.")
     ] = False,
@@ -126,6 +129,7 @@ def topic_create(
         rate,
         concurrency,
         per_key,
+        rate_per_key,
         dead_stops_key,
     )
     return create(where, names, secret, settings, json)
@@ -179,6 +183,9 @@ def topic_change(
         int | None,
         typer.Option(min=0, max=1_000, help="Limit of open messages of one key; 1: one after another; 0: no limit."),
     ] = None,
+    rate_per_key: Annotated[
+        float | None, typer.Option(min=0, max=1_000_000, help="Limit of messages of one key per second; 0: no limit.")
+    ] = None,
     dead_stops_key: Annotated[
         bool | None,
         typer.Option(
@@ -207,6 +214,7 @@ def topic_change(
         rate,
         concurrency,
         per_key,
+        rate_per_key,
         dead_stops_key,
     )
     return change_topic(Target(config, registry), name, secret, rotate, overlap, settings, json)

@@ -325,6 +325,7 @@ class TopicWhole(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     concurrency: int
     per_key: int
+    rate_per_key: float
     dead_stops_key: bool
     paused: bool
     allowed: tuple[str, ...]
@@ -589,6 +590,7 @@ def topic_whole(state: TopicState) -> TopicWhole:
         rate=found.rate,
         concurrency=found.concurrency,
         per_key=found.per_key,
+        rate_per_key=found.rate_per_key,
         dead_stops_key=found.dead_stops_key,
         paused=found.paused,
         allowed=found.allowed,

@@ -1,30 +1,27 @@
 """Messages of which no device took one: handed on to a topic of delayed messages, whose callback is a push gateway, or
 into the inbox of the user.
 
-Owns the form in which they are handed on. Must not know how a topic calls, nor what an inbox is.
+Must not know how a topic calls, nor what an inbox is.
 """
 
 import asyncio
 import secrets
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from muster.clock import now_ms
 from muster_server.plane.spec import SpecError
 from muster_server.plane.ways import NotTaken, Way
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.counts import Counts
 from muster_server.systems.http.face import Base
 from muster_server.systems.http.named import needs_whole
-from muster_server.systems.presence.http.sent import Device, NewMessage, Sent, User
+from muster_server.systems.presence import forms
+from muster_server.systems.presence.http.sent import NewMessage, Sent, User
 
 KINDS: Final = ("topic", "inbox")
 AT_ONCE: Final = 64
 JSON: Final = "application/json"
-WORST: Final = ("unknown", "expired", "not_online")
-"""Outcomes of devices that do not have the message; the first that one has is told."""
 
 
 def need_elsewhere(caller: Caller, asked: NewMessage) -> None:
@@ -69,7 +66,7 @@ class Elsewhere:
         if user.error is not None or any(each.outcome == "delivered" for each in user.devices):
             return user
         kind, _, name = where.partition(":")
-        id, body = f"{number}-{user.user}", _entry(name, asked) if kind == "inbox" else _hook(user, asked)
+        id, body = f"{number}-{user.user}", self._body(kind, name, user, asked)
         try:
             async with self._places:
                 place = user.user if kind == "inbox" else name
@@ -79,6 +76,13 @@ class Elsewhere:
             return msgspec.structs.replace(user, error="not_allowed" if error.lasting else "unavailable")
         count(self._base.counts, kind)
         return msgspec.structs.replace(user, kept=where)
+
+    @staticmethod
+    def _body(kind: str, name: str, user: User, asked: NewMessage) -> dict[str, Any]:
+        if kind == "inbox":
+            return forms.entry(name, asked.data, asked.encoding)
+        outcome = forms.worst(each.outcome for each in user.devices)
+        return forms.hook(user.user, user.text, asked.data, asked.encoding, outcome)
 
     def _way(self, kind: str) -> Way:
         """Raises `NotTaken`."""
@@ -90,22 +94,3 @@ class Elsewhere:
             except SpecError as error:
                 raise NotTaken(str(error)) from None
         return self._ways[kind]
-
-
-def _hook(user: User, asked: NewMessage) -> dict[str, Any]:
-    """The body of a callback."""
-    named = {} if user.text is None else {"text": user.text}
-    said = {"data": asked.data, "encoding": asked.encoding, "outcome": outcome(user.devices), "at": now_ms()}
-    return {"user": user.user, **named, **said}
-
-
-def outcome(devices: Sequence[Device]) -> str:
-    """Why no device has a message."""
-    found = {each.outcome for each in devices}
-    return next((each for each in WORST if each in found), "not_online")
-
-
-def _entry(kind: str, asked: NewMessage) -> dict[str, Any]:
-    """The entry of an inbox."""
-    data = {"text": asked.data} if asked.encoding == "utf-8" else {"data": asked.data, "encoding": asked.encoding}
-    return {"kind": kind, "data": data}

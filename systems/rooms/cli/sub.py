@@ -70,7 +70,9 @@ async def _direct(client: sdk.Client, writer: Writer, words: Writer, texts: Text
     async for message in client.direct():
         known = await texts.of([message.sender])
         if as_json:
-            document: dict[str, Any] = {"direct": message.number} | _sender(message.sender, known) | _data(message.data)
+            document: dict[str, Any] = (
+                {"direct": message.number} | _sender(message.sender, known) | data_fields(message.data)
+            )
             await writer.write(shown_json(msgspec.json.encode(document)) + b"\n")
         else:
             data = message.data.decode(errors="replace")
@@ -123,7 +125,7 @@ async def show(
         return
     for messages, items in groupby(batch, sdk.is_message):
         if messages:
-            data = (item.data if plain else _escaped(item.data) for item in filter(sdk.is_message, items))
+            data = (item.data if plain else escaped(item.data) for item in filter(sdk.is_message, items))
             await writer.write(b"".join(each + b"\n" for each in data))
             continue
         for item in items:
@@ -136,7 +138,7 @@ async def _tell(words: Writer, line: str) -> None:
         await words.write(f"{shown(line)}\n".encode(sys.stderr.encoding, "backslashreplace"))
 
 
-def _escaped(data: bytes) -> bytes:
+def escaped(data: bytes) -> bytes:
     """Escape for a terminal; JSON becomes one line."""
     if b"\n" in data and data.lstrip()[:1] in {b"{", b"["}:
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -174,10 +176,13 @@ def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
         at = item.position
         where = {"room": item.room, "position": str(at), "stream": str(at.stream)}
         age = {} if item.age is None else {"age": round(item.age, 6)}
-        document = where | _sender(item.sender, texts) | {"time": now} | age | _data(item.data)
+        document = where | _sender(item.sender, texts) | {"time": now} | age | data_fields(item.data)
     elif sdk.is_command(item):
         document = (
-            {"room": item.room, "command": item.number} | _sender(item.sender, texts) | {"time": now} | _data(item.data)
+            {"room": item.room, "command": item.number}
+            | _sender(item.sender, texts)
+            | {"time": now}
+            | data_fields(item.data)
         )
     elif sdk.is_gap(item):
         reason = str(item.reason)
@@ -186,7 +191,8 @@ def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
     return shown_json(msgspec.json.encode(document))
 
 
-def _data(data: bytes) -> dict[str, str]:
+def data_fields(data: bytes) -> dict[str, str]:
+    """The fields of a document that have the data: as text, or as base64."""
     try:
         return {"data": data.decode()}
     except UnicodeDecodeError:

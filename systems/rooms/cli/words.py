@@ -216,6 +216,59 @@ def rooms_history(
     return common.run(print_history(where, room, limit, since, reverse, json, raw))
 
 
+@rooms_app.command("request", epilog="Example: muster rooms request prices EUR --timeout 2")
+def rooms_request(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="The request, at most 48,000 bytes.")] = "",
+    timeout: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
+    json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Ask a room's responders, and print the reply of the one that answers.
+
+    Exit code 0: replied; 3: the room has no responder, which is told at once; 4: no reply came in time; 1: the responder
+    failed, or the request was not sent.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.requests import ask
+
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(ask(where, room, text, timeout, json))
+
+
+@rooms_app.command("respond", epilog="Example: muster rooms respond prices 1.09")
+def rooms_respond(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="The reply to each request [the request].", show_default=False),
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    gateway: Gateways = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Answer requests to a room until Ctrl-C, and print each: for trying. Programs use client.respond.
+
+    Of several responders one answers each request.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import End, Target
+    from muster_server.systems.rooms.cli.requests import answer
+
+    where = Target(config, registry, End(url, gateway or (), token, token_file))
+    return common.run(answer(where, room, text, json), endless=True, streams=True)
+
+
 @rooms_app.command("end", epilog="Example: muster rooms end sports:final 7")
 def rooms_end(
     room: Annotated[str, typer.Argument(metavar="ROOM")],

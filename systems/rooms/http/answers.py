@@ -113,6 +113,16 @@ class Outcome(msgspec.Struct, frozen=True):
     members: int
 
 
+class Replied(msgspec.Struct, frozen=True):
+    """The reply of a responder. `responder`: its name, which is random; `sender`: its user. `encoding` is `base64` for
+    data that is no UTF-8."""
+
+    responder: str
+    sender: str
+    data: str
+    encoding: str
+
+
 class Ended(msgspec.Struct, frozen=True):
     """The number of sessions that were ended."""
 

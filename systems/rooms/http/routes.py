@@ -16,6 +16,7 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster.client import COMMAND_GRACE_S, COMMAND_S_MAX
+from muster.requests import REQUEST_S_MAX, SUFFIX
 from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body
@@ -37,13 +38,14 @@ from muster_server.systems.rooms.http.answers import (
     Outcome,
     Paths,
     Positioned,
+    Replied,
     Rooms,
     batch_answer,
     last,
 )
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.centrifugo.routes import router as centrifugo
-from muster_server.systems.rooms.http.feeds import parse_id
+from muster_server.systems.rooms.http.feeds import encoded, parse_id
 from muster_server.systems.rooms.http.paths import OPEN_S, PATHS_MAX, paths
 from muster_server.systems.rooms.http.service import Service
 from muster_server.systems.rooms.http.streams import RoomStream
@@ -351,6 +353,46 @@ async def command(
     return await service.base.once(request, caller, body, do)
 
 
+@post(
+    "/rooms/{room:str}/request",
+    operation_id="rooms_request",
+    status_code=200,
+    opt={"body": Body((JsonMessage, str), {"*/*": ONE})},
+    responses={
+        200: success(Replied, "The reply"),
+        **problems(400, 401, 403, 409, 413, 422, 429, 502, 503, 504),
+    },
+)
+async def ask(
+    request: AnyRequest,
+    room: Room,
+    caller: NamedDependency[Caller],
+    service: NamedDependency[Service],
+    timeout: Annotated[
+        float, QueryParameter(gt=0, le=REQUEST_S_MAX, description="Limit of the wait for a reply, in seconds")
+    ] = 5.0,
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Ask the responders of a room, and return the reply of the one that answers. The body is that of one message.
+
+    A room without a responder is told at once (`no_responders`). Needs `publish` in the room `ROOM/requests`.
+    """
+    name = room_name(room)
+    caller.need("publish", room_name(name + SUFFIX))
+    body = await request.body()
+    service.base.ongoing(request).extend(timeout + COMMAND_GRACE_S)
+
+    async def do() -> Answer:
+        data = one(body, _kind(request))
+        _spend(caller, 1)
+        reply = await service.request(caller, name, data, timeout)
+        said = encoded(reply.data)
+        found = Replied(reply.responder, str(reply.sender), said["data"], said.get("encoding", "utf-8"))
+        return Answer(200, msgspec.json.encode(found))
+
+    return await service.base.once(request, caller, body, do)
+
+
 @get(
     "/rooms",
     operation_id="rooms_list",
@@ -388,7 +430,7 @@ class RoomsFace(Service):
         def service(caller: NamedDependency[Caller]) -> Service:  # sync: awaiting here costs a task group per request
             return self
 
-        handlers = [publish, messages, direct, members, end_member, trace, command, rooms]
+        handlers = [publish, messages, direct, members, end_member, trace, command, ask, rooms]
         provided = {"service": Provide(service, sync_to_thread=False)}
         own = Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["rooms"])
         return [own, centrifugo(self)]

@@ -39,8 +39,11 @@ CODES: Final[Mapping[str, str]] = {
     "timeout": "timeout",
     "busy": "busy",
     "too_many_rooms": "busy",
+    "no_responders": "no_responders",
+    "responder_failed": "responder_failed",
 }
 """Problem codes by the code of the library's error; all others are `unavailable`."""
+REQUEST_OUTCOMES: Final = ("replied", "no_responders", "timeout", "responder_failed", "failed")
 ARCHIVE_CODES: Final = {"question": "bad_request", "late": "timeout"}
 ENDS: Final = ("left", "stalled", "draining", "revoked", "expired", "unavailable", "cancelled", "defect")
 """Reasons of a stream's end, besides the codes of errors."""
@@ -71,6 +74,8 @@ class Service:
             self._ended(reason, 0)
         for outcome in ("published", "failed"):
             self._published(outcome, 0)
+        for outcome in REQUEST_OUTCOMES:
+            self._requested(outcome, 0)
 
     @property
     def options(self) -> HttpOptions:
@@ -259,6 +264,9 @@ class Service:
     def _published(self, outcome: str, count: int) -> None:
         self._counts.add("http_messages", "Messages published over HTTP, by outcome", count, outcome=outcome)
 
+    def _requested(self, outcome: str, count: int) -> None:
+        self._counts.add("http_room_requests", "Requests to responders of rooms, by outcome", count, outcome=outcome)
+
     async def publish(
         self, caller: Caller, room: str, data: Sequence[bytes | Problem]
     ) -> list[muster.Position | Problem]:
@@ -287,14 +295,31 @@ class Service:
         self._published("failed", failed)
         return found
 
-    async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]]) -> Any:
-        """Call a function with the caller's client. Raises `Problem`, or `Nothing` if nothing was done."""
+    async def request(self, caller: Caller, room: str, data: bytes, timeout: float) -> muster.Reply:
+        """Ask a room's responders. Raises `Problem`, or `Nothing` if no responder has the request."""
+        outcome = "failed"
+        try:
+            reply: muster.Reply = await self.ask(
+                caller, lambda client: client.request(room, data, timeout=timeout), reads=True
+            )
+            outcome = "replied"
+            return reply
+        except (Nothing, Problem) as error:
+            code = error.problem.code if isinstance(error, Nothing) else error.code
+            outcome = code if code in REQUEST_OUTCOMES else outcome
+            raise
+        finally:
+            self._requested(outcome, 1)
+
+    async def ask(self, caller: Caller, ask: Callable[[muster.Client], Awaitable[Any]], *, reads: bool = False) -> Any:
+        """Call a function with the caller's client. `reads`: with one that has a gateway too. Raises `Problem`, or
+        `Nothing` if nothing was done."""
         session = self.session(caller)
         session.users += 1
         try:
-            client = await session.publisher()
+            client = await (session.requester() if reads else session.publisher())
             return await ask(client)
-        except muster.TimedOut as error:
+        except (muster.TimedOut, muster.ResponderFailed) as error:
             raise problem(error, caller) from None
         except muster.MusterError as error:
             raise Nothing(problem(error, caller)) from None
@@ -305,6 +330,8 @@ class Service:
 def problem(error: muster.MusterError, caller: Caller) -> Problem:
     """Convert an error of rooms to a problem."""
     code = CODES.get(error.code, "unavailable")
+    if isinstance(error, muster.ResponderFailed) and error.retry:
+        code = "busy"
     if error.code == "bad_credential" and caller.token is not None:
         code = "bad_credential"
     return Problem(code, str(error), retry_after=getattr(error, "retry_after", None))

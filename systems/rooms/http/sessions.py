@@ -23,7 +23,7 @@ Target = str | muster.Address
 
 
 class Session:
-    """One caller's clients: one that publishes, and one that reads per 256 rooms.
+    """One caller's clients: one that publishes, one that asks responders, and one that reads per 256 rooms.
 
     A message to the user counts as delivered once a stream of the user has it: a client alone takes none.
     """
@@ -31,6 +31,7 @@ class Session:
     def __init__(self, where: Target, token: bytes | None) -> None:
         self._where, self._token = where, token
         self._publisher: muster.Client | None = None
+        self._requester: muster.Client | None = None
         self._readers: list[muster.Client] = []
         self._opening = asyncio.Lock()
         self._rooms: dict[muster.Client, int] = {}
@@ -49,6 +50,14 @@ class Session:
                 if self._publisher is None or self._publisher.closed:
                     self._publisher = await self._open(gateways=[])
         return self._publisher
+
+    async def requester(self) -> muster.Client:
+        """The client that asks responders, and has a room for their replies. Raises `MusterError`."""
+        if self._requester is None or self._requester.closed:
+            async with self._opening:
+                if self._requester is None or self._requester.closed:
+                    self._requester = await self._open()
+        return self._requester
 
     async def reader(self) -> muster.Client:
         """A client that can join one more room, until `left`. Raises `MusterError`."""
@@ -98,17 +107,19 @@ class Session:
         """Mark a client with an expired credential to be replaced when it is next needed."""
         if client is self._publisher:
             self._publisher = None
+        if client is self._requester:
+            self._requester = None
 
     async def close(self) -> None:
         """Close all its clients."""
         self.closed = True
         clients = self._clients()
-        self._publisher, self._readers = None, []
+        self._publisher, self._requester, self._readers = None, None, []
         await asyncio.gather(*map(_close, clients))
 
     def _clients(self) -> list[muster.Client]:
-        found = [*self._readers, *([] if self._publisher is None else [self._publisher])]
-        return [client for client in found if not client.closed]
+        found = [*self._readers, self._publisher, self._requester]
+        return [client for client in found if client is not None and not client.closed]
 
     async def _open(
         self, *, gateways: Sequence[Endpoint] | None = None, proxies: Sequence[Endpoint] | None = None

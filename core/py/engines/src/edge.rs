@@ -26,6 +26,7 @@ use crate::server::{
     closed, cluster, engine, retentions, room_dict, sockets, Beside, ClusterKey, HostPort, InterestPage,
     RetentionOptions, RoleMachine, RoomsPage, Running,
 };
+use crate::undelivered::Undelivered;
 
 /// Seconds after which a client may retry when the edge is full.
 const RETRY_S: u32 = 5;
@@ -156,9 +157,18 @@ impl RoleMachine for Edge {
             EdgeEvent::Call {
                 question,
                 user,
+                grant,
                 method,
                 data,
-            } => ("call", question, user, method, PyBytes::new(py, &data)).into_pyobject(py),
+            } => (
+                "call",
+                question,
+                user,
+                Grant::from(grant),
+                method,
+                PyBytes::new(py, &data),
+            )
+                .into_pyobject(py),
             EdgeEvent::Link(change) => convert::link_event(py, &change),
         }
     }
@@ -275,7 +285,8 @@ impl EdgeEngine {
         membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
         origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
         user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
-        drain_ms = 10_000, write_interval_ms = 0, join_leave_max = 0, version = "", calls = Vec::new()))]
+        drain_ms = 10_000, write_interval_ms = 0, join_leave_max = 0, version = "", calls = Vec::new(),
+        undelivered = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -314,6 +325,7 @@ impl EdgeEngine {
         join_leave_max: usize,
         version: &str,
         calls: Vec<String>,
+        undelivered: Option<&Undelivered>,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let me = Identity {
@@ -361,7 +373,7 @@ impl EdgeEngine {
         machine.set_write_interval(write_interval_ms * 1_000);
         machine.set_join_leave_max(join_leave_max);
         if let Some(options) = presence {
-            machine.take_in(online::two_doors(me, options)?);
+            machine.take_in(online::two_doors(me, options, undelivered)?);
         }
         let faults = convert::faults(seed, faults, None)?;
         let running = Running::with(machine, sockets, faults, Streams::new(tcp)?)?;

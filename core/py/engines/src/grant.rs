@@ -9,6 +9,12 @@ use pyo3::prelude::*;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Grant(RoomGrant);
 
+impl From<RoomGrant> for Grant {
+    fn from(grant: RoomGrant) -> Self {
+        Grant(grant)
+    }
+}
+
 impl Grant {
     /// The user with these rights.
     pub fn admits(&self, user: u64) -> Admitted {

@@ -17,6 +17,7 @@ mod presence;
 mod recipients;
 mod server;
 mod stored;
+mod undelivered;
 
 use pyo3::prelude::*;
 
@@ -29,6 +30,7 @@ fn _engines(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<grant::Grant>()?;
     module.add_class::<recipients::Recipients>()?;
+    module.add_class::<undelivered::Undelivered>()?;
     module.add_class::<journal::Journal>()?;
     module.add_function(wrap_pyfunction!(journal::check_log, module)?)?;
     module.add_class::<edge::EdgeEngine>()?;

@@ -16,6 +16,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::convert::{self, Allow, FaultRule};
 use crate::keeping::Told;
 use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
+use crate::undelivered::Undelivered;
 
 /// Of a gateway with presence: the window of a packet in microseconds; the policy of devices of users of no range (`many`, `one per kind`,
 /// `one`); ranges of users, first and last, with theirs.
@@ -61,12 +62,18 @@ pub fn station(me: Identity, options: StationOptions) -> PyResult<Box<Station>> 
 }
 
 /// The guest of an edge: pages that share a token each have a device of their own.
-pub fn two_doors(me: Identity, options: StationOptions) -> PyResult<Box<TwoDoors>> {
+pub fn two_doors(me: Identity, options: StationOptions, queue: Option<&Undelivered>) -> PyResult<Box<TwoDoors>> {
     let station = stationed(me, options, Unnamed::Each(convert::device("web")?))?;
-    Ok(Box::new(TwoDoors::new(
-        station,
-        Sending::new(me, muster_rooms::command::SHARED_USER),
-    )))
+    Ok(Box::new(TwoDoors::new(station, sending(me, queue))))
+}
+
+/// The guest of a proxy. `queue`: of messages that no device has.
+pub fn sending(me: Identity, queue: Option<&Undelivered>) -> Sending {
+    let mut sending = Sending::new(me, muster_rooms::command::SHARED_USER);
+    if let Some(queue) = queue {
+        sending.hand_on(queue.begin());
+    }
+    sending
 }
 
 fn stationed(me: Identity, (window, otherwise, ranges): StationOptions, unnamed: Unnamed) -> PyResult<Station> {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use muster_driver::{Budget, Driver, FaultCounters, Turn};
-use muster_presence::Sending;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
@@ -28,6 +27,7 @@ use crate::grant::Grant;
 use crate::mailboxes::Mailboxes;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
+use crate::undelivered::Undelivered;
 
 /// A way in beside a driver's sockets.
 pub trait Beside<M: Machine> {
@@ -1024,7 +1024,8 @@ pub(crate) fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) 
 impl ProxyEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, namespaces = Vec::new(), cluster_other = None, cluster_allow = None, unicast = false))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, namespaces = Vec::new(), cluster_other = None, cluster_allow = None, unicast = false,
+        undelivered = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -1047,6 +1048,7 @@ impl ProxyEngine {
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
         unicast: bool,
+        undelivered: Option<&Undelivered>,
     ) -> PyResult<Self> {
         let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = ProxyConfig {
@@ -1069,7 +1071,7 @@ impl ProxyEngine {
         let me = config.me;
         let mut machine = Proxy::new(config, seed, Box::new(KernelEntropy));
         if unicast {
-            machine.take_in(Box::new(Sending::new(me, muster_rooms::command::SHARED_USER)));
+            machine.take_in(Box::new(online::sending(me, undelivered)));
         }
         let faults = convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?;
         Ok(ProxyEngine {

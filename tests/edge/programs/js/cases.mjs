@@ -48,6 +48,42 @@ async function joined(client, room, options = {}) {
   return [subscription, seen]
 }
 
+// As `docs/requests.md` has it.
+function respond(client, room, handler) {
+  const responder = crypto.randomUUID()
+  const requests = client.newSubscription(`${room}/requests`)
+  requests.on('publication', async ({ data }) => {
+    if (!String(data.reply).startsWith('replies:')) return // whatever a request says, replies go nowhere else
+    if (data.ask) return client.publish(data.reply, { id: data.ask, responder })
+    if (data.to !== responder) return
+    const reply = { id: data.id, responder }
+    try {
+      reply.data = await handler(JSON.parse(data.data))
+    } catch {
+      reply.error = 'failed'
+    }
+    await client.publish(data.reply, reply)
+  })
+  requests.subscribe()
+  return requests
+}
+
+// A client whose data are JSON in both encodings.
+function plain(client) {
+  return {
+    publish: (room, data) => client.publish(room, pack(data)),
+    newSubscription(room) {
+      const subscription = client.newSubscription(room)
+      return {
+        on: (event, heard) => subscription.on(event, context => heard({ data: unpack(context.data) })),
+        subscribe: () => subscription.subscribe(),
+        ready: () => subscription.ready(),
+        unsubscribe: () => subscription.unsubscribe(),
+      }
+    },
+  }
+}
+
 const cases = {
   async connects(room) {
     const client = connect()
@@ -289,6 +325,24 @@ const cases = {
     do { told = await call(one, 'muster.command', { room, data: { go: 1 } }) } while (told.outcome === 'no_member')
     assert.deepEqual(told, { outcome: 'delivered', members: 1 })
     assert.deepEqual(unpack((await heard).data), { muster: 'command', room, user: '7', data: { go: 1 } })
+  },
+  async asks_a_responder_and_is_one(room) {
+    const [one, two] = [{}, { token: otherToken }].map(more => connect({ timeout: PATIENT_MS, ...more }))
+    const ask = (data, more = {}) => call(one, 'muster.request', { room, data, timeout: 9, ...more })
+    assert.deepEqual(await ask(1), { outcome: 'no_responders' })
+    const answers = respond(plain(two), room, async data => {
+      if (data.wait) await new Promise(() => {})
+      if (data.fail) throw new Error('a secret')
+      return { eur: data.usd * 2 }
+    })
+    await answers.ready()
+    assert.deepEqual(await ask({ usd: 2 }), { outcome: 'replied', data: { eur: 4 } })
+    assert.deepEqual(await ask({ fail: true }), { outcome: 'failed', reason: 'failed' })
+    assert.deepEqual(await ask({ wait: true }, { timeout: 0.2 }), { outcome: 'timeout' })
+    assert.equal(await failure(ask(1, { timeout: 10 })), 107)
+    assert.equal(await failure(ask('x'.repeat(48_000))), 107)
+    assert.equal(await failure(call(connect({ token: reader }), 'muster.request', { room, data: 1 })), 103)
+    answers.unsubscribe()
   },
   async hears_who_comes_and_who_leaves(room) {
     const [one, two] = [connect(), connect({ token: otherToken })]

@@ -17,6 +17,7 @@ use crate::arena::Retention;
 use crate::dispatch::{Commands, Dispatch, Limits};
 use crate::gateway::members::Members;
 use crate::gateway::{Client, Gateway, GatewayEvent, RoomsConfig};
+use crate::rights::Grant;
 
 /// Full sockets are looked at this often.
 const STALLS_EVERY: Micros = 1_000_000;
@@ -59,6 +60,8 @@ pub enum EdgeEvent {
     Call {
         question: u64,
         user: u64,
+        /// What the client may do in rooms.
+        grant: Grant,
         method: String,
         data: Vec<u8>,
     },

@@ -470,12 +470,15 @@ impl EdgeSessions {
     }
 
     /// Has the control plane answer a call of a user. A session has as many of them open as its bound of questions allows.
-    fn ask_call(&mut self, session: u64, user: u64, ticket: Ticket, method: &str, data: &[u8]) {
+    fn ask_call(&mut self, slot: u32, ticket: Ticket, method: &str, data: &[u8]) {
+        let Some(conn) = self.live(slot) else { return };
+        let (session, user, grant) = (conn.session(), conn.user, conn.client.grant.clone());
         self.question += 1;
         self.questions.insert(self.question, (session, Asked::Call(ticket)));
         self.events.push_back(EdgeEvent::Call {
             question: self.question,
             user,
+            grant,
             method: method.to_owned(),
             data: data.to_vec(),
         });

@@ -90,10 +90,7 @@ impl Edge {
             return self.send_letter(now, slot, ticket, data);
         }
         if self.sessions.calls.iter().any(|known| known == method) {
-            if let Some((session, user)) = self.sessions.live(slot).map(|conn| (conn.session(), conn.user)) {
-                self.sessions.ask_call(session, user, ticket, method, data);
-            }
-            return;
+            return self.sessions.ask_call(slot, ticket, method, data);
         }
         if !METHODS.contains(&method) {
             return self.fail(now, slot, ticket, Failure::MethodNotFound);
