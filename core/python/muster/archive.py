@@ -6,8 +6,8 @@ Owns the shapes of answers (`docs/archive.md`), and two clients: `Archive` with 
 """
 
 import base64
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
@@ -32,6 +32,7 @@ class Kept:
     sender: int
     data: bytes
     at: float | None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ def _kept(said: Any) -> Kept:
     stream, _, offset = said["position"].rpartition(":")
     data = base64.b64decode(said["data"]) if said.get("encoding") == "base64" else said["data"].encode()
     at = said.get("at")
-    return Kept(Position(_stream(stream), int(offset)), int(said["sender"]), data, None if at is None else at / 1_000)
+    place = Position(_stream(stream), int(offset))
+    return Kept(place, int(said["sender"]), data, None if at is None else at / 1_000, said.get("headers", {}))
 
 
 def _stream(text: str) -> Stream:

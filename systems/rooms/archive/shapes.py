@@ -40,6 +40,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=0):
     sender: int
     at_ms: int
     data: bytes
+    headers: dict[str, str] = {}
 
 
 class Gap(msgspec.Struct, frozen=True, array_like=True, tag=1):

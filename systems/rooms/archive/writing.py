@@ -14,7 +14,7 @@ import structlog
 
 import muster
 from muster_server.control.cluster.child import Backoff
-from muster_server.systems.rooms.archive.blocks import ENDLESS, Block, packed
+from muster_server.systems.rooms.archive.blocks import ENDLESS, Block, packed, size_of
 from muster_server.systems.rooms.archive.records import State, Store, StoreError, Unfit, Write
 
 WAITING_BYTES_MAX: Final = 64 << 20
@@ -88,7 +88,8 @@ class Writer:
         kept: list[muster.Item] = [item for item in items if not isinstance(item, muster.Command)]
         if not kept:
             return
-        size = sum(len(item.data) if isinstance(item, muster.Message) else 0 for item in kept) + ITEM_BYTES * len(kept)
+        messages = (item for item in kept if isinstance(item, muster.Message))
+        size = sum(size_of(item.data, item.headers) for item in messages) + ITEM_BYTES * len(kept)
         course.pending.append((at_ms, kept))
         course.positions = positions
         course.bytes += size

@@ -20,7 +20,7 @@ from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.spec import SpecError, secret
 from muster_server.systems.rooms import history
 from muster_server.systems.rooms.archive.asking import Address, Archive
-from muster_server.systems.rooms.archive.shapes import ROLE, Gap, Item, Place, place, shown
+from muster_server.systems.rooms.archive.shapes import ROLE, Gap, Item, Message, Place, place, shown
 from muster_server.systems.rooms.cli.sub import is_plain, show
 from muster_server.systems.rooms.history import Asked, Found, ReadArchive, Recent, Untimed
 
@@ -152,15 +152,18 @@ def _item(room: str, item: Recent[muster.Message] | Item) -> muster.Item:
         return message
     if isinstance(item, Gap):
         return muster.Gap(muster.Stream(*item.stream), item.first, item.last, item.reason, room)
-    return muster.Message(room, item.place.stream, item.place.offset, item.sender, item.data)
+    return muster.Message(room, item.place.stream, item.place.offset, item.sender, item.data, None, item.headers)
 
 
 def _document(room: str, item: Recent[muster.Message] | Item) -> dict[str, Any]:
     if isinstance(item, Gap):
         gap = {"stream": shown(item.stream), "first": item.first, "last": item.last, "reason": item.reason}
         return {"gap": gap, "room": room}
-    sender, data = (item.value.sender, item.value.data) if isinstance(item, Recent) else (item.sender, item.data)
+    message: muster.Message | Message = item.value if isinstance(item, Recent) else item
+    sender, data, headers = message.sender, message.data, message.headers
     said: dict[str, Any] = {"room": room, "position": str(item.place), "sender": sender}
+    if headers:
+        said["headers"] = headers
     if not isinstance(item, Recent):
         at = datetime.datetime.fromtimestamp(item.at_ms / 1_000, datetime.UTC)
         said["time"] = at.isoformat(timespec="milliseconds")

@@ -65,8 +65,8 @@ def sub(
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr. A user's messages (muster send) are printed too.
 
-    With --json: the room, position, stream, sender and data of each message, its arrival time, and its age in seconds
-    if it carries one (proxy.age_every).
+    With --json: the room, position, stream, sender, headers and data of each message, its arrival time, and its age in
+    seconds if it carries one (proxy.age_every).
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
@@ -105,6 +105,12 @@ def pub(
             help="Limit of messages per second; TEXT without --count repeats until Ctrl-C.",
         ),
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", metavar="NAME=VALUE", help="A header of each message, which sub --json prints. Repeatable."
+        ),
+    ] = None,
     url: Url = None,
     gateway: Gateways = None,
     token: Token = None,
@@ -115,7 +121,7 @@ def pub(
     """Publish TEXT, a file, or each line of stdin, and wait until all messages are acknowledged."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
-    from muster_server.systems.rooms.cli.pub import What, publish
+    from muster_server.systems.rooms.cli.pub import What, headers_of, publish
 
     if text is not None and file is not None:
         raise UserError("--file excludes TEXT", USAGE)
@@ -123,7 +129,7 @@ def pub(
         unused({"--count": count is not None}, "TEXT")
     if file is not None:
         unused({"--rate": rate is not None}, "TEXT or lines of stdin")
-    what = What(text, file, count, rate)
+    what = What(text, file, count, rate, headers_of(header or ()))
     where = Target(config, registry, End(url, gateway or (), token, token_file))
     return common.run(publish(where, room, what), endless=what.is_endless)
 

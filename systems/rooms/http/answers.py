@@ -49,6 +49,7 @@ class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     sender: str
     data: str
     encoding: str = "utf-8"
+    headers: dict[str, str] = {}
     at: int | None = None
 
 
@@ -90,7 +91,10 @@ def last(room: str, found: Found[bytes], *, turned: bool, next: str | None) -> b
 def _message(item: Recent[bytes] | Message) -> msgspec.Raw:
     if isinstance(item, Recent):
         return msgspec.Raw(item.value)
-    document = {"position": str(item.place), "sender": str(item.sender), **encoded(item.data), "at": item.at_ms}
+    document: dict[str, Any] = {"position": str(item.place), "sender": str(item.sender), **encoded(item.data)}
+    if item.headers:
+        document["headers"] = item.headers
+    document["at"] = item.at_ms
     return msgspec.Raw(msgspec.json.encode(document))
 
 

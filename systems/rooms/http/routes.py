@@ -339,9 +339,11 @@ async def command(
     service.base.ongoing(request).extend(expires + COMMAND_GRACE_S)
 
     async def do() -> Answer:
-        data = one(body, _kind(request))
+        content = one(body, _kind(request))
+        if content.headers:
+            raise Nothing(Problem("bad_body", "a command has no `headers`"))
         _spend(caller, 1)
-        said = await service.ask(caller, lambda client: client.command(name, data, expires=expires))
+        said = await service.ask(caller, lambda client: client.command(name, content.data, expires=expires))
         if isinstance(said, muster.NoMember):
             outcome = Outcome("nobody", 0)
         else:

@@ -21,6 +21,7 @@ from muster_server.systems.rooms.archive.asking import Address, Archive
 from muster_server.systems.rooms.archive.shapes import ROLE
 from muster_server.systems.rooms.cli.listing import Listing
 from muster_server.systems.rooms.history import Asked, Found, ReadArchive, Untimed, found
+from muster_server.systems.rooms.http.bodies import Content
 from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
@@ -260,7 +261,7 @@ class Service:
         self._counts.add("http_messages", "Messages published over HTTP, by outcome", count, outcome=outcome)
 
     async def publish(
-        self, caller: Caller, room: str, data: Sequence[bytes | Problem]
+        self, caller: Caller, room: str, contents: Sequence[Content | Problem]
     ) -> list[muster.Position | Problem]:
         """Publish in this order, and return each message's position, or the reason why it has none."""
         session = self.session(caller)
@@ -270,7 +271,7 @@ class Service:
                 client = await session.publisher()
             except muster.MusterError as error:
                 raise Nothing(problem(error, caller)) from None
-            tasks = [_failed(each) if isinstance(each, Problem) else _publish(client, room, each) for each in data]
+            tasks = [_failed(each) if isinstance(each, Problem) else _publish(client, room, each) for each in contents]
             said = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
         finally:
             session.users -= 1
@@ -314,8 +315,8 @@ async def _failed(problem: Problem) -> Problem:
     return problem
 
 
-async def _publish(client: muster.Client, room: str, data: bytes) -> muster.Position | muster.MusterError:
+async def _publish(client: muster.Client, room: str, content: Content) -> muster.Position | muster.MusterError:
     try:
-        return await client.publish(room, data, timeout=PUBLISH_S)
+        return await client.publish(room, content.data, headers=content.headers, timeout=PUBLISH_S)
     except muster.MusterError as error:
         return error

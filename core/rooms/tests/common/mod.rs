@@ -958,6 +958,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         },
         Record::Leave { handle: 0 },
         Record::Ages,
+        Record::Headers,
         Record::Close { handle: 0 },
         Record::Open {
             request: 9,

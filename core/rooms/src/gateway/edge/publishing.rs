@@ -122,7 +122,7 @@ impl Publishing {
         now: Micros,
         from: From,
         ticket: Ticket,
-        data: &[u8],
+        (headers, data): (&[u8], &[u8]),
         opened: impl FnOnce() -> u16,
     ) -> Result<(), Failure> {
         let key = (from.session, from.room.id);
@@ -135,7 +135,9 @@ impl Publishing {
         };
         self.tickets += 1;
         outlet.used_at = now;
-        match outlet.publication.push(data, self.tickets, chunk_max(self.payload)) {
+        match outlet
+            .publication
+            .push_headed(headers, data, self.tickets, chunk_max(self.payload)) {
             Ok(()) => {}
             Err(PublishError::WouldBlock) => return Err(Failure::TooManyRequests),
             Err(PublishError::TooLong) => return Err(Failure::BadRequest),
@@ -215,6 +217,10 @@ impl Publishing {
                 continue;
             }
             outlet.publication.expire(now);
+            if outlet.publication.waits_for_headers() && !std::mem::replace(&mut outlet.queued, true) {
+                self.due.push_back(at); // the broker may know headers by now
+                continue;
+            }
             self.note_due(now, at);
         }
     }
@@ -250,6 +256,9 @@ impl Publishing {
                 self.wheel.schedule(at, now + NOT_READY_WAIT / 4);
                 continue;
             };
+            outlet
+                .publication
+                .set_passes_headers(owners.knows_headers(route.node));
             let queue = self.queues.entry(route.node).or_default();
             let mut wrote = false;
             while outlet.publication.is_due() && queue.bytes() < QUEUE_BYTES_MAX {
@@ -295,6 +304,7 @@ impl Publishing {
             }
             match outlet.publication.is_due() {
                 true => self.wheel.schedule(at, now + NOT_READY_WAIT / 4), // the queue is full
+                false if outlet.publication.waits_for_headers() => self.wheel.schedule(at, now + NOT_READY_WAIT),
                 false => self.note_due(now, at),
             }
         }
