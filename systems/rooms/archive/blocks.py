@@ -33,6 +33,7 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 _records: Final = msgspec.msgpack.Decoder(list[_Record])
+_record: Final = msgspec.msgpack.Decoder(_Record)
 _packed: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -81,6 +82,20 @@ class Block:
             Message(Place(self.stream, self.first + at), each.sender, self.at_ms, each.data, each.headers)
             for at, each in enumerate(records)
         ]
+
+
+def record(item: muster.Message) -> bytes:
+    """One message, as a block has it."""
+    return _packed(_Record(item.sender, item.data, item.headers))
+
+
+def message(data: bytes, place: Place, at_ms: int) -> Message:
+    """The message of a `record`. Raises `ValueError` for damaged data."""
+    try:
+        said = _record.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"damaged message {place}: {error}") from None
+    return Message(place, said.sender, at_ms, said.data, said.headers)
 
 
 def size_of(data: bytes, headers: Mapping[str, str]) -> int:

@@ -15,6 +15,7 @@ import structlog
 import muster
 from muster_server.control.cluster.child import Backoff
 from muster_server.systems.rooms.archive.blocks import ENDLESS, Block, packed, size_of
+from muster_server.systems.rooms.archive.keyed import Keyed, keyed
 from muster_server.systems.rooms.archive.records import State, Store, StoreError, Unfit, Write
 
 WAITING_BYTES_MAX: Final = 64 << 20
@@ -132,11 +133,14 @@ class Writer:
         """The waiting messages of a room, as a write with its bytes, and the room's state behind it."""
         seq, at_ms = course.state.last_seq + 1, course.state.at_ms
         blocks: list[Block] = []
+        latest: dict[str, Keyed] = {}
         for came_ms, items in _merged(course.pending):
             at_ms = max(at_ms, came_ms)
+            latest |= keyed(items, seq, at_ms)
             blocks += packed(items, seq, at_ms)
             seq = blocks[-1].end
-        write = Write(course.room, course.state.last_seq, blocks, course.positions, course.begun)
+        known = course.state.last_seq
+        write = Write(course.room, known, blocks, course.positions, course.begun, list(latest.values()))
         size = course.bytes
         course.pending, course.bytes = [], 0
         return write, size, State(seq - 1, at_ms, course.positions)

@@ -211,7 +211,7 @@ def rooms_history(
 ) -> int:
     """Print the last messages of a room, from memory and, where it is kept (archive.rooms), from the archive.
 
-    Gaps are printed on stderr. With --json: the room, position, sender and data of each message, and the time at which the
+    Gaps are printed on stderr. With --json: the room, position, sender, headers and data of each message, and the time at which the
     archive got it.
     """
     from muster_server.control.terminal import common
@@ -220,6 +220,25 @@ def rooms_history(
 
     where = Target(config, registry, End(url, (), token, token_file))
     return common.run(print_history(where, room, limit, since, reverse, json, raw))
+
+
+@rooms_app.command("latest", epilog="Example: muster rooms latest prices --json")
+def rooms_latest(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print the latest message for each value of the header `key`, of a room that the archive keeps (archive.rooms).
+
+    With --json: the room, position, sender, headers and data of each message, and the time at which the archive got it.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.rooms.cli.history import print_latest
+
+    return common.run(print_latest(Target(config, registry), room, json, raw))
 
 
 @rooms_app.command("end", epilog="Example: muster rooms end sports:final 7")

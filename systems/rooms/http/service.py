@@ -18,9 +18,9 @@ from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.archive.asking import Address, Archive
-from muster_server.systems.rooms.archive.shapes import ROLE
+from muster_server.systems.rooms.archive.shapes import ROLE, Latest, ReadLatest
 from muster_server.systems.rooms.cli.listing import Listing
-from muster_server.systems.rooms.history import Asked, Found, ReadArchive, Untimed, found
+from muster_server.systems.rooms.history import Asked, Found, Untimed, found
 from muster_server.systems.rooms.http.bodies import Content
 from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
@@ -185,7 +185,8 @@ class Service:
             return Found([], None, True)
         is_last = asked.at is None and asked.since_ms is None
         recent = ring.messages(ring.newest(asked.limit + 1) if is_last else ring.begin)
-        read = await self._archive()
+        archive = await self._archive()
+        read = None if archive is None else archive.read
         try:
             return await found(asked, recent, ring.whole, read)
         except Untimed:
@@ -198,14 +199,27 @@ class Service:
                 return await found(asked, recent, False, None)
             raise Problem(ARCHIVE_CODES.get(error.code, "unavailable"), str(error)[:400]) from None
 
-    async def _archive(self) -> ReadArchive | None:
-        """Reads the archive; None: none runs."""
+    async def latest(self, caller: Caller, asked: ReadLatest) -> Latest:
+        """A page of the latest message of each key of a room. Raises `Problem`."""
+        if not (await self.feed(caller, asked.room)).history:
+            raise Problem("not_allowed", f"{caller.name} may not read the history of {asked.room}"[:400])
+        archive = await self._archive()
+        try:
+            page = Latest() if archive is None else await archive.latest(asked)
+        except CallError as error:
+            raise Problem(ARCHIVE_CODES.get(error.code, "unavailable"), str(error)[:400]) from None
+        if not page.kept:
+            raise Problem("not_found", f"no archive keeps {asked.room} (archive.rooms)"[:400])
+        return page
+
+    async def _archive(self) -> Archive | None:
+        """The archive; None: none runs."""
         with contextlib.suppress(Problem):
             await self._lookout.look()
             if self._archive_nodes():
                 if self._archived is None:
                     self._archived = Archive(self._archive_nodes, self._lookout.key())
-                return self._archived.read
+                return self._archived
         return None
 
     def _archive_nodes(self) -> list[Address]:
