@@ -101,7 +101,9 @@ async def test_headers_reach_members_and_come_back(make: Make, address: muster.t
     assert [message.get("headers") for message in found] == [headers, {"n": "1"}, None]
 
 
-@pytest.mark.parametrize("headers", [{"a b": "x"}, {"a": "x" * 1_100}, {f"n{at}": "" for at in range(17)}, {"a": 1}, []])
+@pytest.mark.parametrize(
+    "headers", [{"a b": "x"}, {"a": "x" * 1_100}, {f"n{at}": "" for at in range(17)}, {"a": 1}, []]
+)
 async def test_wrong_headers_are_refused(make: Make, headers: Any) -> None:
     answer = await (await make()).client("publish:*").post(MESSAGES, json={"data": "x", "headers": headers})
     assert answer.status_code == 400, answer.text

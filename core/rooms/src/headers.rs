@@ -91,7 +91,9 @@ pub fn encode<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Resu
 pub fn split(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let size: [u8; LEN] = message.get(..LEN)?.try_into().ok()?;
     let end = LEN + usize::from(u16::from_le_bytes(size));
-    (end <= HEADERS_BYTES_MAX).then(|| message.split_at_checked(end)).flatten()
+    (end <= HEADERS_BYTES_MAX)
+        .then(|| message.split_at_checked(end))
+        .flatten()
 }
 
 /// The headers of a block, in the order of their author. Ends before the first malformed one.

@@ -8,9 +8,7 @@ use muster_rooms::wire::{
     kinds, message_max, published, Ack, LinkBlock, LinkHead, LinkPublish, Message, Positions, Publish, PublisherId,
     Record, RoomBlock, FIRST, HEADERS, LAST, WHOLE,
 };
-use muster_rooms::{
-    role, room_placement, Broker, Client, Gateway, Item, Policy, Proxy, PublishError, FIRST_PLACE,
-};
+use muster_rooms::{role, room_placement, Broker, Client, Gateway, Item, Policy, Proxy, PublishError, FIRST_PLACE};
 use muster_transport::{append, Code, ControlRecord, Micros, PlacedNode};
 
 const GOAL: [(&str, &str); 2] = [("kind", "goal"), ("minute", "12")];
@@ -100,9 +98,8 @@ fn a_gateway_cuts_headers_off_for_members_that_do_not_know_them() {
     let plain = plain.map(|(flags, data)| (flags, data.to_vec()));
     assert_eq!(got(&mut rig, 1), plain);
     for (peer, wanted) in [(0, &as_sent[0]), (1, &plain[0])] {
-        let asked = body(|writer| {
-            muster_rooms::wire::write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE)])
-        });
+        let asked =
+            body(|writer| muster_rooms::wire::write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE)]));
         rig.say(peer, &asked);
         rig.turn();
         assert_eq!(got(&mut rig, peer), [wanted.clone()], "a repeated message");
@@ -160,7 +157,8 @@ fn a_broker_passes_headers_on_and_refuses_wrong_ones() {
 fn publishing() -> (Rig<Proxy>, usize) {
     let mut rig = Rig::<Proxy>::bare();
     let broker = PlacedNode::new(BROKER, role::BROKER, addr(9000));
-    rig.machine.set_placement(rig.now, room_placement(2, vec![broker], 1, 1));
+    rig.machine
+        .set_placement(rig.now, room_placement(2, vec![broker], 1, 1));
     rig.session(1);
     let broker = rig.link(BROKER, role::BROKER);
     rig.tell(
@@ -195,7 +193,8 @@ fn publish_with(flags: u8, sequence: u64, data: &[u8]) -> Vec<u8> {
 fn codes(rig: &mut Rig<Proxy>) -> Vec<Code> {
     let got = std::mem::take(&mut rig.peers[0].got);
     let acks = got.iter().filter(|(kind, _)| *kind == kinds::ACK);
-    acks.map(|(_, body)| Ack::read(body).expect("well formed").code).collect()
+    acks.map(|(_, body)| Ack::read(body).expect("well formed").code)
+        .collect()
 }
 
 #[test]
@@ -214,7 +213,10 @@ fn a_proxy_holds_headers_back_from_a_broker_that_does_not_know_them() {
     rig.tell(broker, &Record::Headers);
     rig.say(0, &publish_with(WHOLE | HEADERS, 2, &headed(b"two")));
     rig.turn();
-    assert_eq!((codes(&mut rig), rig.peers[broker].frames(kinds::LINK_PUBLISH)), (vec![], 2));
+    assert_eq!(
+        (codes(&mut rig), rig.peers[broker].frames(kinds::LINK_PUBLISH)),
+        (vec![], 2)
+    );
 }
 
 #[test]
@@ -224,7 +226,10 @@ fn a_proxy_tells_a_client_that_asks_that_it_knows_headers() {
     rig.tell(0, &Record::Headers);
     rig.turn();
     let records = rig.peers[0].take_records();
-    assert!(matches!(Record::read(&records[0]), Some(Record::Headers)), "{records:?}");
+    assert!(
+        matches!(Record::read(&records[0]), Some(Record::Headers)),
+        "{records:?}"
+    );
 }
 
 /// Flags and data of the messages that the proxy got since the last call.
@@ -243,18 +248,28 @@ fn a_client_sends_headers_only_to_a_proxy_that_knows_them() {
     rig.turn();
     let records = rig.peers[1].take_records();
     let request = records.iter().find_map(|bytes| match Record::read(bytes) {
-        Some(Record::Open { request, name: b"sports:two", .. }) => Some(request),
+        Some(Record::Open {
+            request,
+            name: b"sports:two",
+            ..
+        }) => Some(request),
         _ => None,
     });
     let request = request.expect("the room is opened");
     rig.tell(1, &Record::Opened { request, handle: 5 });
     sent(&mut rig);
     rig.machine.publish(opened.publication, b"plain", 0).unwrap();
-    rig.machine.publish_headed(opened.publication, &block(), b"one", 0).unwrap();
+    rig.machine
+        .publish_headed(opened.publication, &block(), b"one", 0)
+        .unwrap();
     rig.machine.publish(opened.publication, b"later", 0).unwrap();
     pass(&mut rig, 2_000);
     let first = sent(&mut rig);
-    assert_eq!(first, [(WHOLE, b"plain".to_vec())], "the message behind the headers waits too");
+    assert_eq!(
+        first,
+        [(WHOLE, b"plain".to_vec())],
+        "the message behind the headers waits too"
+    );
     rig.tell(1, &Record::Headers);
     rig.turn();
     let all = sent(&mut rig);
@@ -284,7 +299,9 @@ fn a_member_reads_headers_apart_from_the_data() {
         .machine
         .join(rig.now, "sports:one", Positions::default(), Policy::DropOldest);
     let records = rig.peers[0].take_records();
-    assert!(records.iter().any(|bytes| matches!(Record::read(bytes), Some(Record::Headers))));
+    assert!(records
+        .iter()
+        .any(|bytes| matches!(Record::read(bytes), Some(Record::Headers))));
     rig.tell(
         0,
         &Record::Joined {
@@ -327,7 +344,11 @@ fn a_member_reads_headers_apart_from_the_data() {
         let named: Vec<_> = decode(block).map(|(name, value)| format!("{name}={value}")).collect();
         read.push((named.join(" "), String::from_utf8(data.to_vec()).unwrap()));
     }
-    let wanted = [("kind=goal minute=12", "one"), ("", "plain"), ("kind=goal minute=12", "two, first and last")];
+    let wanted = [
+        ("kind=goal minute=12", "one"),
+        ("", "plain"),
+        ("kind=goal minute=12", "two, first and last"),
+    ];
     assert_eq!(read, wanted.map(|(named, data)| (named.to_string(), data.to_string())));
 }
 

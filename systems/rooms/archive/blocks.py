@@ -23,7 +23,6 @@ ENDLESS: Final = (1 << 62) - 1
 """The last offset of a gap whose end no server knows."""
 
 
-
 class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One message. Without headers it has two members, as in archives from before there were headers."""
 

@@ -19,7 +19,16 @@ from muster_server.plane.spec import Spec, SpecError, password, secret
 from muster_server.systems.rooms.archive.keeping import Find, Keeping
 from muster_server.systems.rooms.archive.options import ArchiveOptions, ArchiveSettings
 from muster_server.systems.rooms.archive.records import Limits, Store, StoreError, Totals
-from muster_server.systems.rooms.archive.shapes import LATEST_MAX, PAGE_MAX, Latest, Message, Page, Read, ReadLatest, full
+from muster_server.systems.rooms.archive.shapes import (
+    LATEST_MAX,
+    PAGE_MAX,
+    Latest,
+    Message,
+    Page,
+    Read,
+    ReadLatest,
+    full,
+)
 from muster_server.systems.rooms.archive.writing import Writer
 from muster_server.systems.rooms.cli.listing import Listing
 from muster_server.systems.rooms.http.sessions import Session
@@ -70,7 +79,9 @@ class ArchiveNode:
         self._reads = self._read_messages = self._dropped = self._failed = 0
         self._error = ""
         """Why the store cannot be used; empty: it can."""
-        self._server = Server(key_of(secret(spec.cluster_secret_file, 32)), {Read: self._read, ReadLatest: self._read_latest})
+        self._server = Server(
+            key_of(secret(spec.cluster_secret_file, 32)), {Read: self._read, ReadLatest: self._read_latest}
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""`muster rooms history ROOM`: a room's messages, from memory and from the archive; `muster rooms latest ROOM`: the latest of each key."""
+"""`muster rooms history ROOM`: a room's messages, from memory and from the archive. `muster rooms latest ROOM`: the latest
+of each key, from the archive."""
 
 import asyncio
 import base64
@@ -96,7 +97,9 @@ async def print_latest(where: Target, room: str, as_json: bool, raw: bool) -> in
         raise UserError(f"no archive keeps {room}; to mend: add it to archive.rooms", UNAVAILABLE)
     await _print(room, messages, as_json=as_json, raw=raw)
     if not page.whole:
-        say(f"muster: {room} has more keys than archive.keys_max, or the archive missed messages: some may be missing or old")
+        say(
+            f"muster: {room} has more keys than archive.keys_max, or the archive missed messages: some may be missing or old"
+        )
     return 0
 
 

@@ -211,8 +211,8 @@ def rooms_history(
 ) -> int:
     """Print the last messages of a room, from memory and, where it is kept (archive.rooms), from the archive.
 
-    Gaps are printed on stderr. With --json: the room, position, sender, headers and data of each message, and the time at which the
-    archive got it.
+    Gaps are printed on stderr. With --json: the room, position, sender, headers and data of each message, and the time at
+    which the archive got it.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target

@@ -10,8 +10,8 @@ import pytest
 import muster
 import muster.testing
 from muster_server.systems.rooms.archive.options import ArchiveOptions
-from tests.documents import ROOT, cells, spans
 from muster_server.systems.rooms.archive.shapes import ReadLatest
+from tests.documents import ROOT, cells, spans
 from tests.http.conftest import Beside, eventually
 from tests.rooms.archive.conftest import Rig, Rigged
 from tests.rooms.archive.test_node import until_stored
@@ -97,7 +97,10 @@ async def test_the_example_of_keys_runs(
             await client.publish("prices", price, headers={"key": key})
 
     async def kept() -> bool:
-        return [each.data for each in (await rig.archive.latest(ReadLatest("prices", 9))).messages] == [b"0.85", b"1.09"]
+        return [each.data for each in (await rig.archive.latest(ReadLatest("prices", 9))).messages] == [
+            b"0.85",
+            b"1.09",
+        ]
 
     await eventually(kept)
     names: dict[str, object] = {"URL": beside.server.url, "KEY": beside.key("history:*"), "ADDRESS": address}

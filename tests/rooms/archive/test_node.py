@@ -443,7 +443,12 @@ async def test_headers_are_in_pages_of_memory_and_of_the_archive(
 
 
 async def test_requests_for_keys_are_bounded(rig: Rig) -> None:
-    for asked in (ReadLatest("news", 0), ReadLatest("news", 10_001), ReadLatest("news", 1, -1), ReadLatest("news", 1, 0, 1 << 63)):
+    for asked in (
+        ReadLatest("news", 0),
+        ReadLatest("news", 10_001),
+        ReadLatest("news", 1, -1),
+        ReadLatest("news", 1, 0, 1 << 63),
+    ):
         with pytest.raises(CallError) as raised:
             await rig.archive.latest(asked)
         assert raised.value.code == "question"

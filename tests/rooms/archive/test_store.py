@@ -323,7 +323,9 @@ async def test_keys_beyond_the_limit_are_left_out_and_counted(database: "Databas
     assert [key for key, _, _ in await values(store)] == ["k1", "k2", "k3"]
     assert store.left_out == 2
     assert not (await store.latest(ReadLatest(ROOM, 9))).whole
-    await keeper.write([valued(6, "k2", b"2"), valued(7, "k1", b""), valued(8, "k4", b"4"), valued(9, "k5", b"5")], 2_000)
+    await keeper.write(
+        [valued(6, "k2", b"2"), valued(7, "k1", b""), valued(8, "k4", b"4"), valued(9, "k5", b"5")], 2_000
+    )
     assert await values(store) == [("k3", b"1", 3), ("k2", b"2", 6), ("k4", b"4", 8)]
     assert store.left_out == 3
     await store.close()

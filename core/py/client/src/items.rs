@@ -242,6 +242,7 @@ impl Message {
 impl Message {
     #[new]
     #[pyo3(signature = (room, stream, offset, sender, data, age = None, headers = None))]
+    #[allow(clippy::too_many_arguments)]
     fn made(
         room: Py<PyString>,
         stream: StreamTuple,

@@ -712,7 +712,9 @@ impl<'a> SystemRecord<'a> for Record<'a> {
 
     fn access(&self) -> Access {
         match self {
-            Record::Join { .. } | Record::Leave { .. } | Record::Ages | Record::Headers | Record::Open { .. } => Access::Waits,
+            Record::Join { .. } | Record::Leave { .. } | Record::Ages | Record::Headers | Record::Open { .. } => {
+                Access::Waits
+            }
             Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => {
                 Access::Open
             }

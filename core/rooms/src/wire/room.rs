@@ -65,7 +65,11 @@ impl<'a> Message<'a> {
         let cut = |data: &'a [u8]| crate::headers::split(data).map_or(data, |(_, data)| data);
         Message {
             flags: self.flags & !HEADERS,
-            data: if self.flags & FIRST != 0 { cut(self.data) } else { self.data },
+            data: if self.flags & FIRST != 0 {
+                cut(self.data)
+            } else {
+                self.data
+            },
             ..self
         }
     }

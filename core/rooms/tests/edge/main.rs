@@ -65,18 +65,35 @@ fn headers_are_tags_live_in_history_and_in_what_was_missed() {
     for (at, tags) in tags.iter().enumerate() {
         let publication = world.publication(web);
         assert_eq!(&publication["tags"], tags);
-        assert_eq!(publication["data"], [json!({"goal": 1}), serde_json::from_str(&long).unwrap(), json!("/wA="), json!(4)][at]);
+        assert_eq!(
+            publication["data"],
+            [
+                json!({"goal": 1}),
+                serde_json::from_str(&long).unwrap(),
+                json!("/wA="),
+                json!(4)
+            ][at]
+        );
     }
     world.say(web, r#"{"id":3,"history":{"channel":"sports:final","limit":-1}}"#);
     let told = world.reply(web, 3)["history"]["publications"].clone();
-    let told: Vec<_> = told.as_array().expect("some").iter().map(|one| one["tags"].clone()).collect();
+    let told: Vec<_> = told
+        .as_array()
+        .expect("some")
+        .iter()
+        .map(|one| one["tags"].clone())
+        .collect();
     assert_eq!(told, tags);
     world.cut(web);
     let web = world.connected("all");
     let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":0"#);
     let reply = world.subscribe(web, 2, &rest);
     let missed = reply["subscribe"]["publications"].as_array().expect("some").clone();
-    assert_eq!(missed.iter().map(|one| one["tags"].clone()).collect::<Vec<_>>(), tags, "{reply}");
+    assert_eq!(
+        missed.iter().map(|one| one["tags"].clone()).collect::<Vec<_>>(),
+        tags,
+        "{reply}"
+    );
 }
 
 #[test]
@@ -93,9 +110,17 @@ fn a_client_by_websocket_publishes_headers_by_a_call() {
     let names: Vec<String> = (0..17).map(|at| format!(r#""n{at}":"""#)).collect();
     let many = format!("{{{}}}", names.join(","));
     let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(1_100));
-    for (id, headers) in [(4, r#"{"a b":""}"#), (5, r#"{"a":1}"#), (6, many.as_str()), (7, long.as_str())] {
+    for (id, headers) in [
+        (4, r#"{"a b":""}"#),
+        (5, r#"{"a":1}"#),
+        (6, many.as_str()),
+        (7, long.as_str()),
+    ] {
         let call = format!(r#"{{"room":"chat","data":1,"headers":{headers}}}"#);
-        world.say(web, &format!(r#"{{"id":{id},"rpc":{{"method":"muster.publish","data":{call}}}}}"#));
+        world.say(
+            web,
+            &format!(r#"{{"id":{id},"rpc":{{"method":"muster.publish","data":{call}}}}}"#),
+        );
         assert_eq!(world.reply(web, id)["error"]["code"], 107, "{headers}");
     }
 }

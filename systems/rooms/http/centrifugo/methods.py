@@ -202,7 +202,9 @@ class Methods:
                 answer = await do()
             else:
                 scope = (caller.name, "publish", full_name(name))
-                answer = await self._service.base.idempotency.once(scope, asked.idempotency_key, _fingerprint(message), do)
+                answer = await self._service.base.idempotency.once(
+                    scope, asked.idempotency_key, _fingerprint(message), do
+                )
         except Nothing as nothing:
             raise nothing.problem from None
         return msgspec.json.decode(answer.body, type=shapes.Position)

@@ -137,7 +137,8 @@ impl Publishing {
         outlet.used_at = now;
         match outlet
             .publication
-            .push_headed(headers, data, self.tickets, chunk_max(self.payload)) {
+            .push_headed(headers, data, self.tickets, chunk_max(self.payload))
+        {
             Ok(()) => {}
             Err(PublishError::WouldBlock) => return Err(Failure::TooManyRequests),
             Err(PublishError::TooLong) => return Err(Failure::BadRequest),
@@ -256,9 +257,7 @@ impl Publishing {
                 self.wheel.schedule(at, now + NOT_READY_WAIT / 4);
                 continue;
             };
-            outlet
-                .publication
-                .set_passes_headers(owners.knows_headers(route.node));
+            outlet.publication.set_passes_headers(owners.knows_headers(route.node));
             let queue = self.queues.entry(route.node).or_default();
             let mut wrote = false;
             while outlet.publication.is_due() && queue.bytes() < QUEUE_BYTES_MAX {
