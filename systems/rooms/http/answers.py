@@ -89,9 +89,9 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 class LatestOfKeys(msgspec.Struct, frozen=True):
-    """The latest message of each key of a room, in the order in which they came. `whole`: no key was left out as one too many
-    (`archive.keys_max`), and the archive missed no message since the oldest of them. `resume`: everything that is not on
-    the pages comes behind it. `next`: the `after` of the next page; null: there is none."""
+    """The latest message of each key of a room, in the order in which they came. `whole`: no key was left out as one too
+    many (`archive.keys_max`), and the archive missed no message since the oldest of them. `resume`: everything that is
+    not on the pages comes behind it. `next`: the `after` of the next page; null: there is none."""
 
     room: str
     messages: list[RoomMessage]
