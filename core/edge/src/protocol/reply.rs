@@ -45,7 +45,7 @@ pub struct Publication<'a> {
     pub info: Option<ClientInfo<'a>>,
     pub offset: u64,
     /// Names and values. For a JSON client, `encoding` is the protocol's own where the data is no JSON.
-    pub tags: Cow<'a, [(&'a str, &'a str)]>,
+    pub tags: Vec<(&'a str, &'a str)>,
     /// The data is what makes the message out of the one before it.
     pub delta: bool,
     /// The client takes deltas: in JSON the data is a string, of JSON or of a delta.
