@@ -56,6 +56,7 @@ async def test_headers_come_with_their_message(address: muster.testing.Instance)
                 message = await asyncio.wait_for(anext(room), PATIENT_S)
                 assert isinstance(message, muster.Message)
                 assert (message.headers, message.data) == (headers, payload(number, size))
+    async with muster.connect(address) as client:
         found = await client.history("r", 3)
     assert [message.headers for message in found] == [{"kind": "goal", "gr": "ä" * 8}, {}, long]
 

@@ -23,7 +23,7 @@ ENDLESS: Final = (1 << 62) - 1
 """The last offset of a gap whose end no server knows."""
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class _Record(msgspec.Struct, frozen=True, array_like=True):
     """One message. Without headers it has two members, as in archives from before there were headers."""
 
     sender: int
@@ -34,6 +34,12 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 _records: Final = msgspec.msgpack.Decoder(list[_Record])
 _record: Final = msgspec.msgpack.Decoder(_Record)
 _packed: Final = msgspec.msgpack.Encoder().encode
+_Written = tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
+
+
+def _written(sender: int, data: bytes, headers: dict[str, str]) -> _Written:
+    """A message as it is packed."""
+    return (sender, data, headers) if headers else (sender, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class Block:
 
 def record(item: muster.Message) -> bytes:
     """One message, as a block has it."""
-    return _packed(_Record(item.sender, item.data, item.headers))
+    return _packed(_written(item.sender, item.data, item.headers))
 
 
 def message(data: bytes, place: Place, at_ms: int) -> Message:
@@ -110,7 +116,7 @@ def packed(items: Iterable[muster.Item], seq: int, at_ms: int) -> list[Block]:
 def _packed_in_turn(items: Iterable[muster.Item], seq: int, at_ms: int) -> Iterator[Block]:
     stream: Stream = (0, 0, 0)
     first, size = 0, 0
-    records: list[_Record] = []
+    records: list[_Written] = []
 
     def block() -> Block:
         last = first + len(records) - 1
@@ -128,9 +134,9 @@ def _packed_in_turn(items: Iterable[muster.Item], seq: int, at_ms: int) -> Itera
                 seq, size, records = seq + len(records), 0, []
             if not records:
                 stream, first = theirs, position.offset
-            record = _Record(item.sender, item.data, item.headers)
-            records.append(record)
-            size += size_of(record.data, record.headers) + 16
+            headers = item.headers
+            records.append(_written(item.sender, item.data, headers))
+            size += size_of(item.data, headers) + 16
             continue
         if records:
             yield block()
