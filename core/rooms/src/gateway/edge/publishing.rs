@@ -194,7 +194,8 @@ impl Publishing {
         let Some(outlet) = self.outlets[at as usize].as_deref_mut() else {
             return;
         };
-        if outlet.publication.is_due() {
+        // Only `pump` knows by which broker a message with headers goes.
+        if outlet.publication.is_due() || outlet.publication.waits_for_headers() {
             if !std::mem::replace(&mut outlet.queued, true) {
                 self.due.push_back(at);
             }
@@ -218,10 +219,6 @@ impl Publishing {
                 continue;
             }
             outlet.publication.expire(now);
-            if outlet.publication.waits_for_headers() && !std::mem::replace(&mut outlet.queued, true) {
-                self.due.push_back(at); // the broker may know headers by now
-                continue;
-            }
             self.note_due(now, at);
         }
     }
