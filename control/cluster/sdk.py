@@ -52,6 +52,10 @@ class Message(Protocol):
     def data(self) -> bytes:
         """Its content."""
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its headers by name."""
+
 
 class Gap(Protocol):
     """An announced loss; `last` is None when no server knows the end."""
@@ -120,7 +124,7 @@ class Client(Protocol):
     async def publish(self, room: str, data: bytes) -> object:
         """Return the position once the owner has numbered it, and all that was published before."""
 
-    def publish_nowait(self, room: str, data: bytes) -> bool:
+    def publish_nowait(self, room: str, data: bytes, *, headers: Mapping[str, str] | None = None) -> bool:
         """Publish if there is credit; False if there is none."""
 
     async def writable(self, room: str) -> None:

@@ -45,6 +45,7 @@ OF_ROLE: Final = {
     "js": (
         "sends_to_all_tabs_of_a_user_and_hears_of_each",
         "tells_positions_of_a_room",
+        "shows_headers_as_tags",
         "tells_the_gaps_of_a_room_once",
         "starts_at_the_head_with_a_position_ahead_of_it",
         "takes_a_message_as_the_difference_to_the_one_before",

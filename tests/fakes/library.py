@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import muster
@@ -18,6 +18,7 @@ class Message:
     sender: int
     data: bytes
     age: float | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def position(self) -> muster.Position:
@@ -61,6 +62,7 @@ class Client:
     def __init__(self, credit: int = 256) -> None:
         self.credit = self.left = credit
         self.published: list[bytes] = []
+        self.headers: list[Mapping[str, str] | None] = []
         self.waited = self.flushed = 0
 
     @asynccontextmanager
@@ -83,10 +85,11 @@ class Client:
         self.left = self.credit
         self.waited += 1
 
-    def publish_nowait(self, room: str, data: bytes) -> bool:
+    def publish_nowait(self, room: str, data: bytes, *, headers: Mapping[str, str] | None = None) -> bool:
         if self.left == 0:
             return False
         self.left -= 1
+        self.headers.append(headers)
         self._publish(room, data)
         return True
 

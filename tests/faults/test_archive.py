@@ -127,6 +127,57 @@ async def test_the_commands_of_the_page_run_as_printed(make: Make) -> None:
         assert b"archive.rooms" in done.stderr
 
 
+async def test_the_commands_of_keys_run_as_printed(make: Make) -> None:
+    instance = make(archive={"rooms": "prices"})
+    with instance.running():
+        await keeps(instance)
+        lines = [line for line in example("latest in a shell").splitlines() if line]
+        for line in lines[:-1]:
+            assert instance.ran(*words(line)).returncode == 0
+        await until_asked(lambda: instance.metrics("archive")["archive_messages"] == 3)
+        done = instance.ran(*words(lines[-1]))
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(each["headers"]["key"], each["data"]) for each in found] == [("GBP", "0.85"), ("EUR", "1.09")]
+        done = instance.ran("rooms", "latest", "elsewhere")
+        assert done.returncode == 69
+        assert b"archive.rooms" in done.stderr
+
+
+@pytest.mark.parametrize("victim", ["archive", "gateway", "broker"])
+async def test_a_node_that_is_killed_makes_no_key_old_in_silence(make: Make, victim: str) -> None:
+    instance = make(up=APART, archive={"rooms": ROOM})
+    with instance.running():
+        await keeps(instance)
+        await until_asked(lambda: instance.metrics("archive")["archive_rooms"] == 1)
+        newest: dict[str, int] = {}
+        async with muster.connect(instance.folder.path, gateways=[], timeout=PATIENT_S) as client:
+            for number in range(120):
+                if number % 40 == 20:
+                    await instance.renew(victim)
+                key = f"k{number % 10}"
+                while True:
+                    try:
+                        await client.publish(ROOM, b"%d" % number, headers={"key": key})
+                    except muster.TimedOut:
+                        continue
+                    break
+                newest[key] = number
+
+        def latest() -> tuple[dict[str, int], bool]:
+            done = instance.ran("rooms", "latest", ROOM, "--json")
+            found = [json.loads(line) for line in done.stdout.splitlines()]
+            return {each["headers"]["key"]: int(each["data"]) for each in found}, b"archive.keys_max" not in done.stderr
+
+        def right() -> bool:
+            found, whole = latest()
+            return found == newest or not whole
+
+        await until_asked(right)
+        found, _ = latest()
+        assert found.items() <= {(key, number) for key in newest for number in range(120) if key == f"k{number % 10}"}
+
+
 async def test_a_room_without_an_archive_has_the_history_of_memory(make: Make) -> None:
     instance = make()
     with instance.running():

@@ -45,12 +45,13 @@ async def test_the_examples_run_as_printed(make: Make, address: muster.testing.I
             out, _ = await asyncio.wait_for(shell.communicate(), PATIENT_S)
             assert shell.returncode == 0, f"{example}\n{out.decode()}"
             said.append(out.decode())
-    one, batch, once, last, stream, rest, pages = said
+    one, batch, headed, once, last, stream, rest, pages = said
     assert re.fullmatch(r'\{"position":"\d+\.\d+\.\d+:1"\}\n', one)
     assert '"published":3,"failed":0' in batch
+    assert "position" in headed
     assert "position" in once
     assert '"data":"kick-off"' in last
-    assert stream.count("\ndata: ") == 5
+    assert stream.count("\ndata: ") == 6
     assert '"outcome":"delivered"' in rest
     assert '"next":null' in pages
 

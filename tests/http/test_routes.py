@@ -88,6 +88,36 @@ async def test_json_that_is_no_message_is_refused(make: Make, body: bytes) -> No
     problem(await client.post(MESSAGES, content=body, headers={"content-type": "application/json"}), 400, "bad_body")
 
 
+async def test_headers_reach_members_and_come_back(make: Make, address: muster.testing.Instance) -> None:
+    client = (await make()).client("publish:*", "history:*")
+    headers = {"kind": "goal", "note": "ä"}
+    async with muster.connect(address) as member, member.join("sports:final") as room:
+        await client.post(MESSAGES, json={"data": "x", "headers": headers})
+        batch = [{"data": "y", "headers": {"n": "1"}}, "z", {"data": "w", "headers": {"a b": ""}}]
+        said = (await client.post(MESSAGES, json=batch)).json()
+        items = [await anext(room) for _ in range(3)]
+    assert (said["published"], said["failed"]) == (2, 1)
+    assert said["messages"][2]["error"]["code"] == "bad_request"
+    assert [item.headers for item in items if isinstance(item, muster.Message)] == [headers, {"n": "1"}, {}]
+    found = (await client.get(MESSAGES, params={"history": 3})).json()["messages"]
+    assert [message.get("headers") for message in found] == [headers, {"n": "1"}, None]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"a b": "x"}, {"a": "x" * 1_100}, {f"n{at}": "" for at in range(17)}, {"a": 1}, []]
+)
+async def test_wrong_headers_are_refused(make: Make, headers: Any) -> None:
+    answer = await (await make()).client("publish:*").post(MESSAGES, json={"data": "x", "headers": headers})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["code"] in {"bad_body", "bad_request"}
+
+
+async def test_a_command_has_no_headers(make: Make) -> None:
+    client = (await make()).client("command:*")
+    answer = await client.post("/api/v1/rooms/sports:final/commands", json={"data": "x", "headers": {"a": "b"}})
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_body")
+
+
 async def test_a_batch_keeps_its_order_and_tells_each_position(make: Make) -> None:
     client = (await make()).client("publish:*", "history:*")
     said = [f"message {at}" for at in range(500)]

@@ -35,6 +35,18 @@ async def test_a_stream_carries_what_comes_in_order(make: Make, address: muster.
     assert all(event.id == event.data["position"] for event in events)
 
 
+async def test_a_stream_carries_headers(make: Make, address: muster.testing.Instance) -> None:
+    beside = await make()
+    async with (
+        muster.connect(address) as publisher,
+        stream(beside.server.address, PATH, beside.key("read:*")) as reader,
+    ):
+        await publisher.publish(ROOM, b"1", headers={"kind": "goal"})
+        await publisher.publish(ROOM, b"2")
+        events = await reader.messages(2)
+    assert [event.data.get("headers") for event in events] == [{"kind": "goal"}, None]
+
+
 async def test_commands_and_gaps_are_events(make: Make, address: muster.testing.Instance) -> None:
     beside = await make()
     async with (

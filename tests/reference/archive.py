@@ -18,7 +18,7 @@ class Archive:
         for item in items:
             if isinstance(item, muster.Message):
                 place = Place(stream(item.position.stream), item.position.offset)
-                kept.append(Message(place, item.sender, at_ms, item.data))
+                kept.append(Message(place, item.sender, at_ms, item.data, item.headers))
             elif isinstance(item, muster.Gap):
                 kept.append(Gap(stream(item.stream), item.first, item.last, item.reason, at_ms))
 

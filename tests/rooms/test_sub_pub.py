@@ -47,6 +47,23 @@ async def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
     ]
 
 
+async def test_json_has_the_headers_of_a_message() -> None:
+    message = Message("r", 1, 7, b"one", headers={"kind": "goal"})
+    document = json.loads(await shown(message, as_json=True))
+    assert document["headers"] == {"kind": "goal"}
+    assert await shown(message, as_json=False) == b"one\n"
+
+
+async def test_each_message_is_published_with_the_headers_of_the_command() -> None:
+    client = Client()
+    what = pub.What("{n}", count=2, headers=pub.headers_of(["kind=goal", "note=a=b", "empty="]))
+    await pub.send(client, "room", lambda sent: None, what)
+    assert client.headers == [{"kind": "goal", "note": "a=b", "empty": ""}] * 2
+    for wrong in (["kind"], ["a=1", "a=2"]):
+        with pytest.raises(UserError, match="--header"):
+            pub.headers_of(wrong)
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [

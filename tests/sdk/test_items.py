@@ -53,6 +53,13 @@ def test_messages_are_values() -> None:
     assert repr(one) == "Message(room='r', position=1.2.3:4, sender=7, data=b'data')"
     assert repr(Message("r", (1, 2, 3), 4, 7, bytes(41))).endswith(f"data={bytes(40) + b'...'!r})")
     assert Message("r", (1, 2, 3), 4, 7, b'{"a":[1]}').json() == {"a": [1]}
+    headed = Message("r", (1, 2, 3), 4, 7, b"data", None, {"kind": "goal"})
+    assert (headed.headers, one.headers) == ({"kind": "goal"}, {})
+    assert headed != one
+    assert pickle.loads(pickle.dumps(headed)) == headed
+    assert repr(headed).endswith("data=b'data', headers={'kind': 'goal'})")
+    with pytest.raises(ValueError, match="the name of a header"):
+        Message("r", (1, 2, 3), 4, 7, b"data", None, {"a b": ""})
     with pytest.raises(ValueError):
         one.json()
     with pytest.raises(AttributeError):

@@ -43,6 +43,67 @@ async def test_a_message_comes_with_its_room_place_and_sender(address: muster.te
     assert (message.room, message.position, message.sender, message.data) == ("sports:final", position, 1, b"goal")
 
 
+async def test_headers_come_with_their_message(address: muster.testing.Instance) -> None:
+    sizes = [0, 1, 60, 1_000, 1_050, 1_084, 1_085, 30_000, 64_000]
+    long = {"value": "v" * 1_000, "key": "k"}
+    async with muster.connect(address) as client, client.join("r") as room:
+        for number, size in enumerate(sizes):
+            await client.publish("r", payload(number, size), headers={"kind": "goal", "gr": "ä" * number})
+            client.publish_nowait("r", payload(number, size))
+            client.publish_nowait("r", payload(number, size), headers=long)
+        for number, size in enumerate(sizes):
+            for headers in ({"kind": "goal", "gr": "ä" * number}, {}, long):
+                message = await asyncio.wait_for(anext(room), PATIENT_S)
+                assert isinstance(message, muster.Message)
+                assert (message.headers, message.data) == (headers, payload(number, size))
+    async with muster.connect(address) as client:
+        found = await client.history("r", 3)
+    assert [message.headers for message in found] == [{"kind": "goal", "gr": "ä" * 8}, {}, long]
+
+
+async def test_headers_survive_a_wait_for_credit(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        waits = [client.publish("r", b"%d" % number, headers={"n": str(number)}) for number in range(400)]
+        positions, taken = await asyncio.gather(asyncio.gather(*waits), items_of(room, 400))
+    assert [message.headers["n"] for message in taken] == [message.data.decode() for message in taken]
+    assert len(set(positions)) == 400
+
+
+async def items_of(room: muster.Room, count: int) -> list[muster.Message]:
+    """The next messages; a gap fails."""
+    found: list[muster.Message] = []
+    async with asyncio.timeout(PATIENT_S):
+        while len(found) < count:
+            item = await anext(room)
+            assert isinstance(item, muster.Message), item
+            found.append(item)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("headers", "error", "says"),
+    [
+        ({"a b": "x"}, muster.Invalid, "the name of a header has 1 to 64 letters"),
+        ({"": "x"}, muster.Invalid, "the name of a header"),
+        ({"a": "x" * 1_100}, muster.Invalid, "at most 1024 bytes"),
+        ({f"n{at}": "" for at in range(17)}, muster.Invalid, "at most 16 headers"),
+        ({"a": 1}, muster.Invalid, "invalid headers"),
+        ({"a": "x"}, muster.TooLong, "65536 bytes and 7 of headers"),
+    ],
+)
+async def test_wrong_headers_are_an_error_before_anything_is_sent(
+    address: muster.testing.Instance, headers: dict[str, str], error: type[Exception], says: str
+) -> None:
+    data = bytes(65_536) if error is muster.TooLong else b""
+    async with muster.connect(address) as client:
+        with pytest.raises(error, match=says):
+            await client.publish("r", data, headers=headers)
+        with pytest.raises(error, match=says):
+            client.publish_nowait("r", data, headers=headers)
+        await client.flush()
+        assert client.stats()["published"] == 0
+
+
 async def test_positions_of_a_room_grow_by_one(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         positions = [await client.publish("r", b"x") for _ in range(5)]

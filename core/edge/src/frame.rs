@@ -10,7 +10,7 @@ use crate::fossil;
 use crate::protocol::{as_json, Encoding, Publication, Push, Replies};
 
 /// The tag of data that is no JSON, for a JSON client.
-const BASE64: [(&str, &str); 1] = [("encoding", "base64")];
+const BASE64: (&str, &str) = ("encoding", "base64");
 
 /// A frame whose buffer has more to spare is moved to one of its own size.
 const SPARE_BYTES_MAX: usize = 1_024;
@@ -72,7 +72,13 @@ impl Frame {
                 data: delta.as_deref().unwrap_or(&whole),
                 delta: delta.is_some(),
                 quoted: true,
-                tags: if is_own { &[] } else { &BASE64 },
+                tags: match is_own {
+                    true => publication.tags,
+                    false => {
+                        let own = publication.tags.iter().filter(|(name, _)| *name != BASE64.0);
+                        own.chain([&BASE64]).copied().collect()
+                    }
+                },
                 ..publication
             };
             replies.push(channel, id, &Push::Publication(&told));

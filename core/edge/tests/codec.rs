@@ -124,7 +124,7 @@ fn replies(encoding: Encoding) -> BTreeMap<&'static str, Vec<u8>> {
         Publication {
             data: b"\x00\xff",
             offset: 6,
-            tags: &[("k", "v")],
+            tags: vec![("k", "v")],
             ..Publication::default()
         },
     ];
@@ -491,7 +491,7 @@ proptest! {
     ) {
         let tags = [("k", tag.as_str())];
         let info = ClientInfo { user: user.as_str().into(), client: "c".into(), ..ClientInfo::default() };
-        let publication = Publication { data: &data, info: Some(info), offset, tags: &tags, delta, quoted: false, time_ms, epoch: "e" };
+        let publication = Publication { data: &data, info: Some(info), offset, tags: tags.to_vec(), delta, quoted: false, time_ms, epoch: "e" };
         let frame = |encoding| {
             Frame::publications(encoding, &channel, 0, [publication.clone()], usize::MAX).unwrap().0.bytes().clone()
         };

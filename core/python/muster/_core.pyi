@@ -8,6 +8,7 @@ __all__ = [
     "ClientEngine",
     "Message",
     "Position",
+    "encode_headers",
     "room_name_error",
     "version",
 ]
@@ -16,6 +17,7 @@ PROTOCOLS: tuple[int, int]  # the lowest and the highest version of the protocol
 
 def version() -> str: ...
 def room_name_error(name: str) -> str | None: ...  # None: the name is valid
+def encode_headers(named: dict[str, str]) -> bytes: ...  # Raises `ValueError`
 
 # Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the
 # mean length of a burst.
@@ -47,7 +49,14 @@ class Position:
 class Message:
     __match_args__ = ("room", "position", "sender", "data")
     def __new__(
-        cls, room: str, stream: tuple[int, int, int], offset: int, sender: int, data: bytes, age: float | None = None
+        cls,
+        room: str,
+        stream: tuple[int, int, int],
+        offset: int,
+        sender: int,
+        data: bytes,
+        age: float | None = None,
+        headers: dict[str, str] | None = None,  # Raises `ValueError`
     ) -> Message: ...
     @property
     def room(self) -> str: ...
@@ -59,6 +68,8 @@ class Message:
     def data(self) -> bytes: ...
     @property
     def age(self) -> float | None: ...  # seconds; None: not known
+    @property
+    def headers(self) -> dict[str, str]: ...
     def json(self) -> Any: ...  # Raises `ValueError`
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -106,7 +117,7 @@ class ClientEngine:
     def positions(self, room: int) -> bytes | None: ...
     def publication(self, name: str) -> tuple[int, int | None] | None: ...  # its number, and the number of a closed one
     def publish(
-        self, publication: int, data: bytes, ticket: int
+        self, publication: int, data: bytes, ticket: int, headers: bytes | None = None
     ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused; make a turn soon
     def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are under way
     def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: the same

@@ -6,8 +6,8 @@ Owns the shapes of answers (`docs/archive.md`), and two clients: `Archive` with 
 """
 
 import base64
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
@@ -20,6 +20,7 @@ from .face_sync import TIMEOUT_S, SyncFace
 from .items import Gap, Stream
 
 LIMIT: Final = 100
+LATEST_PAGE: Final = 1_000
 Since = Position | datetime | float
 """A position, or a time: with a zone, or in seconds since 1970."""
 
@@ -32,6 +33,7 @@ class Kept:
     sender: int
     data: bytes
     at: float | None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,18 @@ class Page:
     def gaps(self) -> tuple[Gap, ...]:
         """The gaps alone."""
         return tuple(item for item in self.items if isinstance(item, Gap))
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The latest message of each value of the header `key` of a room, in the order in which they came.
+
+    `positions`: for `client.join`, which brings every later message once. `whole`: no key was left out as one too many
+    (`archive.keys_max`), and the archive missed no message since the oldest of them."""
+
+    messages: tuple[Kept, ...]
+    positions: bytes
+    whole: bool
 
 
 class Archive:
@@ -87,6 +101,16 @@ class Archive:
         with the same `since` and `reverse`. Raises `Refused`, `Unavailable`, `TimedOut`.
         """
         return _page(room, self._face.ask("GET", _path(room, limit, since, reverse, after)))
+
+    def latest(self, room: str) -> Latest:
+        """The latest message of each key of a room that the archive keeps, as of one moment.
+
+        Raises `Refused` if no archive keeps the room, `Unavailable`, `TimedOut`.
+        """
+        pages = [self._face.ask("GET", _latest_path(room, None))]
+        while (after := pages[-1]["next"]) is not None:
+            pages.append(self._face.ask("GET", _latest_path(room, after)))
+        return _latest(pages)
 
     def items(
         self, room: str, *, since: Since | None = None, reverse: bool = False, limit: int = LIMIT
@@ -136,6 +160,13 @@ class AsyncArchive:
         """As `Archive.page`."""
         return _page(room, await self._face.ask("GET", _path(room, limit, since, reverse, after)))
 
+    async def latest(self, room: str) -> Latest:
+        """As `Archive.latest`."""
+        pages = [await self._face.ask("GET", _latest_path(room, None))]
+        while (after := pages[-1]["next"]) is not None:
+            pages.append(await self._face.ask("GET", _latest_path(room, after)))
+        return _latest(pages)
+
     async def items(
         self, room: str, *, since: Since | None = None, reverse: bool = False, limit: int = LIMIT
     ) -> AsyncIterator[Kept | Gap]:
@@ -166,6 +197,16 @@ def _path(room: str, limit: int, since: Since | None, reverse: bool, after: str 
     return f"/api/v1/rooms/{quote(room, safe='')}/messages?{urlencode(words)}"
 
 
+def _latest_path(room: str, after: str | None) -> str:
+    words = {"limit": LATEST_PAGE} | ({} if after is None else {"after": after})
+    return f"/api/v1/rooms/{quote(room, safe='')}/latest?{urlencode(words)}"
+
+
+def _latest(pages: Sequence[Any]) -> Latest:
+    messages = tuple(_kept(each) for page in pages for each in page["messages"])
+    return Latest(messages, base64.b64decode(pages[0]["resume"]["positions"]), all(page["whole"] for page in pages))
+
+
 def _page(room: str, said: Any) -> Page:
     items: list[Kept | Gap] = list(map(_kept, said["messages"]))
     for each in reversed(said["gaps"]):
@@ -178,7 +219,8 @@ def _kept(said: Any) -> Kept:
     stream, _, offset = said["position"].rpartition(":")
     data = base64.b64decode(said["data"]) if said.get("encoding") == "base64" else said["data"].encode()
     at = said.get("at")
-    return Kept(Position(_stream(stream), int(offset)), int(said["sender"]), data, None if at is None else at / 1_000)
+    place = Position(_stream(stream), int(offset))
+    return Kept(place, int(said["sender"]), data, None if at is None else at / 1_000, said.get("headers", {}))
 
 
 def _stream(text: str) -> Stream:

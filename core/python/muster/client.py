@@ -7,7 +7,7 @@ import random
 import secrets
 import sys
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, fin
 from warnings import warn
 from weakref import WeakSet, ref
 
-from ._core import ClientEngine, room_name_error
+from ._core import ClientEngine, encode_headers, room_name_error
 from .deadlines import Deadlines
 from .errors import (
     SESSIONS,
@@ -132,7 +132,7 @@ class _Publication:
     name: str
     number: int | None = None
     """The engine's number of the room; None while the engine has no entry for it."""
-    waiting: "OrderedDict[int, bytes]" = field(default_factory=OrderedDict)
+    waiting: "OrderedDict[int, tuple[bytes, bytes | None]]" = field(default_factory=OrderedDict)
     """Unsent messages by ticket."""
     full: bool = False
     """The engine reported that there is no credit, and has not reported new credit since."""
@@ -449,26 +449,34 @@ class Client:
         return found
 
     async def publish(
-        self, room: str, data: bytes | None = None, *, json: Any = NO_JSON, timeout: float | None = None
+        self,
+        room: str,
+        data: bytes | None = None,
+        *,
+        json: Any = NO_JSON,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> Position:
         """Publish a message; return once the room's owner has numbered it and all that this client published to the
         room before.
 
-        The message is `data`, or `json` as JSON in UTF-8: dicts, lists, text, numbers, booleans and None.
+        The message is `data`, or `json` as JSON in UTF-8: dicts, lists, text, numbers, booleans and None. `headers` are
+        texts by name, at most 16 and 1,024 bytes; members get them with the message.
         When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may still be
         published.
         """
         if data is None or json is not NO_JSON:
             data = _content(data, json)
         seconds = self._timeout if timeout is None else _check_seconds(timeout)
+        block = _block(headers) if headers else None
         publication = self._known_publication(room)
         self._ticket = ticket = self._ticket + 1
         done: asyncio.Future[Position] = self.loop.create_future()
         self._tickets[ticket] = publication, done
         try:
-            if publication.waiting or not self._push(publication, data, ticket):
-                _check_data(data)
-                publication.waiting[ticket] = data
+            if publication.waiting or not self._push(publication, data, ticket, block):
+                _check_message(data, block)
+                publication.waiting[ticket] = data, block
             if seconds < math.inf:
                 self._deadlines.add(ticket, seconds)
             return await done
@@ -496,7 +504,14 @@ class Client:
         )
         return TimedOut(f"{error}; {limit}; try again in {max(said[1], 0.1):.1f} s")
 
-    def publish_nowait(self, room: str, data: bytes | None = None, *, json: Any = NO_JSON) -> bool:
+    def publish_nowait(
+        self,
+        room: str,
+        data: bytes | None = None,
+        *,
+        json: Any = NO_JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
         """Publish if there is credit. Returns False if there is none; the message was not accepted then.
 
         The client repeats an accepted message until the owner has it, also through other proxies; `flush` waits for
@@ -504,8 +519,9 @@ class Client:
         """
         if data is None or json is not NO_JSON:
             data = _content(data, json)
+        block = _block(headers) if headers else None
         publication = self._known_publication(room)
-        taken = not publication.waiting and self._push(publication, data, 0)
+        taken = not publication.waiting and self._push(publication, data, 0, block)
         if publication.number is None:
             self._drop_unwanted(publication)
         return taken
@@ -1049,11 +1065,11 @@ class Client:
             self._publications.pop(_full_name(publication.name), None)
             self._check_flushed()
 
-    def _push(self, publication: _Publication, data: bytes, ticket: int) -> bool:
+    def _push(self, publication: _Publication, data: bytes, ticket: int, block: bytes | None) -> bool:
         if publication.number is None:
             return False
         try:
-            said = self.engine.publish(publication.number, data, ticket)
+            said = self.engine.publish(publication.number, data, ticket, block)
         except TypeError:
             _check_data(data)
             raise
@@ -1064,7 +1080,8 @@ class Client:
             publication.full = True
             return False
         if said == _TOO_LONG:
-            _check_data(data)
+            _check_message(data, block)
+            raise TooLong("the headers do not fit into one datagram (payload_bytes); nothing was sent")
         raise copy(publication.refused or Refused(f"publish to {publication.name}", "unknown"))
 
     def _unacknowledged(self) -> int:
@@ -1312,9 +1329,9 @@ class Client:
     def _send_waiting(self, publication: _Publication) -> None:
         publication.full = False
         while publication.waiting:
-            ticket, data = next(iter(publication.waiting.items()))
+            ticket, (data, block) = next(iter(publication.waiting.items()))
             try:
-                if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket):
+                if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket, block):
                     return
             except Refused:  # its event follows and reaches all waiting calls
                 return
@@ -1559,6 +1576,21 @@ def _check_data(data: bytes, most: int = MESSAGE_BYTES_MAX, what: str = "message
         raise Invalid(f"invalid {what} of type {type(data).__name__} (expected bytes)")
     if len(data) > most:
         raise TooLong(f"the {what} is too long: {len(data)} bytes (limit {most}); nothing was sent")
+
+
+def _check_message(data: bytes, block: bytes | None) -> None:
+    _check_data(data)
+    if block is not None and len(data) + len(block) > MESSAGE_BYTES_MAX:
+        length = f"{len(data)} bytes and {len(block)} of headers (limit {MESSAGE_BYTES_MAX} together)"
+        raise TooLong(f"the message is too long: {length}; nothing was sent")
+
+
+def _block(headers: Mapping[str, str]) -> bytes:
+    """Encode headers. Raises `Invalid`."""
+    try:
+        return encode_headers(dict(headers))
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"invalid headers: {error}") from None
 
 
 def _content(data: bytes | None, json: object) -> bytes:

@@ -8,7 +8,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -125,10 +125,16 @@ class Client:
         return self._loop.run(self._client.history(room, count, timeout=timeout))
 
     def publish(
-        self, room: str, data: bytes | None = None, *, json: Any = NO_JSON, timeout: float | None = None
+        self,
+        room: str,
+        data: bytes | None = None,
+        *,
+        json: Any = NO_JSON,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> Position:
         """Return the position once the room's owner has numbered the message. As `muster.Client.publish`."""
-        return self._loop.run(self._client.publish(room, data, json=json, timeout=timeout))
+        return self._loop.run(self._client.publish(room, data, json=json, headers=headers, timeout=timeout))
 
     def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
         """Tell every member of a room, and return the outcome. As `muster.Client.command`."""

@@ -22,6 +22,7 @@ mod dispatch;
 #[cfg(test)]
 mod fixtures;
 mod gateway;
+pub mod headers;
 mod interest;
 mod layers;
 pub mod limits;

@@ -1,8 +1,8 @@
 //! The broker that a proxy or a gateway uses for a room: its owner, or the next one while the owner is unreachable.
 //!
-//! Owns the time since when each broker is away. Knows neither the traffic with it nor whether it will return.
+//! Owns the time since when each broker is away, and which ones know headers. Knows neither the traffic with it nor whether it will return.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::role;
 
@@ -30,6 +30,8 @@ pub struct Route {
 #[derive(Default)]
 pub struct Owners {
     away: BTreeMap<u32, Micros>,
+    /// Linked brokers that know headers of messages.
+    headed: BTreeSet<u32>,
 }
 
 impl Owners {
@@ -46,7 +48,17 @@ impl Owners {
         self.away.remove(&node);
     }
 
+    /// A linked broker knows headers: messages with headers may go there.
+    pub fn note_headers(&mut self, node: u32) {
+        self.headed.insert(node);
+    }
+
+    pub fn knows_headers(&self, node: u32) -> bool {
+        self.headed.contains(&node)
+    }
+
     pub fn lost(&mut self, now: Micros, node: u32) {
+        self.headed.remove(&node); // it may come back as another release
         self.away.entry(node).or_insert(now);
     }
 

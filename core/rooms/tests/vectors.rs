@@ -471,7 +471,7 @@ fn record(record: &Record<'_>) -> Value {
         }),
         Record::GatewayGone { node, epoch, scope } => scoped(*scope, json!({"node": node, "epoch": epoch})),
         Record::Complete { scope } | Record::Subscribe { scope } => scoped(*scope, json!({})),
-        Record::Unsubscribe | Record::Ages => json!({}),
+        Record::Unsubscribe | Record::Ages | Record::Headers => json!({}),
         Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
         Record::BrokerTold { node, told } => json!({"node": node, "told": told}),
         Record::Namespace { number, name } => json!({"number": number, "name": hex(name)}),

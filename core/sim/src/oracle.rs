@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_rooms::headers::encode;
 use muster_rooms::wire::{GapReason, StreamGap, StreamId};
 use muster_rooms::Item;
 use muster_transport::Micros;
@@ -197,6 +198,15 @@ pub fn content(sender: u64, room: usize, number: u64, len: usize, into: &mut Vec
     into.truncate(len);
 }
 
+/// The headers of a message: every fifth has some, of different lengths.
+pub fn headers_of(sender: u64, number: u64) -> Vec<u8> {
+    if number % 5 != 0 {
+        return Vec::new();
+    }
+    let (sender, value) = (sender.to_string(), "v".repeat((number % 40) as usize));
+    encode([("sender", sender.as_str()), ("value", value.as_str())]).expect("good headers")
+}
+
 fn is_content(sender: u64, room: usize, number: u64, data: &[u8]) -> bool {
     let (first, rest) = data.split_at(data.len().min(8));
     let words = rest.chunks_exact(8);
@@ -341,7 +351,7 @@ impl Oracle {
         membership.owed_from.get_or_insert(now);
     }
 
-    pub fn item(&mut self, at: usize, item: &Item, data: &[u8]) -> Result<(), String> {
+    pub fn item(&mut self, at: usize, item: &Item, headers: &[u8], data: &[u8]) -> Result<(), String> {
         let membership = &mut self.memberships[at];
         let (client, room) = (membership.client, membership.room);
         let who = || format!("client {client} in room {room}");
@@ -435,7 +445,8 @@ impl Oracle {
             return Err(format!("{}: number {number} of {sender} was never published", who()));
         };
         let message = &self.messages[known];
-        if data.len() != message.len || !is_content(sender, room, number, data) {
+        let whole = data.len() == message.len && headers == headers_of(sender, number);
+        if !whole || !is_content(sender, room, number, data) {
             return Err(format!(
                 "{}: number {number} of {sender}: not what was published",
                 who()

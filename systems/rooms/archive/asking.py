@@ -6,7 +6,7 @@ It must not know what callers do with an answer.
 from typing import Final
 
 from muster_server.plane.asking import Address, Asking, Look
-from muster_server.systems.rooms.archive.shapes import Page, Read
+from muster_server.systems.rooms.archive.shapes import Latest, Page, Read, ReadLatest
 
 __all__ = ["AWAY", "Address", "Archive"]
 
@@ -18,6 +18,10 @@ class Archive(Asking):
 
     def __init__(self, look: Look, key: bytes) -> None:
         super().__init__(look, key, AWAY)
+
+    async def latest(self, asked: ReadLatest) -> Latest:
+        """A page of the latest message of each key. Raises `CallError`."""
+        return await self.ask(asked, Latest)
 
     async def read(self, asked: Read) -> Page:
         """A page. Raises `CallError`."""

@@ -4,7 +4,7 @@ A block has messages of one stream without a hole, or one gap. Owns the format o
 It must not know SQL.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,10 +22,24 @@ ROW_BYTES: Final = 160
 ENDLESS: Final = (1 << 62) - 1
 """The last offset of a gap whose end no server knows."""
 
-_Record = tuple[int, bytes]
-"""Sender and data of a message."""
+
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    """One message. Without headers it has two members, as in archives from before there were headers."""
+
+    sender: int
+    data: bytes
+    headers: dict[str, str] = {}
+
+
 _records: Final = msgspec.msgpack.Decoder(list[_Record])
+_record: Final = msgspec.msgpack.Decoder(_Record)
 _packed: Final = msgspec.msgpack.Encoder().encode
+_Written = tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
+
+
+def _written(sender: int, data: bytes, headers: dict[str, str]) -> _Written:
+    """A message as it is packed."""
+    return (sender, data, headers) if headers else (sender, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +84,28 @@ class Block:
         if len(records) != self.count:
             raise ValueError(f"damaged block {self.seq}: {len(records)} messages (expected {self.count})")
         return [
-            Message(Place(self.stream, self.first + at), sender, self.at_ms, data)
-            for at, (sender, data) in enumerate(records)
+            Message(Place(self.stream, self.first + at), each.sender, self.at_ms, each.data, each.headers)
+            for at, each in enumerate(records)
         ]
+
+
+def record(item: muster.Message) -> bytes:
+    """One message, as a block has it."""
+    return _packed(_written(item.sender, item.data, item.headers))
+
+
+def message(data: bytes, place: Place, at_ms: int) -> Message:
+    """The message of a `record`. Raises `ValueError` for damaged data."""
+    try:
+        said = _record.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"damaged message {place}: {error}") from None
+    return Message(place, said.sender, at_ms, said.data, said.headers)
+
+
+def size_of(data: bytes, headers: Mapping[str, str]) -> int:
+    """Limit of the bytes of a message with its headers."""
+    return len(data) + sum(4 * (len(name) + len(value)) + 6 for name, value in headers.items())
 
 
 def packed(items: Iterable[muster.Item], seq: int, at_ms: int) -> list[Block]:
@@ -83,7 +116,7 @@ def packed(items: Iterable[muster.Item], seq: int, at_ms: int) -> list[Block]:
 def _packed_in_turn(items: Iterable[muster.Item], seq: int, at_ms: int) -> Iterator[Block]:
     stream: Stream = (0, 0, 0)
     first, size = 0, 0
-    records: list[_Record] = []
+    records: list[_Written] = []
 
     def block() -> Block:
         last = first + len(records) - 1
@@ -101,8 +134,9 @@ def _packed_in_turn(items: Iterable[muster.Item], seq: int, at_ms: int) -> Itera
                 seq, size, records = seq + len(records), 0, []
             if not records:
                 stream, first = theirs, position.offset
-            records.append((item.sender, item.data))
-            size += len(item.data) + 16
+            headers = item.headers
+            records.append(_written(item.sender, item.data, headers))
+            size += size_of(item.data, headers) + 16
             continue
         if records:
             yield block()

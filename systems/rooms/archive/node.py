@@ -19,7 +19,16 @@ from muster_server.plane.spec import Spec, SpecError, password, secret
 from muster_server.systems.rooms.archive.keeping import Find, Keeping
 from muster_server.systems.rooms.archive.options import ArchiveOptions, ArchiveSettings
 from muster_server.systems.rooms.archive.records import Limits, Store, StoreError, Totals
-from muster_server.systems.rooms.archive.shapes import PAGE_MAX, Message, Page, Read, full
+from muster_server.systems.rooms.archive.shapes import (
+    LATEST_MAX,
+    PAGE_MAX,
+    Latest,
+    Message,
+    Page,
+    Read,
+    ReadLatest,
+    full,
+)
 from muster_server.systems.rooms.archive.writing import Writer
 from muster_server.systems.rooms.cli.listing import Listing
 from muster_server.systems.rooms.http.sessions import Session
@@ -70,7 +79,9 @@ class ArchiveNode:
         self._reads = self._read_messages = self._dropped = self._failed = 0
         self._error = ""
         """Why the store cannot be used; empty: it can."""
-        self._server = Server(key_of(secret(spec.cluster_secret_file, 32)), {Read: self._read})
+        self._server = Server(
+            key_of(secret(spec.cluster_secret_file, 32)), {Read: self._read, ReadLatest: self._read_latest}
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -166,6 +177,21 @@ class ArchiveNode:
         self._read_messages += sum(isinstance(item, Message) for item in page.items)
         return page
 
+    async def _read_latest(self, asked: ReadLatest) -> Latest:
+        """Raises `CallError`: `question`, `store`."""
+        if not 1 <= asked.limit <= LATEST_MAX:
+            raise CallError("question", f"invalid limit of a page: {asked.limit} (expected 1 to {LATEST_MAX})")
+        if not 0 <= asked.after < 1 << 62 or not 0 <= (asked.upto or 0) < 1 << 62:
+            raise CallError("question", "invalid place of a page of keys")
+        try:
+            page = await self._store.latest(msgspec.structs.replace(asked, room=full(asked.room)))
+        except StoreError as error:
+            self._lost(error)
+            raise CallError("store", str(error)) from None
+        self._reads += 1
+        self._read_messages += len(page.messages)
+        return page
+
     # --- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -192,6 +218,11 @@ class ArchiveNode:
             ),
             ("archive_lost", "Messages that these gaps stand for, as far as known", float(writer.lost)),
             ("archive_dropped", "Messages dropped as too old, or beyond a limit", float(self._dropped)),
+            (
+                "archive_keys_left_out",
+                "Messages whose key was left out, beyond archive.keys_max of their room",
+                float(self._store.left_out),
+            ),
             ("archive_reads", "Pages that were read", float(self._reads)),
             ("archive_messages_read", "Messages on these pages", float(self._read_messages)),
             (
@@ -234,4 +265,6 @@ def build(spec: Spec, settings: ArchiveSettings, context: Context) -> ArchiveNod
         word = password(settings.database_password_file)
     except (ImportError, ValueError) as error:
         raise SpecError(f"database: {error}") from None
-    return ArchiveNode(spec, settings, context, SqlStore(where.identified(word) if word else where, settings.instance))
+    options = msgspec.convert(settings.options, ArchiveOptions)
+    store = SqlStore(where.identified(word) if word else where, settings.instance, options.keys_max)
+    return ArchiveNode(spec, settings, context, store)

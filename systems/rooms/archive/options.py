@@ -7,6 +7,7 @@ import msgspec
 from muster_server.plane.kind import Around
 from muster_server.plane.options import FaceOptions, key
 
+KEYS_MAX: Final = 10_000
 SQLITE: Final = "sqlite"
 NONE: Final = "none"
 
@@ -65,6 +66,17 @@ class ArchiveOptions(FaceOptions, frozen=True):
             le=10_000,
         ),
     ] = 1_000
+    keys_max: Annotated[
+        int,
+        key(
+            "Limit of the keys of one room whose latest message is kept; messages with further ones are counted, and are "
+            "in the history alone",
+            "a page of 10 MB with messages of 1 KB",
+            "keys",
+            ge=1,
+            le=100_000,
+        ),
+    ] = KEYS_MAX
     look_ms: Annotated[
         int,
         key(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from muster_server.systems.rooms.archive.blocks import Block
-from muster_server.systems.rooms.archive.shapes import Page, Read
+from muster_server.systems.rooms.archive.keyed import Keyed
+from muster_server.systems.rooms.archive.shapes import Latest, Page, Read, ReadLatest
 
 
 class StoreError(Exception):
@@ -38,6 +39,8 @@ class Write:
     positions: bytes
     begun: bool
     """The first write of a room begins with the room's very first message."""
+    latest: Sequence[Keyed] = ()
+    """The latest message of each key in the blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Store(Protocol):
     """Rooms of one instance. Every call is one transaction and raises `StoreError`; a write is durable when it returns."""
 
     where: str
+    left_out: int
+    """Messages whose key was left out, as their room has too many."""
 
     async def state(self, room: str) -> State:
         """How far a room is written."""
@@ -80,6 +85,9 @@ class Store(Protocol):
 
     async def read(self, asked: Read) -> Page:
         """A page."""
+
+    async def latest(self, asked: ReadLatest) -> Latest:
+        """A page of the latest message of each key."""
 
     async def trim(self, now: int, limits: Limits) -> Trimmed:
         """Drop some of the oldest blocks beyond the limits."""

@@ -11,6 +11,8 @@ import msgspec
 ROLE: Final = "archive"
 PAGE_MAX: Final = 65_536
 """Limit of messages in one page."""
+LATEST_MAX: Final = 10_000
+"""Limit of keys in one page."""
 PAGE_BYTES_MAX: Final = 8 << 20
 """Limit of a page in bytes, besides its first message: a page may have fewer messages than were asked for."""
 UNWRITTEN: Final = "unwritten"
@@ -40,6 +42,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=0):
     sender: int
     at_ms: int
     data: bytes
+    headers: dict[str, str] = {}
 
 
 class Gap(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -79,6 +82,31 @@ class Page(msgspec.Struct, frozen=True):
     """The room is kept from its very first message on."""
     known: list[Place] = []
     """For each stream, the last position in the archive."""
+
+
+class ReadLatest(msgspec.Struct, frozen=True, tag=True):
+    """A page of the latest message of each key of a room, in the order in which they came.
+
+    `after`: the number of the last one of the former page. `upto`: that of the first page, so that the pages are of one
+    moment."""
+
+    room: str
+    limit: int
+    after: int = 0
+    upto: int | None = None
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """A page of them. `kept`: the archive knows the room. `next`: the `after` of the next page; None: there is none."""
+
+    kept: bool = False
+    messages: list[Message] = []
+    upto: int = 0
+    next: int | None = None
+    positions: bytes = b""
+    """The value of `room.positions` behind everything that the archive had at that moment."""
+    whole: bool = True
+    """No key was left out as one too many, and the archive missed no message since the oldest of them."""
 
 
 def full(name: str) -> str:

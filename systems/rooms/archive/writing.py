@@ -14,7 +14,8 @@ import structlog
 
 import muster
 from muster_server.control.cluster.child import Backoff
-from muster_server.systems.rooms.archive.blocks import ENDLESS, Block, packed
+from muster_server.systems.rooms.archive.blocks import ENDLESS, Block, packed, size_of
+from muster_server.systems.rooms.archive.keyed import Keyed, keyed
 from muster_server.systems.rooms.archive.records import State, Store, StoreError, Unfit, Write
 
 WAITING_BYTES_MAX: Final = 64 << 20
@@ -88,7 +89,8 @@ class Writer:
         kept: list[muster.Item] = [item for item in items if not isinstance(item, muster.Command)]
         if not kept:
             return
-        size = sum(len(item.data) if isinstance(item, muster.Message) else 0 for item in kept) + ITEM_BYTES * len(kept)
+        messages = (item for item in kept if isinstance(item, muster.Message))
+        size = sum(size_of(item.data, item.headers) for item in messages) + ITEM_BYTES * len(kept)
         course.pending.append((at_ms, kept))
         course.positions = positions
         course.bytes += size
@@ -131,11 +133,14 @@ class Writer:
         """The waiting messages of a room, as a write with its bytes, and the room's state behind it."""
         seq, at_ms = course.state.last_seq + 1, course.state.at_ms
         blocks: list[Block] = []
+        latest: dict[str, Keyed] = {}
         for came_ms, items in _merged(course.pending):
             at_ms = max(at_ms, came_ms)
+            latest |= keyed(items, seq, at_ms)
             blocks += packed(items, seq, at_ms)
             seq = blocks[-1].end
-        write = Write(course.room, course.state.last_seq, blocks, course.positions, course.begun)
+        known = course.state.last_seq
+        write = Write(course.room, known, blocks, course.positions, course.begun, list(latest.values()))
         size = course.bytes
         course.pending, course.bytes = [], 0
         return write, size, State(seq - 1, at_ms, course.positions)

@@ -1,4 +1,5 @@
-"""`muster rooms history ROOM`: a room's messages, from memory and from the archive."""
+"""`muster rooms history ROOM`: a room's messages, from memory and from the archive. `muster rooms latest ROOM`: the latest
+of each key, from the archive."""
 
 import asyncio
 import base64
@@ -20,9 +21,20 @@ from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.spec import SpecError, secret
 from muster_server.systems.rooms import history
 from muster_server.systems.rooms.archive.asking import Address, Archive
-from muster_server.systems.rooms.archive.shapes import ROLE, Gap, Item, Place, place, shown
+from muster_server.systems.rooms.archive.shapes import (
+    LATEST_MAX,
+    ROLE,
+    Gap,
+    Item,
+    Latest,
+    Message,
+    Place,
+    ReadLatest,
+    place,
+    shown,
+)
 from muster_server.systems.rooms.cli.sub import is_plain, show
-from muster_server.systems.rooms.history import Asked, Found, ReadArchive, Recent, Untimed
+from muster_server.systems.rooms.history import Asked, Found, Recent, Untimed
 
 MEMORY_S: Final = 10.0
 """Limit of the wait for messages in memory, in seconds."""
@@ -39,7 +51,8 @@ async def print_history(
     """Print messages on stdout, oldest first unless `reverse`, and gaps on stderr; in JSON all on stdout."""
     at, since_ms = _since(since)
     back = not since or reverse
-    async with connected(where, publishes=False) as client, _archive(where) as read:
+    async with connected(where, publishes=False) as client, _archive(where) as archive:
+        read = None if archive is None else archive.read
         recent, whole = await _recent(cast(muster.Client, client), room, MEMORY_MAX)
         items: list[Recent[muster.Message] | Item] = []
         left: int = limit
@@ -66,6 +79,30 @@ async def print_history(
     return 0
 
 
+async def print_latest(where: Target, room: str, as_json: bool, raw: bool) -> int:
+    """Print the latest message of each key, in the order in which they came."""
+    messages: list[Message] = []
+    async with _archive(where) as archive:
+        page = Latest()
+        try:
+            if archive is not None:
+                page = await archive.latest(ReadLatest(room, LATEST_MAX))
+            messages += page.messages
+            while archive is not None and page.next is not None:
+                page = await archive.latest(ReadLatest(room, LATEST_MAX, page.next, page.upto))
+                messages += page.messages
+        except CallError as error:
+            raise UserError(str(error), CODES.get(error.code, FAILURE)) from None
+    if not page.kept:
+        raise UserError(f"no archive keeps {room}; to mend: add it to archive.rooms", UNAVAILABLE)
+    await _print(room, messages, as_json=as_json, raw=raw)
+    if not page.whole:
+        say(
+            f"muster: {room} has more keys than archive.keys_max, or the archive missed messages: some may be missing or old"
+        )
+    return 0
+
+
 async def _recent(client: muster.Client, room: str, count: int) -> tuple[list[Recent[muster.Message]], bool]:
     """The messages in memory, and whether the room never had others, as far as its servers know."""
     messages: list[Recent[muster.Message]] = []
@@ -89,8 +126,8 @@ async def _recent(client: muster.Client, room: str, count: int) -> tuple[list[Re
 
 
 @asynccontextmanager
-async def _archive(where: Target) -> AsyncIterator[ReadArchive | None]:
-    """Reads the archive, for a program that has the cluster's secret; None: there is none, or a user asks."""
+async def _archive(where: Target) -> AsyncIterator[Archive | None]:
+    """The archive, for a program that has the cluster's secret; None: there is none, or a user asks."""
     if where.end.is_user:
         yield None
         return
@@ -112,7 +149,7 @@ async def _archive(where: Target) -> AsyncIterator[ReadArchive | None]:
             raise UserError(str(error)) from None
         archive = Archive(look, key)
         try:
-            yield archive.read
+            yield archive
         finally:
             await archive.close()
 
@@ -152,15 +189,18 @@ def _item(room: str, item: Recent[muster.Message] | Item) -> muster.Item:
         return message
     if isinstance(item, Gap):
         return muster.Gap(muster.Stream(*item.stream), item.first, item.last, item.reason, room)
-    return muster.Message(room, item.place.stream, item.place.offset, item.sender, item.data)
+    return muster.Message(room, item.place.stream, item.place.offset, item.sender, item.data, None, item.headers)
 
 
 def _document(room: str, item: Recent[muster.Message] | Item) -> dict[str, Any]:
     if isinstance(item, Gap):
         gap = {"stream": shown(item.stream), "first": item.first, "last": item.last, "reason": item.reason}
         return {"gap": gap, "room": room}
-    sender, data = (item.value.sender, item.value.data) if isinstance(item, Recent) else (item.sender, item.data)
+    message: muster.Message | Message = item.value if isinstance(item, Recent) else item
+    sender, data, headers = message.sender, message.data, message.headers
     said: dict[str, Any] = {"room": room, "position": str(item.place), "sender": sender}
+    if headers:
+        said["headers"] = headers
     if not isinstance(item, Recent):
         at = datetime.datetime.fromtimestamp(item.at_ms / 1_000, datetime.UTC)
         said["time"] = at.isoformat(timespec="milliseconds")

@@ -5,7 +5,7 @@ import contextlib
 import re
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Final
 
 from muster.sizes import MESSAGE_BYTES_MAX
 from muster_server.control.cluster.sdk import Client
-from muster_server.control.errors import UserError
+from muster_server.control.errors import USAGE, UserError
 from muster_server.control.terminal import pipes
 from muster_server.control.terminal.common import typed
 from muster_server.control.terminal.found import Target, connected
@@ -32,6 +32,7 @@ class What:
     file: Path | None = None
     count: int | None = None
     rate: float | None = None
+    headers: Mapping[str, str] | None = None
 
     @property
     def is_endless(self) -> bool:
@@ -80,7 +81,7 @@ async def send(client: Client, room: str, step: Callable[[int], None], what: Wha
                 if len(each) > MESSAGE_BYTES_MAX:
                     longest = f"a message has at most {MESSAGE_BYTES_MAX}"
                     raise UserError(f"{what.name(sent + 1)} has {len(each)} bytes; {longest}")
-                while not client.publish_nowait(room, each):
+                while not client.publish_nowait(room, each, headers=what.headers):
                     await client.writable(room)
                 sent += 1
             step(sent)
@@ -107,6 +108,19 @@ async def _messages(what: What) -> AsyncIterator[Sequence[bytes]]:
             yield [typed(filled(what.text, number, datetime.now(UTC)))]
             if what.rate is None:
                 await asyncio.sleep(0)
+
+
+def headers_of(texts: Sequence[str]) -> dict[str, str]:
+    """The headers of `NAME=VALUE` texts. Raises `UserError`."""
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--header: invalid {text!a:.80} (expected NAME=VALUE)", USAGE)
+        if name in headers:
+            raise UserError(f"--header: {name!a:.80} occurs twice", USAGE)
+        headers[name] = value
+    return headers
 
 
 def _content(file: Path) -> bytes:

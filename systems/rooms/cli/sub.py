@@ -176,7 +176,8 @@ def _json(item: Item, now: str, texts: Mapping[int, str]) -> bytes:
         at = item.position
         where = {"room": item.room, "position": str(at), "stream": str(at.stream)}
         age = {} if item.age is None else {"age": round(item.age, 6)}
-        document = where | _sender(item.sender, texts) | {"time": now} | age | data_fields(item.data)
+        headers = {"headers": item.headers} if item.headers else {}
+        document = where | _sender(item.sender, texts) | {"time": now} | age | headers | data_fields(item.data)
     elif sdk.is_command(item):
         document = (
             {"room": item.room, "command": item.number}

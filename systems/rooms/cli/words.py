@@ -65,8 +65,8 @@ def sub(
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr. A user's messages (muster send) are printed too.
 
-    With --json: the room, position, stream, sender and data of each message, its arrival time, and its age in seconds
-    if it carries one (proxy.age_every).
+    With --json: the room, position, stream, sender, headers and data of each message, its arrival time, and its age in
+    seconds if it carries one (proxy.age_every).
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
@@ -105,6 +105,12 @@ def pub(
             help="Limit of messages per second; TEXT without --count repeats until Ctrl-C.",
         ),
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", metavar="NAME=VALUE", help="A header of each message, which sub --json prints. Repeatable."
+        ),
+    ] = None,
     url: Url = None,
     gateway: Gateways = None,
     token: Token = None,
@@ -115,7 +121,7 @@ def pub(
     """Publish TEXT, a file, or each line of stdin, and wait until all messages are acknowledged."""
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
-    from muster_server.systems.rooms.cli.pub import What, publish
+    from muster_server.systems.rooms.cli.pub import What, headers_of, publish
 
     if text is not None and file is not None:
         raise UserError("--file excludes TEXT", USAGE)
@@ -123,7 +129,7 @@ def pub(
         unused({"--count": count is not None}, "TEXT")
     if file is not None:
         unused({"--rate": rate is not None}, "TEXT or lines of stdin")
-    what = What(text, file, count, rate)
+    what = What(text, file, count, rate, headers_of(header or ()))
     where = Target(config, registry, End(url, gateway or (), token, token_file))
     return common.run(publish(where, room, what), endless=what.is_endless)
 
@@ -205,8 +211,8 @@ def rooms_history(
 ) -> int:
     """Print the last messages of a room, from memory and, where it is kept (archive.rooms), from the archive.
 
-    Gaps are printed on stderr. With --json: the room, position, sender and data of each message, and the time at which the
-    archive got it.
+    Gaps are printed on stderr. With --json: the room, position, sender, headers and data of each message, and the time at
+    which the archive got it.
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
@@ -267,6 +273,25 @@ def rooms_respond(
 
     where = Target(config, registry, End(url, gateway or (), token, token_file))
     return common.run(answer(where, room, text, json), endless=True, streams=True)
+
+
+@rooms_app.command("latest", epilog="Example: muster rooms latest prices --json")
+def rooms_latest(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print the latest message for each value of the header `key`, of a room that the archive keeps (archive.rooms).
+
+    With --json: the room, position, sender, headers and data of each message, and the time at which the archive got it.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.rooms.cli.history import print_latest
+
+    return common.run(print_latest(Target(config, registry), room, json, raw))
 
 
 @rooms_app.command("end", epilog="Example: muster rooms end sports:final 7")

@@ -1,16 +1,19 @@
 """The shapes of answers, as JSON and in the description of the API."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 import muster
+from muster.room import known_offsets
 from muster_server.systems.http.idempotency import Answer
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.rooms.archive.shapes import Gap, Message, shown
+from muster_server.systems.rooms.archive.shapes import Gap, Latest, Message, shown
 from muster_server.systems.rooms.history import Found, Recent
-from muster_server.systems.rooms.http.feeds import encoded
+from muster_server.systems.rooms.http.centrifugo import positions
+from muster_server.systems.rooms.http.feeds import encoded, event_id
 
 
 class Positioned(msgspec.Struct, frozen=True):
@@ -49,6 +52,7 @@ class RoomMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     sender: str
     data: str
     encoding: str = "utf-8"
+    headers: dict[str, str] = {}
     at: int | None = None
 
 
@@ -74,6 +78,38 @@ class Last(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class Resume(msgspec.Struct, frozen=True):
+    """Where to go on behind a page, for each kind of client: `event_id` as `Last-Event-ID`, `positions` of a join in
+    base64, `offset` and `epoch` as `since` of an SDK of Centrifuge."""
+
+    event_id: str
+    positions: str
+    offset: int
+    epoch: str
+
+
+class LatestOfKeys(msgspec.Struct, frozen=True):
+    """The latest message of each key of a room, in the order in which they came. `whole`: no key was left out as one too
+    many (`archive.keys_max`), and the archive missed no message since the oldest of them. `resume`: everything that is
+    not on the pages comes behind it. `next`: the `after` of the next page; null: there is none."""
+
+    room: str
+    messages: list[RoomMessage]
+    whole: bool
+    resume: Resume
+    next: str | None
+
+
+def latest(room: str, page: Latest, next: str | None) -> bytes:
+    """A page as `LatestOfKeys`."""
+    known = {shown(stream): offset for stream, offset in known_offsets(page.positions).items()}
+    place = positions.told(page.positions)
+    resume = Resume(event_id(known), base64.b64encode(page.positions).decode(), place.offset, place.epoch)
+    messages = [_message(each) for each in page.messages]
+    document = {"room": room, "messages": messages, "whole": page.whole, "resume": resume, "next": next}
+    return msgspec.json.encode(document)
+
+
 def last(room: str, found: Found[bytes], *, turned: bool, next: str | None) -> bytes:
     """A page of a room as `Last`. `turned`: in the other order than it was found."""
     messages: list[msgspec.Raw] = []
@@ -90,7 +126,10 @@ def last(room: str, found: Found[bytes], *, turned: bool, next: str | None) -> b
 def _message(item: Recent[bytes] | Message) -> msgspec.Raw:
     if isinstance(item, Recent):
         return msgspec.Raw(item.value)
-    document = {"position": str(item.place), "sender": str(item.sender), **encoded(item.data), "at": item.at_ms}
+    document: dict[str, Any] = {"position": str(item.place), "sender": str(item.sender), **encoded(item.data)}
+    if item.headers:
+        document["headers"] = item.headers
+    document["at"] = item.at_ms
     return msgspec.Raw(msgspec.json.encode(document))
 
 

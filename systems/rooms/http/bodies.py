@@ -1,7 +1,9 @@
 """The content of requests: a room's name, one message, a batch. Knows no route."""
 
 import base64
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,10 +18,19 @@ JSON: Final = "application/json"
 
 
 class JsonMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message in JSON. `data`: text, or base64 with `encoding`, or any other JSON, which is sent unchanged."""
+    """A message in JSON. `data`: text, or base64 with `encoding`, or any other JSON, which is sent unchanged. `headers`:
+    texts by name, at most 16 and 1,024 bytes."""
 
     data: msgspec.Raw
     encoding: str = "utf-8"
+    headers: dict[str, str] = {}
+
+
+class Content(NamedTuple):
+    """A message to publish."""
+
+    data: bytes
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 _MESSAGE: Final[msgspec.json.Decoder[JsonMessage | str]] = msgspec.json.Decoder(JsonMessage | str)
@@ -39,24 +50,28 @@ def is_batch(body: bytes, kind: str) -> bool:
     return kind == NDJSON or (kind == JSON and body.lstrip()[:1] == b"[")
 
 
-def batch(body: bytes, kind: str) -> list[bytes | Problem]:
+def batch(body: bytes, kind: str) -> list[Content | Problem]:
     """The messages of a batch; an invalid part becomes a problem at the same index. Raises `Nothing`."""
     return _lines(body) if kind == NDJSON else _array(body)
 
 
-def one(body: bytes, kind: str) -> bytes:
+def one(body: bytes, kind: str) -> Content:
     """The message in a body. Raises `Nothing`."""
     try:
-        return _data(body) if kind == JSON else body
+        return _content(body) if kind == JSON else Content(body)
     except Problem as problem:
         raise Nothing(problem) from None
 
 
-def _data(text: bytes | msgspec.Raw) -> bytes:
+def _content(text: bytes | msgspec.Raw) -> Content:
     """The message of `{"data": ...}`, or of a string. Raises `Problem`."""
     said = decoded(text, _MESSAGE)
     if isinstance(said, str):
-        return said.encode()
+        return Content(said.encode())
+    return Content(_data(said), said.headers)
+
+
+def _data(said: JsonMessage) -> bytes:
     raw = bytes(said.data)
     if not raw.startswith(b'"'):
         if said.encoding != "utf-8":
@@ -73,18 +88,18 @@ def _data(text: bytes | msgspec.Raw) -> bytes:
         raise Problem("bad_body", "`data` is not valid base64") from None
 
 
-def _line(text: bytes | msgspec.Raw, what: str, number: int) -> bytes | Problem:
+def _line(text: bytes | msgspec.Raw, what: str, number: int) -> Content | Problem:
     try:
-        return _data(text)
+        return _content(text)
     except Problem as problem:
         return Problem("bad_body", f"{what} {number}: {problem.detail}")
 
 
-def _lines(body: bytes) -> list[bytes | Problem]:
+def _lines(body: bytes) -> list[Content | Problem]:
     return [_line(line, "line", at) for at, line in enumerate(body.split(b"\n"), 1) if line.strip()]
 
 
-def _array(body: bytes) -> list[bytes | Problem]:
+def _array(body: bytes) -> list[Content | Problem]:
     try:
         items = decoded(body, list[msgspec.Raw])
     except Problem as problem:

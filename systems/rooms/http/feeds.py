@@ -203,7 +203,10 @@ class Ring:
             position = item.position
             stream, last = str(position.stream), position.offset
             known = self._advanced(stream, last, last - 1)
-            document = {"position": f"{stream}:{last}", "sender": str(item.sender), **encoded(item.data)}
+            document: dict[str, Any] = {"position": f"{stream}:{last}", "sender": str(item.sender)}
+            document |= encoded(item.data)
+            if headers := item.headers:
+                document["headers"] = headers
             message = msgspec.json.encode(document)
             return Entry(known, event("", message, known), message, stream, last)
         if isinstance(item, muster.Gap):

@@ -28,13 +28,14 @@ from muster_server.systems.http.named import needs_whole, users_of
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.http.streams import ENDED, EventStream
 from muster_server.systems.http.times import Time, ms
-from muster_server.systems.rooms.archive.shapes import Place, place
+from muster_server.systems.rooms.archive.shapes import LATEST_MAX, Place, ReadLatest, place
 from muster_server.systems.rooms.history import Asked
 from muster_server.systems.rooms.http.answers import (
     Batch,
     Counted,
     Ended,
     Last,
+    LatestOfKeys,
     Outcome,
     Paths,
     Positioned,
@@ -42,6 +43,7 @@ from muster_server.systems.rooms.http.answers import (
     Rooms,
     batch_answer,
     last,
+    latest,
 )
 from muster_server.systems.rooms.http.bodies import NDJSON, JsonMessage, batch, is_batch, one, room_name
 from muster_server.systems.rooms.http.centrifugo.routes import router as centrifugo
@@ -56,6 +58,8 @@ ONE: Final = "One message, unchanged"
 BATCH: Final = "One message per line, each as in application/json"
 HISTORY: Final = "history"
 """Name of the list whose cursors pages of messages have."""
+LATEST: Final = "latest"
+"""The same for pages of keys."""
 SINCE_CHARS_MAX: Final = 64
 MEMBERS_MAX: Final = 100
 USER_MAX: Final = (1 << 64) - 1
@@ -182,6 +186,32 @@ async def messages(
     said = await service.page(feed, page)
     next = None if said.next is None else cursors.written(HISTORY, (page.back, str(said.next)))
     return _json(last(name, said, turned=page.back and not reverse, next=next))
+
+
+@get(
+    "/rooms/{room:str}/latest",
+    responses={
+        200: ResponseSpec(LatestOfKeys, generate_examples=False, description="A page"),
+        **problems(400, 401, 403, 404, 429, 503, 504),
+    },
+)
+async def latest_of_keys(
+    room: Room,
+    caller: NamedDependency[Caller],
+    service: NamedDependency[Service],
+    limit: Annotated[int, QueryParameter(ge=1, le=LATEST_MAX, description="Number of keys")] = 1_000,
+    after: cursors.After = "",
+) -> Response[bytes]:
+    """The latest message of each value of the header `key`, of a room that the archive keeps (`archive.rooms`).
+
+    A client that goes on behind `resume` of the first page gets every later message once.
+    """
+    name = room_name(room)
+    caller.need("history", name)
+    upto, behind = cursors.read(LATEST, after, tuple[int, int]) or (None, 0)
+    page = await service.latest(caller, ReadLatest(name, limit, behind, upto))
+    next = None if page.next is None else cursors.written(LATEST, (page.upto, page.next))
+    return _json(latest(name, page, next))
 
 
 @get(
@@ -341,9 +371,11 @@ async def command(
     service.base.ongoing(request).extend(expires + COMMAND_GRACE_S)
 
     async def do() -> Answer:
-        data = one(body, _kind(request))
+        content = one(body, _kind(request))
+        if content.headers:
+            raise Nothing(Problem("bad_body", "a command has no `headers`"))
         _spend(caller, 1)
-        said = await service.ask(caller, lambda client: client.command(name, data, expires=expires))
+        said = await service.ask(caller, lambda client: client.command(name, content.data, expires=expires))
         if isinstance(said, muster.NoMember):
             outcome = Outcome("nobody", 0)
         else:
@@ -430,7 +462,7 @@ class RoomsFace(Service):
         def service(caller: NamedDependency[Caller]) -> Service:  # sync: awaiting here costs a task group per request
             return self
 
-        handlers = [publish, messages, direct, members, end_member, trace, command, ask, rooms]
+        handlers = [publish, messages, latest_of_keys, direct, members, end_member, trace, command, ask, rooms]
         provided = {"service": Provide(service, sync_to_thread=False)}
         own = Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["rooms"])
         return [own, centrifugo(self)]

@@ -18,9 +18,10 @@ from muster_server.systems.http.lookout import Lookout
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.archive.asking import Address, Archive
-from muster_server.systems.rooms.archive.shapes import ROLE
+from muster_server.systems.rooms.archive.shapes import ROLE, Latest, ReadLatest
 from muster_server.systems.rooms.cli.listing import Listing
-from muster_server.systems.rooms.history import Asked, Found, ReadArchive, Untimed, found
+from muster_server.systems.rooms.history import Asked, Found, Untimed, found
+from muster_server.systems.rooms.http.bodies import Content
 from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
@@ -189,7 +190,8 @@ class Service:
             return Found([], None, True)
         is_last = asked.at is None and asked.since_ms is None
         recent = ring.messages(ring.newest(asked.limit + 1) if is_last else ring.begin)
-        read = await self._archive()
+        archive = await self._archive()
+        read = None if archive is None else archive.read
         try:
             return await found(asked, recent, ring.whole, read)
         except Untimed:
@@ -202,14 +204,27 @@ class Service:
                 return await found(asked, recent, False, None)
             raise Problem(ARCHIVE_CODES.get(error.code, "unavailable"), str(error)[:400]) from None
 
-    async def _archive(self) -> ReadArchive | None:
-        """Reads the archive; None: none runs."""
+    async def latest(self, caller: Caller, asked: ReadLatest) -> Latest:
+        """A page of the latest message of each key of a room. Raises `Problem`."""
+        if not (await self.feed(caller, asked.room)).history:
+            raise Problem("not_allowed", f"{caller.name} may not read the history of {asked.room}"[:400])
+        archive = await self._archive()
+        try:
+            page = Latest() if archive is None else await archive.latest(asked)
+        except CallError as error:
+            raise Problem(ARCHIVE_CODES.get(error.code, "unavailable"), str(error)[:400]) from None
+        if not page.kept:
+            raise Problem("not_found", f"no archive keeps {asked.room} (archive.rooms)"[:400])
+        return page
+
+    async def _archive(self) -> Archive | None:
+        """The archive; None: none runs."""
         with contextlib.suppress(Problem):
             await self._lookout.look()
             if self._archive_nodes():
                 if self._archived is None:
                     self._archived = Archive(self._archive_nodes, self._lookout.key())
-                return self._archived.read
+                return self._archived
         return None
 
     def _archive_nodes(self) -> list[Address]:
@@ -268,7 +283,7 @@ class Service:
         self._counts.add("http_room_requests", "Requests to responders of rooms, by outcome", count, outcome=outcome)
 
     async def publish(
-        self, caller: Caller, room: str, data: Sequence[bytes | Problem]
+        self, caller: Caller, room: str, contents: Sequence[Content | Problem]
     ) -> list[muster.Position | Problem]:
         """Publish in this order, and return each message's position, or the reason why it has none."""
         session = self.session(caller)
@@ -278,7 +293,7 @@ class Service:
                 client = await session.publisher()
             except muster.MusterError as error:
                 raise Nothing(problem(error, caller)) from None
-            tasks = [_failed(each) if isinstance(each, Problem) else _publish(client, room, each) for each in data]
+            tasks = [_failed(each) if isinstance(each, Problem) else _publish(client, room, each) for each in contents]
             said = [await tasks[0]] if len(tasks) == 1 else await asyncio.gather(*tasks)
         finally:
             session.users -= 1
@@ -341,8 +356,8 @@ async def _failed(problem: Problem) -> Problem:
     return problem
 
 
-async def _publish(client: muster.Client, room: str, data: bytes) -> muster.Position | muster.MusterError:
+async def _publish(client: muster.Client, room: str, content: Content) -> muster.Position | muster.MusterError:
     try:
-        return await client.publish(room, data, timeout=PUBLISH_S)
+        return await client.publish(room, content.data, headers=content.headers, timeout=PUBLISH_S)
     except muster.MusterError as error:
         return error

@@ -7,10 +7,12 @@ import textwrap
 
 import pytest
 
+import muster
 import muster.testing
 from muster_server.systems.rooms.archive.options import ArchiveOptions
+from muster_server.systems.rooms.archive.shapes import ReadLatest
 from tests.documents import ROOT, cells, spans
-from tests.http.conftest import Beside
+from tests.http.conftest import Beside, eventually
 from tests.rooms.archive.conftest import Rig, Rigged
 from tests.rooms.archive.test_node import until_stored
 from tests.waiting import PATIENT_S
@@ -28,7 +30,7 @@ def example(name: str) -> str:
 @pytest.fixture
 async def rig(rigged: Rigged) -> Rig:
     """A node that keeps the room of the examples."""
-    made = await rigged(rooms="chat:lobby")
+    made = await rigged(rooms="chat:lobby,prices")
     made.history_max = 1_000
     return made
 
@@ -85,3 +87,23 @@ async def test_the_examples_with_curl_run_as_printed(beside: Beside) -> None:
     lines = out.decode().splitlines()
     assert '"data":"3"' in lines[0]
     assert '"at":' in lines[1]
+
+
+async def test_the_example_of_keys_runs(
+    beside: Beside, rig: Rig, address: muster.testing.Instance, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with muster.connect(address, gateways=[]) as client:
+        for key, price in (("EUR", b"1.08"), ("GBP", b"0.85"), ("EUR", b"1.09")):
+            await client.publish("prices", price, headers={"key": key})
+
+    async def kept() -> bool:
+        return [each.data for each in (await rig.archive.latest(ReadLatest("prices", 9))).messages] == [
+            b"0.85",
+            b"1.09",
+        ]
+
+    await eventually(kept)
+    names: dict[str, object] = {"URL": beside.server.url, "KEY": beside.key("history:*"), "ADDRESS": address}
+    exec("async def run():\n" + textwrap.indent(example("latest"), "    "), names)
+    await names["run"]()  # type: ignore[operator]
+    assert capsys.readouterr().out.endswith("{'GBP': b'0.85', 'EUR': b'1.10'}\n")

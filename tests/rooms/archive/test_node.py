@@ -15,7 +15,7 @@ from muster_server.plane.calls import CallError
 from muster_server.plane.trust import PROBES
 from muster_server.systems.rooms.archive.keeping import Patterns
 from muster_server.systems.rooms.archive.records import State, Store, StoreError, Write
-from muster_server.systems.rooms.archive.shapes import Gap, Message, Page, Read
+from muster_server.systems.rooms.archive.shapes import Gap, Latest, Message, Page, Read, ReadLatest
 from tests.http.conftest import Beside, eventually
 from tests.rooms.archive.conftest import Rig, Rigged
 from tests.waiting import PATIENT_S, until
@@ -369,6 +369,90 @@ def test_patterns_are_those_of_rights() -> None:
     for wrong in ("a*b", "", "*a"):
         with pytest.raises(ValueError, match=r"\w"):
             Patterns((wrong,))
+
+
+async def priced(client: muster.Client, key: str, data: bytes) -> None:
+    await client.publish("news", data, headers={"key": key})
+
+
+async def test_a_join_behind_the_latest_of_each_key_misses_nothing_and_repeats_nothing(
+    beside: Beside, rig: Rig, address: muster.testing.Instance
+) -> None:
+    async with muster.connect(address) as client:
+        for number in range(30):
+            await priced(client, f"k{number % 7}", b"%d" % number)
+        await until_stored(rig, "news", range(30))
+        async with AsyncArchive(beside.server.url, key=beside.key("history:*")) as archive:
+            latest = await archive.latest("news")
+        assert latest.whole
+        assert [(each.headers["key"], int(each.data)) for each in latest.messages] == [
+            (f"k{number % 7}", number) for number in range(23, 30)
+        ]
+        for number in range(30, 40):  # before the join
+            await priced(client, "k1", b"%d" % number)
+        async with client.join("news", positions=latest.positions) as room:
+            for number in range(40, 45):
+                await priced(client, "k2", b"%d" % number)
+            found = [await anext(room) for _ in range(15)]
+        assert [int(item.data) for item in found if isinstance(item, muster.Message)] == list(range(30, 45))
+        assert found[-1].headers == {"key": "k2"}  # type: ignore[union-attr]
+
+
+async def test_the_latest_of_each_key_over_http_lead_to_each_kind_of_client(
+    beside: Beside, rig: Rig, address: muster.testing.Instance
+) -> None:
+    async with muster.connect(address, gateways=[]) as publisher:
+        for number in range(9):
+            await priced(publisher, f"k{number}", b"%d" % number)
+        await priced(publisher, "k3", b"")
+
+        async def ended() -> bool:
+            return len((await rig.archive.latest(ReadLatest("news", 100))).messages) == 8
+
+        await eventually(ended)
+        client = beside.client("history:*", "read:*")
+        path, seen, asked = "/api/v1/rooms/news/latest", [], {"limit": 3}
+        first = said = (await client.get(path, params=asked)).json()
+        while True:
+            seen += [each["headers"]["key"] for each in said["messages"]]
+            if said["next"] is None:
+                break
+            said = (await client.get(path, params=asked | {"after": said["next"]})).json()
+        assert seen == [f"k{number}" for number in range(9) if number != 3]
+        newest = (await client.get(NEWS, params={"history": 1})).json()["messages"][0]
+        assert first["resume"]["event_id"] == newest["position"]
+        assert first["resume"]["offset"] == 10
+        assert first["resume"]["epoch"]
+        for wrong in ({"limit": 0}, {"limit": 10_001}, {"after": "x"}):
+            assert (await client.get(path, params=wrong)).status_code == 400, wrong
+        assert (await client.get("/api/v1/rooms/other/latest")).status_code == 404
+        assert (await beside.client("history:other").get(path)).status_code == 403
+
+
+async def test_headers_are_in_pages_of_memory_and_of_the_archive(
+    beside: Beside, rig: Rig, address: muster.testing.Instance
+) -> None:
+    async with muster.connect(address, gateways=[]) as client:
+        await client.publish("news", b"0", headers={"kind": "goal", "gr": "ä"})
+        for number in range(1, 40):
+            await client.publish("news", b"%d" % number)
+    await until_stored(rig, "news", range(40))
+    async with AsyncArchive(beside.server.url, key=beside.key("history:*")) as archive:
+        found = [each async for each in archive.items("news", limit=20) if isinstance(each, Kept)]
+    assert [each.headers for each in found] == [{}] * 39 + [{"kind": "goal", "gr": "ä"}]
+
+
+async def test_requests_for_keys_are_bounded(rig: Rig) -> None:
+    for asked in (
+        ReadLatest("news", 0),
+        ReadLatest("news", 10_001),
+        ReadLatest("news", 1, -1),
+        ReadLatest("news", 1, 0, 1 << 63),
+    ):
+        with pytest.raises(CallError) as raised:
+            await rig.archive.latest(asked)
+        assert raised.value.code == "question"
+    assert await rig.archive.latest(ReadLatest("nothing", 1)) == Latest()
 
 
 async def test_a_page_is_read_in_time(rig: Rig) -> None:

@@ -10,6 +10,7 @@ import pytest
 import muster
 from muster_server.systems.rooms.archive.blocks import packed
 from muster_server.systems.rooms.archive.database import schema
+from muster_server.systems.rooms.archive.keyed import keyed
 from muster_server.systems.rooms.archive.records import Limits, State, StoreError, Write
 from muster_server.systems.rooms.archive.shapes import (
     TRIMMED,
@@ -20,6 +21,7 @@ from muster_server.systems.rooms.archive.shapes import (
     Page,
     Place,
     Read,
+    ReadLatest,
 )
 from tests.reference.archive import Archive
 
@@ -32,11 +34,11 @@ FAR = Limits(1 << 50, 1 << 50, 1 << 50)
 ONE, TWO = muster.Stream(1, 1, 1), muster.Stream(2, 1, 1)
 
 
-def opened(database: "Database", name: str = "one") -> "SqlStore":
+def opened(database: "Database", name: str = "one", keys_max: int = 100) -> "SqlStore":
     from muster_server.plane.database.url import location
     from muster_server.systems.rooms.archive.database.store import SqlStore
 
-    return SqlStore(location(database.url), name)
+    return SqlStore(location(database.url), name, keys_max)
 
 
 @pytest.fixture
@@ -61,7 +63,8 @@ class Keeper:
         state = self.states.get(room, State())
         blocks = packed(items, state.last_seq + 1, at_ms)
         positions = bytes([len(self.states)]) + b"p" * 20
-        assert await self.store.write([Write(room, state.last_seq, blocks, positions, begun)]) == set()
+        latest = list(keyed(items, state.last_seq + 1, at_ms).values())
+        assert await self.store.write([Write(room, state.last_seq, blocks, positions, begun, latest)]) == set()
         self.states[room] = State(blocks[-1].end - 1, at_ms, positions)
         assert await self.store.state(room) == self.states[room]
         self.model.write(room, items, at_ms)
@@ -259,3 +262,124 @@ def test_the_schema_of_the_migration_is_that_of_the_tables(tmp_path: Path) -> No
             indexes = {each["name"]: each["column_names"] for each in there.get_indexes(table.name)}
             assert indexes == {index.name: [each.name for each in index.columns] for index in table.indexes}
     made.dispose()
+
+
+def valued(offset: int, key: str, data: bytes) -> muster.Message:
+    return muster.Message(ROOM, ONE, offset, 7, data, None, {"key": key, "kind": "price"})
+
+
+async def values(store: "SqlStore", room: str = ROOM, limit: int = 100) -> list[tuple[str, bytes, int]]:
+    """Key, data and offset of the latest messages, read in pages."""
+    found: list[Message] = []
+    page = await store.latest(ReadLatest(room, limit))
+    found += page.messages
+    while page.next is not None:
+        page = await store.latest(ReadLatest(room, limit, page.next, page.upto))
+        found += page.messages
+    return [(each.headers["key"], each.data, each.place.offset) for each in found]
+
+
+async def test_the_latest_message_of_each_key_is_kept(store: "SqlStore") -> None:
+    keeper = Keeper(store)
+    assert not (await store.latest(ReadLatest(ROOM, 1))).kept
+    await keeper.write([valued(1, "a", b"1"), valued(2, "b", b"2"), *messages(3, 4), valued(5, "a", b"5")], 1_000)
+    assert await values(store) == [("b", b"2", 2), ("a", b"5", 5)]
+    await keeper.write([valued(6, "c", b"6"), valued(7, "b", b"")], 2_000)
+    assert await values(store) == [("a", b"5", 5), ("c", b"6", 6)]
+    page = await store.latest(ReadLatest(ROOM, 100))
+    assert page.positions == keeper.states[ROOM].positions
+    assert (page.whole, page.messages[0].at_ms, page.messages[0].headers["kind"]) == (True, 1_000, "price")
+    assert await values(store, "default:other") == []
+
+
+async def test_pages_of_keys_are_of_one_moment(store: "SqlStore") -> None:
+    keeper = Keeper(store)
+    await keeper.write([valued(at, f"k{at}", b"old") for at in range(1, 7)], 1_000)
+    page = await store.latest(ReadLatest(ROOM, 2))
+    await keeper.write([valued(7, "k5", b"new"), valued(8, "k9", b"new"), valued(9, "k1", b"new")], 2_000)
+    found = list(page.messages)
+    while page.next is not None:
+        page = await store.latest(ReadLatest(ROOM, 2, page.next, page.upto))
+        found += page.messages
+    # What changed since comes with the live messages behind the first page's positions.
+    assert [each.headers["key"] for each in found] == ["k1", "k2", "k3", "k4", "k6"]
+    assert all(each.data == b"old" for each in found)
+
+
+async def test_a_page_of_keys_is_bounded_by_its_bytes(store: "SqlStore", monkeypatch: pytest.MonkeyPatch) -> None:
+    from muster_server.systems.rooms.archive.database import latest
+
+    monkeypatch.setattr(latest, "PAGE_BYTES_MAX", 1_000)
+    await Keeper(store).write([valued(at, f"k{at}", b"x" * 600) for at in range(1, 4)], 1)
+    page = await store.latest(ReadLatest(ROOM, 100))
+    assert (len(page.messages), page.next) == (1, 1)
+    assert len(await values(store)) == 3
+
+
+async def test_keys_beyond_the_limit_are_left_out_and_counted(database: "Database") -> None:
+    store = opened(database, keys_max=3)
+    keeper = Keeper(store)
+    await keeper.write([valued(at, f"k{at}", b"1") for at in range(1, 6)], 1_000)
+    assert [key for key, _, _ in await values(store)] == ["k1", "k2", "k3"]
+    assert store.left_out == 2
+    assert not (await store.latest(ReadLatest(ROOM, 9))).whole
+    await keeper.write(
+        [valued(6, "k2", b"2"), valued(7, "k1", b""), valued(8, "k4", b"4"), valued(9, "k5", b"5")], 2_000
+    )
+    assert await values(store) == [("k3", b"1", 3), ("k2", b"2", 6), ("k4", b"4", 8)]
+    assert store.left_out == 3
+    await store.close()
+
+
+async def test_keys_are_dropped_by_the_age_of_their_message_alone(store: "SqlStore") -> None:
+    keeper = Keeper(store)
+    await keeper.write([valued(1, "old", b"1")], 1_000)
+    await keeper.write([valued(2, "new", b"2")], 9_000)
+    await store.trim(10_000, Limits(1 << 50, 0, 0))
+    assert len(await values(store)) == 2
+    assert (await store.read(Read(ROOM, 9))).items == []
+    await store.trim(10_000, Limits(5_000, 1 << 50, 1 << 50))
+    assert await values(store) == [("new", b"2", 2)]
+
+
+async def test_a_write_that_is_overtaken_changes_no_key(store: "SqlStore") -> None:
+    await Keeper(store).write([valued(1, "a", b"1")], 1)
+    late: list[muster.Item] = [valued(1, "a", b"late")]
+    other = Write(ROOM, 0, packed(late, 1, 1), b"b", True, list(keyed(late, 1, 1).values()))
+    assert await store.write([other]) == {ROOM}
+    assert await values(store) == [("a", b"1", 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_latest_of_each_key_are_those_of_a_dict(store: "SqlStore", seed: int) -> None:
+    dice = random.Random(seed)
+    keeper = Keeper(store)
+    model: dict[str, tuple[bytes, int]] = {}
+    offset = 0
+    for step in range(40):
+        items: list[muster.Item] = []
+        for _ in range(dice.randint(1, 12)):
+            offset += 1
+            key, data = f"k{dice.randint(0, 30)}", b"" if dice.random() < 0.2 else b"%d" % offset
+            if dice.random() < 0.2:
+                items += messages(offset, offset)
+                continue
+            items.append(valued(offset, key, data))
+            model.pop(key, None)
+            if data:
+                model[key] = data, offset
+        await keeper.write(items, step)
+        wanted = sorted(((key, *value) for key, value in model.items()), key=lambda each: each[2])
+        assert await values(store, limit=dice.randint(1, 40)) == wanted
+
+
+async def test_a_gap_behind_a_key_is_said_until_each_key_has_a_later_message(store: "SqlStore") -> None:
+    keeper = Keeper(store)
+    await keeper.write([muster.Gap(ONE, 1, 3, "expired"), valued(4, "a", b"4"), valued(5, "b", b"5")], 1)
+    assert (await store.latest(ReadLatest(ROOM, 9))).whole
+    await keeper.write([muster.Gap(ONE, 6, 8, "reader"), valued(9, "a", b"9")], 2)
+    assert not (await store.latest(ReadLatest(ROOM, 9))).whole
+    await store.trim(3, Limits(1 << 50, 0, 0))  # its gap is no longer in the history
+    assert not (await store.latest(ReadLatest(ROOM, 9))).whole
+    await keeper.write([valued(10, "b", b"10")], 3)
+    assert (await store.latest(ReadLatest(ROOM, 9))).whole

@@ -44,7 +44,8 @@ pub struct Publication<'a> {
     pub data: &'a [u8],
     pub info: Option<ClientInfo<'a>>,
     pub offset: u64,
-    pub tags: &'a [(&'a str, &'a str)],
+    /// Names and values. For a JSON client, `encoding` is the protocol's own where the data is no JSON.
+    pub tags: Vec<(&'a str, &'a str)>,
     /// The data is what makes the message out of the one before it.
     pub delta: bool,
     /// The client takes deltas: in JSON the data is a string, of JSON or of a delta.
@@ -72,7 +73,8 @@ impl Publication<'_> {
         }
         fields.unsigned(6, "offset", self.offset);
         let encoded = (!is_json && !self.data.is_empty()).then_some(BASE64);
-        fields.strings(7, "tags", self.tags.iter().copied().chain(encoded));
+        let own = |(name, _): &(&str, &str)| encoded.is_none() || *name != BASE64.0;
+        fields.strings(7, "tags", self.tags.iter().copied().filter(own).chain(encoded));
         fields.boolean(8, "delta", self.delta);
         fields.signed(9, "time", self.time_ms);
         fields.string(14, "epoch", self.epoch);
@@ -159,7 +161,8 @@ fn fitting(publications: &[Publication<'_>], bytes_max: usize) -> usize {
     let mut bytes = 0;
     let over = publications.iter().position(|one| {
         // In base64 data grows by a third; the rest of a publication has some 200 B.
-        bytes += one.data.len() * 4 / 3 + 200;
+        let tags: usize = one.tags.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
+        bytes += one.data.len() * 4 / 3 + tags + 200;
         bytes > bytes_max
     });
     over.unwrap_or(publications.len())

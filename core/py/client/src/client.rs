@@ -379,11 +379,16 @@ impl ClientEngine {
             let item = match driver.machine_mut().read(now, room, data) {
                 Some(
                     item @ Item::Message {
-                        stream, offset, sender, ..
+                        stream,
+                        offset,
+                        sender,
+                        headers,
+                        ..
                     },
                 ) => {
                     let age = item.age(now).map(|age| age as f64 / 1e6);
-                    Message::create(name, stream, offset, sender, data, age)?
+                    let (headers, data) = data.split_at(headers.into());
+                    Message::create(name, (stream, offset), sender, headers, data, age)?
                 }
                 Some(Item::Gap(gap)) => items::gap(py, name, &gap)?,
                 Some(Item::Command { sender, number, .. }) => items::command(py, name, number, sender, data)?,
@@ -428,9 +433,15 @@ impl ClientEngine {
     }
 
     /// Takes a message: 0 taken, 1 no credit, 2 too long, 3 the room was refused. An event names `ticket` unless it is 0. What was
-    /// taken leaves with the next turn, which the caller makes soon: the timer is not set for each message.
-    fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> PyResult<u8> {
-        let taken = self.get_mut()?.machine_mut().publish(publication, data, ticket);
+    /// taken leaves with the next turn, which the caller makes soon: the timer is not set for each message. `headers` come of
+    /// `encode_headers`.
+    #[pyo3(signature = (publication, data, ticket, headers = None))]
+    fn publish(&mut self, publication: u32, data: &[u8], ticket: u64, headers: Option<&[u8]>) -> PyResult<u8> {
+        let machine = self.get_mut()?.machine_mut();
+        let taken = match headers {
+            None => machine.publish(publication, data, ticket),
+            Some(headers) => machine.publish_headed(publication, headers, data, ticket),
+        };
         Ok(match taken {
             Ok(()) => TAKEN,
             Err(PublishError::WouldBlock) => WOULD_BLOCK,

@@ -2,14 +2,16 @@
 //! longer for each than the engine takes for its delivery. The rarer items, gaps and commands, are made of Python's classes.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use muster_rooms::headers;
 use muster_rooms::wire::{StreamGap, StreamId};
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyString, PyType};
+use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 /// Bytes of `bytes(position)`.
 const POSITION: usize = 20;
@@ -185,8 +187,16 @@ impl Position {
     }
 }
 
-/// Room, stream, offset, sender, data and age of a message, of which another is made.
-type Fields = (Py<PyString>, StreamTuple, u64, u64, Py<PyBytes>, Option<f64>);
+/// Room, stream, offset, sender, data, age and headers of a message, of which another is made.
+type Fields<'py> = (
+    Py<PyString>,
+    StreamTuple,
+    u64,
+    u64,
+    Py<PyBytes>,
+    Option<f64>,
+    Bound<'py, PyDict>,
+);
 
 /// A published message of `room`. `sender` is the user that the servers authenticated. `age`: seconds from its arrival at a proxy
 /// until this object was made; None where that is not known. It does not count for equality.
@@ -201,15 +211,17 @@ pub struct Message {
     #[pyo3(get)]
     age: Option<f64>,
     at: Position,
+    /// The block of its headers; empty if it has none.
+    block: Box<[u8]>,
 }
 
 impl Message {
     /// As an object of Python.
     pub fn create<'py>(
         room: &Bound<'py, PyString>,
-        stream: StreamId,
-        offset: u64,
+        (stream, offset): (StreamId, u64),
         sender: u64,
+        headers: &[u8],
         data: &[u8],
         age: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -220,6 +232,7 @@ impl Message {
             sender,
             age,
             at: Position::new(stream, offset),
+            block: headers.into(),
         };
         Ok(Bound::new(py, message)?.into_any())
     }
@@ -228,7 +241,8 @@ impl Message {
 #[pymethods]
 impl Message {
     #[new]
-    #[pyo3(signature = (room, stream, offset, sender, data, age = None))]
+    #[pyo3(signature = (room, stream, offset, sender, data, age = None, headers = None))]
+    #[allow(clippy::too_many_arguments)]
     fn made(
         room: Py<PyString>,
         stream: StreamTuple,
@@ -236,14 +250,18 @@ impl Message {
         sender: u64,
         data: Py<PyBytes>,
         age: Option<f64>,
-    ) -> Self {
-        Message {
+        headers: Option<BTreeMap<String, String>>,
+    ) -> PyResult<Self> {
+        let named = headers.iter().flatten();
+        let block = headers::encode(named.map(|(name, value)| (name.as_str(), value.as_str())));
+        Ok(Message {
             room,
             data,
             sender,
             age,
             at: Position::made(stream, offset),
-        }
+            block: block.map_err(|error| PyValueError::new_err(error.to_string()))?.into(),
+        })
     }
 
     #[classattr]
@@ -255,6 +273,16 @@ impl Message {
     #[getter]
     fn position(&self) -> Position {
         self.at
+    }
+
+    /// The headers, each access as a new dict; empty if the message has none.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let named = PyDict::new(py);
+        for (name, value) in headers::decode(&self.block) {
+            named.set_item(name, value)?;
+        }
+        Ok(named)
     }
 
     /// The content as JSON. Raises `ValueError` if it is none.
@@ -269,6 +297,7 @@ impl Message {
         };
         let same = self.at == other.at
             && self.sender == other.sender
+            && self.block == other.block
             && self.data.as_bytes(py) == other.data.as_bytes(py)
             && self.room.bind(py).as_any().eq(other.room.bind(py))?;
         Ok(same.into_pyobject(py)?.to_owned().into_any())
@@ -278,11 +307,12 @@ impl Message {
         Ok(hashed(&(self.room.bind(py).hash()?, self.at)))
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, Fields) {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyType>, Fields<'py>)> {
         let (room, data) = (self.room.clone_ref(py), self.data.clone_ref(py));
         let stream = stream_tuple(self.at.stream);
-        let fields = (room, stream, self.at.offset, self.sender, data, self.age);
-        (py.get_type::<Self>(), fields)
+        let headers = self.headers(py)?;
+        let fields = (room, stream, self.at.offset, self.sender, data, self.age, headers);
+        Ok((py.get_type::<Self>(), fields))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -292,8 +322,12 @@ impl Message {
             false => self.data.bind(py).clone(),
         };
         let (room, position, sender) = (self.room.bind(py).repr()?, self.at, self.sender);
+        let headers = match self.block.is_empty() {
+            true => String::new(),
+            false => format!(", headers={}", self.headers(py)?.repr()?),
+        };
         Ok(format!(
-            "Message(room={room}, position={position}, sender={sender}, data={})",
+            "Message(room={room}, position={position}, sender={sender}, data={}{headers})",
             shown.repr()?
         ))
     }

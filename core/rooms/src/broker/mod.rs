@@ -979,7 +979,15 @@ impl Broker {
     fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { slot, peer } if role::has_members(peer.role) => self.gateway_up(now, slot, peer),
+                LinkChange::Up { slot, peer } if role::has_members(peer.role) => {
+                    if peer.role == role::EDGE {
+                        self.links.record(now, slot, &Record::Headers);
+                    }
+                    self.gateway_up(now, slot, peer);
+                }
+                LinkChange::Up { slot, peer } if peer.role == role::PROXY => {
+                    self.links.record(now, slot, &Record::Headers);
+                }
                 LinkChange::Up { peer, .. } if peer.role == role::ROUTER => self.review_homes(now),
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => {
                     self.routers.remove(&peer.node);

@@ -10,8 +10,8 @@ use muster_transport::{Code, Frame, Links, Micros};
 use super::{Broker, GatewayPeer, Users, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};
 use crate::order::{held_cost, Decision, Publisher, Run};
 use crate::ring::Entry;
-use crate::wire::publish::{numbered, published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
-use crate::wire::room::WHOLE;
+use crate::wire::publish::{flags_of, numbered, published, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
+use crate::wire::room::KEPT;
 use crate::wire::{PublisherId, StreamId};
 use crate::{age, limits};
 
@@ -101,7 +101,7 @@ impl Broker {
         };
         self.counters.messages_received += u64::from(frame.count);
         // A message that no gateway could forward would be a hole that never closes.
-        if !numbered(frame.low, frame.first) || !well_formed(frame.messages, frame.count, self.node.payload) {
+        if !numbered(frame.low, frame.first) || flags_of(frame.messages, frame.count, self.node.payload).is_none() {
             self.counters.dropped_malformed += u64::from(frame.count);
             self.refuse(slot, proxy, &frame, Code::Malformed);
             return false;
@@ -306,7 +306,7 @@ impl Broker {
         for (sequence, (flags, data)) in (frame.first..).zip(published(frame.messages, frame.count)) {
             seen += 1;
             prompt |= flags & PROMPT != 0;
-            let flags = flags & WHOLE;
+            let flags = flags & KEPT;
             if sequence > credited {
                 unpaid += 1;
                 continue;

@@ -12,10 +12,11 @@ use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
 use crate::client::held::{Block, Content, Held};
 use crate::client::seen::Received;
 use crate::command::CommandId;
+use crate::headers;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Position, Positions};
-use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
+use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// Wait times before holes are requested.
@@ -60,6 +61,8 @@ pub enum Item {
         /// When it, or its last chunk, was born ([`Item::age`]); 0: unknown.
         born: Micros,
         len: u32,
+        /// The first so many of these bytes are its headers ([`decode`](crate::headers::decode)).
+        headers: u16,
     },
     Gap(StreamGap),
     /// A command: `data` is the next `len` bytes.
@@ -557,7 +560,7 @@ impl Member {
             self.middle.remove(&message.publisher);
         }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
-            self.deliver(stream, offset..=offset, (message.publisher.user, born), message.data);
+            self.deliver(stream, offset..=offset, message, born, message.data);
             return;
         }
         let (outcome, abandoned) = self.assembler.push(
@@ -585,7 +588,7 @@ impl Member {
                     first = before;
                 }
                 let data = data.into_owned();
-                self.deliver(stream, first..=offset, (message.publisher.user, born), &data);
+                self.deliver(stream, first..=offset, message, born, &data);
             }
             Outcome::Partial => self
                 .partial
@@ -685,8 +688,20 @@ impl Member {
         self.reading.items.push_back(Item::Gap(gap));
     }
 
-    fn deliver(&mut self, stream: StreamId, offsets: RangeInclusive<u64>, (sender, born): (u64, Micros), data: &[u8]) {
+    /// `last` is its last chunk, `data` that of all of them.
+    fn deliver(
+        &mut self,
+        stream: StreamId,
+        offsets: RangeInclusive<u64>,
+        last: &Message<'_>,
+        born: Micros,
+        data: &[u8],
+    ) {
         let (first, offset) = offsets.into_inner();
+        let headers = match last.flags & HEADERS {
+            0 => 0,
+            _ => headers::split(data).map_or(0, |(block, _)| block.len() as u16),
+        };
         let inbox_bytes = self.inbox_bytes;
         let reading = &mut self.reading;
         let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > inbox_bytes;
@@ -744,9 +759,10 @@ impl Member {
             stream,
             offset,
             first,
-            sender,
+            sender: last.publisher.user,
             born,
             len: data.len() as u32,
+            headers,
         });
         self.reading.bytes.extend(data);
     }

@@ -430,6 +430,8 @@ pub struct Client {
     publications: Vec<Publication>,
     /// The client asks the gateway for the ages of messages.
     ages: bool,
+    /// The proxy of the session passes on headers.
+    passes_headers: bool,
     commands: Commands,
     /// The program was told that no further room can be opened for publishing.
     full: bool,
@@ -481,6 +483,7 @@ impl Client {
             socket: config.socket,
             inbox_bytes: config.inbox_bytes,
             ages: false,
+            passes_headers: false,
             sessions,
             rooms: Vec::new(),
             handles: Vec::new(),
@@ -741,7 +744,8 @@ impl Client {
         self.request += 1;
         // A new life of this client's publishing in the room, in case it was opened before.
         let incarnation = self.incarnation.wrapping_add(u64::from(self.request));
-        let publication = Publication::new(name, number, self.request, incarnation);
+        let mut publication = Publication::new(name, number, self.request, incarnation);
+        publication.set_passes_headers(self.passes_headers);
         match idle {
             Some(at) => {
                 let old = std::mem::replace(&mut self.publications[at], publication);
@@ -789,6 +793,17 @@ impl Client {
     /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it once the owner has numbered the
     /// message.
     pub fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> Result<(), PublishError> {
+        self.publish_headed(publication, &[], data, ticket)
+    }
+
+    /// The same with a block of headers ([`encode`](crate::headers::encode)). It waits for a proxy that passes headers on.
+    pub fn publish_headed(
+        &mut self,
+        publication: u32,
+        headers: &[u8],
+        data: &[u8],
+        ticket: u64,
+    ) -> Result<(), PublishError> {
         let chunk_max = chunk_max(self.node.payload);
         let place = self
             .publications
@@ -798,7 +813,7 @@ impl Client {
         };
         self.taken += 1;
         known.used = self.taken;
-        known.push(data, ticket, chunk_max)
+        known.push_headed(headers, data, ticket, chunk_max)
     }
 
     /// A room opened for publishing.
@@ -936,6 +951,12 @@ impl Client {
             conn.record(&Record::Control(ControlRecord::Authenticate {
                 credential: &self.credential,
             }));
+            if slot == Slot::Main(Side::Proxy) {
+                self.passes_headers = false;
+            }
+            if let Slot::Main(_) = slot {
+                conn.record(&Record::Headers);
+            }
             if self.ages && slot == Slot::Main(Side::Gateway) {
                 conn.record(&Record::Ages); // before the joins, so that it holds for all messages
             }
@@ -1359,6 +1380,11 @@ impl Client {
                 }
                 let gaps = answer.gaps;
                 self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
+            }
+            Record::Headers if slot == Slot::Main(Side::Proxy) => {
+                self.passes_headers = true;
+                let publications = self.publications.iter_mut();
+                publications.for_each(|publication| publication.set_passes_headers(true));
             }
             Record::Guest(record) => {
                 if let Slot::Main(side) = slot {

@@ -7,7 +7,7 @@ use muster_transport::{soonest, Code, Micros, Writer};
 use crate::chunks::split;
 use crate::limits;
 use crate::wire::publish::{Ack, Publish, ACK_RANGES, PROMPT, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
-use crate::wire::room::LAST;
+use crate::wire::room::{HEADERS, LAST};
 use crate::wire::StreamId;
 
 /// Minimum and maximum interval between repeats of an unacknowledged message.
@@ -121,6 +121,9 @@ pub struct Publication {
     /// Until when the owner accepts nothing, and why. Nothing is sent before, and little until it accepts again.
     hold_until: Option<Micros>,
     pub put_off: Option<Code>,
+    /// The number of unacknowledged chunks of messages with headers, which wait until the server passes these on.
+    headed: usize,
+    passes_headers: bool,
 }
 
 impl Publication {
@@ -156,6 +159,8 @@ impl Publication {
             poll_due: false,
             hold_until: None,
             put_off: None,
+            headed: 0,
+            passes_headers: false,
         }
     }
 
@@ -176,6 +181,26 @@ impl Publication {
 
     /// Accepts a message if there is credit for all of it. The acknowledgement names `ticket`, unless it is 0.
     pub fn push(&mut self, data: &[u8], ticket: u64, chunk_max: usize) -> Result<(), PublishError> {
+        self.push_as(0, data, ticket, chunk_max)
+    }
+
+    /// The same for a message with this block of headers ([`encode`](crate::headers::encode)), which must fit into one chunk. Both
+    /// together are as long as a message may be.
+    pub fn push_headed(
+        &mut self,
+        headers: &[u8],
+        data: &[u8],
+        ticket: u64,
+        chunk_max: usize,
+    ) -> Result<(), PublishError> {
+        match headers.len() {
+            0 => self.push(data, ticket, chunk_max),
+            len if len > chunk_max || len + data.len() > limits::MESSAGE_BYTES_MAX => Err(PublishError::TooLong),
+            _ => self.push_as(HEADERS, &[headers, data].concat(), ticket, chunk_max),
+        }
+    }
+
+    fn push_as(&mut self, also: u8, data: &[u8], ticket: u64, chunk_max: usize) -> Result<(), PublishError> {
         if let Some(code) = self.refused {
             return Err(PublishError::Refused(code));
         }
@@ -186,11 +211,14 @@ impl Publication {
             self.waiting = true;
             return Err(PublishError::WouldBlock);
         }
+        if also & HEADERS != 0 {
+            self.headed += chunks.len();
+        }
         for (flags, chunk) in chunks {
             let ticket = if flags & LAST != 0 { ticket } else { 0 };
             self.unacked.push_back(Unacked {
                 data: chunk.into(),
-                flags: flags | if ticket == 0 { 0 } else { PROMPT },
+                flags: flags | also | if ticket == 0 { 0 } else { PROMPT },
                 ticket,
                 sent_at: None,
                 repeated: false,
@@ -234,6 +262,7 @@ impl Publication {
             progress = true;
             self.bytes -= message.data.len();
             self.published += u64::from(message.flags & LAST != 0);
+            self.headed -= usize::from(message.flags & HEADERS != 0);
             self.unacked.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
             self.low += 1;
@@ -366,7 +395,7 @@ impl Publication {
     pub fn refuse(&mut self, code: Code) {
         self.refused = Some(code);
         self.unacked.clear();
-        (self.bytes, self.unsent) = (0, 0);
+        (self.bytes, self.unsent, self.headed) = (0, 0, 0);
         (self.retry_at, self.poll_at, self.lost_at, self.hold_until) = (None, None, None, None);
     }
 
@@ -380,6 +409,7 @@ impl Publication {
     /// The proxy is gone: everything unacknowledged is sent again through the next one.
     pub fn lost_session(&mut self) {
         self.handle = None;
+        self.passes_headers = false;
         self.hold_until = None;
         self.afresh();
     }
@@ -448,12 +478,30 @@ impl Publication {
             && (self.unsent < self.reach() || self.any_due || self.poll_due)
     }
 
-    /// How many unacknowledged messages may be in flight: all, or a few while the owner accepts none.
+    /// How many unacknowledged messages may be in flight: all, a few while the owner accepts none, or those before the first with
+    /// headers while the server does not pass these on.
     fn reach(&self) -> usize {
-        match self.put_off {
+        let all = match self.put_off {
             Some(_) => self.unacked.len().min(PROBES),
             None => self.unacked.len(),
+        };
+        if self.headed == 0 || self.passes_headers {
+            return all;
         }
+        let headed = self.unacked.iter().position(|message| message.flags & HEADERS != 0);
+        headed.map_or(all, |at| at.min(all))
+    }
+
+    /// Whether a message with headers waits for a server that passes these on.
+    #[cfg(feature = "edge")]
+    pub fn waits_for_headers(&self) -> bool {
+        self.headed > 0 && !self.passes_headers
+    }
+
+    /// Whether the server passes on messages with headers.
+    pub fn set_passes_headers(&mut self, passes: bool) {
+        self.any_due |= passes && !self.passes_headers;
+        self.passes_headers = passes;
     }
 
     /// Writes one publish frame, if something is due and fits. Returns whether it wrote one.

@@ -119,6 +119,11 @@ impl Gateway {
                     peer.data.data.ages = true;
                 }
             }
+            Record::Headers => {
+                if let Some(peer) = self.sessions.table.get_mut(slot) {
+                    peer.data.data.headers = true;
+                }
+            }
             Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
             Record::CommandTaken { command, taken } => self.command_taken(now, slot, command, taken),
             Record::Guest(record) => {

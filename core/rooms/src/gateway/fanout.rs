@@ -30,6 +30,8 @@ const REPAIRS_MAX: usize = 64;
 const PAD_FROM: (usize, usize) = (3, 4);
 /// Frames with ages are kept beside those without, at their place and this: places are below 2^62.
 const AGED: u64 = 1 << 63;
+/// The same for frames without headers.
+const PLAIN: u64 = 1 << 62;
 /// Older messages have no age any more: the time of birth has 32 bits, so it is good for 71 minutes.
 const TOLD_WITHIN: Micros = age::AGE_MAX as Micros;
 
@@ -171,7 +173,8 @@ impl Gateway {
             let mut more = false;
             if free > 0 {
                 let before = writer.len();
-                let ages = client.ages;
+                let (ages, plain) = (client.ages, !client.headers);
+                let kept = if plain { PLAIN } else { 0 };
                 repairs(client, rooms, arena, &mut writer, (now, away), counters);
                 let count = client.joined.len();
                 for step in 0..count {
@@ -193,12 +196,12 @@ impl Gateway {
                         }
                         let place = joined.cursor;
                         let segment = if ages && is_young(room, arena, now, place) {
-                            segments.get(room.frames, place | AGED, head, limit, |writer| {
-                                build::<true>(room, arena, joined.room, place, head, self.bundle, writer)
+                            segments.get(room.frames, place | kept | AGED, head, limit, |writer| {
+                                build::<true>(room, arena, joined.room, (place, head), self.bundle, plain, writer)
                             })
                         } else {
-                            segments.get(room.frames, place, head, limit, |writer| {
-                                build::<false>(room, arena, joined.room, place, head, self.bundle, writer)
+                            segments.get(room.frames, place | kept, head, limit, |writer| {
+                                build::<false>(room, arena, joined.room, (place, head), self.bundle, plain, writer)
                             })
                         };
                         let Some((bytes, after)) = segment else {
@@ -407,8 +410,8 @@ fn repairs(
         }
         let before = writer.len();
         let built = match client.ages && is_young(room, arena, now, *first) {
-            true => build::<true>(room, arena, at, *first, last + 1, true, writer),
-            false => build::<false>(room, arena, at, *first, last + 1, true, writer),
+            true => build::<true>(room, arena, at, (*first, last + 1), true, !client.headers, writer),
+            false => build::<false>(room, arena, at, (*first, last + 1), true, !client.headers, writer),
         };
         match built {
             Some(built) => {
@@ -475,14 +478,14 @@ fn tell_age(writer: &mut Writer<'_>, start: usize, now: Micros, away: Micros) {
 }
 
 /// Builds one frame from `place` on: a block of messages, or one gap. With `AGED`, messages that were born together stand in a
-/// block of their own, in which stands when the first was, until it leaves.
+/// block of their own, in which stands when the first was, until it leaves. With `plain`, messages have no headers.
 fn build<const AGED: bool>(
     room: &Room,
     arena: &Arena,
     handle: u32,
-    place: u64,
-    until: u64,
+    (place, until): (u64, u64),
     bundle: bool,
+    plain: bool,
     writer: &mut Writer<'_>,
 ) -> Option<Built> {
     let entry = room.ring.get(arena, place)?;
@@ -531,6 +534,7 @@ fn build<const AGED: bool>(
                 flags: entry.flags,
                 data: entry.data,
             };
+            let message = if plain { message.plain() } else { message };
             if !block.push(writer, &message) {
                 whole = true;
                 break;
@@ -541,7 +545,7 @@ fn build<const AGED: bool>(
     });
     if !written && born != 0 {
         // Its age would be four bytes too many: a member gets it without.
-        return build::<false>(room, arena, handle, place, place + 1, bundle, writer);
+        return build::<false>(room, arena, handle, (place, place + 1), bundle, plain, writer);
     }
     written.then_some(Built { next, whole })
 }

@@ -249,6 +249,8 @@ pub struct Client {
     aside: Option<Box<Aside>>,
     /// It is told the ages of messages.
     ages: bool,
+    /// It knows headers of messages.
+    headers: bool,
     /// By which it is known, once it has asked for a room.
     session: u64,
     /// What it may do in which rooms.
@@ -307,6 +309,7 @@ impl Default for Client {
             allowance_at: 0,
             aside: None,
             ages: false,
+            headers: false,
             session: u64::MAX,
             grant: Grant::default(),
             account: None,

@@ -118,6 +118,7 @@ impl<S: Members> Gateway<S> {
                 continue;
             }
             match record {
+                Record::Headers if peer.role == role::BROKER => self.owners.note_headers(peer.node),
                 Record::Covered { offset } if peer.role == role::ROUTER => self.covered(now, peer.node, offset),
                 Record::RoomRefused { room, code } if matches!(peer.role, role::ROUTER | role::BROKER) => {
                     self.room_refused(now, room, code);

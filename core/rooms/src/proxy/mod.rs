@@ -30,8 +30,9 @@ use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
 use crate::queue::Queue;
 use crate::rights::{Admitted, Grant, Rights};
-use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
+use crate::wire::publish::{flags_of, numbered, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
+use crate::wire::room::HEADERS;
 use crate::wire::PublisherId;
 
 /// Maximum number of control records per second of one session, each of which opens a room. Brokers remember an
@@ -79,6 +80,8 @@ muster_transport::counters! {
         dropped_queue_full,
         /// Messages dropped: above their user's rate, of messages or of bytes; the publisher repeats them.
         dropped_rate,
+        /// Messages dropped: they have headers, and the broker is of a release before them; the publisher repeats them.
+        dropped_headers,
         /// Messages dropped: a handle that the session did not open, or has closed.
         dropped_handle,
         /// Acknowledgements passed on to clients.
@@ -365,6 +368,7 @@ impl Proxy {
                     })
                 }
             },
+            Record::Headers => Record::Headers,
             Record::Close { handle } => return self.close(slot, handle),
             Record::Command {
                 number,
@@ -457,12 +461,12 @@ impl Proxy {
         };
         let len = LINK_PUBLISH + frame.messages.len();
         let payload = self.node.payload;
-        let fits = len <= muster_transport::frames_max(payload) && well_formed(frame.messages, frame.count, payload);
-        if !fits || !numbered(frame.low, frame.first) {
+        let fits = len <= muster_transport::frames_max(payload) && numbered(frame.low, frame.first);
+        let Some(flags) = flags_of(frame.messages, frame.count, payload).filter(|_| fits) else {
             self.sessions.counters.dropped_frame += 1;
             self.refuse(slot, &frame, Code::Malformed);
             return;
-        }
+        };
         let count = u64::from(frame.count);
         self.counters.messages_received += count;
         let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
@@ -486,6 +490,11 @@ impl Proxy {
             self.refuse(slot, &frame, Code::NotReady);
             return;
         };
+        if flags & HEADERS != 0 && !self.owners.knows_headers(route.node) {
+            self.counters.dropped_headers += count;
+            self.refuse(slot, &frame, Code::NotReady);
+            return;
+        }
         let passed = LinkPublish {
             room: open.key.id,
             check: open.key.check,
@@ -591,6 +600,7 @@ impl Proxy {
                 }) if peer.role == role::BROKER => {
                     self.command_answered(now, Some(peer.node), command, outcome, page);
                 }
+                Some(Record::Headers) if peer.role == role::BROKER => self.owners.note_headers(peer.node),
                 Some(record) if self.links.link_record(slot, &record) => {}
                 _ => self.links.counters.link_dropped_frame += 1,
             }

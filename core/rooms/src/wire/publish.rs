@@ -2,10 +2,11 @@
 
 use muster_transport::{append, Code, Micros, Reader, Writer, FRAME, HEADER, MISSING_RANGES_MAX};
 
+use crate::headers;
 use crate::wire::kinds;
 
 use crate::limits::{CREDIT_BYTES, CREDIT_MESSAGES};
-use crate::wire::room::STREAMS_MAX;
+use crate::wire::room::{FIRST, HEADERS, STREAMS_MAX};
 use crate::wire::stream::{PublisherId, StreamId};
 
 /// Bytes of a client's publish frame in front of its messages.
@@ -198,17 +199,20 @@ pub fn numbered(low: u64, first: u64) -> bool {
     valid.contains(&low) && valid.contains(&first)
 }
 
-/// Whether `messages` holds exactly `count` messages that fit into members' datagrams of `payload` bytes.
-pub fn well_formed(messages: &[u8], count: u8, payload: usize) -> bool {
-    let (mut len, mut seen) = (0, 0);
-    for (_, data) in published(messages, count) {
-        if data.len() > crate::wire::room::message_max(payload) {
-            return false;
+/// All flags of exactly `count` messages that fit into members' datagrams of `payload` bytes and whose headers, if they
+/// have any, are good. `None`: `messages` holds something else.
+pub fn flags_of(messages: &[u8], count: u8, payload: usize) -> Option<u8> {
+    let (mut len, mut seen, mut all) = (0, 0, 0);
+    for (flags, data) in published(messages, count) {
+        let bad = |flags: u8| flags & (FIRST | HEADERS) == FIRST | HEADERS && !headers::well_formed(data);
+        if data.len() > crate::wire::room::message_max(payload) || bad(flags) {
+            return None;
         }
         len += PUBLISHED + data.len();
         seen += 1;
+        all |= flags;
     }
-    seen == count && len == messages.len()
+    (seen == count && len == messages.len()).then_some(all)
 }
 
 /// Maximum number of runs of positions in one acknowledgement.

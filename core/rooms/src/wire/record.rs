@@ -62,6 +62,7 @@ kinds! {
         Ages = 41,
         End = 42,
         LinkEnd = 43,
+        Headers = 44,
     }
 }
 
@@ -204,6 +205,10 @@ pub enum Record<'a> {
     },
     /// Asks for the ages of messages in this session, where known. Gateways before 0.3 drop it.
     Ages,
+    // ---- client to gateway or proxy, proxy to client, broker to proxy
+    /// The sender knows headers of messages. A gateway cuts them off for members that did not send it, and messages with
+    /// headers wait for a proxy, and for a broker, that did. Peers before 0.3 drop it.
+    Headers,
     /// Opens a room for publishing, under this incarnation.
     Open {
         request: u32,
@@ -373,6 +378,7 @@ impl<'a> Record<'a> {
             },
             Kind::Leave => Record::Leave { handle: r.u32()? },
             Kind::Ages => Record::Ages,
+            Kind::Headers => Record::Headers,
             Kind::Open => Record::Open {
                 request: r.u32()?,
                 name: r.bytes16()?,
@@ -529,6 +535,9 @@ impl Encode for Record<'_> {
             }
             Record::Leave { handle } => {
                 w.u8(Kind::Leave as u8).u32(*handle);
+            }
+            Record::Headers => {
+                w.u8(Kind::Headers as u8);
             }
             Record::Ages => {
                 w.u8(Kind::Ages as u8);
@@ -703,7 +712,9 @@ impl<'a> SystemRecord<'a> for Record<'a> {
 
     fn access(&self) -> Access {
         match self {
-            Record::Join { .. } | Record::Leave { .. } | Record::Ages | Record::Open { .. } => Access::Waits,
+            Record::Join { .. } | Record::Leave { .. } | Record::Ages | Record::Headers | Record::Open { .. } => {
+                Access::Waits
+            }
             Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => {
                 Access::Open
             }

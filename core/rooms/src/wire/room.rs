@@ -16,6 +16,10 @@ pub const FIRST: u8 = 1;
 pub const LAST: u8 = 2;
 /// Both: a message in one chunk.
 pub const WHOLE: u8 = FIRST | LAST;
+/// The message has [`headers`](crate::headers), which begin its first chunk. All of its chunks have this flag.
+pub const HEADERS: u8 = 8;
+/// The flags that a message keeps from its publisher to its members.
+pub const KEPT: u8 = WHOLE | HEADERS;
 
 /// Maximum number of publishers in one block; the next one starts a new block.
 pub const BLOCK_PUBLISHERS: usize = 16;
@@ -50,6 +54,25 @@ pub struct Message<'a> {
     pub sequence: u64,
     pub flags: u8,
     pub data: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// The same without headers, for a peer that does not know them.
+    pub fn plain(self) -> Self {
+        if self.flags & HEADERS == 0 {
+            return self;
+        }
+        let cut = |data: &'a [u8]| crate::headers::split(data).map_or(data, |(_, data)| data);
+        Message {
+            flags: self.flags & !HEADERS,
+            data: if self.flags & FIRST != 0 {
+                cut(self.data)
+            } else {
+                self.data
+            },
+            ..self
+        }
+    }
 }
 
 /// Appends consecutive messages to a frame body.

@@ -958,6 +958,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         },
         Record::Leave { handle: 0 },
         Record::Ages,
+        Record::Headers,
         Record::Close { handle: 0 },
         Record::Open {
             request: 9,
@@ -1682,7 +1683,13 @@ pub fn fuzz_frames(data: &[u8]) {
             kinds::LINK_HEADS => seen(LinkHead::read_all(body).count()),
             kinds::LINK_LOST => seen(LinkLost::read(body)),
             kinds::CONSUMED => seen(Consumed::read_all(body).count()),
-            kinds::PUBLISH => seen(Publish::read(body)),
+            kinds::PUBLISH => {
+                let Some(publish) = Publish::read(body) else { continue };
+                for (_, data) in muster_rooms::wire::published(publish.messages, publish.count) {
+                    seen(muster_rooms::headers::well_formed(data));
+                    seen(muster_rooms::headers::decode(data).count());
+                }
+            }
             kinds::LINK_PUBLISH => seen(LinkPublish::read(0, body)),
             kinds::AGED_PUBLISH => seen(LinkPublish::read_aged(0, body)),
             kinds::LINK_ACK => seen(Ack::read_link(body).is_some()),

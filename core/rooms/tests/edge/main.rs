@@ -46,6 +46,86 @@ fn a_client_by_websocket_publishes_through_the_owner_and_hears_its_own_message()
 }
 
 #[test]
+fn headers_are_tags_live_in_history_and_in_what_was_missed() {
+    let mut world = World::new(21);
+    let web = world.connected("all");
+    let reply = world.subscribe(web, 2, r#""channel":"sports:final""#);
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(3_000));
+    world.publish_headed("sports:final", &[("kind", "goal"), ("by", "ä")], br#"{"goal":1}"#);
+    world.publish_headed("sports:final", &[("kind", "long")], long.as_bytes());
+    world.publish_headed("sports:final", &[("encoding", "mine"), ("kind", "bytes")], b"\xff\x00");
+    world.publish("sports:final", b"4");
+    let tags = [
+        json!({"kind": "goal", "by": "ä"}),
+        json!({"kind": "long"}),
+        json!({"kind": "bytes", "encoding": "base64"}),
+        json!(null),
+    ];
+    for (at, tags) in tags.iter().enumerate() {
+        let publication = world.publication(web);
+        assert_eq!(&publication["tags"], tags);
+        assert_eq!(
+            publication["data"],
+            [
+                json!({"goal": 1}),
+                serde_json::from_str(&long).unwrap(),
+                json!("/wA="),
+                json!(4)
+            ][at]
+        );
+    }
+    world.say(web, r#"{"id":3,"history":{"channel":"sports:final","limit":-1}}"#);
+    let told = world.reply(web, 3)["history"]["publications"].clone();
+    let told: Vec<_> = told
+        .as_array()
+        .expect("some")
+        .iter()
+        .map(|one| one["tags"].clone())
+        .collect();
+    assert_eq!(told, tags);
+    world.cut(web);
+    let web = world.connected("all");
+    let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":0"#);
+    let reply = world.subscribe(web, 2, &rest);
+    let missed = reply["subscribe"]["publications"].as_array().expect("some").clone();
+    assert_eq!(
+        missed.iter().map(|one| one["tags"].clone()).collect::<Vec<_>>(),
+        tags,
+        "{reply}"
+    );
+}
+
+#[test]
+fn a_client_by_websocket_publishes_headers_by_a_call() {
+    let mut world = World::new(22);
+    let web = world.connected("all");
+    world.subscribe(web, 2, r#""channel":"chat""#);
+    world.say(
+        web,
+        r#"{"id":3,"rpc":{"method":"muster.publish","data":{"room":"chat","data":1,"headers":{"kind":"hi"}}}}"#,
+    );
+    assert!(world.reply(web, 3)["rpc"].is_object());
+    assert_eq!(world.publication(web)["tags"], json!({"kind": "hi"}));
+    let names: Vec<String> = (0..17).map(|at| format!(r#""n{at}":"""#)).collect();
+    let many = format!("{{{}}}", names.join(","));
+    let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(1_100));
+    for (id, headers) in [
+        (4, r#"{"a b":""}"#),
+        (5, r#"{"a":1}"#),
+        (6, many.as_str()),
+        (7, long.as_str()),
+    ] {
+        let call = format!(r#"{{"room":"chat","data":1,"headers":{headers}}}"#);
+        world.say(
+            web,
+            &format!(r#"{{"id":{id},"rpc":{{"method":"muster.publish","data":{call}}}}}"#),
+        );
+        assert_eq!(world.reply(web, id)["error"]["code"], 107, "{headers}");
+    }
+}
+
+#[test]
 fn a_client_that_comes_back_gets_what_it_missed_in_the_reply() {
     let mut world = World::new(3);
     let web = world.connected("all");

@@ -623,10 +623,16 @@ impl World {
 
     /// The UDP client publishes.
     pub fn publish(&mut self, room: &str, data: &[u8]) {
+        self.publish_headed(room, &[], data);
+    }
+
+    /// The UDP client publishes a message with headers.
+    pub fn publish_headed(&mut self, room: &str, headers: &[(&str, &str)], data: &[u8]) {
+        let headers = muster_rooms::headers::encode(headers.iter().copied()).expect("good headers");
         let opened = self.client.publication(self.now, room).expect("place");
         let number = opened.publication;
         for _ in 0..10_000 {
-            if self.client.publish(number, data, 0).is_ok() {
+            if self.client.publish_headed(number, &headers, data, 0).is_ok() {
                 return;
             }
             self.pass(5 * MS);

@@ -8,7 +8,7 @@ use muster_simkit::{MS, SECOND};
 use muster_transport::Micros;
 
 use super::{Event, Role, Rooms, Sim};
-use crate::oracle::content;
+use crate::oracle::{content, headers_of};
 
 /// Messages of history that a join without positions sometimes requests.
 const HISTORY: u32 = 20;
@@ -215,9 +215,10 @@ impl Rooms {
                 .next_number(sender, publishing.room, self.programs[client].life);
             content(sender, publishing.room, number, len, &mut bytes);
             let ticket = self.oracle.messages.len() as u64 + 1;
+            let headers = headers_of(sender, number);
             if self
                 .machine(world, client)
-                .publish(publication, &bytes, ticket)
+                .publish_headed(publication, &headers, &bytes, ticket)
                 .is_err()
             {
                 break;
@@ -272,7 +273,11 @@ impl Rooms {
                         world.say(|| format!("client {client}: command {number} of {sender}, membership {membership}"));
                         self.commands.received(membership, room, sender, number, &data)?;
                     }
-                    _ => self.oracle.item(membership, &item, &data)?,
+                    Item::Message { headers, .. } => {
+                        let (headers, data) = data.split_at(headers.into());
+                        self.oracle.item(membership, &item, headers, data)?;
+                    }
+                    _ => self.oracle.item(membership, &item, &[], &data)?,
                 }
             }
         }

@@ -13,6 +13,8 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, MetaData
 from muster_server.systems.rooms.archive.blocks import BLOCK_BYTES_MAX
 
 VERSION_TABLE: Final = "muster_archive_schema"
+RECORD_BYTES_MAX: Final = 1 << 17
+"""Limit of a message with its headers, as a record."""
 STEPS: Final = Path(__file__).parent / "migrations"
 _MORE: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mysql_default_charset": "utf8mb4"}
 
@@ -38,6 +40,8 @@ rooms: Final = Table(
     Column("messages", BigInteger, nullable=False),
     # Whether the room is kept from its very first message on.
     Column("begun", Boolean, nullable=False),
+    # Number of the newest gap; 0: there was none.
+    Column("gap_seq", BigInteger, nullable=False, server_default="0"),
     # The value of `room.positions` behind the newest item.
     Column("positions", LargeBinary(255), nullable=False),
     **_MORE,
@@ -63,6 +67,27 @@ blocks: Final = Table(
     Index("muster_archive_places", "instance", "room", "node", "epoch", "generation", "last_offset"),
     Index("muster_archive_times", "instance", "room", "at_ms"),
     Index("muster_archive_age", "instance", "at_ms"),
+    **_MORE,
+)
+
+
+latest: Final = Table(
+    "muster_archive_latest",
+    metadata,
+    *_mine(),
+    # A hash of the value of the header `key`.
+    Column("key", BigInteger, primary_key=True, autoincrement=False),
+    # The number of the message in its room.
+    Column("seq", BigInteger, nullable=False),
+    Column("node", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("data", LargeBinary(RECORD_BYTES_MAX), nullable=False),
+    Index("muster_archive_latest_seqs", "instance", "room", "seq"),
+    Index("muster_archive_latest_age", "instance", "at_ms"),
     **_MORE,
 )
 

@@ -19,10 +19,12 @@ from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.rooms.archive.blocks import Block
 from muster_server.systems.rooms.archive.database import schema
+from muster_server.systems.rooms.archive.database.latest import LatestRows
 from muster_server.systems.rooms.archive.database.reading import Reading
 from muster_server.systems.rooms.archive.database.schema import number_of
+from muster_server.systems.rooms.archive.options import KEYS_MAX
 from muster_server.systems.rooms.archive.records import Limits, State, StoreError, Totals, Trimmed, Unfit, Write
-from muster_server.systems.rooms.archive.shapes import Page, Read
+from muster_server.systems.rooms.archive.shapes import Latest, Page, Read, ReadLatest
 
 TRIMMED_AT_ONCE: Final = 256
 """Limit of blocks that one transaction drops for one reason."""
@@ -37,11 +39,14 @@ A = TypeVar("A")
 class SqlStore:
     """Opens connections when needed, until `close`."""
 
-    def __init__(self, location: Location, instance: str) -> None:
+    def __init__(self, location: Location, instance: str, keys_max: int = KEYS_MAX) -> None:
+        """`keys_max`: limit of keys of one room."""
         self.where = location.shown
+        self.left_out = 0
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE))
         self._instance = instance
         self._reading = Reading(instance)
+        self._latest = LatestRows(instance, keys_max)
 
     async def close(self) -> None:
         """As `Store.close`."""
@@ -58,6 +63,18 @@ class SqlStore:
         """As `Store.read`."""
         try:
             return await self._read(lambda connection: self._reading.page(connection, asked))
+        except ValueError as error:
+            raise StoreError(f"{self.where}: {error}") from None
+
+    async def latest(self, asked: ReadLatest) -> Latest:
+        """As `Store.latest`."""
+
+        async def read(connection: AsyncConnection) -> Latest:
+            row = await self._reading.row(connection, asked.room)
+            return Latest() if row is None else await self._latest.read(connection, row, asked)
+
+        try:
+            return await self._read(read)
         except ValueError as error:
             raise StoreError(f"{self.where}: {error}") from None
 
@@ -79,8 +96,10 @@ class SqlStore:
     async def write(self, writes: Sequence[Write]) -> set[str]:
         """As `Store.write`."""
         overtaken: set[str] = set()
+        left_out = 0
 
         async def write(connection: AsyncConnection) -> None:
+            nonlocal left_out
             overtaken.clear()
             known = await self._locked(connection, [number_of(each.room) for each in writes])
             there: list[Write] = []
@@ -93,8 +112,10 @@ class SqlStore:
             await self._write_rooms(connection, there, known)
             if rows := [self._block(each.room, block) for each in there for block in each.blocks]:
                 await connection.execute(insert(schema.blocks), rows)
+            left_out = sum([await self._latest.write(connection, each) for each in there])
 
         await self._write(write)
+        self.left_out += left_out
         return overtaken
 
     async def _locked(self, connection: AsyncConnection, numbers: Sequence[int]) -> dict[int, _Row]:
@@ -130,6 +151,9 @@ class SqlStore:
                 "at_ms": last.at_ms,
                 "bytes": (0 if row is None else row["bytes"]) + sum(block.bytes for block in write.blocks),
                 "messages": (0 if row is None else row["messages"]) + sum(block.messages for block in write.blocks),
+                "gap_seq": max(
+                    [0 if row is None else row["gap_seq"], *(block.seq for block in write.blocks if block.reason)]
+                ),
                 "positions": write.positions,
             }
             if row is None:
@@ -141,7 +165,7 @@ class SqlStore:
             await connection.execute(insert(rooms), new)
         if changed:
             here = and_(rooms.c.instance == self._instance, rooms.c.room == bindparam("the_room"))
-            names = ("last_seq", "at_ms", "bytes", "messages", "positions")
+            names = ("last_seq", "at_ms", "bytes", "messages", "gap_seq", "positions")
             setting = update(rooms).where(here).values({name: bindparam(f"new_{name}") for name in names})
             await connection.execute(setting, changed)
 
@@ -174,6 +198,7 @@ class SqlStore:
             nonlocal dropped, more
             old = await self._oldest(connection, schema.blocks.c.at_ms < now - limits.keep_ms)
             dropped, more = await self._drop(connection, old), len(old) == TRIMMED_AT_ONCE
+            more |= await self._latest.trim(connection, now - limits.keep_ms, TRIMMED_AT_ONCE)
             for room, over in await self._large(connection, limits.room_bytes):
                 rows = _first(await self._oldest(connection, schema.blocks.c.room == room), over)
                 dropped += await self._drop(connection, rows)

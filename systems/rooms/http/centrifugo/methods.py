@@ -26,7 +26,7 @@ from muster_server.systems.http.keys import full_name
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.cli.listing import ASK_S
 from muster_server.systems.rooms.cli.ls import DOORS
-from muster_server.systems.rooms.http.bodies import room_name
+from muster_server.systems.rooms.http.bodies import Content, room_name
 from muster_server.systems.rooms.http.centrifugo import positions, shapes
 from muster_server.systems.rooms.http.feeds import Feed
 from muster_server.systems.rooms.http.service import Service
@@ -202,7 +202,9 @@ class Methods:
                 answer = await do()
             else:
                 scope = (caller.name, "publish", full_name(name))
-                answer = await self._service.base.idempotency.once(scope, asked.idempotency_key, message, do)
+                answer = await self._service.base.idempotency.once(
+                    scope, asked.idempotency_key, _fingerprint(message), do
+                )
         except Nothing as nothing:
             raise nothing.problem from None
         return msgspec.json.decode(answer.body, type=shapes.Position)
@@ -258,19 +260,25 @@ def _publications(feed: Feed, top: shapes.Position) -> list[shapes.Publication]:
     ]
 
 
-def _publication(offset: int, said: Mapping[str, str]) -> shapes.Publication:
+def _fingerprint(message: Content) -> bytes:
+    """The bytes that two requests with one key must share."""
+    return message.data + (msgspec.json.encode(dict(message.headers), order="sorted") if message.headers else b"")
+
+
+def _publication(offset: int, said: Mapping[str, Any]) -> shapes.Publication:
     sender = said["sender"]
     info = None if sender == str(EMBEDDED_USER) else shapes.Client("", sender)
+    tags: dict[str, str] = said.get("headers", {})
     if "encoding" not in said:
         data = said["data"].encode()
         try:
             msgspec.json.decode(data)
-            return shapes.Publication(offset, msgspec.Raw(data), info)
+            return shapes.Publication(offset, msgspec.Raw(data), info, tags or None)
         except (msgspec.DecodeError, RecursionError):
             text = base64.b64encode(data).decode()
     else:
         text = said["data"]
-    return shapes.Publication(offset, msgspec.Raw(msgspec.json.encode(text)), info, {"encoding": "base64"})
+    return shapes.Publication(offset, msgspec.Raw(msgspec.json.encode(text)), info, {**tags, "encoding": "base64"})
 
 
 def _node(process: Process) -> shapes.Node | None:

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from muster_server.systems.rooms.http.bodies import Content
+
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base of all bodies."""
@@ -25,22 +27,23 @@ class Data(Request, frozen=True, kw_only=True):
     """Taken without effect: the edge decides what it sends as a difference."""
     skip_history: bool = False
     tags: dict[str, str] = {}
+    """The headers of the message."""
     version: int = 0
     version_epoch: str = ""
 
     @property
-    def message(self) -> bytes:
+    def message(self) -> Content:
         """The message. Raises `ValueError`."""
         if self.b64data:
-            return base64.b64decode(self.b64data, validate=True)
+            return Content(base64.b64decode(self.b64data, validate=True), self.tags)
         if not bytes(self.data):
             raise ValueError("`data` is missing")
-        return bytes(self.data)
+        return Content(bytes(self.data), self.tags)
 
     @property
     def impossible(self) -> str:
         """The option that rooms cannot honour; empty: there is none."""
-        asked = {"skip_history": self.skip_history, "tags": self.tags, "version": self.version}
+        asked = {"skip_history": self.skip_history, "version": self.version}
         return next((name for name, value in asked.items() if value), "")
 
 
@@ -130,7 +133,7 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message. `tags`: `encoding` is `base64` if the data is not JSON."""
+    """A message. `tags`: its headers; `encoding` is `base64` if the data is not JSON."""
 
     offset: int
     data: msgspec.Raw

@@ -273,6 +273,21 @@ const cases = {
     assert.deepEqual([told.streams.length, told.streams[0].offset], [1, 1])
     assert.equal(await failure(call(connect({ token: reader }), 'muster.positions', { room })), 103)
   },
+  async shows_headers_as_tags(room) {
+    const [client, late] = [connect(), connect()]
+    const [, seen] = await joined(client, room, { recoverable: true, positioned: true })
+    const headers = { kind: 'goal', by: 'ä' }
+    await call(client, 'muster.publish', { room, data: { n: 1 }, headers })
+    await client.publish(room, pack({ n: 2 }))
+    await seen.until(() => seen.data().length === 2)
+    const told = seen.filter(([event]) => event === 'publication').map(([, context]) => context.tags)
+    assert.deepEqual(told, [headers, undefined])
+    const { publications } = await late.history(room, { limit: 10 })
+    assert.deepEqual(publications.map(publication => publication.tags), [headers, undefined])
+    for (const wrong of [{ 'a b': '' }, { a: 'x'.repeat(1_100) }, { a: 1 }]) {
+      assert.equal(await failure(call(client, 'muster.publish', { room, data: 1, headers: wrong })), 107)
+    }
+  },
   async tells_the_gaps_of_a_room_once(room) {
     room = `${small}:${room.split(':')[1]}`
     const [client, other] = [connect(), connect()]

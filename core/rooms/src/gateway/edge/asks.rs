@@ -78,7 +78,7 @@ impl Edge {
             Ask::Leave { subscription } => self.unsubscribe(now, slot, subscription),
             Ask::Publish { ticket, channel, data } => {
                 self.sessions.counters.publications_received += 1;
-                if let Err(failure) = self.publish(now, slot, ticket, &channel, &data, false) {
+                if let Err(failure) = self.publish(now, slot, ticket, &channel, (&[], &data), false) {
                     self.sessions.counters.publications_refused += 1;
                     self.fail(now, slot, ticket, failure);
                 }
@@ -126,7 +126,7 @@ impl Edge {
         slot: u32,
         ticket: Ticket,
         channel: &str,
-        data: &[u8],
+        (headers, data): (&[u8], &[u8]),
         is_call: bool,
     ) -> Result<(), Failure> {
         let name = RoomName::parse(channel).map_err(|_| Failure::BadRequest)?;
@@ -140,7 +140,9 @@ impl Edge {
         if !self.sessions.rights(slot, &key, granted).has(Rights::PUBLISH) {
             return Err(Failure::PermissionDenied);
         }
-        let taken = |accounts: &mut crate::accounts::Accounts, id: AccountId| accounts.publish(now, id, 1, data.len());
+        let taken = |accounts: &mut crate::accounts::Accounts, id: AccountId| {
+            accounts.publish(now, id, 1, headers.len() + data.len())
+        };
         if account.is_some_and(|id| taken(&mut self.accounts, id).is_err()) {
             return Err(Failure::TooManyRequests);
         }
@@ -160,7 +162,9 @@ impl Edge {
             *openings = openings.wrapping_add(1);
             *openings
         };
-        self.sessions.publishing.publish(now, from, ticket, data, opened)
+        self.sessions
+            .publishing
+            .publish(now, from, ticket, (headers, data), opened)
     }
 
     /// Gives sessions what rooms, owners and guests have answered.

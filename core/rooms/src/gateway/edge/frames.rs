@@ -3,6 +3,7 @@
 //! Owns the built frames. A member's form is its encoding, the stream that its offsets are of, and if a number stands for the
 //! channel's name. Bounded: when full, everything is forgotten; frames on their way keep their bytes.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use muster_edge::protocol::{ClientInfo, Encoding, Publication};
@@ -12,10 +13,11 @@ use muster_transport::KeyedState;
 use super::Deltas;
 use crate::command::SHARED_USER;
 use crate::gateway::room::Room;
+use crate::headers;
 use crate::name::DEFAULT_NAMESPACE;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry};
-use crate::wire::room::{FIRST, LAST};
+use crate::wire::room::{FIRST, HEADERS, LAST};
 use crate::wire::GapReason;
 
 /// Bytes of built frames that are kept: four rooms' worth of what the slowest members of each may share.
@@ -85,7 +87,9 @@ pub(super) struct Whole<'a> {
     /// The place of its last chunk.
     pub offset: u64,
     pub stream: u8,
-    data: std::borrow::Cow<'a, [u8]>,
+    /// Its headers and its data, and where the data begins.
+    bytes: Cow<'a, [u8]>,
+    begins: usize,
     user: String,
     client: String,
 }
@@ -94,7 +98,8 @@ impl Whole<'_> {
     /// As a client is told it whose offsets are of this stream.
     pub fn publication(&self, stream: u8) -> Publication<'_> {
         Publication {
-            data: &self.data,
+            data: self.data(),
+            tags: headers::decode(&self.bytes[..self.begins]).collect(),
             info: (!self.user.is_empty()).then(|| ClientInfo {
                 user: self.user.as_str().into(),
                 client: self.client.as_str().into(),
@@ -107,7 +112,7 @@ impl Whole<'_> {
 
     /// The data as a client with this encoding holds it for deltas.
     pub fn held(&self, encoding: Option<Encoding>) -> Option<Vec<u8>> {
-        encoding.map(|encoding| muster_edge::held(encoding, &self.data).0.into_owned())
+        encoding.map(|encoding| muster_edge::held(encoding, self.data()).0.into_owned())
     }
 
     /// As [`Whole::publication`], with this data in place of its own, if there is any, for a client that takes deltas.
@@ -123,8 +128,12 @@ impl Whole<'_> {
         }
     }
 
+    fn data(&self) -> &[u8] {
+        &self.bytes[self.begins..]
+    }
+
     pub fn len(&self) -> usize {
-        self.data.len()
+        self.bytes.len()
     }
 }
 
@@ -172,22 +181,27 @@ pub(super) fn stands<'a>(room: &Room, arena: &'a Arena, place: u64, stream: u8) 
     }
 }
 
-fn message<'a>(entry: &Entry<'a>, data: std::borrow::Cow<'a, [u8]>) -> Whole<'a> {
+fn message<'a>(entry: &Entry<'a>, bytes: Cow<'a, [u8]>) -> Whole<'a> {
     let (user, client) = match entry.publisher.user {
         SHARED_USER => (String::new(), String::new()),
         user => (user.to_string(), client_name(entry.publisher.incarnation)),
     };
+    let begins = match entry.flags & HEADERS {
+        0 => 0,
+        _ => headers::split(&bytes).map_or(0, |(block, _)| block.len()),
+    };
     Whole {
         offset: entry.offset,
         stream: entry.stream,
-        data,
+        bytes,
+        begins,
         user,
         client,
     }
 }
 
 /// The data of a message whose last chunk stands at `place`.
-fn whole<'a>(room: &Room, arena: &'a Arena, place: u64, last: &Entry<'a>) -> Option<std::borrow::Cow<'a, [u8]>> {
+fn whole<'a>(room: &Room, arena: &'a Arena, place: u64, last: &Entry<'a>) -> Option<Cow<'a, [u8]>> {
     if last.flags & FIRST != 0 {
         return Some(last.data.into());
     }
@@ -286,7 +300,7 @@ impl Built {
                     Deltas::Next => last_before(room, arena, place, form.stream),
                     _ => None,
                 };
-                let base = base.as_ref().map(|base| &*base.data);
+                let base = base.as_ref().map(|base| base.data());
                 Frame::deltas(form.encoding, channel, number, base, publications)
             }
         };

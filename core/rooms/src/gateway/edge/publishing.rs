@@ -122,7 +122,7 @@ impl Publishing {
         now: Micros,
         from: From,
         ticket: Ticket,
-        data: &[u8],
+        (headers, data): (&[u8], &[u8]),
         opened: impl FnOnce() -> u16,
     ) -> Result<(), Failure> {
         let key = (from.session, from.room.id);
@@ -135,7 +135,10 @@ impl Publishing {
         };
         self.tickets += 1;
         outlet.used_at = now;
-        match outlet.publication.push(data, self.tickets, chunk_max(self.payload)) {
+        match outlet
+            .publication
+            .push_headed(headers, data, self.tickets, chunk_max(self.payload))
+        {
             Ok(()) => {}
             Err(PublishError::WouldBlock) => return Err(Failure::TooManyRequests),
             Err(PublishError::TooLong) => return Err(Failure::BadRequest),
@@ -191,7 +194,8 @@ impl Publishing {
         let Some(outlet) = self.outlets[at as usize].as_deref_mut() else {
             return;
         };
-        if outlet.publication.is_due() {
+        // Only `pump` knows by which broker a message with headers goes.
+        if outlet.publication.is_due() || outlet.publication.waits_for_headers() {
             if !std::mem::replace(&mut outlet.queued, true) {
                 self.due.push_back(at);
             }
@@ -250,6 +254,7 @@ impl Publishing {
                 self.wheel.schedule(at, now + NOT_READY_WAIT / 4);
                 continue;
             };
+            outlet.publication.set_passes_headers(owners.knows_headers(route.node));
             let queue = self.queues.entry(route.node).or_default();
             let mut wrote = false;
             while outlet.publication.is_due() && queue.bytes() < QUEUE_BYTES_MAX {
@@ -295,6 +300,7 @@ impl Publishing {
             }
             match outlet.publication.is_due() {
                 true => self.wheel.schedule(at, now + NOT_READY_WAIT / 4), // the queue is full
+                false if outlet.publication.waits_for_headers() => self.wheel.schedule(at, now + NOT_READY_WAIT),
                 false => self.note_due(now, at),
             }
         }

@@ -3,6 +3,8 @@
 //!
 //! They go by brokers, as a proxy sends them ([`crate::dispatch`]).
 
+use std::collections::BTreeMap;
+
 use muster_edge::protocol::ClientInfo;
 use muster_edge::{Failure, Ticket};
 use muster_transport::Micros;
@@ -15,6 +17,7 @@ use super::{history, Edge};
 use crate::command::{Ask, Outcome, Page, Verdict, COMMAND_BYTES_MAX, LIFETIME_MAX};
 use crate::dispatch::{Asker, Dispatch, Parts};
 use crate::gateway::members::Members;
+use crate::headers;
 use crate::name::RoomName;
 use muster_transport::Code;
 
@@ -68,6 +71,9 @@ struct Call<'a> {
     room: String,
     #[serde(borrow, default)]
     data: Option<&'a RawValue>,
+    /// Headers of a message.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
     /// Seconds that a command lives.
     #[serde(default)]
     expires: Option<f64>,
@@ -127,7 +133,11 @@ impl Edge {
             },
             "muster.publish" => {
                 self.sessions.counters.publications_received += 1;
-                if let Err(failure) = self.publish(now, slot, ticket, &call.room, data, true) {
+                let named = call.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                let taken = headers::encode(named)
+                    .map_err(|_| Failure::BadRequest)
+                    .and_then(|headers| self.publish(now, slot, ticket, &call.room, (&headers, data), true));
+                if let Err(failure) = taken {
                     self.sessions.counters.publications_refused += 1;
                     self.fail(now, slot, ticket, failure);
                 }
