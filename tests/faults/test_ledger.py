@@ -51,7 +51,9 @@ async def test_a_load_that_is_less_than_asked_for_fails_and_says_by_how_much() -
     await until(lambda: ledger.asked and time.monotonic_ns() > ledger.ended_ns + LATE_S * 1e9)
     client.ended.set()
     await publishing
-    with pytest.raises(AssertionError, match=r"1,000 a second are [\d,]+ messages, and 1 \(\d+\.\d%\) were acknowledged"):
+    with pytest.raises(
+        AssertionError, match=r"1,000 a second are [\d,]+ messages, and 1 \(\d+\.\d%\) were acknowledged"
+    ):
         nothing_lost(ledger)
 
 
