@@ -165,7 +165,7 @@ class Behind:
             kept = self._kept = replace(kept, users=kept.users + len(new))
         return kept
 
-    async def _keep_snapshot(self) -> int:
+    async def _keep_snapshot(self) -> None:
         kept = self._kept or StoredState()
         offset: int = self._engine.begin_snapshot()
         parts: list[bytes] = []
@@ -176,26 +176,25 @@ class Behind:
         self._kept = replace(kept, snapshot_offset=offset)
         await self.trim(kept.snapshot_offset)  # the start of a node if this snapshot is damaged
         self.snapshots += 1
-        return offset
 
-    async def forget(self, dense: Sequence[int], since: int, more: Callable[[], Awaitable[None]]) -> tuple[int, int]:
+    async def forget(self, dense: Sequence[int], since: int, more: Callable[[], Awaitable[None]]) -> int:
         """Leave nothing in the database that names the users who had these dense ids: neither their rows, nor a snapshot
         below the offset `since`, nor deleted bytes. `more` waits for a further record.
 
-        Returns the offset below which no record is needed any more, and the number of snapshots. Raises
-        `DatabaseError`; then it can be called again.
+        Returns the number of snapshots. The log is trimmed below the older one. Raises `DatabaseError`; then it can be
+        called again.
         """
         async with self._passing:
             await self._pass()
             await self._store.erase_users(dense)
-            first = await self._keep_snapshot()
+            await self._keep_snapshot()
             await more()  # two snapshots have two offsets
             await self._keep_snapshot()
             await self._store.scrub()
             left, snapshots = await self._store.traces(dense, since)
             if left:
                 raise DatabaseError(f"{self._store.where}: {left} rows or snapshots still have an erased user")
-            return first, snapshots
+            return snapshots
 
     # --- status -------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ partition, continues where the job was. The write-behind owns the database, the 
 """
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -23,6 +23,8 @@ LOOK_S: Final = 0.2
 """Seconds between two looks for erasures."""
 STEP_S: Final = 0.002
 """Seconds between two looks whether a step is durable. Between two steps, changes of clients go on."""
+WAIT_S: Final = 30.0
+"""Longest wait for one step, in seconds."""
 AGAIN_S: Final = 1.0
 AGAIN_MAX_S: Final = 60.0
 """Longest pause after a failure: each attempt writes two snapshots."""
@@ -87,8 +89,7 @@ class Eraser:
     async def _step(self, job: int, *, drop_id: bool) -> None:
         before = self._state(job)
         self._append(self._engine.erase_step(job, now_ms(), drop_id))
-        while self._state(job) == before:
-            await self._wait()
+        await self._until(lambda: self._state(job) != before)
 
     async def _check(self, job: int) -> None:
         """Look for what the steps should have taken. Raises `Unfinished`."""
@@ -116,40 +117,40 @@ class Eraser:
             """A step of an erasure that has none left changes nothing."""
             before = engine.offset()
             self._append(engine.erase_step(jobs[0][0], now_ms(), False))
-            while engine.offset() == before:
-                await self._wait()
+            await self._until(lambda: engine.offset() > before)
 
-        first, snapshots = await self._behind.forget(dense, since, more)
-        segments = 0
-        if self._logged is None:
-            segments = await self._trimmed(first)
+        snapshots = await self._behind.forget(dense, since, more)
+        segments = 0 if self._logged is not None else await self._trimmed()
         for job, *_ in jobs:
             self._append(engine.erasure_done(job, now_ms(), snapshots, segments))
-            while self._state(job) is not None:
-                await self._wait()
+            await self._until(lambda job=job: self._state(job) is None)  # type: ignore[misc]
             self.erased += 1
             self._log.info("erased a user", job=job, snapshots=snapshots, segments=segments)
         if self._logged is None and not any(phase == "files" for _, phase, *_ in engine.erasures()):
             engine.reuse_again()
 
     async def _begin_clean(self) -> None:
+        """Let the log continue in a file without old bytes. Raises `Unfinished`."""
         self._engine.begin_clean()
+        await self._clean()
+
+    async def _trimmed(self) -> int:
+        """Wait until the log has no segment from before the clean one; returns the number of segments. Raises
+        `Unfinished`."""
+        clean = await self._clean()
+        start, segments = self._engine.log_files()
+        if start < clean:
+            raise Unfinished(f"the log still begins at offset {start} and not at {clean}")
+        return segments
+
+    async def _clean(self) -> int:
+        """The first offset of the clean segment, once the log has carried out all orders. Raises `Unfinished`."""
         try:
-            while self._engine.clean() is None:
+            while (clean := self._engine.clean()) is None:
                 await asyncio.sleep(STEP_S)
         except OSError as error:
             raise Unfinished(f"the log could not begin a new segment: {error}") from None
-
-    async def _trimmed(self, below: int) -> int:
-        """Wait until the log has no segment from before; returns the number of its segments. Raises `Unfinished`."""
-        with contextlib.suppress(OSError):  # of an older attempt
-            while self._engine.clean() is None:
-                await asyncio.sleep(STEP_S)
-        start, segments = self._engine.log_files()
-        clean = self._engine.clean() or 0
-        if start < min(clean, below):
-            raise Unfinished(f"the log still begins at offset {start} and not at {clean}")
-        return segments
+        return clean
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
@@ -162,13 +163,14 @@ class Eraser:
         if self._logged is not None:
             self._logged.begin()
 
-    async def _wait(self) -> None:
-        """Wait a little for the log. Raises `Unfinished` if it did not take the step."""
-        await asyncio.sleep(STEP_S)
-        if not self._engine.pending():
-            trouble = self._engine.figures()["trouble"]
-            if trouble:
-                raise Unfinished(str(trouble))
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """Wait for the log. Raises `Unfinished` if it does not take the step; a step may be taken twice."""
+        deadline = time.monotonic() + WAIT_S
+        while not done():
+            trouble = None if self._engine.pending() else self._engine.figures()["trouble"]
+            if trouble or time.monotonic() > deadline:
+                raise Unfinished(str(trouble or "the log did not take a step in time"))
+            await asyncio.sleep(STEP_S)
 
     # --- status -------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ impl Engine {
                 self.users.compact(dense, |slot| items.likes(slot, dense));
                 ExportCursor::Begin
             }
-            (ExportCursor::Begin, _) => ExportCursor::Items(0),
+            (ExportCursor::Begin | ExportCursor::List(_), _) if !self.options.items_by_user => ExportCursor::Items(0),
             (from, _) => from,
         };
         match (from, dense) {
