@@ -212,7 +212,7 @@ async def test_a_crash_at_any_step_of_an_erasure_leaves_nothing_in_the_end(tmp_p
         shutil.rmtree(folder)
         if not crashed:
             break
-    assert at > 30, "steps"
+    assert at > 20, "steps"
 
 
 async def test_changes_of_the_user_are_refused_until_the_end(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ impl Committer {
         let done = Arc::new(Mutex::new(Done::default()));
         let carried_out = Arc::clone(&done);
         let run = move || {
-            let count = |clean| {
+            let count = |clean: Option<Result<u64, String>>| {
                 let mut done = carried_out.lock().expect("no panic holds this lock");
                 done.orders += 1;
                 done.clean = clean.or(done.clean.take());

@@ -11,7 +11,8 @@ use crate::items::{Item, Items};
 use crate::leaderboards::{How, Leaderboard, Leaderboards, NotANumber, Scored, Ties};
 use crate::likers::Likers;
 use crate::limits::{
-    ERASURES_MAX, LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS,
+    ERASURES_MAX, LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX,
+    SEGMENT_IDS,
 };
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
@@ -564,7 +565,7 @@ impl Engine {
 
     /// Users with a dense id.
     pub fn user_count(&self) -> usize {
-        self.users.len() - self.users.erased().len()
+        self.users.len() - self.users.erased().len() as usize
     }
 
     /// Likes of all items, without the results of bit operations.

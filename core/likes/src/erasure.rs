@@ -126,10 +126,7 @@ impl Erasures {
 
     /// Drops the oldest of those that have ended, if there are too many.
     fn prune(&mut self) {
-        let ended = self
-            .jobs
-            .iter()
-            .filter(|(_, erasure)| erasure.phase == Phase::Done);
+        let ended = self.jobs.iter().filter(|(_, erasure)| erasure.phase == Phase::Done);
         let mut ended: Vec<(u64, u64)> = ended.map(|(&job, erasure)| (erasure.at_ms, job)).collect();
         ended.sort_unstable();
         for &(_, job) in ended.iter().take(ended.len().saturating_sub(ERASURES_LISTED_MAX)) {
@@ -377,7 +374,15 @@ mod tests {
     fn only_the_plain_number_is_a_users_name() {
         assert_eq!(user_of(b"2017"), Some(2017));
         assert_eq!(user_of(b"18446744073709551615"), Some(u64::MAX));
-        for name in [&b"02017"[..], b"+7", b"", b"7 ", b"18446744073709551616", b"alice", b"\xff"] {
+        for name in [
+            &b"02017"[..],
+            b"+7",
+            b"",
+            b"7 ",
+            b"18446744073709551616",
+            b"alice",
+            b"\xff",
+        ] {
             assert_eq!(user_of(name), None);
         }
     }

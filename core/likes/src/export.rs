@@ -23,8 +23,14 @@ pub enum ExportCursor {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Exported<'a> {
     /// A like with its second since 1970, if that is known.
-    Like { item: &'a [u8], at_s: Option<u32> },
-    Score { leaderboard: &'a [u8], score: f64 },
+    Like {
+        item: &'a [u8],
+        at_s: Option<u32>,
+    },
+    Score {
+        leaderboard: &'a [u8],
+        score: f64,
+    },
 }
 
 impl ExportCursor {
@@ -83,9 +89,13 @@ impl Engine {
                     ExportCursor::List(place) => Some(place),
                     _ => None,
                 };
-                let (next, nodes) = self.users.list_behind(dense, behind, EXPORT_SLOTS_MAX as usize, |slot| {
-                    self.items.likes(slot, dense)
-                }, count);
+                let (next, nodes) = self.users.list_behind(
+                    dense,
+                    behind,
+                    EXPORT_SLOTS_MAX as usize,
+                    |slot| self.items.likes(slot, dense),
+                    count,
+                );
                 let liked = nodes.into_iter().map(|(slot, at_s)| Exported::Like {
                     item: self.items.key(slot),
                     at_s: (at_s > 0).then_some(at_s),
@@ -112,9 +122,7 @@ impl Engine {
             (ExportCursor::Leaderboards(first), _) => {
                 let name = user.to_string();
                 let (mut slot, mut found) = (first, Vec::new());
-                let end = first
-                    .saturating_add(EXPORT_SLOTS_MAX)
-                    .min(self.leaderboards.slots());
+                let end = first.saturating_add(EXPORT_SLOTS_MAX).min(self.leaderboards.slots());
                 while slot < end && found.len() < count {
                     let board = self.leaderboards.get(slot);
                     if let Some((board, score)) = board.and_then(|board| Some((board, board.score(name.as_bytes())?))) {

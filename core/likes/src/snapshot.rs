@@ -15,8 +15,8 @@ use crate::limits::{LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX};
 use crate::planted::{self, Bug};
 use crate::trend::WINDOWS;
 use hashbrown::HashSet;
-use std::collections::{BTreeMap, BTreeSet};
 use roaring::RoaringBitmap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MAGIC: &[u8; 8] = b"MLikes02";
 
@@ -32,6 +32,8 @@ const TIMED_CHAIN: u8 = 5;
 /// Dense ids of erased users, before all users.
 const ERASED: u8 = 6;
 const ERASURE: u8 = 7;
+/// Slots of leaderboards, if some are free.
+const FREE: u8 = 8;
 
 /// Why bytes are not a valid snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -78,6 +80,11 @@ impl Engine {
             out.0.push(ERASED);
             let erased: Vec<u32> = self.users.erased().iter().collect();
             out.u32s(&erased);
+        }
+        if !self.leaderboards.free().is_empty() {
+            out.0.push(FREE);
+            out.u32(self.leaderboards.slots());
+            out.u32s(self.leaderboards.free());
         }
         for (&job, erasure) in &self.erasures.jobs {
             save_erasure(&mut out, job, erasure);
@@ -413,7 +420,7 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
     let listed = from.take(1)?[0] == 1;
     let users = from.u64()?;
     let (mut items, mut chains) = (Vec::new(), Vec::new());
-    let mut erased = BTreeSet::new();
+    let (mut erased, mut boards) = (BTreeSet::new(), None);
     loop {
         match from.take(1)?[0] {
             ITEM => items.push(read_item(from, &mut engine)?),
@@ -440,6 +447,7 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
                 }
             }
             ERASED => erased.extend(from.u32s()?),
+            FREE => boards = Some((from.u32()?, from.u32s()?)),
             ERASURE => {
                 let (job, erasure) = read_erasure(from)?;
                 engine.erasures.restore(job, erasure);
@@ -448,7 +456,11 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
             _ => return None,
         }
     }
-    engine.leaderboards.restored();
+    match boards {
+        Some((slots, free)) if !engine.leaderboards.restored_as(slots, free) => return None,
+        Some(_) => {}
+        None => engine.leaderboards.restored(),
+    }
     engine
         .leaderboards
         .iter_mut()

@@ -337,7 +337,11 @@ impl Users {
                 return node.older;
             }
         }
-        let chain = |from: u32| std::iter::successors(self.nodes.get(from as usize), |node| self.nodes.get(node.older as usize));
+        let chain = |from: u32| {
+            std::iter::successors(self.nodes.get(from as usize), |node| {
+                self.nodes.get(node.older as usize)
+            })
+        };
         if let Some(node) = chain(user.head).find(|node| is_it(node)) {
             return node.older;
         }

@@ -978,7 +978,11 @@ fn admitted(engine: &Engine, command: &Command, words: &[&[u8]]) -> Result<(), &
     let refused = match command.name {
         "SETBIT" => commands::unsigned(words[2]).is_some_and(|user| engine.refuses(user)),
         "ZINCRBY" => engine.refuses_member(words[3]),
-        "ZADD" => words[3..].iter().rev().step_by(2).any(|name| engine.refuses_member(name)),
+        "ZADD" => words[3..]
+            .iter()
+            .rev()
+            .step_by(2)
+            .any(|name| engine.refuses_member(name)),
         _ => false,
     };
     if refused {

@@ -359,10 +359,16 @@ fn rows_of_an_erased_user_change_no_other_one() {
     log.set(b"share:2", 3, true); // a new user of the same number
     let (_, new) = log.0.rows(0, usize::MAX, usize::MAX);
     let users: Vec<(u32, Option<u64>)> = log.0.users_from(0).collect();
-    assert_eq!(users[3..], [(3, None), (4, Some(4)), (5, Some(3))]);
+    assert_eq!(users[..3], [(0, Some(0)), (1, None), (2, Some(1))]);
+    assert_eq!(users[5], (5, Some(3)));
 
     // From rows alone, and from a snapshot that still has the user, with rows from before and after.
-    for (state, rows) in [(None, &old), (None, &new), (Some(&snapshot), &old), (Some(&snapshot), &new)] {
+    for (state, rows) in [
+        (None, &old),
+        (None, &new),
+        (Some(&snapshot), &old),
+        (Some(&snapshot), &new),
+    ] {
         let mut back = state.map_or_else(Engine::default, |state| {
             Engine::restore(state, Options::default()).unwrap()
         });

@@ -1007,7 +1007,9 @@ impl Run {
             );
             if wanted.phase >= Phase::Files {
                 let dense = erasure.dense;
-                let again = engine.users_from(0).any(|(other, user)| Some(other) == dense && user.is_some());
+                let again = engine
+                    .users_from(0)
+                    .any(|(other, user)| Some(other) == dense && user.is_some());
                 same!(again, false, "dense id of {user} has a user");
             }
         }
@@ -1020,7 +1022,13 @@ impl Run {
         self.compare_leaderboards()?;
         self.compare_erasures()?;
         let (engine, model) = (&mut self.engine, &self.model);
-        let users: BTreeSet<u64> = model.liked.keys().copied().chain(0..12).chain([1 << 40, u64::MAX]).collect();
+        let users: BTreeSet<u64> = model
+            .liked
+            .keys()
+            .copied()
+            .chain(0..12)
+            .chain([1 << 40, u64::MAX])
+            .collect();
         let none = Item::default();
         for key in KEYS {
             let bytes = key.as_bytes();

@@ -14,7 +14,10 @@ fn malformed_commands_are_refused() {
     talk(
         Settings::default(),
         &[
-            ("LIKE.ERASE 7", "-ERR wrong number of arguments for 'like.erase' command\n"),
+            (
+                "LIKE.ERASE 7",
+                "-ERR wrong number of arguments for 'like.erase' command\n",
+            ),
             ("LIKE.ERASE x 1", "-ERR value is not an integer or out of range\n"),
             ("LIKE.ERASE 7 -1", "-ERR value is not an integer or out of range\n"),
             ("LIKE.ERASURES 1 2", "-ERR syntax error\n"),
@@ -35,7 +38,12 @@ fn changes_of_a_user_are_refused_from_the_begin_to_the_end() {
     let id = node.front.open();
     node.ask(id, &line("SETBIT share:1 7 1"));
     // In one batch: the like behind the begin is refused although it was there first when it came.
-    let pipeline = [line("LIKE.ERASE 7 1"), line("SETBIT share:2 7 1"), line("SETBIT share:2 8 1")].concat();
+    let pipeline = [
+        line("LIKE.ERASE 7 1"),
+        line("SETBIT share:2 7 1"),
+        line("SETBIT share:2 8 1"),
+    ]
+    .concat();
     let said = text(&node.ask(id, &pipeline));
     assert!(said.starts_with("+OK\n-ERASING ") && said.ends_with("\n:0\n"), "{said}");
     let (at_ms, job) = (crate::node::NOW_MS, 1);
@@ -65,7 +73,11 @@ fn changes_of_a_user_are_refused_from_the_begin_to_the_end() {
             let said = text(&node.ask(id, &line(refused)));
             assert!(said.starts_with("-ERASING "), "{refused}: {said}");
         }
-        assert_eq!(text(&node.ask(id, &line("ZADD game:7 7 alice"))).len(), 3, "a score is no member");
+        assert_eq!(
+            text(&node.ask(id, &line("ZADD game:7 7 alice"))).len(),
+            3,
+            "a score is no member"
+        );
         assert!(node.front.go_on_erasing(&record));
         node.commit_all();
         assert_eq!(node.front.engine().erasures()[&job].phase, phase);
@@ -82,7 +94,12 @@ fn changes_of_a_user_are_refused_from_the_begin_to_the_end() {
 fn export_has_likes_with_times_and_scores() {
     let mut node = Node::new(Settings::default());
     let id = node.front.open();
-    for words in ["SETBIT share:1 7 1", "SETBIT dislike:1 7 1", "SETBIT share:1 8 1", "ZADD game:7 2.5 7"] {
+    for words in [
+        "SETBIT share:1 7 1",
+        "SETBIT dislike:1 7 1",
+        "SETBIT share:1 8 1",
+        "ZADD game:7 2.5 7",
+    ] {
         node.ask(id, &line(words));
     }
     let said = text(&node.ask(id, &line("LIKE.EXPORT 7 0 100")));

@@ -443,12 +443,10 @@ impl LikesEngine {
     #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
     fn take_users(&mut self, users: Vec<(u32, Option<u64>)>) -> PyResult<()> {
         let engine = self.front.engine_mut();
-        let taken = users
-            .iter()
-            .try_for_each(|&(dense, user)| match user {
-                Some(user) => engine.take_user(dense, user),
-                None => engine.take_erased(dense),
-            });
+        let taken = users.iter().try_for_each(|&(dense, user)| match user {
+            Some(user) => engine.take_user(dense, user),
+            None => engine.take_erased(dense),
+        });
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
