@@ -75,10 +75,10 @@ class Sqlite:
         try:
             raw.execute("VACUUM")  # writes the file again, without deleted rows
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            busy, _, _ = raw.fetchone()
+            done = raw.fetchone()
         finally:
             raw.close()
-        if busy:
+        if done is None or done[0]:
             raise Busy("another program reads the file; try again")
 
 

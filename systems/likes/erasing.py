@@ -146,7 +146,7 @@ class Eraser:
     async def _clean(self) -> int:
         """The first offset of the clean segment, once the log has carried out all orders. Raises `Unfinished`."""
         try:
-            while (clean := self._engine.clean()) is None:
+            while (clean := self._engine.clean()) is None:  # noqa: ASYNC110 - the log tells no one
                 await asyncio.sleep(STEP_S)
         except OSError as error:
             raise Unfinished(f"the log could not begin a new segment: {error}") from None

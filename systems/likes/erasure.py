@@ -93,9 +93,7 @@ class Erasures:
         at_ms = (max if phase == "done" else min)(each[6] for each in numbers)
         swept = PHASES.index(phase) >= PHASES.index("check")
         of = items + boards if swept else max(items_of + boards_of, items + boards)
-        return Erasure(
-            job, cast(Phase, phase), likes, derived, scores, items + boards, of, at_ms, snapshots, segments
-        )
+        return Erasure(job, cast(Phase, phase), likes, derived, scores, items + boards, of, at_ms, snapshots, segments)
 
     async def erase(self, user: int, progress: Callable[[Erasure], None] = lambda erasure: None) -> Erasure:
         """Erase a user, and wait until no trace is left. If it is cancelled, the erasure continues."""

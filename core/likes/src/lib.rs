@@ -15,6 +15,7 @@
 mod boards;
 mod cut;
 mod engine;
+mod erasing;
 mod erasure;
 mod export;
 mod feed;
