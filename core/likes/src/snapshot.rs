@@ -457,9 +457,8 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
         }
     }
     match boards {
-        Some((slots, free)) if !engine.leaderboards.restored_as(slots, free) => return None,
-        Some(_) => {}
         None => engine.leaderboards.restored(),
+        Some((slots, free)) => engine.leaderboards.restored_as(slots, free).then_some(())?,
     }
     engine
         .leaderboards
