@@ -23,6 +23,8 @@ from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 
 CALL_S: Final = 15.0
+SCRUB_S: Final = 600.0
+"""Limit of writing a whole file again, in seconds."""
 BUSY_MAX: Final = 8
 BUSY_S: Final = 0.05
 DISPOSE_S: Final = 0.5
@@ -96,6 +98,12 @@ class Connections:
         except Exception as error:
             self._open = False  # the next server may be another one
             raise self.translated(error) from error
+
+    async def scrub(self) -> None:
+        """Overwrite the bytes of deleted rows, where the client decides on that: a file of SQLite. A server does it in its
+        own time. Waits for other transactions. Raises `Busy` while another program reads."""
+        async with self.transaction(call_s=SCRUB_S) as connection:
+            await connection.run_sync(self._dialect.scrub)
 
     def translated(self, error: BaseException) -> DatabaseError:
         """Convert an error of this database to a `DatabaseError`."""

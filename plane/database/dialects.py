@@ -41,6 +41,9 @@ class Dialect(Protocol):
     def alone(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
         """A transaction that excludes Muster's other programs, committed at the end."""
 
+    def scrub(self, connection: Connection) -> None:
+        """Overwrite the bytes of deleted rows. Raises `Busy` if another program prevents it now."""
+
 
 class Sqlite:
     """A file. Many readers and one writer at a time. A transaction that may write locks at its start, so it is never
@@ -66,6 +69,18 @@ class Sqlite:
         with connection.execution_options(writes=True).begin():
             yield
 
+    def scrub(self, connection: Connection) -> None:
+        connection.rollback()  # it runs outside of transactions
+        raw = connection.connection.cursor()
+        try:
+            raw.execute("VACUUM")  # writes the file again, without deleted rows
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            done = raw.fetchone()
+        finally:
+            raw.close()
+        if done is None or done[0]:
+            raise Busy("another program reads the file; try again")
+
 
 class Postgresql:
     """A PostgreSQL server."""
@@ -87,6 +102,9 @@ class Postgresql:
             connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield
+
+    def scrub(self, connection: Connection) -> None:
+        """Its vacuum does it."""
 
 
 class Mysql:
@@ -119,6 +137,9 @@ class Mysql:
             connection.commit()
         finally:
             connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
+
+    def scrub(self, connection: Connection) -> None:
+        """Its purge does it."""
 
 
 # Their logs repeat their errors, or do not matter.

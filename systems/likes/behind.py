@@ -38,8 +38,18 @@ class Store(Protocol):
     async def claim(self, epoch: int) -> None:
         """Write for the owner of this epoch from now on; earlier owners are refused."""
 
-    async def write_users(self, new: Sequence[User], total: int) -> None:
-        """Write new users; `total` is the number of users after that."""
+    async def write_users(self, new: Sequence[User], gone: Sequence[int], total: int) -> None:
+        """Write new users, and the dense ids of those that were erased before their row was written; `total` is the
+        number of dense ids after that."""
+
+    async def erase_users(self, dense: Sequence[int]) -> None:
+        """Delete the rows of users, and mark their dense ids as erased."""
+
+    async def traces(self, dense: Sequence[int], since: int) -> tuple[int, int]:
+        """The number of rows of these users and of snapshots below this offset, and of all snapshots."""
+
+    async def scrub(self) -> None:
+        """Overwrite deleted bytes, where the client decides on that."""
 
     async def write(self, rows: Sequence[Row], offset: int | None) -> None:
         """Write newer rows. With an offset, the rows contain all changes below it from now on."""
@@ -74,6 +84,7 @@ class Behind:
         self.passes = self.failed = self.rows = self.snapshots = 0
         self.error = ""
         """The error of the last attempt; empty after a success."""
+        self._passing = asyncio.Lock()
         self._since = time.monotonic()
         """Start of the last successful pass."""
         if kept is not None:
@@ -104,7 +115,8 @@ class Behind:
         if self._refuses:
             return False
         try:
-            await self._pass()
+            async with self._passing:
+                await self._pass()
         except DatabaseError as error:
             self.failed += 1
             if not self.error:
@@ -140,19 +152,22 @@ class Behind:
             self.rows += len(rows)
         kept = self._kept = replace(kept, offset=offset)
         if engine.offset() - kept.snapshot_offset >= self._options.snapshot_records:
-            await self._keep_snapshot(kept)
+            await self._keep_snapshot()
         self.passes += 1
         self._since = began
 
     async def _write_users(self, kept: StoredState) -> StoredState:
         """Written before the rows that use their dense ids."""
         while new := self._engine.users(kept.users, USERS):
-            await self._store.write_users(new, kept.users + len(new))
+            known = [(dense, user) for dense, user in new if user is not None]
+            gone = [dense for dense, user in new if user is None]
+            await self._store.write_users(known, gone, kept.users + len(new))
             kept = self._kept = replace(kept, users=kept.users + len(new))
         return kept
 
-    async def _keep_snapshot(self, kept: StoredState) -> None:
-        offset = self._engine.begin_snapshot()
+    async def _keep_snapshot(self) -> None:
+        kept = self._kept or StoredState()
+        offset: int = self._engine.begin_snapshot()
         parts: list[bytes] = []
         while part := self._engine.snapshot_part(SLICE_BYTES):
             parts.append(part)
@@ -161,6 +176,25 @@ class Behind:
         self._kept = replace(kept, snapshot_offset=offset)
         await self.trim(kept.snapshot_offset)  # the start of a node if this snapshot is damaged
         self.snapshots += 1
+
+    async def forget(self, dense: Sequence[int], since: int, more: Callable[[], Awaitable[None]]) -> int:
+        """Leave nothing in the database that names the users who had these dense ids: neither their rows, nor a snapshot
+        below the offset `since`, nor deleted bytes. `more` waits for a further record.
+
+        Returns the number of snapshots. The log is trimmed below the older one. Raises `DatabaseError`; then it can be
+        called again.
+        """
+        async with self._passing:
+            await self._pass()
+            await self._store.erase_users(dense)
+            await self._keep_snapshot()
+            await more()  # two snapshots have two offsets
+            await self._keep_snapshot()
+            await self._store.scrub()
+            left, snapshots = await self._store.traces(dense, since)
+            if left:
+                raise DatabaseError(f"{self._store.where}: {left} rows or snapshots still have an erased user")
+            return snapshots
 
     # --- status -------------------------------------------------------------------------------------------------
 

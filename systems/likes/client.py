@@ -12,6 +12,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self
 
+from muster_server.systems.likes.erasure import Erasures
 from muster_server.systems.likes.leaderboards import Leaderboards, scored
 from muster_server.systems.likes.reach import FEED, FEED_NEWEST, NEWEST, PAGE, LikesError, Reach
 from muster_server.systems.likes.routes import Routes, raised
@@ -63,6 +64,7 @@ class Likes:
     def __init__(self, reach: Reach, *, connections: int = 16) -> None:
         self._routes = Routes(reach, connections)
         self.leaderboards = Leaderboards(self._routes)
+        self.erasures = Erasures(self._routes)
 
     async def __aenter__(self) -> Self:
         return self

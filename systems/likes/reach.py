@@ -46,6 +46,12 @@ class Full(LikesError):
     later = True
 
 
+class Erasing(LikesError):
+    """The user is being erased."""
+
+    later = True
+
+
 class Denied(LikesError):
     """The user or password is wrong."""
 

@@ -6,6 +6,8 @@ Row = tuple[bytes, int, tuple[int, bytes] | None]
 """Key, modification, and count and dense ids in the portable roaring format; None if the item was deleted."""
 User = tuple[int, int]
 """Dense id and user."""
+KnownUser = tuple[int, int | None]
+"""Dense id and user; None: the user was erased."""
 
 
 @dataclass(frozen=True, slots=True)

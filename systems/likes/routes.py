@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import TimeoutError as Late
 
 from muster.redis.connections import server
-from muster_server.systems.likes.reach import Away, Denied, Full, LikesError, Reach
+from muster_server.systems.likes.reach import Away, Denied, Erasing, Full, LikesError, Reach
 from muster_server.systems.likes.slots import SLOTS, slot
 
 WAIT_S: Final = 5.0
@@ -26,6 +26,7 @@ PATIENCE_S: Final = 6.0
 AGAIN_S: Final = 0.1
 NOT_DONE: Final = (MovedError, TryAgainError, ClusterDownError)
 ALONE: Final = "cluster support disabled"
+ERASING: Final = "ERASING "
 NOT_WHOLE: Final = "CLUSTERDOWN some partitions do not answer now; try again later"
 Address = tuple[str, int]
 SlotRange = tuple[int, int, Address]
@@ -124,6 +125,17 @@ class Routes:
                 raise Full(NOT_WHOLE)
             await asyncio.sleep(AGAIN_S)
             await self._look()
+
+    async def partitions(self) -> list[tuple[int, int]]:
+        """The slots of each partition, in order; one with all of them if one node has all items."""
+        if await self.alone():
+            return [(0, SLOTS - 1)]
+        return sorted((first, last) for first, last, _ in await self._table())
+
+    async def each(self, command: Command) -> list[Any]:
+        """As `everywhere`, also if one node has all items. Raises `LikesError` for a refusal."""
+        said = await (self.ask([command]) if await self.alone() else self.everywhere(command))
+        return [raised(each) for each in said]
 
     def _owner(self, key: Any) -> Address | None:
         number = slot(key if isinstance(key, bytes) else str(key).encode())
@@ -236,6 +248,8 @@ def translated(error: Exception) -> LikesError:
     text = str(error) or type(error).__name__
     if isinstance(error, LikesError):
         return error
+    if text.startswith(ERASING):
+        return Erasing(text.removeprefix(ERASING))
     if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "WRONGPASS")):
         return Denied(text)
     if isinstance(error, (Unreachable, Late, OSError)):

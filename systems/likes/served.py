@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from muster_server._engines import LikesEngine
 from muster_server.plane.service import Figure
+from muster_server.systems.likes.erasing import Eraser
 from muster_server.systems.likes.lease import Lease
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.means import Means, Mine
@@ -38,6 +39,7 @@ class Served:
         options = means.settings.options
         guard = None if lease is None else self._look
         self.listener = Listener(self.engine, options.connections_max, partition.logged, guard=guard)
+        self.eraser = Eraser(self.engine, self.behind, partition.logged, means.log)
         self.tasks: list[asyncio.Task[Any]] = []
         """Its tasks. If one ends, it has failed: the log accepts no more changes."""
         self._means, self._lease = means, lease
@@ -47,7 +49,7 @@ class Served:
     async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Listen; returns the bound address. Raises `OSError` if it is in use."""
         bound = await self.listener.start(bind, tls)
-        work = [self.behind.run(), _watch(self.engine), *self._means.shows(self.engine, self.mirror)]
+        work = [self.behind.run(), self.eraser.run(), _watch(self.engine), *self._means.shows(self.engine, self.mirror)]
         self.tasks = [asyncio.create_task(each) for each in work]
         return bound
 
@@ -98,6 +100,7 @@ class Served:
 
         Returns False if changes still wait for the log: then it can only be closed.
         """
+        self.eraser.paused = True
         if not lost:
             await self._last_pass()  # so that the next owner has less to write
         await self.listener.hold(END_S)
@@ -146,7 +149,8 @@ class Served:
 
     def notes(self) -> list[str]:
         """The same as text, for `muster status`."""
-        return [f"changes are refused: {self.trouble}"] if self.trouble else []
+        refused = [f"changes are refused: {self.trouble}"] if self.trouble else []
+        return [*refused, *self.eraser.notes()]
 
     def counters(self) -> list[Figure]:
         """Commands, batches, clients, passes."""
@@ -160,6 +164,7 @@ class Served:
             ("likes_clients_refused", "Clients refused beyond likes.connections_max", listener.refused),
             ("likes_changes_not_taken", "Changes that the log did not accept", figures["not_taken"]),
             *self.behind.counters(),
+            *self.eraser.counters(),
             *([] if self.mirror is None else self.mirror.counters()),
         ]
 
@@ -180,6 +185,7 @@ class Served:
             ),
             ("likes_connections", "Connected clients", len(self.listener.clients)),
             *self.behind.gauges(),
+            *self.eraser.gauges(),
             *([] if self.mirror is None else self.mirror.gauges()),
         ]
 

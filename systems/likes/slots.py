@@ -1,6 +1,8 @@
 """Redis Cluster's hash slots over the partitions of likes. Knows no socket, no registry and no owner."""
 
 import binascii
+from functools import cache
+from itertools import count
 from typing import Final
 
 SLOTS: Final = 16_384
@@ -13,6 +15,12 @@ def slot(key: bytes) -> int:
     """The slot of a key: of its part between the first `{` and the next `}` if that is not empty."""
     tag, close, _ = key.partition(b"{")[2].partition(b"}")
     return binascii.crc_hqx(tag if close and tag else key, 0) % SLOTS
+
+
+@cache
+def key_within(first: int, last: int) -> bytes:
+    """A key with one of these slots, to name their partition with."""
+    return next(key for key in (str(number).encode() for number in count()) if first <= slot(key) <= last)
 
 
 def slots_of(partition: int, partitions: int) -> tuple[int, int]:

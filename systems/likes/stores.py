@@ -20,7 +20,7 @@ from muster_server.plane.kind import Around
 from muster_server.plane.stores import STAMP, Report, Store, locked, misplaced, put_aside, sqlite_faults, sqlite_saved
 from muster_server.systems.likes.options import LikesSettings, settle
 from muster_server.systems.likes.partition import folder_of, name_of
-from muster_server.systems.likes.records import StoredState
+from muster_server.systems.likes.records import KnownUser, StoredState
 
 if TYPE_CHECKING:  # imported only when a database is used
     from muster_server.systems.likes.database.store import SqlStore
@@ -206,14 +206,11 @@ def _restored(data: bytes) -> LikesEngine | None:
 async def _take_rows(engine: LikesEngine, store: "SqlStore") -> list[str]:
     """Pass all users and newer rows to the engine; returns the faults of those that it refuses."""
     wrong: list[str] = []
-    last = -1
-    while users := await store.users(last, USERS):
-        last = users[-1][0]
-        try:
-            engine.take_users(users)
-        except ValueError as error:
-            wrong.append(f"users: {error}")
-            break
+    try:
+        async for known in _known(store):
+            engine.take_users(known)
+    except ValueError as error:
+        wrong.append(f"users: {error}")
     after: bytes | None = None
     while rows := await store.rows(after, PAGE):
         after = rows[-1][0]
@@ -223,3 +220,23 @@ async def _take_rows(engine: LikesEngine, store: "SqlStore") -> list[str]:
             except ValueError as error:
                 wrong.append(f"item {key.decode(errors='backslashreplace')}: {error}")
     return wrong
+
+
+async def _known(store: "SqlStore") -> AsyncIterator[list[KnownUser]]:
+    """All dense ids in order, with their users."""
+    last, last_gone = -1, -1
+    users: list[KnownUser] = []
+    gone: list[KnownUser] = []
+    while True:
+        if not users:
+            users = list(await store.users(last, USERS))
+            last = users[-1][0] if users else last
+        if not gone:
+            gone = [(dense, None) for dense in await store.erased(last_gone, USERS)]
+            last_gone = gone[-1][0] if gone else last_gone
+        if not users and not gone:
+            return
+        # What is above the end of either page may have something below it in the next page of the other.
+        end = min(page[-1][0] for page in (users, gone) if page)
+        yield sorted((each for each in (*users, *gone) if each[0] <= end), key=lambda each: each[0])
+        users, gone = ([each for each in page if each[0] > end] for page in (users, gone))

@@ -84,6 +84,7 @@ SYSTEM: Final = System(
         Action("likes", "read counts, likers and ranks of these items"),
         Action("leaderboard", "set, raise and remove scores of these leaderboards"),
         Action("leaderboards", "read scores and ranks of these leaderboards"),
+        Action("erase", "erase these users from likes and leaderboards"),
         Action("import", "move bitmaps of a Redis into likes: `import:*`"),
     ),
     http="muster_server.systems.likes.http.routes",

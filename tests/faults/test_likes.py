@@ -339,3 +339,35 @@ async def test_count_comes_into_the_room_of_its_item_at_most_ten_times_a_second(
                         break
         done = instance.ran("sub", "likes:share:1000", "--history", "1", "--count", "1")
         assert done.stdout.split()[-1] == b"490", done
+
+
+def test_the_command_exports_and_erases_a_user(with_likes: Make) -> None:
+    instance = with_likes()
+    with instance.running():
+        user = str(SNOWFLAKE)
+        for item in ("share:1", "share:2", "dislike:3", "plain"):
+            assert said(instance, "like", item, user)["count"] == 1
+        assert instance.ran("likes", "leaderboard", "add", "game:7", user, "5").returncode == 0
+        lines = [json.loads(line) for line in instance.ran("likes", "export", user).stdout.splitlines()]
+        assert sorted((each["kind"], each["item"]) for each in lines[:-1]) == [
+            ("", "plain"),
+            ("dislike", "dislike:3"),
+            ("share", "share:1"),
+            ("share", "share:2"),
+        ]
+        assert all(each["at_s"] for each in lines[:-1])
+        assert lines[-1] == {"type": "score", "leaderboard": "game:7", "score": 5.0}
+        asked = instance.ran("likes", "erase", user)
+        assert (asked.returncode, b"--yes" in asked.stderr) == (2, True), asked.stderr
+        assert instance.ran("likes", "erase", "x", "--yes").returncode == 2
+        done = instance.ran("likes", "erase", user, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert b"4 likes (1 of no kind, 1 of dislike, 2 of share), 1 leaderboard score; " in done.stdout
+        assert b": files\n" in done.stderr or b": done\n" in done.stderr
+        forms = (user.encode(), SNOWFLAKE.to_bytes(8, "little"), SNOWFLAKE.to_bytes(8, "big"))
+        kept = [file for file in instance.folder.path.rglob("*") if file.is_file()]
+        assert [file for file in kept if any(form in file.read_bytes() for form in forms)] == []
+        again = said(instance, "likes", "erase", "4711", "--yes")
+        assert (again["user"], again["phase"], again["likes"]) == ("4711", "done", {})
+        assert instance.ran("likes", "export", user).stdout == b""
+        assert instance.metrics("likes")["likes_erased_users"] == 2

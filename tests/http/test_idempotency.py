@@ -65,6 +65,7 @@ REQUESTS: Final[dict[str, tuple[str, Any, Any]]] = {
         {"by": 1},
         {"by": 2},
     ),
+    "/api/v1/users/{user}/likes/erase": ("/api/v1/users/7/likes/erase", None, None),
     "/api/v1/send": ("/api/v1/send", {"users": ["7"], "data": "x"}, {"users": ["7"], "data": "y"}),
     "/api/v1/presence/end": ("/api/v1/presence/end", {"users": ["7"]}, {"users": ["8"]}),
     "/api/v1/inbox": (
@@ -148,6 +149,13 @@ class Nodes:
     @property
     def leaderboards(self) -> "Nodes":
         return self
+
+    @property
+    def erasures(self) -> "Nodes":
+        return self
+
+    async def begin(self, user: int) -> int:
+        return self.count()
 
     async def put(self, name: bytes, scores: Any, only: str) -> int:
         return self.count()

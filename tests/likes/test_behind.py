@@ -354,8 +354,17 @@ class Fails:
     async def claim(self, epoch: int) -> None:
         """Anyone may write."""
 
-    async def write_users(self, new: Any, total: int) -> None:
+    async def write_users(self, new: Any, gone: Any, total: int) -> None:
         """Not looked at."""
+
+    async def erase_users(self, dense: Any) -> None:
+        """Not looked at."""
+
+    async def traces(self, dense: Any, since: int) -> tuple[int, int]:
+        return 0, 0
+
+    async def scrub(self) -> None:
+        """Nothing is deleted."""
 
     async def write(self, rows: Any, offset: int | None) -> None:
         for key, modification, likes in rows:

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -27,6 +27,17 @@ pub struct Appended {
 enum Order {
     Append(Group),
     Trim(u64),
+    BeginClean,
+    ReuseAgain,
+}
+
+/// How far orders besides appends are.
+#[derive(Default)]
+struct Done {
+    /// Number of orders that were carried out.
+    orders: u64,
+    /// The first offset of the last clean segment, or why there is none.
+    clean: Option<Result<u64, String>>,
 }
 
 /// The journal in its own thread.
@@ -39,6 +50,9 @@ pub struct Committer {
     shared: Arc<Shared<File>>,
     claims: Claims,
     epoch: u64,
+    /// Number of orders besides appends.
+    ordered: AtomicU64,
+    done: Arc<Mutex<Done>>,
 }
 
 impl Committer {
@@ -49,7 +63,14 @@ impl Committer {
         let waker = Arc::clone(&wake);
         let (shared, epoch) = (journal.shared(), journal.epoch());
         let claims = journal.storage().claims()?;
+        let done = Arc::new(Mutex::new(Done::default()));
+        let carried_out = Arc::clone(&done);
         let run = move || {
+            let count = |clean: Option<Result<u64, String>>| {
+                let mut done = carried_out.lock().expect("no panic holds this lock");
+                done.orders += 1;
+                done.clean = clean.or(done.clean.take());
+            };
             for order in taken {
                 match order {
                     Order::Append(mut group) => {
@@ -62,7 +83,18 @@ impl Committer {
                         }
                     }
                     // A failure shows in the next append; a later trim drops the segments.
-                    Order::Trim(below) => drop(journal.trim(below)),
+                    Order::Trim(below) => {
+                        let _ = journal.trim(below);
+                        count(None);
+                    }
+                    Order::BeginClean => {
+                        let clean = journal.begin_clean().map_err(|error| error.to_string());
+                        count(Some(clean));
+                    }
+                    Order::ReuseAgain => {
+                        journal.reuse_again();
+                        count(None);
+                    }
                 }
             }
             journal
@@ -76,6 +108,8 @@ impl Committer {
             shared,
             claims,
             epoch,
+            ordered: AtomicU64::new(0),
+            done,
         })
     }
 
@@ -115,6 +149,33 @@ impl Committer {
         self.order(Order::Trim(below));
     }
 
+    /// Begins a clean segment, like [`crate::Log::begin_clean`]; [`Committer::clean`] has its first offset once
+    /// [`Committer::is_idle`].
+    pub fn begin_clean(&self) {
+        self.order(Order::BeginClean);
+    }
+
+    /// Trimmed segments may be used again, like [`crate::Log::reuse_again`].
+    pub fn reuse_again(&self) {
+        self.order(Order::ReuseAgain);
+    }
+
+    /// Whether all trims and clean segments that were ordered are done.
+    pub fn is_idle(&self) -> bool {
+        let done = self.done.lock().expect("no panic holds this lock").orders;
+        done == self.ordered.load(Ordering::Relaxed)
+    }
+
+    /// The first offset of the last clean segment, or why none was begun; `None`: none was ordered.
+    pub fn clean(&self) -> Option<Result<u64, String>> {
+        self.done.lock().expect("no panic holds this lock").clean.clone()
+    }
+
+    /// Number of segments that the log holds.
+    pub fn segments(&self) -> usize {
+        self.shared.segments.lock().expect("no panic holds this lock").len()
+    }
+
     /// The next finished group, in the order of appending.
     pub fn poll(&self) -> Option<Appended> {
         let mut count = [0; 8];
@@ -130,6 +191,9 @@ impl Committer {
     }
 
     fn order(&self, order: Order) {
+        if !matches!(order, Order::Append(_)) {
+            self.ordered.fetch_add(1, Ordering::Relaxed);
+        }
         let sent = self.orders.as_ref().map(|orders| orders.send(order));
         assert!(
             matches!(sent, Some(Ok(()))),

@@ -259,6 +259,15 @@ impl Storage for Directory {
         Ok(())
     }
 
+    fn drop_spares(&mut self) -> io::Result<()> {
+        // A file that is being filled has zeros alone.
+        while let Some(spare) = self.spares.last() {
+            fs::remove_file(spare)?;
+            self.spares.pop();
+        }
+        self.handle.sync_all()
+    }
+
     fn owner(&self) -> io::Result<u64> {
         read_owner(&self.owner)?.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "owner file is damaged"))
     }

@@ -36,6 +36,8 @@ pub struct Log<S: Storage> {
     /// Segments that readers can no longer reach and that the storage still has.
     trimmed: VecDeque<SegmentName>,
     refuses: bool,
+    /// Whether trimmed segments may become segments again, with their old bytes behind the new ones.
+    reuses: bool,
     torn: bool,
     /// The offsets that opening skipped.
     skipped: Range<u64>,
@@ -131,6 +133,7 @@ impl<S: Storage> Log<S> {
             prepared: false,
             trimmed: VecDeque::new(),
             refuses: false,
+            reuses: true,
             torn: tail.torn,
             skipped: found..tail.end,
         };
@@ -236,11 +239,41 @@ impl<S: Storage> Log<S> {
         // Oldest first: after a failure the log has no gap, and the next trim begins with the rest.
         while let Some(&name) = self.trimmed.front() {
             self.storage
-                .remove(name, name.epoch == self.epoch)
+                .remove(name, name.epoch == self.epoch && self.reuses)
                 .map_err(AppendError::Failed)?;
             self.trimmed.pop_front();
         }
         Ok(self.start())
+    }
+
+    /// Begins a segment that has no byte of an earlier one, and lets trimmed segments be deleted from now on, until
+    /// [`Log::reuse_again`]. Returns the segment's first offset: once the log is trimmed to it, no file of the log has a
+    /// record from before.
+    pub fn begin_clean(&mut self) -> Result<u64, AppendError> {
+        if self.refuses {
+            return Err(AppendError::Refused);
+        }
+        match self.storage.owner() {
+            Ok(by) if by > self.epoch => return Err(AppendError::Fenced { by }),
+            owner => owner.map_err(AppendError::Failed)?,
+        };
+        let first = self.end();
+        if !planted::is(Bug::OldBytesStay) {
+            self.reuses = false;
+            self.storage.drop_spares().map_err(AppendError::Failed)?;
+        }
+        self.roll(first)?;
+        Ok(first)
+    }
+
+    /// Trimmed segments may be used again.
+    pub fn reuse_again(&mut self) {
+        self.reuses = true;
+    }
+
+    /// Number of segments that the log holds.
+    pub fn segments(&self) -> usize {
+        self.shared.segments.lock().expect("no panic holds this lock").len()
     }
 
     /// Closes the log cleanly: the next opening then reports damage of its last group, which a crash could explain

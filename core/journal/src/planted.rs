@@ -17,4 +17,6 @@ muster_planted::planted! {
     AckedEarly,
     /// Damage in the middle is cut like a torn tail.
     DamageCut,
+    /// A clean segment has the bytes of a trimmed one behind its own.
+    OldBytesStay,
 }

@@ -42,6 +42,9 @@ pub trait Storage: Send {
     /// former owner may still write to any other.
     fn remove(&mut self, name: SegmentName, reusable: bool) -> io::Result<()>;
 
+    /// Deletes removed segments that were kept for reuse.
+    fn drop_spares(&mut self) -> io::Result<()>;
+
     /// The highest epoch that ever claimed this log.
     fn owner(&self) -> io::Result<u64>;
 

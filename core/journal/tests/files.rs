@@ -123,6 +123,50 @@ fn trimmed_segments_are_reused_and_the_folder_stays_small() {
     assert_eq!(check(&journal), 10_000);
 }
 
+/// Whether a file of the folder has the record of this number.
+fn held(folder: &Path, number: u64) -> bool {
+    let record = [&number.to_le_bytes()[..], &[number as u8; 192]].concat();
+    fs::read_dir(folder).unwrap().any(|entry| {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        bytes.windows(record.len()).any(|window| window == record)
+    })
+}
+
+#[test]
+fn after_a_clean_segment_no_file_has_a_record_from_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    for at in 0..20 {
+        journal.append(&mut group(at * 50..at * 50 + 50)).unwrap();
+        journal.trim(journal.end() - 50).unwrap();
+    }
+    assert!(files(folder.path(), "spare") > 0 && held(folder.path(), 999));
+    drop(journal); // the next opening begins with a spare
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    let committer = {
+        journal.append(&mut group(1_000..1_010)).unwrap();
+        Committer::new(journal).unwrap()
+    };
+    committer.begin_clean();
+    let settled = |committer: &Committer| {
+        while !committer.is_idle() {
+            std::thread::yield_now();
+        }
+    };
+    settled(&committer);
+    assert_eq!(committer.clean(), Some(Ok(1_010)));
+    assert_eq!((committer.segments() > 1, files(folder.path(), "spare")), (true, 0));
+    committer.trim(1_010);
+    settled(&committer);
+    assert_eq!((committer.start(), committer.segments()), (1_010, 1));
+    let old: Vec<u64> = (1..1_010).filter(|&number| held(folder.path(), number)).collect();
+    assert_eq!(old, [0; 0]);
+    committer.reuse_again();
+    settled(&committer);
+    drop(committer);
+    assert_eq!(Journal::open(folder.path(), SMALL).unwrap().end(), 1_010);
+}
+
 #[test]
 fn openings_without_appends_leave_no_files_behind() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,11 +6,13 @@
 
 use crate::boards::{Boards, Which};
 use crate::cut::Cut;
+use crate::erasure::Erasures;
 use crate::items::{Item, Items};
 use crate::leaderboards::{How, Leaderboard, Leaderboards, NotANumber, Scored, Ties};
 use crate::likers::Likers;
 use crate::limits::{
-    LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS,
+    ERASURES_MAX, LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX, NEWEST_MAX, NEWS_MAX, NOT_OFFSETS_MAX, PAGE_MAX,
+    SEGMENT_IDS,
 };
 use crate::planted::{self, Bug};
 use crate::record::{BitOp, Record};
@@ -70,6 +72,15 @@ pub enum ApplyError {
     TooManyMembers,
     #[error("there are already {LEADERBOARDS_MAX} leaderboards")]
     TooManyLeaderboards,
+    #[error("the user is being erased")]
+    Erasing,
+    #[error("no such erasure")]
+    NoErasure,
+    /// An erasure has slots that it has not gone through.
+    #[error("erasure has not come that far")]
+    NotSwept,
+    #[error("{ERASURES_MAX} erasures are under way; wait until one has ended")]
+    TooManyErasures,
 }
 
 /// One item's row for write-behind.
@@ -145,6 +156,7 @@ pub struct Engine {
     pub(crate) members: u64,
     /// The snapshot in progress.
     pub(crate) cut: Option<Box<Cut>>,
+    pub(crate) erasures: Erasures,
     news: News,
 }
 
@@ -181,6 +193,7 @@ impl Engine {
             leaderboards: Leaderboards::default(),
             members: 0,
             cut: None,
+            erasures: Erasures::default(),
             news: News::default(),
         }
     }
@@ -275,6 +288,13 @@ impl Engine {
                 self.advance(at_ms);
                 self.set_ties(key, ties)?;
                 Ok(Answer::Done)
+            }
+            Record::Erase { at_ms, .. }
+            | Record::EraseStep { at_ms, .. }
+            | Record::Erased { at_ms, .. }
+            | Record::ErasureDone { at_ms, .. } => {
+                self.advance(at_ms);
+                self.apply_to_erasure(&record)
             }
         }
     }
@@ -538,8 +558,14 @@ impl Engine {
         self.items.len()
     }
 
+    /// Slots of items and of leaderboards, those that are free included.
+    pub fn slots(&self) -> (u32, u32) {
+        (self.items.slots(), self.leaderboards.slots())
+    }
+
+    /// Users with a dense id.
     pub fn user_count(&self) -> usize {
-        self.users.len()
+        self.users.len() - self.users.erased().len() as usize
     }
 
     /// Likes of all items, without the results of bit operations.
@@ -656,9 +682,9 @@ impl Engine {
         (told, std::mem::take(&mut self.news.lost))
     }
 
-    /// All users with their dense ids in order of assignment, starting with the `from`th: rows are added, never
-    /// changed.
-    pub fn users_from(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
+    /// All dense ids in order of assignment, starting with the `from`th, with their users, `None` for one that was
+    /// erased. Rows are added and deleted, never changed.
+    pub fn users_from(&self, from: usize) -> impl Iterator<Item = (u32, Option<u64>)> + '_ {
         self.users.pairs(from)
     }
 
@@ -667,6 +693,9 @@ impl Engine {
     fn set(&mut self, at_ms: u64, key: &[u8], user: u64, likes: bool) -> Result<Answer, ApplyError> {
         self.advance(at_ms);
         self.is_no_leaderboard(key)?;
+        if self.is_erasing(user) {
+            return Err(ApplyError::Erasing);
+        }
         let offset = self.offset - 1;
         let dense = match likes {
             true => Some(self.users.find_or_add(user).ok_or(ApplyError::NoDenseId(offset))?),
@@ -688,6 +717,13 @@ impl Engine {
         let Some(dense) = dense.filter(|_| was != likes || planted::is(Bug::TwiceCountsTwice)) else {
             return Ok(Answer::Was(was));
         };
+        self.toggled(slot, dense, likes);
+        Ok(Answer::Was(was))
+    }
+
+    /// A user was added to the likers of an item, or removed: the rest of the state follows.
+    pub(crate) fn toggled(&mut self, slot: u32, dense: u32, likes: bool) {
+        let item = self.items.get_mut(slot);
         let listed = !item.derived;
         if listed {
             let weights = self.trends.weights(self.now_ms);
@@ -730,7 +766,6 @@ impl Engine {
                 self.boards.touch(slot, &self.items);
             }
         }
-        Ok(Answer::Was(was))
     }
 
     fn is_no_leaderboard(&self, key: &[u8]) -> Result<(), ApplyError> {
@@ -753,6 +788,9 @@ impl Engine {
     }
 
     fn put_scores(&mut self, key: &[u8], how: How, scores: &[(f64, &[u8])]) -> Result<Scored, ApplyError> {
+        if self.items.find(key).is_none() && scores.iter().any(|(_, name)| self.is_erasing_member(name)) {
+            return Err(ApplyError::Erasing);
+        }
         let slot = self.leaderboard(key)?;
         let mut done = Scored::default();
         let mut result = match self.leaderboards.get_mut(slot).takes(scores) {
@@ -799,16 +837,19 @@ impl Engine {
         };
         let mut removed = 0;
         for name in names {
-            self.member_will_change(slot, name);
-            let board = self.leaderboards.get_mut(slot);
-            if let Some(member) = board.members.find(name) {
-                board.remove(member);
-                removed += 1;
-            }
+            removed += u64::from(self.remove_member(slot, name));
         }
         self.members -= removed;
         self.drop_if_nothing(slot);
         Ok(removed)
+    }
+
+    /// Removes a member, if the leaderboard has it.
+    pub(crate) fn remove_member(&mut self, slot: u32, name: &[u8]) -> bool {
+        self.member_will_change(slot, name);
+        let board = self.leaderboards.get_mut(slot);
+        let member = board.members.find(name);
+        member.map(|member| board.remove(member)).is_some()
     }
 
     fn set_ties(&mut self, key: &[u8], ties: Ties) -> Result<(), ApplyError> {
@@ -819,7 +860,7 @@ impl Engine {
         Ok(())
     }
 
-    fn drop_if_nothing(&mut self, slot: u32) {
+    pub(crate) fn drop_if_nothing(&mut self, slot: u32) {
         if self.leaderboards.get_mut(slot).is_nothing() {
             self.leaderboard_will_change(slot);
             self.leaderboards.remove(slot);
@@ -862,7 +903,7 @@ impl Engine {
                     .ok_or(ApplyError::TooLong)?;
                 let mut result = roaring::RoaringBitmap::new();
                 for user in 0..bits {
-                    if !self.likes(sources[0], user) {
+                    if !self.likes(sources[0], user) && !self.is_erasing(user) {
                         result.insert(self.users.find_or_add(user).ok_or(ApplyError::NoDenseId(offset))?);
                     }
                 }
@@ -872,16 +913,21 @@ impl Engine {
                 let none = Likers::default();
                 let likers = |key: &&[u8]| self.items.by_key(key).map_or(&none, |item| &item.likers);
                 let sets: Vec<&Likers> = sources.iter().map(likers).collect();
-                Likers::combine(op, &sets)
+                let mut result = Likers::combine(op, &sets);
+                for dense in self.erasing().filter(|_| !planted::is(Bug::ErasedComesBack)) {
+                    result.remove(dense);
+                }
+                result
             }
         };
         self.delete(target);
         if bytes > 0 {
             let slot = self.find_or_add(target);
             self.boards.leave(slot, &self.items);
+            let bits = self.blurred_for_all(u128::from(bytes) * 8);
             let item = self.items.get_mut(slot);
             item.likers = Likers::from_bitmap(result);
-            item.bits = u128::from(bytes) * 8;
+            item.bits = bits;
             item.derived = true;
             item.fields = Box::default();
             self.changed(slot);
@@ -974,7 +1020,7 @@ impl Engine {
 }
 
 /// The part of a key before its first colon: the item's kind, and a field of all items of that kind.
-fn kind(key: &[u8]) -> Option<&[u8]> {
+pub(crate) fn kind(key: &[u8]) -> Option<&[u8]> {
     let colon = key.iter().position(|&byte| byte == b':')?;
     Some(&key[..colon])
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the table and the slots; a freed slot is used again. Knows nothing of an entry but its key.
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 use std::hash::BuildHasher;
 
 /// A value with a key that never changes.
@@ -122,6 +122,20 @@ impl<T: Key> Keyed<T> {
             .rev()
             .filter(|&slot| self.get(slot).is_none())
             .collect();
+    }
+
+    /// As [`Keyed::restored`], with the same slots free in the same order as before; `false` and no change if the entries
+    /// have other slots.
+    pub fn restored_as(&mut self, slots: u32, free: Vec<u32>) -> bool {
+        let distinct: HashSet<u32> = free.iter().copied().collect();
+        let is_free = |slot: &u32| *slot < slots && self.get(*slot).is_none();
+        let used = self.slots.iter().flatten().count();
+        if distinct.len() != free.len() || !free.iter().all(is_free) || used + free.len() != slots as usize {
+            return false;
+        }
+        self.slots.resize_with(slots as usize, || None);
+        self.free = free;
+        true
     }
 
     fn put(&mut self, slot: u32, entry: T) {

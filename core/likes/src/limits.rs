@@ -60,3 +60,21 @@ pub const COMBINED_MAX: u64 = 32_000_000;
 /// Maximum number of changed items that wait to be reported, and of deleted ones: 256 KiB, plus the keys of the
 /// deleted.
 pub const NEWS_MAX: usize = 65_536;
+
+/// Maximum number of erasures of users under way: each looks at every change's user.
+pub const ERASURES_MAX: usize = 64;
+
+/// Maximum number of erasures that have ended and are still listed: some 200 bytes each.
+pub const ERASURES_LISTED_MAX: usize = 1_000;
+
+/// Maximum number of kinds that an erasure counts apart; the likes of further ones are counted together.
+pub const ERASED_KINDS_MAX: usize = 64;
+
+/// Maximum number of slots that one step of an erasure goes through: some 2 ms at 100 ns each.
+pub const ERASE_SLOTS_MAX: u32 = 16_384;
+
+/// Maximum number of items and members that one step of an erasure changes: some 1 ms.
+pub const ERASE_CHANGES_MAX: u32 = 128;
+
+/// Maximum number of slots that one page of a user's data goes through.
+pub const EXPORT_SLOTS_MAX: u32 = 16_384;

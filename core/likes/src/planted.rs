@@ -17,6 +17,12 @@ muster_planted::planted! {
     DirtyNotRestored,
     /// Items changed during a snapshot are not saved in their old state.
     CutNotKept,
+    /// The result of a bit operation keeps the user whose erasure has passed its slot.
+    ErasedComesBack,
+    /// A snapshot in progress loses the ids of users behind one that is erased.
+    ErasedWithinCut,
+    /// The dense id of an erased user is given to another one.
+    ErasedIdReused,
     /// A reply leaves before its record is durable.
     ReplyBeforeDurable,
 }

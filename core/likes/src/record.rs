@@ -13,6 +13,10 @@
 //! | 7 members that leave | time (8), then key and members, each with its length (2) |
 //! | 8 ties of a leaderboard | time (8), 0 by name or 1 by time, key |
 //! | 9 like of one of several kinds | time (8), user (8), then key and other keys, each with its length (2) |
+//! | 10 erasure of a user begins | time (8), job (8), user (8) |
+//! | 11 step of an erasure | time (8), job (8), number of slots (4) |
+//! | 12 the state names the user no more | time (8), job (8) |
+//! | 13 no file names the user | time (8), job (8), snapshots (4), segments (4) |
 //!
 //! Numbers are little-endian; times are milliseconds since 1970.
 
@@ -70,6 +74,19 @@ pub enum Record<'a> {
     },
     /// What decides between equal scores of a leaderboard, which is made if necessary.
     Ties { at_ms: u64, key: &'a [u8], ties: Ties },
+    /// All traces of a user are to go. `job` names the erasure from now on.
+    Erase { at_ms: u64, job: u64, user: u64 },
+    /// An erasure goes through at most this many further slots.
+    EraseStep { at_ms: u64, job: u64, slots: u32 },
+    /// An erasure has gone through all slots: the user's id goes too.
+    Erased { at_ms: u64, job: u64 },
+    /// The files without the user are the only ones left: this number of snapshots, and of segments of the log.
+    ErasureDone {
+        at_ms: u64,
+        job: u64,
+        snapshots: u32,
+        segments: u32,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,6 +175,30 @@ impl Record<'_> {
                 to.extend_from_slice(&at_ms.to_le_bytes());
                 to.push(*ties as u8);
                 to.extend_from_slice(key);
+            }
+            Record::Erase { at_ms, job, user } => {
+                to.push(10);
+                put_u64s(to, &[*at_ms, *job, *user]);
+            }
+            Record::EraseStep { at_ms, job, slots } => {
+                to.push(11);
+                put_u64s(to, &[*at_ms, *job]);
+                to.extend_from_slice(&slots.to_le_bytes());
+            }
+            Record::Erased { at_ms, job } => {
+                to.push(12);
+                put_u64s(to, &[*at_ms, *job]);
+            }
+            Record::ErasureDone {
+                at_ms,
+                job,
+                snapshots,
+                segments,
+            } => {
+                to.push(13);
+                put_u64s(to, &[*at_ms, *job]);
+                to.extend_from_slice(&snapshots.to_le_bytes());
+                to.extend_from_slice(&segments.to_le_bytes());
             }
         }
     }
@@ -258,6 +299,26 @@ impl Record<'_> {
                     others: take_all(rest, ONE_OF_MAX, KEY_BYTES_MAX)?,
                 }
             }
+            10 => Record::Erase {
+                at_ms: take_u64(&mut rest)?,
+                job: take_u64(&mut rest)?,
+                user: take_u64(&mut rest)?,
+            },
+            11 => Record::EraseStep {
+                at_ms: take_u64(&mut rest)?,
+                job: take_u64(&mut rest)?,
+                slots: take_u32(&mut rest)?,
+            },
+            12 => Record::Erased {
+                at_ms: take_u64(&mut rest)?,
+                job: take_u64(&mut rest)?,
+            },
+            13 => Record::ErasureDone {
+                at_ms: take_u64(&mut rest)?,
+                job: take_u64(&mut rest)?,
+                snapshots: take_u32(&mut rest)?,
+                segments: take_u32(&mut rest)?,
+            },
             _ => return None,
         };
         Some(record)
@@ -292,6 +353,18 @@ fn take_all(mut rest: &[u8], count_max: usize, bytes_max: usize) -> Option<Vec<&
         all.push(bytes);
     }
     Some(all)
+}
+
+fn put_u64s(to: &mut Vec<u8>, numbers: &[u64]) {
+    numbers
+        .iter()
+        .for_each(|number| to.extend_from_slice(&number.to_le_bytes()));
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let number = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?);
+    *rest = &rest[4..];
+    Some(number)
 }
 
 fn take_u64(rest: &mut &[u8]) -> Option<u64> {
@@ -377,6 +450,23 @@ mod tests {
                 at_ms,
                 key,
                 ties: Ties::Time,
+            },
+            Record::Erase {
+                at_ms,
+                job: 1 << 60,
+                user: u64::MAX,
+            },
+            Record::EraseStep {
+                at_ms,
+                job: 0,
+                slots: u32::MAX,
+            },
+            Record::Erased { at_ms, job: 7 },
+            Record::ErasureDone {
+                at_ms,
+                job: 7,
+                snapshots: 2,
+                segments: 1,
             },
         ];
         for record in records {

@@ -33,11 +33,24 @@ impl Engine {
             Some(_) => return Err(RowError::OtherUser(user)),
             None => {}
         }
-        if self.users.ids_left() == 0 {
-            let first = self.users.next_segment().ok_or(RowError::Gap(dense))?;
-            self.users.add_segment(first, SEGMENT_IDS.min(u32::MAX - first));
-        }
+        self.need_id();
         match self.users.find_or_add(user) {
+            Some(given) if given == dense => Ok(()),
+            _ => Err(RowError::Gap(dense)),
+        }
+    }
+
+    /// Restores the dense id of a user who was erased, in the same order as [`Engine::take_user`]. If the state still has
+    /// the user, the user goes now, with everything that the state has of it.
+    pub fn take_erased(&mut self, dense: u32) -> Result<(), RowError> {
+        if self.users.has(dense) {
+            if !self.users.erased().contains(dense) {
+                self.erase_at_once(dense);
+            }
+            return Ok(());
+        }
+        self.need_id();
+        match self.users.add_erased() {
             Some(given) if given == dense => Ok(()),
             _ => Err(RowError::Gap(dense)),
         }
@@ -57,13 +70,16 @@ impl Engine {
             self.deleted.insert(row.key[..].into(), row.modification);
             return Ok(true);
         };
-        let bitmap = RoaringBitmap::deserialize_from(&likes.likers[..]).map_err(|_| RowError::Damaged)?;
+        let mut bitmap = RoaringBitmap::deserialize_from(&likes.likers[..]).map_err(|_| RowError::Damaged)?;
         if bitmap.len() != likes.count {
             return Err(RowError::OtherCount {
                 found: bitmap.len(),
                 counted: likes.count,
             });
         }
+        // The row may be older than the erasure of a user.
+        bitmap -= self.users.erased();
+        let older = bitmap.len() < likes.count;
         if let Some(dense) = bitmap.iter().find(|&dense| !self.users.has(dense)) {
             return Err(RowError::UnknownUser(dense));
         }
@@ -76,7 +92,11 @@ impl Engine {
         item.bits = item.bits.max(highest.unwrap_or(0));
         item.newest.retain(|&dense| likers.contains(dense));
         item.refill_newest();
-        item.modification = row.modification;
+        item.modification = row.modification + u64::from(older);
+        if older {
+            item.dirty = true;
+            self.dirty.insert(slot);
+        }
         if item.derived {
             return Ok(true);
         }
@@ -93,15 +113,17 @@ impl Engine {
         Ok(true)
     }
 
-    /// Applies a record of which the rows have all but leaderboards, which no row has.
+    /// Applies a record of which the rows have all but leaderboards and erasures, which no row has.
     pub fn apply_to_leaderboards(&mut self, offset: u64, record: &[u8]) {
-        let of_leaderboards = match Record::decode(record) {
+        let wanted = match Record::decode(record) {
             Some(Record::Scores { .. } | Record::Unscore { .. } | Record::Ties { .. }) => true,
+            Some(Record::Erase { .. } | Record::EraseStep { .. }) => true,
+            Some(Record::Erased { .. } | Record::ErasureDone { .. }) => true,
             Some(Record::Delete { key, .. }) => self.leaderboards.find(key).is_some(),
             _ => false,
         };
         self.skip_to(offset);
-        if of_leaderboards {
+        if wanted {
             let _ = self.apply(offset, record); // as when it was new
         }
         self.skip_to(offset + 1);

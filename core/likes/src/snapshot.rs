@@ -7,6 +7,7 @@
 
 use crate::cut::{Cut, Out};
 use crate::engine::{Engine, Options};
+use crate::erasure::{Erasure, Phase};
 use crate::items::Item;
 use crate::leaderboards::{Leaderboard, Member, Ties};
 use crate::likers::Likers;
@@ -15,6 +16,7 @@ use crate::planted::{self, Bug};
 use crate::trend::WINDOWS;
 use hashbrown::HashSet;
 use roaring::RoaringBitmap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MAGIC: &[u8; 8] = b"MLikes02";
 
@@ -27,6 +29,11 @@ const USERS: u8 = 3;
 const LEADERBOARD: u8 = 4;
 /// As a chain, with the time of each like.
 const TIMED_CHAIN: u8 = 5;
+/// Dense ids of erased users, before all users.
+const ERASED: u8 = 6;
+const ERASURE: u8 = 7;
+/// Slots of leaderboards, if some are free.
+const FREE: u8 = 8;
 
 /// Why bytes are not a valid snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -69,6 +76,19 @@ impl Engine {
         }
         out.0.push(u8::from(self.options.items_by_user));
         out.u64(self.users.len() as u64);
+        if !self.users.erased().is_empty() {
+            out.0.push(ERASED);
+            let erased: Vec<u32> = self.users.erased().iter().collect();
+            out.u32s(&erased);
+        }
+        if !self.leaderboards.free().is_empty() {
+            out.0.push(FREE);
+            out.u32(self.leaderboards.slots());
+            out.u32s(self.leaderboards.free());
+        }
+        for (&job, erasure) in &self.erasures.jobs {
+            save_erasure(&mut out, job, erasure);
+        }
         self.cut = Some(Box::new(Cut {
             out,
             crc: 0,
@@ -94,11 +114,7 @@ impl Engine {
             return None;
         }
         if cut.ids_done < cut.users {
-            let ids = (cut.users - cut.ids_done).min(bytes / 8 + 1);
-            cut.out.0.push(USERS);
-            cut.out.u32(ids as u32);
-            self.users.ids(cut.ids_done).take(ids).for_each(|id| cut.out.u64(id));
-            cut.ids_done += ids;
+            self.save_ids(&mut cut, bytes / 8 + 1);
         }
         while cut.out.0.len() < bytes && cut.ids_done == cut.users && cut.slots_done < cut.slots {
             let slot = cut.slots_done;
@@ -135,6 +151,23 @@ impl Engine {
         let part = std::mem::take(&mut cut.out.0);
         self.cut = Some(cut);
         Some(part)
+    }
+
+    /// Called before the id of a user goes.
+    pub(crate) fn ids_will_change(&mut self) {
+        let Some(mut cut) = self.cut.take() else { return };
+        if cut.ids_done < cut.users && !planted::is(Bug::ErasedWithinCut) {
+            self.save_ids(&mut cut, usize::MAX);
+        }
+        self.cut = Some(cut);
+    }
+
+    fn save_ids(&self, cut: &mut Cut, most: usize) {
+        let ids = (cut.users - cut.ids_done).min(most);
+        cut.out.0.push(USERS);
+        cut.out.u32(ids as u32);
+        self.users.ids(cut.ids_done).take(ids).for_each(|id| cut.out.u64(id));
+        cut.ids_done += ids;
     }
 
     /// Called before an item changes or is deleted.
@@ -303,6 +336,61 @@ fn save_head(out: &mut Out, slot: u32, board: &Leaderboard) {
     out.u64(board.since);
 }
 
+fn save_erasure(out: &mut Out, job: u64, erasure: &Erasure) {
+    out.0.push(ERASURE);
+    out.u64(job);
+    out.0.push(erasure.phase as u8);
+    out.0
+        .push(u8::from(erasure.user.is_some()) | u8::from(erasure.dense.is_some()) << 1);
+    out.u64(erasure.user.unwrap_or(0));
+    out.u32(erasure.dense.unwrap_or(0));
+    out.u32(erasure.slot);
+    for number in [
+        erasure.items,
+        erasure.leaderboards,
+        erasure.derived,
+        erasure.members,
+        erasure.since,
+        erasure.at_ms,
+    ] {
+        out.u64(number);
+    }
+    out.u32(erasure.snapshots);
+    out.u32(erasure.segments);
+    out.u32(erasure.kinds.len() as u32);
+    for (kind, &likes) in &erasure.kinds {
+        out.bytes(kind);
+        out.u64(likes);
+    }
+}
+
+fn read_erasure(from: &mut In) -> Option<(u64, Erasure)> {
+    let job = from.u64()?;
+    let phase = *Phase::ALL.get(usize::from(from.take(1)?[0]))?;
+    let flags = from.take(1)?[0];
+    let (user, dense, slot) = (from.u64()?, from.u32()?, from.u32()?);
+    let mut erasure = Erasure {
+        phase,
+        user: (flags & 1 == 1).then_some(user),
+        dense: (flags & 2 == 2).then_some(dense),
+        slot,
+        items: from.u64()?,
+        leaderboards: from.u64()?,
+        derived: from.u64()?,
+        members: from.u64()?,
+        since: from.u64()?,
+        at_ms: from.u64()?,
+        snapshots: from.u32()?,
+        segments: from.u32()?,
+        kinds: BTreeMap::new(),
+    };
+    for _ in 0..from.u32()? {
+        erasure.kinds.insert(from.bytes()?.to_vec(), from.u64()?);
+    }
+    // The state names the user until the phase of files, and only until then.
+    (erasure.user.is_some() == (phase < Phase::Files)).then_some((job, erasure))
+}
+
 fn save_member(out: &mut Out, place: u32, member: &Member) {
     out.u32(place);
     out.bytes(&member.name);
@@ -332,6 +420,7 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
     let listed = from.take(1)?[0] == 1;
     let users = from.u64()?;
     let (mut items, mut chains) = (Vec::new(), Vec::new());
+    let (mut erased, mut boards) = (BTreeSet::new(), None);
     loop {
         match from.take(1)?[0] {
             ITEM => items.push(read_item(from, &mut engine)?),
@@ -350,14 +439,27 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
             LEADERBOARD => read_leaderboard(from, &mut engine)?,
             USERS => {
                 for _ in 0..from.u32()? {
-                    engine.users.find_or_add(from.u64()?)?;
+                    let user = from.u64()?;
+                    match erased.contains(&engine.users.next_dense()?) {
+                        true => engine.users.add_erased()?,
+                        false => engine.users.find_or_add(user)?,
+                    };
                 }
+            }
+            ERASED => erased.extend(from.u32s()?),
+            FREE => boards = Some((from.u32()?, from.u32s()?)),
+            ERASURE => {
+                let (job, erasure) = read_erasure(from)?;
+                engine.erasures.restore(job, erasure);
             }
             END => break,
             _ => return None,
         }
     }
-    engine.leaderboards.restored();
+    match boards {
+        None => engine.leaderboards.restored(),
+        Some((slots, free)) => engine.leaderboards.restored_as(slots, free).then_some(())?,
+    }
     engine
         .leaderboards
         .iter_mut()

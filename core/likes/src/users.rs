@@ -8,6 +8,7 @@
 
 use crate::planted::{self, Bug};
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
+use roaring::RoaringBitmap;
 use std::hash::BuildHasher;
 
 const NONE: u32 = u32::MAX;
@@ -26,6 +27,16 @@ pub(crate) struct Segment {
     base: u32,
 }
 
+/// A node of a user's list, by which a later page finds it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub node: u32,
+    /// How often the list was rebuilt before.
+    pub rebuilt: u32,
+    pub item: u32,
+    pub at_s: u32,
+}
+
 struct User {
     id: u64,
     /// The newest node of the chain.
@@ -33,6 +44,20 @@ struct User {
     nodes: u32,
     /// At least the number of items that this user likes.
     likes_at_most: u32,
+    /// Increases whenever the chain is rebuilt.
+    rebuilt: u32,
+}
+
+impl User {
+    fn new(id: u64) -> User {
+        User {
+            id,
+            head: NONE,
+            nodes: 0,
+            likes_at_most: 0,
+            rebuilt: 0,
+        }
+    }
 }
 
 struct Node {
@@ -48,6 +73,8 @@ pub(crate) struct Users {
     /// Indices in `list`.
     parts: Vec<HashTable<u32>>,
     list: Vec<User>,
+    /// Dense ids of users that were erased. They are never given to others.
+    erased: RoaringBitmap,
     /// Sorted by their first id.
     segments: Vec<Segment>,
     /// Total number of ids in all segments.
@@ -73,8 +100,14 @@ impl Users {
         }
     }
 
+    /// Number of users that ever got a dense id, those that were erased included.
     pub fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// The dense ids of users that were erased.
+    pub fn erased(&self) -> &RoaringBitmap {
+        &self.erased
     }
 
     /// Dense ids that are not assigned yet.
@@ -137,12 +170,17 @@ impl Users {
         }
         let hash = self.hasher.hash_one(id);
         let place = self.list.len() as u32;
-        self.list.push(User {
-            id,
-            head: NONE,
-            nodes: 0,
-            likes_at_most: 0,
-        });
+        if planted::is(Bug::ErasedIdReused) {
+            if let Some(free) = self.erased.min() {
+                let place = self.place(free);
+                self.erased.remove(free);
+                self.list[place as usize].id = id;
+                let (list, hasher) = (&self.list, &self.hasher);
+                self.parts[part(hash)].insert_unique(hash, place, |&place| hasher.hash_one(list[place as usize].id));
+                return Some(free);
+            }
+        }
+        self.list.push(User::new(id));
         let (list, hasher) = (&self.list, &self.hasher);
         self.parts[part(hash)].insert_unique(hash, place, |&place| hasher.hash_one(list[place as usize].id));
         if planted::is(Bug::DenseIdTwice) && place % 7 == 6 {
@@ -156,16 +194,46 @@ impl Users {
         self.list[self.place(dense) as usize].id
     }
 
-    /// Users in the order in which their dense ids were assigned, starting with the `from`th.
+    /// Erases a user: the id and the list go, and the dense id stays without a user.
+    pub fn erase(&mut self, dense: u32) {
+        let place = self.place(dense);
+        let hash = self.hasher.hash_one(self.list[place as usize].id);
+        if let Ok(found) = self.parts[part(hash)].find_entry(hash, |&other| other == place) {
+            found.remove();
+        }
+        self.free_chain(place as usize);
+        self.list[place as usize] = User::new(0);
+        self.erased.insert(dense);
+    }
+
+    /// Restores the place of an erased user; `None` if no dense id is left.
+    pub fn add_erased(&mut self) -> Option<u32> {
+        if self.ids_left() == 0 {
+            return None;
+        }
+        let place = self.list.len() as u32;
+        self.list.push(User::new(0));
+        let dense = self.dense(place);
+        self.erased.insert(dense);
+        Some(dense)
+    }
+
+    /// The dense id of the next new user; `None` if none is left.
+    pub fn next_dense(&self) -> Option<u32> {
+        (self.ids_left() > 0).then(|| self.dense(self.list.len() as u32))
+    }
+
+    /// Users in the order in which their dense ids were assigned, starting with the `from`th; 0 for one that was erased.
     pub fn ids(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
         self.list[from.min(self.list.len())..].iter().map(|user| user.id)
     }
 
-    /// As [`Users::ids`], with the dense ids.
-    pub fn pairs(&self, from: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
-        (from as u32..)
-            .zip(self.ids(from))
-            .map(|(place, id)| (self.dense(place), id))
+    /// As [`Users::ids`], with the dense ids; `None` for a user that was erased.
+    pub fn pairs(&self, from: usize) -> impl Iterator<Item = (u32, Option<u64>)> + '_ {
+        (from as u32..).zip(self.ids(from)).map(|(place, id)| {
+            let dense = self.dense(place);
+            (dense, (!self.erased.contains(dense)).then_some(id))
+        })
     }
 
     /// User `dense` likes `item` since `at_s`. `likes` returns whether a user likes an item now.
@@ -219,6 +287,71 @@ impl Users {
         items
     }
 
+    /// Rebuilds a list that has nodes of items that the user likes no more.
+    pub fn compact(&mut self, dense: u32, likes: impl Fn(u32) -> bool) {
+        let place = self.place(dense) as usize;
+        if self.list[place].nodes != self.list[place].likes_at_most {
+            self.make_anew(place, likes);
+        }
+    }
+
+    /// Items that a user likes with the seconds of the likes, newest first, behind a place of the list: at most `most`
+    /// of at most `walked` nodes, and the place of the last one, `None` at the end.
+    ///
+    /// If the list was rebuilt since, the place is searched again, by the item or else by the second.
+    pub fn list_behind(
+        &self,
+        dense: u32,
+        behind: Option<Place>,
+        walked: usize,
+        likes: impl Fn(u32) -> bool,
+        most: usize,
+    ) -> (Option<Place>, Vec<(u32, u32)>) {
+        let user = &self.list[self.place(dense) as usize];
+        let mut at = match behind {
+            None => user.head,
+            Some(place) => self.behind(user, place),
+        };
+        let (mut last, mut items, mut walked) = (behind, Vec::new(), walked);
+        while let Some(node) = self.nodes.get(at as usize).filter(|_| items.len() < most && walked > 0) {
+            if likes(node.item) {
+                items.push((node.item, node.at_s));
+            }
+            last = Some(Place {
+                node: at,
+                rebuilt: user.rebuilt,
+                item: node.item,
+                at_s: node.at_s,
+            });
+            walked -= 1;
+            at = node.older;
+        }
+        (last.filter(|_| at != NONE), items)
+    }
+
+    /// The node behind a place.
+    fn behind(&self, user: &User, place: Place) -> u32 {
+        let is_it = |node: &Node| (node.item, node.at_s) == (place.item, place.at_s);
+        if let Some(node) = self.nodes.get(place.node as usize).filter(|node| is_it(node)) {
+            if user.rebuilt == place.rebuilt {
+                return node.older;
+            }
+        }
+        let chain = |from: u32| {
+            std::iter::successors(self.nodes.get(from as usize), |node| {
+                self.nodes.get(node.older as usize)
+            })
+        };
+        if let Some(node) = chain(user.head).find(|node| is_it(node)) {
+            return node.older;
+        }
+        let mut at = user.head;
+        while let Some(node) = self.nodes.get(at as usize).filter(|node| node.at_s > place.at_s) {
+            at = node.older;
+        }
+        at
+    }
+
     /// Number of nodes that a walk through a user's items may visit.
     pub fn chain_len(&self, dense: u32) -> u32 {
         self.list[self.place(dense) as usize].nodes
@@ -250,12 +383,7 @@ impl Users {
 
     fn make_anew(&mut self, place: usize, likes: impl Fn(u32) -> bool) {
         let items = self.items(self.dense(place as u32), usize::MAX, likes);
-        let mut at = self.list[place].head;
-        while let Some(node) = self.nodes.get_mut(at as usize) {
-            let older = std::mem::replace(&mut node.older, self.free);
-            self.free = at;
-            at = older;
-        }
+        self.free_chain(place);
         let mut head = NONE;
         for &(item, at_s) in items.iter().rev() {
             let at = self.free;
@@ -269,6 +397,17 @@ impl Users {
         }
         let user = &mut self.list[place];
         (user.head, user.nodes, user.likes_at_most) = (head, items.len() as u32, items.len() as u32);
+        user.rebuilt = user.rebuilt.wrapping_add(1);
+    }
+
+    fn free_chain(&mut self, place: usize) {
+        let mut at = self.list[place].head;
+        while let Some(node) = self.nodes.get_mut(at as usize) {
+            (node.item, node.at_s) = (0, 0);
+            let older = std::mem::replace(&mut node.older, self.free);
+            self.free = at;
+            at = older;
+        }
     }
 
     fn dense(&self, place: u32) -> u32 {

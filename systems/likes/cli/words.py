@@ -132,6 +132,35 @@ def of(
     return common.run(run(Target(config, registry), user, limit, times, json))
 
 
+@likes_app.command("erase", epilog="Example: muster likes erase 2017 --yes")
+def erase(
+    user: User,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    registry: RegistryUrl = None,
+    config: ConfigFile = None,
+) -> int:
+    """Erase a user: all likes, reactions and leaderboard entries, and every file that names the user.
+
+    It runs in the nodes, also after Ctrl-C, and survives their restarts. The user's changes are refused until it is done.
+    """
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.erasure import erase as run
+
+    return common.run(run(Target(config, registry), user, yes, json))
+
+
+@likes_app.command("export", epilog="Example: muster likes export 2017 > 2017.jsonl")
+def export(user: User, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
+    """Print all likes, reactions and leaderboard entries of a user, one JSON object a line."""
+    from muster_server.control.terminal import common
+    from muster_server.control.terminal.found import Target
+    from muster_server.systems.likes.cli.erasure import export as run
+
+    return common.run(run(Target(config, registry), user))
+
+
 @likes_app.command("partitions", epilog="Example: muster likes partitions")
 def partitions(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Show each partition: its slots, its node, and its position in the log.

@@ -52,6 +52,14 @@ users: Final = Table(
     Column("user_id", BigInteger, nullable=False),
     **_MYSQL,
 )
+erased: Final = Table(
+    "muster_likes_erased",
+    metadata,
+    *_of(),
+    # A dense id that no user has any more, and none gets again.
+    Column("dense_id", BigInteger, primary_key=True, autoincrement=False),
+    **_MYSQL,
+)
 logs: Final = Table(
     "muster_likes_logs",
     metadata,

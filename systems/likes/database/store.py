@@ -15,7 +15,7 @@ from muster_server.plane.database.errors import Refused
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.likes.database import schema
-from muster_server.systems.likes.database.schema import items, logs, snapshots, users
+from muster_server.systems.likes.database.schema import erased, items, logs, snapshots, users
 from muster_server.systems.likes.records import Row, StoredState, User
 
 PART_BYTES: Final = 1 << 20
@@ -79,6 +79,17 @@ class SqlStore:
         async with self._database.transaction(call_s=LOAD_S) as connection:
             return [schema.user_of(found) for found in await connection.execute(asked)]
 
+    async def erased(self, after: int, count: int) -> list[int]:
+        """Dense ids of erased users, in order, after this one."""
+        asked = (
+            select(erased.c.dense_id)
+            .where(self._here(erased), erased.c.dense_id > after)
+            .order_by(erased.c.dense_id)
+            .limit(count)
+        )
+        async with self._database.transaction(call_s=LOAD_S) as connection:
+            return [int(dense) for dense in (await connection.execute(asked)).scalars()]
+
     async def _parts(self, connection: AsyncConnection, offset: int) -> list[bytes]:
         """The parts of a snapshot up to the first missing one; read one by one, so that memory contains each once."""
         parts: list[bytes] = []
@@ -104,15 +115,48 @@ class SqlStore:
 
         await self._database.again(claim, writes=True)
 
-    async def write_users(self, new: Sequence[User], total: int) -> None:
+    async def write_users(self, new: Sequence[User], gone: Sequence[int], total: int) -> None:
         """As `Store.write_users`."""
         rows = [self._log | schema.user_row(user) for user in new]
 
         async def write(connection: AsyncConnection) -> None:
             await self._own(connection, users=total)
-            await connection.execute(self._upsert_user, rows)
+            if rows:
+                await connection.execute(self._upsert_user, rows)
+            await self._mark_erased(connection, gone)
 
         await self._written(write)
+
+    async def erase_users(self, dense: Sequence[int]) -> None:
+        """As `Store.erase_users`."""
+
+        async def write(connection: AsyncConnection) -> None:
+            await self._own(connection)
+            await connection.execute(delete(users).where(self._here(users), users.c.dense_id.in_(dense)))
+            await self._mark_erased(connection, dense)
+
+        if dense:
+            await self._written(write)
+
+    async def _mark_erased(self, connection: AsyncConnection, dense: Sequence[int]) -> None:
+        if dense:
+            await connection.execute(delete(erased).where(self._here(erased), erased.c.dense_id.in_(dense)))
+            await connection.execute(insert(erased), [self._log | {"dense_id": each} for each in dense])
+
+    async def traces(self, dense: Sequence[int], since: int) -> tuple[int, int]:
+        """As `Store.traces`."""
+        await self._database.open()
+        left = select(func.count()).select_from(users).where(self._here(users), users.c.dense_id.in_(dense))
+        offsets = select(snapshots.c.snapshot_offset).where(self._here(snapshots)).distinct()
+        async with self._database.transaction(call_s=LOAD_S) as connection:
+            rows = int((await connection.execute(left)).scalar_one())
+            found = [int(offset) for offset in (await connection.execute(offsets)).scalars()]
+        return rows + sum(offset < since for offset in found), len(found)
+
+    async def scrub(self) -> None:
+        """As `Store.scrub`."""
+        await self._database.open()
+        await self._database.scrub()
 
     async def write(self, rows: Sequence[Row], offset: int | None) -> None:
         """As `Store.write`."""

@@ -28,6 +28,7 @@ from muster_server.systems.http.described import IdempotencyKey, problems, succe
 from muster_server.systems.http.face import AnyRequest, Base
 from muster_server.systems.http.idempotency import Answer, repeatable
 from muster_server.systems.http.problems import Problem
+from muster_server.systems.likes.http import erasures
 from muster_server.systems.likes.http.answers import (
     USER,
     Batch,
@@ -171,6 +172,9 @@ class LikesFace:
         def leaderboards(caller: NamedDependency[Caller]) -> LeaderboardNodes:
             return LeaderboardNodes(self.base, self.node)
 
+        def erasure_nodes(caller: NamedDependency[Caller]) -> erasures.ErasureNodes:
+            return erasures.ErasureNodes(self.base, self.node)
+
         handlers = [
             like,
             unlike,
@@ -189,10 +193,12 @@ class LikesFace:
             top,
             top_of,
             *HANDLERS,
+            *erasures.HANDLERS,
         ]
         provided = {
             "likes_face": Provide(likes_face, sync_to_thread=False),
             "leaderboards": Provide(leaderboards, sync_to_thread=False),
+            "erasures": Provide(erasure_nodes, sync_to_thread=False),
         }
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["likes"])]
 

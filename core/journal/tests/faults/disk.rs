@@ -132,6 +132,16 @@ impl Disk {
         file.cached = file.durable.clone();
     }
 
+    /// Whether any file, one kept for reuse included, has these bytes.
+    pub fn holds(&self, bytes: &[u8]) -> bool {
+        let state = self.0.lock().unwrap();
+        let mut files = state.names.values().chain(&state.spares);
+        files.any(|&at| {
+            let file = &state.files[at].cached;
+            file.windows(bytes.len()).any(|window| window == bytes)
+        })
+    }
+
     pub fn last_written(&self) -> Vec<u8> {
         self.0.lock().unwrap().last_written.clone()
     }
@@ -233,6 +243,16 @@ impl Storage for Disk {
             (Some(at), _) if reusable => state.spares.push(at),
             (Some(_), Some(left)) => *left += 1,
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn drop_spares(&mut self) -> io::Result<()> {
+        self.step()?;
+        let mut state = self.0.lock().unwrap();
+        let dropped = state.spares.drain(..).count();
+        if let Some(left) = &mut state.segments_left {
+            *left += dropped as u32;
         }
         Ok(())
     }

@@ -16,6 +16,8 @@ pub enum Step {
     Append(Vec<u16>),
     /// Drop the records below this share of the log, in percent.
     Trim(u8),
+    /// Begin a clean segment and drop all before; let segments be used again or not.
+    BeginClean(bool),
     /// Close and open.
     Close,
     /// Drop without closing, and open again.
@@ -30,6 +32,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => proptest::collection::vec(0..900u16, 1..8).prop_map(Step::Append),
         2 => (0..110u8).prop_map(Step::Trim),
+        1 => any::<bool>().prop_map(Step::BeginClean),
         1 => Just(Step::Close),
         1 => Just(Step::Leave),
         3 => (0..12u32, any::<u64>()).prop_map(|(steps, seed)| Step::Crash(steps, seed)),
@@ -133,6 +136,24 @@ pub fn check_steps(steps: &[Step]) -> Result<(), String> {
                 let below = model.at((*percent).min(100));
                 model.trimmed = model.trimmed.max(below);
                 let _ = running.trim(below);
+            }
+            Step::BeginClean(reuse) => {
+                let Some(running) = &mut log else { continue };
+                let Ok(first) = running.begin_clean() else { continue };
+                if first != model.answered.len() as u64 {
+                    return Err(format!("clean segment begins at {first}"));
+                }
+                model.trimmed = first;
+                if running.trim(first).is_ok_and(|start| start == first) {
+                    // The shortest ones are like numbers in headers.
+                    let old = model.answered.iter().filter(|record| record.len() > 40);
+                    if old.rev().take(5).any(|record| disk.holds(record)) {
+                        return Err("a file has a record from before the clean segment".into());
+                    }
+                }
+                if *reuse {
+                    running.reuse_again();
+                }
             }
             Step::Close => {
                 if let Some(running) = log.take() {

@@ -69,3 +69,8 @@ fn frames_of_an_earlier_life() {
 fn found_group_left_in_memory() {
     found(Bug::TailNotSynced, || (0..8).try_for_each(check_failed_sync));
 }
+
+#[test]
+fn clean_segment_with_old_bytes() {
+    found(Bug::OldBytesStay, any_program);
+}

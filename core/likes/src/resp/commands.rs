@@ -12,6 +12,8 @@ pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding t
 pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
 pub(crate) const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+pub(crate) const ERASING: &str =
+    "ERASING the likes and scores of this user are being erased; try again when that has ended";
 const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 const BIT_VALUE: &str = "ERR bit is not an integer or out of range";
 
@@ -85,6 +87,9 @@ pub(crate) const COMMANDS: &[Command] = &[
     command("LIKE.ITEMS", -2, Kind::Question, 0, 0),
     command("LIKE.TOP", 4, Kind::Question, 0, 0),
     command("LIKE.ABOVE", 4, Kind::Question, 0, 0),
+    command("LIKE.ERASE", 3, Kind::Change, 0, 0),
+    command("LIKE.ERASURES", -1, Kind::Question, 0, 0),
+    command("LIKE.EXPORT", -3, Kind::Question, 0, 0),
     command("LIKE.TIES", 3, Kind::Change, 1, 1),
     command("LIKE.TIESOF", 2, Kind::Question, 1, 1),
     command("LIKE.TREND", 2, Kind::Question, 1, 1),
@@ -395,6 +400,11 @@ pub(crate) fn records<'a>(
                 _ => return Err("ERR ties are decided by NAME or by TIME"),
             };
             push(Record::Ties { at_ms, key, ties }, Shape::Ok);
+        }
+        "LIKE.ERASE" => {
+            let user = unsigned(arguments[1]).ok_or(NOT_AN_INTEGER)?;
+            let job = unsigned(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+            push(Record::Erase { at_ms, job, user }, Shape::Ok);
         }
         name => unreachable!("{name} is a change without a record"),
     }

@@ -37,6 +37,9 @@ const TRANSACTION_BYTES_MAX: usize = 512 << 10;
 /// The reply to a like of one of several kinds whose items are on different partitions.
 const APART: &str = "CROSSSLOT A like of this kind takes others back, whose items have another slot: give their keys one hash tag, as like:{7} and dislike:{7}";
 
+/// The connection of records that no client asked for.
+const NOBODY: u32 = u32::MAX;
+
 /// Identifies one connection; a number is reused only after its connection was closed and all its replies are
 /// settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -358,6 +361,25 @@ impl Front {
         Some(records(&batch.bytes, &batch.ends))
     }
 
+    /// Puts a record of an erasure into the next batch; `false` while the log takes no changes.
+    pub fn go_on_erasing(&mut self, record: &Record) -> bool {
+        let suspended = self
+            .suspension
+            .as_ref()
+            .is_some_and(|suspension| suspension.changes_too);
+        if self.refusal.is_some() || suspended {
+            return false;
+        }
+        let batch = &mut self.collecting;
+        record.encode(&mut batch.bytes);
+        batch.ends.push(batch.bytes.len());
+        batch.operations.push(Operation::Change {
+            connection: NOBODY,
+            shape: Shape::Ok,
+        });
+        true
+    }
+
     /// The batch is durable, with its first record at `first`: applies it and replies.
     pub fn batch_is_durable(&mut self, first: u64, now_ms: u64) {
         let batch = self.in_flight.take().expect("a batch is under way");
@@ -412,6 +434,7 @@ impl Front {
                         (Ok(Answer::Removed(members)), _) => reply.integer(members as i64),
                         (Ok(_), _) => reply.simple("OK"),
                         (Err(ApplyError::WrongType), _) => reply.error(commands::WRONG_TYPE),
+                        (Err(ApplyError::Erasing), _) => reply.error(commands::ERASING),
                         (Err(error), _) => reply.error(&format!("ERR {error}")),
                     });
                 }
@@ -676,7 +699,7 @@ impl Front {
         if let Some(text) = self.refusal.clone() {
             return self.error(place, text);
         }
-        if let Err(text) = affordable(&self.engine, command, words) {
+        if let Err(text) = admitted(&self.engine, command, words) {
             return self.error(place, text.into());
         }
         let others = match command.name == "SETBIT" && words[3] == b"1" {
@@ -950,8 +973,21 @@ fn is_of_http(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")
 }
 
-/// Refuses commands that would block the node's loop for too long.
-fn affordable(engine: &Engine, command: &Command, words: &[&[u8]]) -> Result<(), &'static str> {
+/// Refuses changes of users that are being erased, and commands that would block the node's loop for too long.
+fn admitted(engine: &Engine, command: &Command, words: &[&[u8]]) -> Result<(), &'static str> {
+    let refused = match command.name {
+        "SETBIT" => commands::unsigned(words[2]).is_some_and(|user| engine.refuses(user)),
+        "ZINCRBY" => engine.refuses_member(words[3]),
+        "ZADD" => words[3..]
+            .iter()
+            .rev()
+            .step_by(2)
+            .any(|name| engine.refuses_member(name)),
+        _ => false,
+    };
+    if refused {
+        return Err(commands::ERASING);
+    }
     if command.name != "BITOP" {
         return Ok(());
     }

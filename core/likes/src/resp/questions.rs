@@ -6,6 +6,8 @@ use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_T
 use super::reply::Reply;
 use super::{ranges, scan, sets};
 use crate::engine::Engine;
+use crate::erasure::Erasure;
+use crate::export::{ExportCursor, Exported};
 use crate::leaderboards::Ties;
 use crate::limits::{COMBINED_MAX, FEED_ITEMS_MAX, FEED_NEWEST_MAX, NEWEST_MAX, PAGE_MAX, WALK_MAX};
 use crate::trend::WINDOWS;
@@ -145,6 +147,8 @@ pub(crate) fn answer(
                 }
             }
         }
+        "LIKE.ERASURES" => erasures(engine, arguments, reply)?,
+        "LIKE.EXPORT" => export(engine, arguments, reply)?,
         "LIKE.TOP" => {
             let arguments = [arguments, &[b"WITHSCORES"]].concat();
             ranges::answer(engine, "ZREVRANGE", &arguments, now_ms, reply)?;
@@ -179,6 +183,76 @@ pub(crate) fn answer(
             reply.integer(engine.modification(key) as i64);
         }
         name => unreachable!("{name} is a query that is not handled"),
+    }
+    Ok(())
+}
+
+/// `[job]`: all erasures that are known, or one.
+fn erasures(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let job = match arguments {
+        [_] => None,
+        [_, job] => Some(unsigned(job).ok_or(NOT_AN_INTEGER)?),
+        _ => return Err(SYNTAX),
+    };
+    let wanted = |(known, _): &(&u64, &Erasure)| job.is_none_or(|job| job == **known);
+    let found: Vec<_> = engine.erasures().iter().filter(wanted).collect();
+    let (items, leaderboards) = engine.slots();
+    reply.array(found.len());
+    for (&job, erasure) in found {
+        reply.array(12);
+        reply.user(job);
+        reply.bulk(erasure.phase.name().as_bytes());
+        for number in [
+            erasure.items,
+            u64::from(items),
+            erasure.leaderboards,
+            u64::from(leaderboards),
+            erasure.derived,
+            erasure.members,
+            erasure.at_ms,
+            u64::from(erasure.snapshots),
+            u64::from(erasure.segments),
+        ] {
+            reply.integer(number as i64);
+        }
+        reply.array(2 * erasure.kinds.len());
+        for (kind, &likes) in &erasure.kinds {
+            reply.bulk(kind);
+            reply.integer(likes as i64);
+        }
+    }
+    Ok(())
+}
+
+/// `user cursor [count]`: a page of a user's likes and scores.
+fn export(engine: &mut Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let user = unsigned(arguments[1]).ok_or(NOT_AN_INTEGER)?;
+    let from = match arguments[2] {
+        b"0" => ExportCursor::Begin,
+        text => ExportCursor::parse(text).ok_or("ERR invalid cursor")?,
+    };
+    let (_, count) = place(&arguments[3..], PAGE_MAX, false)?;
+    let (next, found) = engine.export(user, from, count);
+    reply.array(2);
+    reply.bulk(next.map_or_else(|| "0".into(), ExportCursor::text).as_bytes());
+    reply.array(found.len());
+    for each in found {
+        reply.array(3);
+        match each {
+            Exported::Like { item, at_s } => {
+                reply.simple("like");
+                reply.bulk(item);
+                match at_s {
+                    Some(at_s) => reply.integer(i64::from(at_s)),
+                    None => reply.null(),
+                }
+            }
+            Exported::Score { leaderboard, score } => {
+                reply.simple("score");
+                reply.bulk(leaderboard);
+                reply.double(score);
+            }
+        }
     }
     Ok(())
 }

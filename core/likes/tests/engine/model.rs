@@ -1,7 +1,8 @@
 //! Likes as plain lists, slow and obvious, and the comparison of every result.
 
 use muster_likes::{
-    Answer, ApplyError, BitOp, Engine, FeedEntry, How, Options, Record, Scored, Ties, NEWEST_MAX, WINDOWS,
+    Answer, ApplyError, BitOp, Engine, ExportCursor, Exported, FeedEntry, How, Options, Phase, Record, Scored, Ties,
+    NEWEST_MAX, WINDOWS,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const KEYS: [&str; 6] = ["share:1", "share:2", "share:10", "comment:1", "plain", "both"];
 /// `both` is an item's key too: a key has one type.
 const BOARDS: [&str; 3] = ["game:1", "game:2", "both"];
-const MEMBERS: [&str; 5] = ["alice", "bo", "cy", "d", ""];
+/// `7` is a user too.
+const MEMBERS: [&str; 5] = ["alice", "bo", "7", "d", ""];
 const SCORES: [f64; 8] = [0.0, 1.0, 2.0, 2.5, -3.0, 100.0, f64::INFINITY, f64::NEG_INFINITY];
 const FIELDS: [&str; 3] = ["farming", "music", "share"];
 const BEGIN_MS: u64 = 1_790_000_000_000;
@@ -52,6 +54,15 @@ pub enum Step {
     },
     DeleteBoard(usize),
     Wait(u64),
+    /// The erasure of a user begins.
+    Erase(u64),
+    /// The oldest erasure under way goes through this many slots, or takes its next step.
+    GoOnErasing(u32),
+    /// All data of a user, in pages of this many.
+    Export {
+        user: u64,
+        page: usize,
+    },
     /// A pass of the write-behind: takes rows, applies these toggles, then writes this many of the rows.
     Pass {
         between: Vec<(usize, u64, bool)>,
@@ -68,7 +79,7 @@ pub enum Step {
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let user = prop_oneof![4 => 0..12_u64, 1 => Just(1 << 40), 1 => Just(u64::MAX)];
     let key = 0..KEYS.len();
-    let toggle = (key.clone(), user, any::<bool>());
+    let toggle = (key.clone(), user.clone(), any::<bool>());
     let how = (0..3_u8, 0..3_u8, any::<bool>()).prop_map(|(which, limit, raise)| How {
         new: which == 1 && limit == 0,
         existing: which == 2,
@@ -96,6 +107,9 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..4_u8, key.clone(), proptest::collection::vec(key.clone(), 1..4))
             .prop_map(|(op, target, sources)| Step::BitOp { op, target, sources }),
         2 => (key, proptest::collection::vec(0..FIELDS.len(), 0..3)).prop_map(|(key, fields)| Step::Fields { key, fields }),
+        1 => prop_oneof![user.clone(), Just(7)].prop_map(Step::Erase),
+        4 => (1..5_u32).prop_map(Step::GoOnErasing),
+        1 => (prop_oneof![user, Just(7)], 1..4_usize).prop_map(|(user, page)| Step::Export { user, page }),
         2 => prop_oneof![0..10_000_u64, 0..100_000_000_u64, Just(3_000_000_000_u64)].prop_map(Step::Wait),
     ];
     let step = prop_oneof![
@@ -128,6 +142,17 @@ struct Model {
     liked: BTreeMap<u64, Vec<(String, u32)>>,
     boards: BTreeMap<String, Board>,
     now_ms: u64,
+    /// The users of all erasures, in their order, with what was found.
+    erasures: Vec<Erasure>,
+}
+
+#[derive(Clone)]
+struct Erasure {
+    user: u64,
+    phase: Phase,
+    kinds: BTreeMap<String, u64>,
+    derived: u64,
+    members: u64,
 }
 
 #[derive(Default)]
@@ -212,6 +237,47 @@ impl Model {
             liked.push((key.into(), (now_ms / 1_000) as u32));
         }
         was
+    }
+
+    fn erases(&self, user: u64) -> bool {
+        let mut erasures = self.erasures.iter();
+        erasures.any(|erasure| erasure.user == user && erasure.phase < Phase::Files)
+    }
+
+    fn erases_member(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|user| self.erases(user))
+    }
+
+    /// A string's length that tells of a user being erased.
+    fn blurred(&self, bits: u128) -> u128 {
+        let mut users = self.erasures.iter().filter(|erasure| erasure.phase < Phase::Files);
+        let tells = users.any(|erasure| {
+            let own = u128::from(erasure.user) + 1;
+            bits == own || bits == own.div_ceil(8) * 8
+        });
+        if tells {
+            bits.next_power_of_two()
+        } else {
+            bits
+        }
+    }
+
+    /// The erasure comes to an item.
+    fn erase_from(&mut self, at: usize, key: &str) {
+        let user = self.erasures[at].user;
+        let item = &self.items[key];
+        let (bits, derived, liked) = (item.bits, item.derived, item.likers.contains(&user));
+        let own = u128::from(user) + 1;
+        if liked {
+            self.set(key, user, false);
+            let kind = key.split_once(':').map_or("", |(kind, _)| kind);
+            match derived {
+                true => self.erasures[at].derived += 1,
+                false => *self.erasures[at].kinds.entry(kind.into()).or_default() += 1,
+            }
+        }
+        let tells = bits == own || bits == own.div_ceil(8) * 8;
+        self.item(key).bits = if tells { bits.next_power_of_two() } else { bits };
     }
 
     fn delete(&mut self, key: &str) -> bool {
@@ -312,10 +378,10 @@ impl Model {
         };
         self.delete(target);
         if bytes > 0 {
-            let likers = result.into_iter().collect();
+            let likers = result.into_iter().filter(|&user| !self.erases(user)).collect();
             let item = Item {
                 likers,
-                bits: u128::from(bytes) * 8,
+                bits: self.blurred(u128::from(bytes) * 8),
                 derived: true,
                 ..Item::default()
             };
@@ -462,6 +528,10 @@ impl Run {
                     same!(found, Err(ApplyError::WrongType), "like of {key} among others");
                     return Ok(());
                 }
+                if self.model.erases(*user) {
+                    same!(found, Err(ApplyError::Erasing), "like of {key} by a user being erased");
+                    return Ok(());
+                }
                 let was = self.model.set(key, *user, true);
                 for other in others {
                     if other != key && self.model.items.contains_key(other) {
@@ -484,8 +554,10 @@ impl Run {
                 };
                 let since = self.log.len() + 1;
                 let found = self.tried(&record, 0);
+                let refused = scores.iter().any(|(_, name)| self.model.erases_member(name));
                 let wanted = match self.model.items.contains_key(key) {
                     true => Err(ApplyError::WrongType),
+                    false if refused => Err(ApplyError::Erasing),
                     false => self
                         .model
                         .put_scores(key, *how, &scores, since)
@@ -614,6 +686,24 @@ impl Run {
                 }
             }
             Step::Wait(ms) => self.model.now_ms += ms,
+            Step::Erase(user) => {
+                let job = self.model.erasures.len() as u64;
+                let record = Record::Erase {
+                    at_ms,
+                    job,
+                    user: *user,
+                };
+                same!(self.apply(&record, 0)?, Answer::Done, "begin of an erasure");
+                self.model.erasures.push(Erasure {
+                    user: *user,
+                    phase: Phase::Likes,
+                    kinds: BTreeMap::new(),
+                    derived: 0,
+                    members: 0,
+                });
+            }
+            Step::GoOnErasing(slots) => self.go_on_erasing(*slots)?,
+            Step::Export { user, page } => self.export(*user, *page)?,
             Step::Pass { between, written } => {
                 let (mut rows, mut cursor) = (Vec::new(), Some(0));
                 while let Some(at) = cursor {
@@ -663,6 +753,116 @@ impl Run {
         Ok(())
     }
 
+    fn go_on_erasing(&mut self, slots: u32) -> Result<(), String> {
+        let mut under_way = (0..).zip(&self.model.erasures);
+        let Some((at, erasure)) = under_way.find(|(_, erasure)| erasure.phase != Phase::Done) else {
+            return Ok(());
+        };
+        let (at_ms, job, user, phase) = (self.model.now_ms, at as u64, erasure.user, erasure.phase);
+        let early = match phase {
+            Phase::Likes | Phase::Leaderboards => Some(Record::Erased { at_ms, job }),
+            Phase::Check => Some(Record::ErasureDone {
+                at_ms,
+                job,
+                snapshots: 0,
+                segments: 0,
+            }),
+            _ => None,
+        };
+        if let Some(record) = early {
+            same!(self.tried(&record, 0), Err(ApplyError::NotSwept), "a step too early");
+        }
+        let slot = u64::from(self.engine.erasures()[&job].slot);
+        let count = slots as usize;
+        match phase {
+            Phase::Likes => {
+                let (next, keys) = self.engine.scan(slot, count);
+                let keys: Vec<String> = keys
+                    .into_iter()
+                    .map(|key| String::from_utf8_lossy(key).into_owned())
+                    .collect();
+                self.apply(&Record::EraseStep { at_ms, job, slots }, 0)?;
+                keys.iter().for_each(|key| self.model.erase_from(at, key));
+                if next == 0 {
+                    self.model.erasures[at].phase = Phase::Leaderboards;
+                }
+            }
+            Phase::Leaderboards => {
+                let (next, keys) = self.engine.scan_leaderboards(slot, count);
+                let keys: Vec<String> = keys
+                    .into_iter()
+                    .map(|key| String::from_utf8_lossy(key).into_owned())
+                    .collect();
+                self.apply(&Record::EraseStep { at_ms, job, slots }, 0)?;
+                for key in keys {
+                    let board = self.model.boards.get_mut(&key).expect("it has members");
+                    let removed = board.members.remove(&user.to_string()).is_some();
+                    self.model.erasures[at].members += u64::from(removed);
+                    self.model.tidy(&key);
+                }
+                if next == 0 {
+                    self.model.erasures[at].phase = Phase::Check;
+                }
+            }
+            Phase::Check => {
+                let (mut from, mut left) = (0, 0);
+                loop {
+                    let (next, found) = self.engine.traces(job, from, u64::from(slots));
+                    left += found;
+                    from = next;
+                    if from == 0 {
+                        break;
+                    }
+                }
+                same!(left, 0, "traces of {user}");
+                self.apply(&Record::Erased { at_ms, job }, 0)?;
+                self.model.erasures[at].phase = Phase::Files;
+                self.model.liked.remove(&user);
+            }
+            _ => {
+                let record = Record::ErasureDone {
+                    at_ms,
+                    job,
+                    snapshots: 2,
+                    segments: 1,
+                };
+                self.apply(&record, 0)?;
+                self.model.erasures[at].phase = Phase::Done;
+            }
+        }
+        Ok(())
+    }
+
+    fn export(&mut self, user: u64, page: usize) -> Result<(), String> {
+        let (mut likes, mut scores, mut cursor) = (Vec::new(), Vec::new(), Some(ExportCursor::Begin));
+        while let Some(from) = cursor {
+            let (next, found) = self.engine.export(user, from, page);
+            same!(found.len() <= page, true, "length of a page");
+            for each in found {
+                match each {
+                    Exported::Like { item, at_s } => likes.push((item.to_vec(), at_s)),
+                    Exported::Score { leaderboard, score } => scores.push((leaderboard.to_vec(), score)),
+                }
+            }
+            cursor = next.and_then(|next| ExportCursor::parse(next.text().as_bytes()));
+        }
+        let liked = self.model.liked.get(&user);
+        let wanted: Vec<_> = liked
+            .into_iter()
+            .flatten()
+            .rev()
+            .map(|(key, at_s)| (key.clone().into_bytes(), Some(*at_s)))
+            .collect();
+        same!(likes, wanted, "exported likes of {user}");
+        scores.sort_by(|a, b| a.0.cmp(&b.0));
+        let boards = self.model.boards.iter();
+        let wanted: Vec<_> = boards
+            .filter_map(|(key, board)| Some((key.clone().into_bytes(), board.members.get(&user.to_string())?.score)))
+            .collect();
+        same!(scores, wanted, "exported scores of {user}");
+        Ok(())
+    }
+
     fn toggle(&mut self, key: usize, user: u64, likes: bool) -> Result<(), String> {
         let key = KEYS[key];
         let record = Record::Set {
@@ -674,6 +874,7 @@ impl Run {
         let found = self.tried(&record, 1);
         let wanted = match self.model.boards.contains_key(key) {
             true => Err(ApplyError::WrongType),
+            false if self.model.erases(user) => Err(ApplyError::Erasing),
             false => Ok(Answer::Was(self.model.set(key, user, likes))),
         };
         same!(found, wanted, "toggle of {key} by {user}");
@@ -785,10 +986,49 @@ impl Run {
         Ok(())
     }
 
+    fn compare_erasures(&self) -> Result<(), String> {
+        let engine = &self.engine;
+        same!(engine.erasures().len(), self.model.erasures.len(), "number of erasures");
+        for (erasure, wanted) in engine.erasures().values().zip(&self.model.erasures) {
+            let user = wanted.user;
+            same!(erasure.phase, wanted.phase, "phase of the erasure of {user}");
+            let named = (wanted.phase < Phase::Files).then_some(user);
+            same!(erasure.user, named, "user of an erasure");
+            let kinds: BTreeMap<String, u64> = erasure
+                .kinds
+                .iter()
+                .map(|(kind, likes)| (String::from_utf8_lossy(kind).into_owned(), *likes))
+                .collect();
+            same!(kinds, wanted.kinds.clone(), "kinds of the erasure of {user}");
+            same!(
+                (erasure.derived, erasure.members),
+                (wanted.derived, wanted.members),
+                "counts of the erasure of {user}"
+            );
+            if wanted.phase >= Phase::Files {
+                let dense = erasure.dense;
+                let again = engine
+                    .users_from(0)
+                    .any(|(other, user)| Some(other) == dense && user.is_some());
+                same!(again, false, "dense id of {user} has a user");
+            }
+        }
+        let users = engine.users_from(0).filter(|(_, user)| user.is_some());
+        same!(users.count(), engine.user_count(), "number of users");
+        Ok(())
+    }
+
     fn compare(&mut self) -> Result<(), String> {
         self.compare_leaderboards()?;
+        self.compare_erasures()?;
         let (engine, model) = (&mut self.engine, &self.model);
-        let users: BTreeSet<u64> = model.liked.keys().copied().chain(0..12).collect();
+        let users: BTreeSet<u64> = model
+            .liked
+            .keys()
+            .copied()
+            .chain(0..12)
+            .chain([1 << 40, u64::MAX])
+            .collect();
         let none = Item::default();
         for key in KEYS {
             let bytes = key.as_bytes();

@@ -62,3 +62,18 @@ fn restored_engine_forgets_its_marks() {
 fn change_during_a_snapshot_is_in_it() {
     found(Bug::CutNotKept, "sliced snapshot");
 }
+
+#[test]
+fn erased_user_comes_back_by_a_bit_operation() {
+    found(Bug::ErasedComesBack, "");
+}
+
+#[test]
+fn users_behind_an_erased_one_are_in_a_sliced_snapshot() {
+    found(Bug::ErasedWithinCut, "sliced snapshot");
+}
+
+#[test]
+fn dense_id_of_an_erased_user_is_given_again() {
+    found(Bug::ErasedIdReused, "");
+}

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use muster_journal::{AppendError, Committer, Group, Journal, Owner, ReadError, GROUP_BYTES_MAX};
 use muster_likes::resp::{Cluster, ConnectionId, Front, Node, Settings};
-use muster_likes::{Engine, Options, PAGE_MAX, WINDOWS};
+use muster_likes::{Engine, Options, Phase, Record, ERASE_SLOTS_MAX, PAGE_MAX, WINDOWS};
 use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -438,13 +438,15 @@ impl LikesEngine {
         (next, keys.into_iter().map(item).collect())
     }
 
-    /// Takes users with the dense ids of their rows, in the order of the ids' hand-out. Raises `ValueError` where the state has others.
+    /// Takes users with the dense ids of their rows, None for one that was erased, in the order of the ids' hand-out. Raises `ValueError` where the
+    /// state has others.
     #[allow(clippy::needless_pass_by_value)] // the binding gives lists as values
-    fn take_users(&mut self, users: Vec<(u32, u64)>) -> PyResult<()> {
+    fn take_users(&mut self, users: Vec<(u32, Option<u64>)>) -> PyResult<()> {
         let engine = self.front.engine_mut();
-        let taken = users
-            .iter()
-            .try_for_each(|&(dense, user)| engine.take_user(dense, user));
+        let taken = users.iter().try_for_each(|&(dense, user)| match user {
+            Some(user) => engine.take_user(dense, user),
+            None => engine.take_erased(dense),
+        });
         taken.map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -493,8 +495,8 @@ impl LikesEngine {
         self.front.engine_mut().skip_to(offset);
     }
 
-    /// Dense ids and users in the order of the ids' hand-out, from the `start`th on.
-    fn users(&self, start: usize, count: usize) -> Vec<(u32, u64)> {
+    /// Dense ids and users in the order of the ids' hand-out, from the `start`th on; None for a user that was erased.
+    fn users(&self, start: usize, count: usize) -> Vec<(u32, Option<u64>)> {
         self.front.engine().users_from(start).take(count).collect()
     }
 
@@ -520,6 +522,78 @@ impl LikesEngine {
         Ok(())
     }
 
+    /// Erasures under way: job, phase, number of slots gone through, the dense id that the user had, and the offset behind the record that dropped
+    /// the user's id, 0 before it.
+    fn erasures(&self) -> Vec<(u64, &'static str, u64, Option<u32>, u64)> {
+        let erasures = self.front.engine().erasures().iter();
+        let under_way = erasures.filter(|(_, erasure)| erasure.phase != Phase::Done);
+        under_way
+            .map(|(&job, erasure)| {
+                let looked = erasure.items + erasure.leaderboards;
+                (job, erasure.phase.name(), looked, erasure.dense, erasure.since)
+            })
+            .collect()
+    }
+
+    /// Whether a change of this user is refused, because the user is being erased.
+    fn refuses(&self, user: u64) -> bool {
+        self.front.engine().refuses(user)
+    }
+
+    /// Items and leaderboards with a trace of an erasure's user among `count` slots from `cursor` on, behind the cursor to go on with, 0 at the end.
+    fn traces(&self, job: u64, cursor: u64, count: u64) -> (u64, u64) {
+        self.front.engine().traces(job, cursor, count)
+    }
+
+    /// Appends the next step of an erasure: of its slots, or the one that drops the user's id. Answers whether the log takes it.
+    fn erase_step(&mut self, job: u64, at_ms: u64, drop_id: bool) -> PyResult<bool> {
+        self.go_on_erasing(&match drop_id {
+            true => Record::Erased { at_ms, job },
+            false => Record::EraseStep {
+                at_ms,
+                job,
+                slots: ERASE_SLOTS_MAX,
+            },
+        })
+    }
+
+    /// Appends the end of an erasure, with the numbers of snapshots and segments that are left. Answers whether the log takes it.
+    fn erasure_done(&mut self, job: u64, at_ms: u64, snapshots: u32, segments: u32) -> PyResult<bool> {
+        self.go_on_erasing(&Record::ErasureDone {
+            at_ms,
+            job,
+            snapshots,
+            segments,
+        })
+    }
+
+    /// Orders a segment of the log without bytes of former ones; trimmed ones are deleted until `reuse_again`.
+    fn begin_clean(&self) -> PyResult<()> {
+        self.committer()?.begin_clean();
+        Ok(())
+    }
+
+    /// The first offset of that segment, None while orders are under way. Raises `OSError` if it could not be begun.
+    fn clean(&self) -> PyResult<Option<u64>> {
+        let committer = self.committer()?;
+        if !committer.is_idle() {
+            return Ok(None);
+        }
+        committer.clean().transpose().map_err(PyOSError::new_err)
+    }
+
+    /// The log may use trimmed segments again.
+    fn reuse_again(&self) -> PyResult<()> {
+        self.committer()?.reuse_again();
+        Ok(())
+    }
+
+    /// The offset of the oldest record in the log, and the number of its segments.
+    fn log_files(&self) -> PyResult<(u64, usize)> {
+        let committer = self.committer()?;
+        Ok((committer.start(), committer.segments()))
+    }
+
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (engine, figures) = (self.front.engine(), PyDict::new(py));
         figures.set_item("offset", engine.offset())?;
@@ -532,6 +606,7 @@ impl LikesEngine {
         figures.set_item("commands", self.front.traffic().1)?;
         figures.set_item("feeds", self.front.feeds().pages)?;
         figures.set_item("feed_items", self.front.feeds().items)?;
+        figures.set_item("erasures", self.erasures().len())?;
         figures.set_item("refusal", self.front.refusal())?;
         figures.set_item("trouble", self.front.trouble())?;
         figures.set_item("not_taken", self.front.not_taken())?;
@@ -544,6 +619,12 @@ impl LikesEngine {
         self.committer
             .as_ref()
             .ok_or_else(|| PyRuntimeError::new_err("the likes engine is closed"))
+    }
+
+    fn go_on_erasing(&mut self, record: &Record<'_>) -> PyResult<bool> {
+        let taken = self.front.go_on_erasing(record);
+        self.start_batch()?;
+        Ok(taken)
     }
 
     fn start_batch(&mut self) -> PyResult<()> {
