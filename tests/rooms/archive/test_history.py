@@ -44,6 +44,8 @@ class World:
         last = known.get(asked.at.stream[0], 0) if asked.at is not None else 0
         if asked.back and asked.at is not None and last + 1 < asked.at.offset:
             items = [Gap(asked.at.stream, last + 1, asked.at.offset - 1, "unwritten"), *items]
+        if not asked.back and asked.at is not None and not last:
+            items = [Gap(asked.at.stream, asked.at.offset + 1, None, "trimmed"), *items]
         return Page(True, items, over, True, [Place((node, 1, 1), offset) for node, offset in known.items()])
 
     def page(self, asked: Asked) -> Found[tuple[int, int]]:
@@ -105,9 +107,14 @@ def test_all_pages_forward_are_what_follows_or_say_what_is_missing(
     whole = order(one, two)
     world = World(whole, min(written, len(whole)), min(memory, len(whole)))
     at = data.draw(st.sampled_from([None, *whole])) if whole else None
+    known = {node for node, _ in whole[: min(written, len(whole))]}
     items = world.pages(limit, back=False, at=None if at is None else Place((at[0], 1, 1), at[1]))
     seen = offsets(items)
     assert seen == sorted(set(seen))
+    if known and at is not None and at[0] not in known | {value[0] for _, _, value in world.recent}:
+        # nothing is left of its stream: after a gap without an end comes all that there is
+        assert items[0] == Gap((at[0], 1, 1), at[1] + 1, None, "trimmed")
+        at = None
     assert at is None or all(each > at for each in seen)
     there = {*whole[: min(written, len(whole))], *(each.value for each in world.recent)}
     wanted = {each for each in there if at is None or each > at}
