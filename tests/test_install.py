@@ -104,6 +104,9 @@ def as_built(tree: Path) -> Path:
     return tree
 
 
+pytestmark = pytest.mark.timeout(3600)  # builds of Rust, also where each process has a fifth of a processor
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The wheels of `muster` and `muster-server`, of what `scripts/setup.sh` has compiled, with the tags of auditwheel."""
@@ -237,7 +240,6 @@ def first_line(empty: Environment, words: list[str | Path], chosen: dict[str, st
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
 def test_the_library_and_the_server_install_from_source(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     built = shutil.ignore_patterns(".*", "core", "tests", "build", "dist", "*.egg-info", "*.so", "*.c", "__pycache__")
@@ -251,7 +253,6 @@ def test_the_library_and_the_server_install_from_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
 def test_make_dist_in_a_clone_makes_wheels_and_archives_that_install_everywhere(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for name in run(["git", "ls-files"], ROOT).splitlines():

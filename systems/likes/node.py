@@ -5,8 +5,8 @@ Owns the order of its turns. A node with one partition is alone, and does not us
 
 import asyncio
 import contextlib
+import fcntl
 import os
-import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 from muster_server.control.host.addresses import outward, split_address
 from muster_server.control.node.enrolment import tree
 from muster_server.control.registry.tree import NodeExists, Tree, TreeError
+from muster_server.plane.files import write_atomically
 from muster_server.plane.service import Context, Figure, Service
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.likes import service
@@ -410,17 +411,24 @@ def _named(folder: Path) -> bool:
     return number.isdecimal()
 
 
+def _name(folder: Path, partitions: int) -> None:
+    """Write the file of a folder that has none, unless the folder has another number of partitions. Of nodes that start
+    together, one does so. Raises `OSError`."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _named(folder) and kept(folder) in {None, partitions}:
+            write_atomically(folder / KEPT, f"{partitions} {uuid.uuid4().hex}\n".encode())
+    finally:
+        os.close(lock)
+
+
 def _kept(folder: Path, partitions: int) -> str:
-    """The identity of a folder of logs; a new, or has lost the file, folder gets an identity and its number of partitions.
+    """The identity of a folder of logs. A folder that is new or has lost its file gets one, with its number of partitions.
     Raises `SpecError`."""
     try:
-        if not _named(folder) and kept(folder) in {None, partitions}:
-            (folder / KEPT).unlink(missing_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=folder) as file, contextlib.suppress(FileExistsError):
-                file.write(f"{partitions} {uuid.uuid4().hex}\n")
-                file.flush()
-                os.fsync(file.fileno())
-                os.link(file.name, folder / KEPT)  # atomic, and by one node only
+        if not _named(folder):
+            _name(folder, partitions)
         before = kept(folder)
         if before != partitions:
             raise SpecError(

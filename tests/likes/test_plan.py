@@ -1,7 +1,9 @@
 """The plan of partitions: even, the same for all, and with as few moves as that needs."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given
@@ -55,3 +57,18 @@ def test_a_lost_or_damaged_file_of_partitions_is_made_again_from_the_folders(tmp
             _kept(tmp_path, 4)
         assert len(_kept(tmp_path, 8)) == 32
         assert kept(tmp_path) == 8
+
+
+def test_nodes_that_start_together_in_a_new_folder_give_it_one_name(tmp_path: Path) -> None:
+    nodes = 8
+    with ThreadPoolExecutor(nodes) as pool:
+        for number in range(100):
+            folder, together = tmp_path / str(number), Barrier(nodes)
+            folder.mkdir()
+
+            def named(folder: Path = folder, together: Barrier = together) -> str:
+                together.wait()
+                return _kept(folder, 8)
+
+            names = {each.result() for each in [pool.submit(named) for _ in range(nodes)]}
+            assert names == {_kept(folder, 8)}
