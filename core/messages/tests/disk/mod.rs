@@ -366,6 +366,10 @@ impl Storage for Segments {
         Ok(())
     }
 
+    fn drop_spares(&mut self) -> io::Result<()> {
+        Ok(()) // none are kept
+    }
+
     fn owner(&self) -> io::Result<u64> {
         Ok(self.0.state().owner)
     }
