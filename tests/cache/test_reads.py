@@ -128,7 +128,9 @@ async def test_a_stale_value_is_served_while_one_load_runs(cache: Cache, databas
     assert await share(7) == 1
     await asyncio.sleep(0.06)  # the time itself is what is tested
     assert [await share(7) for _ in range(20)] == [1] * 20
-    await until(lambda: database.loads == 2)
+    while database.loads == 1:  # a slow process knows the clock of the Redis less exactly
+        assert await share(7) == 1
+        await asyncio.sleep(0.005)
     go.set()
     while await share(7) == 1:  # noqa: ASYNC110 - the level in the process has it for a moment
         await asyncio.sleep(0.005)
@@ -142,7 +144,7 @@ async def test_a_strict_read_waits_for_the_load_of_what_is_stale(cache: Cache, d
         return database.loads
 
     assert await share(7) == 1
-    await asyncio.sleep(0.06)  # as above
+    await asyncio.sleep(0.5)  # as above
     assert await share.strict(7) == 2
 
 
