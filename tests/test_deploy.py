@@ -60,7 +60,7 @@ USUAL: Final[dict[str, str]] = {
     "told of by MusterNodeSilent, which the one that stayed away is": "gateways_expired",
     "of an earlier life, or a stream that has ended": "dropped_(stale_epoch|stale_stream)",
     "members that left, or that never asked": "dropped_(no_member|unwanted)",
-    "the publisher repeats them, or was to repeat them and went": "dropped_(ahead|held|handle)",
+    "the publisher repeats them, or was to repeat them and went": "dropped_(ahead|held|handle|headers)",
     "what pacing is for": "credit_withheld",
     "told to the user, who is above its own bounds": "refused_sessions|joins_refused_user|dropped_(rate|credit)",
     "told of by MusterClientsRefused, of which it is a part": "joins_refused_rooms",

@@ -7,11 +7,13 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from muster_server.systems.likes.reach import PAGE, LikesError
-from muster_server.systems.likes.routes import Routes
 from muster_server.systems.likes.slots import key_within
+
+if TYPE_CHECKING:  # it imports the Redis library, which a server without likes does not have
+    from muster_server.systems.likes.routes import Routes
 
 JOB_BITS: Final = 63
 LOOK_S: Final = 0.2
@@ -61,7 +63,7 @@ class Exported:
 class Erasures:
     """Erasures and exports of one client of likes. Raises `LikesError`."""
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: "Routes") -> None:
         self._routes = routes
 
     async def begin(self, user: int) -> int:
