@@ -102,7 +102,7 @@ fn a_gateway_cuts_headers_off_for_members_that_do_not_know_them() {
             body(|writer| muster_rooms::wire::write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE)]));
         rig.say(peer, &asked);
         rig.turn();
-        assert_eq!(got(&mut rig, peer), std::slice::from_ref(&wanted), "a repeated message");
+        assert_eq!(got(&mut rig, peer), std::slice::from_ref(wanted), "a repeated message");
     }
 }
 
