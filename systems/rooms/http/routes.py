@@ -415,9 +415,11 @@ async def ask(
     service.base.ongoing(request).extend(timeout + COMMAND_GRACE_S)
 
     async def do() -> Answer:
-        data = one(body, _kind(request))
+        content = one(body, _kind(request))
+        if content.headers:
+            raise Nothing(Problem("bad_body", "a request has no `headers`"))
         _spend(caller, 1)
-        reply = await service.request(caller, name, data, timeout)
+        reply = await service.request(caller, name, content.data, timeout)
         said = encoded(reply.data)
         found = Replied(reply.responder, str(reply.sender), said["data"], said.get("encoding", "utf-8"))
         return Answer(200, msgspec.json.encode(found))

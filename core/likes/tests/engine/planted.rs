@@ -1,6 +1,6 @@
 //! The comparison finds each planted bug, and passes without one.
 
-use crate::model::{check, steps};
+use crate::model::{check, steps, Step};
 use muster_likes::planted::{set, Bug};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 
@@ -68,9 +68,34 @@ fn erased_user_comes_back_by_a_bit_operation() {
     found(Bug::ErasedComesBack, "");
 }
 
+/// Eight users like an item, and the id of the last one goes within a sliced snapshot, after some steps of its erasure.
+fn erased_within_slices() -> Result<(), String> {
+    let like = |user| Step::Set {
+        key: 0,
+        user,
+        likes: true,
+    };
+    for before in 0..8 {
+        let mut steps: Vec<Step> = (1..=8).map(like).collect();
+        steps.push(Step::Erase(8));
+        steps.extend((0..before).map(|_| Step::GoOnErasing(1 << 20)));
+        steps.push(Step::Slices {
+            bytes: 1,
+            between: (0..8).map(|_| Step::GoOnErasing(1 << 20)).collect(),
+        });
+        check(&steps)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn users_behind_an_erased_one_are_in_a_sliced_snapshot() {
-    found(Bug::ErasedWithinCut, "sliced snapshot");
+    erased_within_slices().unwrap();
+    set(Some(Bug::ErasedWithinCut));
+    let found = erased_within_slices();
+    set(None);
+    let why = found.expect_err("the bug was not found");
+    assert!(why.contains("sliced snapshot"), "it was found by {why}");
 }
 
 #[test]
