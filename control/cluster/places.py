@@ -56,11 +56,16 @@ class Places:
 
     def address(self, snapshot: Any) -> muster.Address:
         """The gateways and proxies on a map of the registry, with the shared token."""
-        servers = snapshot.servers()
-        gateways, proxies = (
-            tuple((host, port, key.hex()) for host, port, key, _ in servers[role]) for role in ("gateway", "proxy")
-        )
-        return muster.Address(gateways, proxies, self._token)
+        return on_map(snapshot, self._token)
+
+
+def on_map(snapshot: Any, token: bytes) -> muster.Address:
+    """The gateways and proxies on a map of the registry, for a client with this token."""
+    servers = snapshot.servers()
+    gateways, proxies = (
+        tuple((host, port, key.hex()) for host, port, key, _ in servers[role]) for role in ("gateway", "proxy")
+    )
+    return muster.Address(gateways, proxies, token)
 
 
 def token(spec: Spec) -> bytes:

@@ -11,6 +11,7 @@ from muster import __version__
 from muster.instance import read_token
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Folder, Process
+from muster_server.control.cluster.places import on_map
 from muster_server.control.node.ages import Histogram
 from muster_server.control.registry.places import Snapshot
 from muster_server.plane import ways
@@ -84,11 +85,7 @@ class HttpService:
             token = read_token(self._token_file)
         except muster.MusterError as error:
             raise SpecError(str(error)) from None
-        servers = self._context.snapshot().servers()
-        gateways, proxies = (
-            tuple((host, port, key.hex()) for host, port, key, _ in servers[role]) for role in ("gateway", "proxy")
-        )
-        return muster.Address(gateways, proxies, token)
+        return on_map(self._context.snapshot(), token)
 
     async def _nodes(self) -> Sequence[Process]:
         """The running nodes. Raises `UserError`."""

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 from muster_server.systems.likes.reach import PAGE, LikesError
 from muster_server.systems.likes.slots import key_within
@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # it imports the Redis library, which a server without likes 
 JOB_BITS: Final = 63
 LOOK_S: Final = 0.2
 """Seconds between two looks at a job."""
-PHASES: Final = ("likes", "leaderboards", "check", "files", "done")
 Phase = Literal["likes", "leaderboards", "check", "files", "done"]
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 BEGIN: Final = "0"
 
 

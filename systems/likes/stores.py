@@ -236,7 +236,7 @@ async def _known(store: "SqlStore") -> AsyncIterator[list[KnownUser]]:
             last_gone = gone[-1][0] if gone else last_gone
         if not users and not gone:
             return
-        # What is above the end of either page may have something below it in the next page of the other.
+        # Above the end of one page, the next page of the other may still have smaller ids.
         end = min(page[-1][0] for page in (users, gone) if page)
         yield sorted((each for each in (*users, *gone) if each[0] <= end), key=lambda each: each[0])
         users, gone = ([each for each in page if each[0] > end] for page in (users, gone))

@@ -14,6 +14,7 @@ from muster.client import check_name
 from muster.instance import read_token
 from muster.requests import SUFFIX
 from muster_server._engines import Grant
+from muster_server.control.cluster.places import on_map
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.plane.ways import CallRefused, Failure
@@ -89,12 +90,10 @@ class RequestCalls:
             return self._client
 
     def _address(self, snapshot: Any) -> muster.Address:
-        servers = self._spec.servers
-        if snapshot is not None:
-            servers = {
-                role: [(host, port, key.hex()) for host, port, key, _ in of] for role, of in snapshot.servers().items()
-            }
         token = read_token(self._spec.token_file or "")
+        if snapshot is not None:
+            return on_map(snapshot, token)
+        servers = self._spec.servers
         return muster.Address(tuple(servers.get("gateway", ())), tuple(servers.get("proxy", ())), token)
 
     async def close(self) -> None:

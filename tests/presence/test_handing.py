@@ -58,7 +58,7 @@ class Queue:
 
 
 class World:
-    """What is handed on."""
+    """Messages that were handed on."""
 
     def __init__(self, where: str) -> None:
         self.way, self.queue = Way(), Queue()

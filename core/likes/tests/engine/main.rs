@@ -463,7 +463,7 @@ fn export_goes_on_while_the_list_changes_and_after_a_restart() {
     assert_eq!(times, items.len());
     items.sort();
     items.dedup();
-    // Those that moved to the head may be missing: they did not exist during the whole export.
+    // Likes that moved to the head may be missing, as they did not exist during the whole export.
     let moved = page + 4;
     for key in &keys[moved..] {
         assert!(items.binary_search(key).is_ok(), "{}", String::from_utf8_lossy(key));

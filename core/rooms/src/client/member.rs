@@ -61,7 +61,7 @@ pub enum Item {
         /// When it, or its last chunk, was born ([`Item::age`]); 0: unknown.
         born: Micros,
         len: u32,
-        /// The first so many of these bytes are its headers ([`decode`](crate::headers::decode)).
+        /// Length of its headers, which are the first bytes of the data ([`decode`](crate::headers::decode)).
         headers: u16,
     },
     Gap(StreamGap),

@@ -88,7 +88,7 @@ class LatestRows:
         )
 
     async def trim(self, connection: AsyncConnection, before_ms: int, most: int) -> bool:
-        """Drop keys whose message is older, at most so many; returns whether there may be more."""
+        """Drop keys whose message is older, at most `most`; returns whether there may be more."""
         old = select(latest.c.room, latest.c.key).where(latest.c.instance == self._instance, latest.c.at_ms < before_ms)
         rows: Sequence[Any] = (await connection.execute(old.order_by(latest.c.at_ms).limit(most))).all()
         for room, key in rows:
