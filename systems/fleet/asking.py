@@ -6,7 +6,7 @@ registry.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -29,11 +29,12 @@ AGAIN_S: Final = 0.2
 AWAY: Final = frozenset({"away", "late", "follows"})
 A = TypeVar("A")
 
-Look = Callable[[], Sequence[Process]]
+Look = Callable[[], Awaitable[Sequence[Process]]]
+"""Returns the current nodes."""
 
 
 class Asking:
-    """Asks until `close`. `nodes` are looked up again whenever one does not answer."""
+    """Asks until `close`. `nodes` are looked up for each request, and again while no scheduler leads."""
 
     def __init__(self, nodes: Look, key: bytes) -> None:
         self._nodes, self._key = nodes, key
@@ -80,7 +81,7 @@ class Asking:
     async def owner(self, selector: str, question: msgspec.Struct, answer: type[A]) -> A:
         """Ask the index node that owns a selector's deck, else another one. Raises `CallError`."""
         deck = str(parse(selector))
-        nodes = {each.node: each for each in self._of(INDEX)}
+        nodes = {each.node: each for each in await self._of(INDEX)}
         why = CallError("away", "no index node runs")
         while nodes:
             node = nodes.pop(chosen(deck, tuple(nodes)))
@@ -94,7 +95,7 @@ class Asking:
 
     async def all_index(self, question: msgspec.Struct, answer: type[A]) -> list[A]:
         """Ask every index node. Raises `CallError` if one does not answer."""
-        nodes = self._of(INDEX)
+        nodes = await self._of(INDEX)
         if not nodes:
             raise CallError("away", "no index node runs")
         return list(await asyncio.gather(*(self._peer(node).ask(question, answer, ANSWER_S) for node in nodes)))
@@ -103,7 +104,7 @@ class Asking:
         """The leading scheduler. Raises `CallError` if none leads within `LEAD_S`."""
         until = asyncio.get_running_loop().time() + LEAD_S
         while True:
-            peers = [self._peer(each) for each in self._of(SCHEDULER)]
+            peers = [self._peer(each) for each in await self._of(SCHEDULER)]
             if self._lead in peers:
                 peers.sort(key=lambda peer: peer is not self._lead)
             why = CallError("away", "no scheduler runs")
@@ -119,8 +120,8 @@ class Asking:
                 raise why
             await asyncio.sleep(AGAIN_S)
 
-    def _of(self, role: str) -> list[Process]:
-        return [each for each in self._nodes() if each.role == role and each.bind and each.ready]
+    async def _of(self, role: str) -> list[Process]:
+        return [each for each in await self._nodes() if each.role == role and each.bind and each.ready]
 
     def _peer(self, node: Process) -> Peer:
         address: Any = node.bind

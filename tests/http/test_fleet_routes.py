@@ -50,6 +50,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.looks, self.ready_at = 0, 1
         self.refuses: CallError | None = None
         (self.port,) = free_ports(1)
         answers: dict[type[msgspec.Struct], Any] = {
@@ -68,6 +69,7 @@ class Scheduler:
         self.server = Server(key_of(SECRET), answers)
 
     async def nodes(self) -> Sequence[Process]:
+        self.looks += 1
         address = ("127.0.0.1", self.port)
         return [
             Process(
@@ -78,7 +80,7 @@ class Scheduler:
                 pid=0,
                 epoch=1,
                 restarts=0,
-                ready=True,
+                ready=self.looks >= self.ready_at,
                 link=("127.0.0.1", 0),
                 admin=("127.0.0.1", 0),
                 bind=address,
@@ -272,6 +274,12 @@ async def test_a_run_that_the_scheduler_refuses_costs_nothing(beside: Beside, sc
         assert (await client.post("/api/v1/fleet/runs", json=said)).json()["code"] == "busy"
     scheduler.refuses = None
     assert (await client.post("/api/v1/fleet/runs", json=said)).status_code == 202
+
+
+async def test_a_scheduler_that_gets_ready_while_a_request_waits_is_found(beside: Beside, scheduler: Scheduler) -> None:
+    scheduler.looks, scheduler.ready_at = 0, 2
+    answer = await beside.client("measure:*").post("/api/v1/fleet/runs", json={"kind": "ping", "pick": 1})
+    assert (answer.status_code, scheduler.looks) == (202, 2), answer.text
 
 
 async def test_the_largest_run_costs_one_full_bucket(beside: Beside, scheduler: Scheduler) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from muster_server.control.cluster import instance, specs
 from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.terminal import common
-from muster_server.control.terminal.found import LocalNodes, Target, found
+from muster_server.control.terminal.found import Target, found
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.spec import SpecError, secret
 from muster_server.systems.fleet.asking import INDEX, SCHEDULER, Asking, asking
@@ -27,10 +27,9 @@ async def _reaching(where: Target, work: Callable[[Asking], Awaitable[int]]) -> 
     async with found(where) as nodes:
         record = await nodes.record()
         key = _key(where, record)
-        place = instance.folder(where.config())
 
-        def look() -> list[instance.Process]:
-            return instance.find(place).processes if isinstance(nodes, LocalNodes) else record.processes
+        async def look() -> list[instance.Process]:
+            return (await nodes.record()).processes
 
         async with asking(look, key) as opened:
             with in_one_line():

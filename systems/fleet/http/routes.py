@@ -671,10 +671,10 @@ class FleetFace:
                 await asyncio.sleep(AGAIN_S)
 
     async def asking(self) -> Asking:
-        """The nodes of the fleet. Raises `Problem`."""
+        """Calls to the fleet's nodes. Raises `Problem`."""
         await self._lookout.look()
         if self._asking is None:
-            self._asking = Asking(lambda: self._lookout.nodes, self._lookout.key())
+            self._asking = Asking(self._lookout.look, self._lookout.key())
         return self._asking
 
     async def ask(self, question: msgspec.Struct, answer: type[A]) -> A:
