@@ -1,5 +1,5 @@
 # Thin names over scripts/; see README.md.
-.PHONY: setup run portal portal-real clients test check lint lock dist clean sim soak fuzz
+.PHONY: setup run portal portal-real clients test check bench-check lint lock dist clean sim soak fuzz
 
 setup:
 	@scripts/setup.sh
@@ -21,6 +21,9 @@ test:
 
 check: setup
 	@exec scripts/check.sh
+
+bench-check: setup
+	@exec .venv/bin/muster bench compare $(ARGS)
 
 lint: setup
 	@exec scripts/lint.sh

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from bench import browsers as browsers_bench
 from bench import commands as commands_bench
+from bench import earlier as earlier_bench
 from bench import edge as edge_bench
 from bench import every as every_bench
 from bench import failover as failover_bench
@@ -44,7 +45,7 @@ from muster.sizes import COMMAND_BYTES_MAX
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
-NO_BENCHES = ("all", "table")
+NO_BENCHES = ("all", "table", "compare")
 PIPED_WIDTH = 120
 
 app = typer.Typer(
@@ -792,10 +793,8 @@ def every(
     Documents that are in the folder already are used again: a run that was interrupted goes on. Remove the folder to
     measure again.
     """
+    _check_names(names)
     known = [name for name in _names() if name not in NO_BENCHES]
-    for name in names or ():
-        if name not in known:
-            raise typer.BadParameter(f"unknown bench {name!r} (expected one of {', '.join(known)})", param_hint="BENCH")
     try:
         outcomes = every_bench.run(names or known, folder, quick=quick, progress=for_terminal(not no_progress))
     except OSError as error:
@@ -813,6 +812,44 @@ def every(
     failed = any(each.code not in {0, EXIT_UNAVAILABLE, EXIT_TRY_LATER} for each in outcomes)
     if failed or (check and (missing or not all(report.holds for report in reports))):
         raise typer.Exit(EXIT_FAILURE)
+
+
+@app.command("compare", epilog="Example: muster bench compare --baseline v0.3.0 fanout")
+def beside_earlier(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="BENCH", help=f"Instead of {', '.join(earlier_bench.CHEAP)}.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline", metavar="COMMIT", help="The earlier commit, instead of the one that bench/baseline names."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, max=21, help="Quick rounds of each tree, in turns.")] = 3,
+    json: Json = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Measure this tree beside an earlier commit, in turns; exit with 1 where a goal's figure is worse by over 10 %.
+
+    The earlier commit is built once, below .tools. A figure counts as worse only if all its rounds are.
+    """
+    _check_names(names)
+
+    def measure(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+        try:
+            tree = earlier_bench.built(baseline or earlier_bench.baseline(), _say)
+        except earlier_bench.NoBaseline as error:
+            raise Missing(str(error)) from None
+        return earlier_bench.compare(names or earlier_bench.CHEAP, tree, options.rounds_wanted, progress)
+
+    _run("compare", measure, Options(json, True, True, rounds, 0, Loopback.host, not no_progress))
+
+
+def _check_names(names: Sequence[str] | None) -> None:
+    known = [name for name in _names() if name not in NO_BENCHES]
+    for name in names or ():
+        if name not in known:
+            raise typer.BadParameter(f"unknown bench {name!r} (expected one of {', '.join(known)})", param_hint="BENCH")
 
 
 def _names() -> list[str]:

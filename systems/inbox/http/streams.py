@@ -41,7 +41,7 @@ class InboxStreams:
     def __init__(
         self,
         inboxes: Inboxes,
-        look: Callable[[], Awaitable[None]],
+        look: Callable[[], Awaitable[object]],
         options: Callable[[], HttpOptions],
         counts: Counts,
         log: structlog.typing.FilteringBoundLogger,
