@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
@@ -828,6 +828,7 @@ def beside_earlier(
     rounds: Annotated[int, typer.Option("--rounds", min=2, max=21, help="Quick rounds of each tree, in turns.")] = 3,
     json: Json = False,
     no_progress: NoProgress = False,
+    plot: Plot = None,
 ) -> None:
     """Measure this tree beside an earlier commit, in turns; exit with 1 where a goal's figure is worse by over 10 %.
 
@@ -842,7 +843,7 @@ def beside_earlier(
             raise Missing(str(error)) from None
         return earlier_bench.compare(names or earlier_bench.CHEAP, tree, options.rounds_wanted, progress)
 
-    _run("compare", measure, Options(json, True, True, rounds, 0, Loopback.host, not no_progress))
+    _run("compare", measure, Options(json, True, True, rounds, 0, Loopback.host, not no_progress, plot))
 
 
 def _check_names(names: Sequence[str] | None) -> None:
@@ -899,7 +900,8 @@ def _run(name: str, measure: Measure, options: Options) -> None:
     try:
         report = _both(name, options) if options.loopback is Loopback.both else _once(name, measure, options)
     except VoidRunError as error:
-        _show_done(name, error, options)
+        if options.json:
+            typer.echo(Report(name, machine.describe().as_dict(), (), void=str(error)).as_json())
         _say(str(error))
         raise typer.Exit(EXIT_TRY_LATER) from None
     except (Missing, netns.NotPossibleError) as error:
@@ -915,23 +917,9 @@ def _run(name: str, measure: Measure, options: Options) -> None:
     _draw([report], options.plot)
     if options.check and not report.holds:
         raise typer.Exit(EXIT_FAILURE)
-
-
-def _show_done(name: str, error: VoidRunError, options: Options) -> None:
-    """Print the finished rounds of a void run: to stderr, or as a document. They are not judged."""
-    done = error.done
-    cases = tuple(
-        Case.plain(f"{entry}, {figure}", done.series(entry, figure))
-        for entry, samples in done.samples.items()
-        if samples
-        for figure in done.figures(entry)
-    )
-    run = {"rounds": options.rounds_wanted, "quick": options.quick, "payload_bytes": options.size}
-    report = Report(name, {**machine.describe().as_dict(), "run": run}, cases, void=str(error))
-    if options.json:
-        typer.echo(report.as_json())
-    elif cases:
-        replace(report, bench=f"{name} (unfinished)").show(Console(stderr=True, width=PIPED_WIDTH))
+    if report.gaps:
+        _say(f"{report.gaps}; try again on a quieter machine")
+        raise typer.Exit(EXIT_TRY_LATER)
 
 
 def _once(name: str, measure: Measure, options: Options) -> Report:

@@ -3,6 +3,7 @@
 Owns the earlier tree and the judgement. Each bench runs as a program of its own tree; it must not know what it measures.
 """
 
+import math
 import os
 import shutil
 import subprocess
@@ -107,27 +108,40 @@ def _compared(
     name: str, earlier: Path, now: Path, rounds: int, step: Callable[[str], None], run: Run
 ) -> Iterator[Case]:
     figures: dict[Path, list[dict[str, Figure]]] = {earlier: [], now: []}
+    void = ""
     for number in range(rounds):
         for tree in (earlier, now) if number % 2 == 0 else (now, earlier):
             step(f"{name}  round {number + 1}/{rounds}  {'this tree' if tree == now else 'earlier'}")
-            figures[tree].append(_figures(run(tree, name)))
-    for case in figures[now][0]:
-        rows = [(mine.get(case), theirs.get(case)) for mine, theirs in zip(figures[now], figures[earlier], strict=True)]
-        pairs = [(mine, theirs) for mine, theirs in rows if mine is not None and theirs is not None]
-        if len(pairs) == rounds:
-            mine, theirs = (Series(tuple(pair[side].value for pair in pairs)) for side in (0, 1))
-            yield _judged(f"{name}: {case}", mine, theirs, pairs[0][0].goal)
+            try:
+                figures[tree].append(_figures(run(tree, name)))
+            except VoidRunError as error:
+                figures[tree].append({})
+                void = str(error)
+    goals = {case: figure.goal for each in figures[now] for case, figure in each.items()}
+    for case, goal in goals.items():
+        if any(case in each for each in figures[earlier]):
+            mine, theirs = (_series(case, figures[tree]) for tree in (now, earlier))
+            yield _judged(f"{name}: {case}", mine, theirs, goal)
+    if not goals:
+        yield Case.plain(name, Series((math.nan,), void or "no figure has a goal"))
+
+
+def _series(case: str, rounds: Sequence[dict[str, Figure]]) -> Series:
+    values = tuple(each[case].value if case in each else math.nan for each in rounds)
+    return Series(values, "each round is void" if all(map(math.isnan, values)) else "")
 
 
 def _figures(report: Report) -> dict[str, Figure]:
     return {
         case.name: Figure(Goal.parsed(case.goal), case.value if case.ratio is None else case.ratio)
         for case in report.cases
-        if case.goal
+        if case.goal and not case.void
     }
 
 
 def _judged(name: str, mine: Series, theirs: Series, goal: Goal) -> Case:
+    if mine.void or theirs.void:
+        return Case.compared(name, mine, theirs, goal)
     if goal.bound == 0:  # a count of faults: no round may have more than the worst one before
         return Case.limit(name, Series((mine.max - theirs.max,)), Goal(goal.id, "<=", 0.0))
     sense: Sense = ">=" if goal.sense in {">=", ">"} else "<="

@@ -16,7 +16,7 @@ from bench.report import Report
 
 @dataclass(frozen=True)
 class Outcome:
-    """One bench. `why`: the reason for which there is no document, or an unfinished one."""
+    """One bench. `why`: the reason for which there is no document, or one with void figures."""
 
     name: str
     code: int
@@ -47,7 +47,7 @@ def _outcomes(names: Sequence[str], folder: Path, quick: bool, progress: Progres
         for name in names:
             step(name)
             file = folder / f"{name}.json"
-            if (before := _read(file)) is not None and _is_quick(before) == quick and not before.void:
+            if (before := _read(file)) is not None and _is_quick(before) == quick and not (before.void or before.gaps):
                 yield Outcome(name, 0, before)
                 continue
             done = ask([name, "--json", "--no-progress", *(["--quick"] if quick else [])])
@@ -56,7 +56,7 @@ def _outcomes(names: Sequence[str], folder: Path, quick: bool, progress: Progres
                 file.write_text(done.stdout)
             lines = done.stderr.strip().splitlines()
             ended = f"ended with {done.returncode} and no document"
-            why = report.void if report is not None else (lines or [ended])[-1]
+            why = report.void or report.gaps if report is not None else (lines or [ended])[-1]
             yield Outcome(name, done.returncode, report, why)
 
 

@@ -84,7 +84,7 @@ def rates(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for report in reports:
         for case in report.cases:
-            if (match := SATURATED.fullmatch(case.name)) and case.reference is not None:
+            if (match := SATURATED.fullmatch(case.name)) and case.reference is not None and not case.void:
                 systems = found.setdefault(WAYS.get(match["way"] or "", match["way"] or ""), {})
                 systems["Muster"] = case.value
                 systems[match["peer"].capitalize().replace("Nats", "NATS")] = case.reference
@@ -141,7 +141,7 @@ def _sweep(sweep: Sweep, theme: Theme) -> "Figure":
 
 def _goal(cases: Sequence[Found], theme: Theme) -> "Figure | None":
     """How far each figure of a goal is from its bound: median and range, left of the line where the goal holds."""
-    rows = [(_short(case.name), case) for _, case in cases if bound(case) != 0]
+    rows = [(_short(case.name), case) for _, case in cases if bound(case) != 0 and not case.void]
     if not rows:
         return None
     figure, axes = _figure(len(rows), theme)

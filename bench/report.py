@@ -6,6 +6,7 @@ A goal is a bound on a ratio of two figures of the same rounds. Figures without 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from math import isnan, nan
 from typing import Any, Literal, cast
 
 from rich.box import SIMPLE_HEAD
@@ -17,8 +18,8 @@ from bench.rounds import Results, Series
 QUICK_MARGIN = 0.10  # the gates of a quick run are this much wider
 
 
-HOLDS, WITHIN, MISSED = "holds", f"within {QUICK_MARGIN * 100:.0f} %", "missed"
-STYLES = {HOLDS: "green", WITHIN: "yellow", MISSED: "bold red"}
+HOLDS, WITHIN, MISSED, VOID = "holds", f"within {QUICK_MARGIN * 100:.0f} %", "missed", "void"
+STYLES = {HOLDS: "green", WITHIN: "yellow", MISSED: "bold red", VOID: "dim"}
 Sense = Literal[">=", "<=", ">", "<"]
 
 
@@ -64,11 +65,15 @@ class Case:
     min: float
     max: float
     holds: bool | None
+    void: str = ""
+    """The reason for which it has no figure. Then it is not judged."""
 
     @property
     def verdict(self) -> str:
         """The judgement in words; empty without a goal. A miss that only the margin of a quick run allows is none that
         holds."""
+        if self.void:
+            return VOID
         if self.goal is None or self.holds is None:
             return ""
         judged = self.value if self.ratio is None else self.ratio
@@ -78,7 +83,7 @@ class Case:
 
     @classmethod
     def plain(cls, name: str, series: Series) -> "Case":
-        return cls(name, None, series.median, None, None, series.min, series.max, None)
+        return cls(name, None, series.median, None, None, series.min, series.max, None, series.void)
 
     @classmethod
     def compared(
@@ -93,26 +98,29 @@ class Case:
             ratios.median,
             ratios.min,
             ratios.max,
-            goal.holds(ratios.median, quick=quick) if goal else None,
+            goal.holds(ratios.median, quick=quick) if goal and not ratios.void else None,
+            ratios.void,
         )
 
     @classmethod
     def limit(cls, name: str, series: Series, goal: Goal, *, quick: bool = False) -> "Case":
         """A goal on the figure itself, if it is a ratio or a count already (loss, a share of the peak)."""
-        held = goal.holds(series.median, quick=quick and goal.bound != 0)
-        return cls(name, str(goal), series.median, None, None, series.min, series.max, held)
+        held = None if series.void else goal.holds(series.median, quick=quick and goal.bound != 0)
+        return cls(name, str(goal), series.median, None, None, series.min, series.max, held, series.void)
 
     @classmethod
     def no_worse(cls, name: str, series: Series, reference: Series, goal: Goal, *, quick: bool = False) -> "Case":
         """A goal on a ratio about 1, which holds only if the two ranges also meet: worse in every round is worse."""
         case = cls.compared(name, series, reference, goal, quick=quick)
+        if case.void:
+            return case
         meets = series.max >= reference.min if goal.sense in {">=", ">"} else series.min <= reference.max
         return replace(case, holds=bool(case.holds) and meets)
 
     @classmethod
     def worst(cls, name: str, series: Series, goal: Goal, *, quick: bool = False) -> "Case":
         """A goal on every round, not on most."""
-        return cls.limit(f"{name}, worst round", Series((series.max,)), goal, quick=quick)
+        return cls.limit(f"{name}, worst round", Series((series.max,), series.void), goal, quick=quick)
 
     @classmethod
     def judged(
@@ -142,18 +150,28 @@ class Report:
         """True if no goal was missed."""
         return all(case.holds is not False for case in self.cases)
 
+    @property
+    def gaps(self) -> str:
+        """The number of figures that are void, and a reason; empty if none is, or if all was given up."""
+        void = [case.void for case in self.cases if case.void]
+        return f"{len(void)} of {len(self.cases)} figures are void: {void[0]}" if void else ""
+
     def as_json(self) -> str:
         return json.dumps(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """The document. `void` is in that of a run that was given up."""
         void = {"void": self.void} if self.void else {}
-        return {"bench": self.bench, "machine": dict(self.machine), "cases": [asdict(c) for c in self.cases]} | void
+        return {
+            "bench": self.bench,
+            "machine": dict(self.machine),
+            "cases": [_plain(case) for case in self.cases],
+        } | void
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
         document: dict[str, Any] = json.loads(text)
-        cases = tuple(Case(**case) for case in document["cases"])
+        cases = tuple(Case(**_numbers(case)) for case in document["cases"])
         return cls(document["bench"], document["machine"], cases, document.get("void", ""))
 
     @classmethod
@@ -179,8 +197,8 @@ class Report:
                 case.name,
                 number(case.value),
                 "" if case.reference is None else number(case.reference),
-                "" if case.ratio is None else f"{case.ratio:.3g}",
-                f"{number(case.min)}..{number(case.max)}",
+                "" if case.ratio is None else "-" if case.void else f"{case.ratio:.3g}",
+                case.void or f"{number(case.min)}..{number(case.max)}",
             ]
             table.add_row(*cells, *([f"{case.goal} {verdict}" if case.goal else ""] if judged else []))
         console.print(table)
@@ -192,6 +210,16 @@ def _labelled(cases: Iterable[tuple[str, Case]]) -> Iterable[Case]:
         yield Case(**{**asdict(case), "name": f"{label}: {case.name}"})
 
 
+def _plain(case: Case) -> dict[str, Any]:
+    """A case as JSON, which has no number for what is void."""
+    figures = {key: None if isinstance(value, float) and isnan(value) else value for key, value in asdict(case).items()}
+    return {key: value for key, value in figures.items() if key != "void" or value}
+
+
+def _numbers(case: Mapping[str, Any]) -> dict[str, Any]:
+    return {**case, **{key: nan for key in ("value", "min", "max") if case[key] is None}}
+
+
 def _words(facts: Mapping[str, object]) -> Iterable[str]:
     for key, value in facts.items():
         if isinstance(value, Mapping):
@@ -201,7 +229,9 @@ def _words(facts: Mapping[str, object]) -> Iterable[str]:
 
 
 def number(value: float) -> str:
-    """At least three digits; from a hundred thousand up in thousands and millions."""
+    """At least three digits; from a hundred thousand up in thousands and millions. A dash for none."""
+    if isnan(value):
+        return "-"
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= max(unit, 1e5):
             return f"{value / unit:.3g}{name}" if abs(value) < 1000 * unit else f"{value / unit:,.0f}{name}"

@@ -47,7 +47,7 @@ class Sweep:
 def sweeps(report: Report) -> list[Sweep]:
     """All sweeps of a report, in the order of its cases. Figures that are 0 everywhere show nothing and are left out."""
     found: dict[str, dict[str, dict[float, float]]] = {}
-    for case in report.cases:
+    for case in (each for each in report.cases if not each.void):
         for rest, system, value in _figures(case):
             for number in NUMBER.finditer(rest):
                 name = rest[: number.start("number")] + PLACE + rest[number.end("number") :]

@@ -193,7 +193,7 @@ def _claimed(results: Results, claims: Sequence[Claim], quick: bool) -> list[Cas
             goal = Goal(
                 next(claim.goal.id for claim in claims if (claim.target, claim.load) == (target, load)), "<=", 0
             )
-            cases.append(Case.limit(f"{target}, {load}, lost in the worst round", Series((lost.max,)), goal))
+            cases.append(Case.limit(f"{target}, {load}, lost in the worst round", Series((lost.max,), lost.void), goal))
     for claim in claims:
         mine, theirs = _name(claim.target, claim.load), _name(claim.against, claim.load)
         if mine in results.samples and theirs in results.samples:

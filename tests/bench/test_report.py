@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from bench import machine
 from bench.progress import bar, silent
 from bench.report import Case, Goal, Report, number
 from bench.rounds import Entry, Sample, Series, VoidRunError, interleave
+from bench.table import markdown
 
 AT_LEAST = Goal("PF-1", ">=", 0.90)
 AT_MOST = Goal("PF-2", "<=", 1.35)
@@ -71,7 +73,7 @@ def test_what_may_not_get_worse_may_be_better_or_about_the_same(
     assert case.holds is holds
 
 
-def test_a_void_run_is_repeated_twice_and_then_ends_all() -> None:
+def test_a_void_run_is_repeated_twice_and_then_has_no_figures() -> None:
     runs: list[int] = []
 
     def void_until(count: int) -> Entry:
@@ -84,10 +86,57 @@ def test_a_void_run_is_repeated_twice_and_then_ends_all() -> None:
     assert interleave([void_until(3)], 1).series("x", "ns").values == (7.0,)
     assert len(runs) == 3
     runs.clear()
-    with pytest.raises(VoidRunError, match="x: 3 ms late, 3 times") as caught:
-        interleave([constant("y", 5.0), void_until(4)], 1)
-    assert caught.value.done.series("y", "ns").values == (5.0,)
-    assert len(runs) == 3
+    results = interleave([constant("y", 5.0), void_until(9)], 3)
+    assert len(runs) == 5  # three tries, then one in each round
+    assert results.series("y", "ns").values == (5.0, 5.0, 5.0)
+    void = results.series("x", "ns")
+    assert (void.void, list(results.figures("x"))) == ("3 ms late", ["ns"])
+    runs.clear()
+    with pytest.raises(VoidRunError, match="x: 3 ms late; try again"):
+        interleave([void_until(9)], 2)
+
+
+def test_void_rounds_do_not_count() -> None:
+    runs: list[int] = []
+
+    def once() -> Sample:
+        runs.append(1)
+        return Sample({"ns": float(len(runs))}, "late" if len(runs) <= 3 else "")
+
+    results = interleave([Entry("x", once), constant("y", 2.0)], 3)
+    mine, theirs = results.series("x", "ns"), results.series("y", "ns")
+    assert (mine.void, mine.median, mine.min, mine.max) == ("", 4.5, 4.0, 5.0)
+    case = Case.compared("z", mine, theirs, Goal("PF-1", ">=", 2.0))
+    assert (case.value, case.ratio, case.holds, case.void) == (4.5, 2.25, True, "")
+
+
+def test_a_void_figure_is_shown_and_written_and_not_judged() -> None:
+    void, valid = Series((math.nan,), "3 ms late"), Series((2.0,))
+    goal = Goal("PF-1", ">=", 2.0)
+    cases = (
+        Case.plain("a", void),
+        Case.limit("b", void, goal),
+        Case.worst("c", void, goal),
+        Case.compared("d", void, valid, goal),
+        Case.compared("e", valid, void, goal),
+        Case.no_worse("f", valid, void, goal),
+        Case.plain("g", valid),
+    )
+    assert [(case.verdict, case.holds, case.void) for case in cases[:-1]] == [("void", None, "3 ms late")] * 6
+    report = Report(
+        "x",
+        machine.describe().as_dict() | {"run": {"rounds": 1, "quick": False, "loopback": "host", "payload_bytes": 200}},
+        cases,
+    )
+    assert (report.holds, report.gaps) == (True, "6 of 7 figures are void: 3 ms late")
+    document = report.as_json()
+    assert "NaN" not in document
+    again = Report.from_json(document)
+    assert (again.as_json(), again.gaps) == (document, report.gaps)
+    console = Console(width=120, record=True, file=StringIO())
+    report.show(console)
+    assert console.export_text().count("3 ms late") == 6
+    assert "nan" not in console.export_text() + markdown([report])
 
 
 @pytest.mark.parametrize(
