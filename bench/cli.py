@@ -1,13 +1,15 @@
 """`muster bench …`: options, exit codes and output. The measuring is in the other files."""
 
+import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -66,7 +68,6 @@ class Loopback(StrEnum):
 Json = Annotated[bool, typer.Option("--json", help="The document {bench, machine, cases} on stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if a goal does not hold.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Under a minute: median of 3, gates 10 % wider, no p99.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", min=1, max=101, help="Interleaved rounds [5; 3 if quick].")]
 Size = Annotated[int, typer.Option("--size", min=17, max=1400, help="Payload bytes.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 Plot = Annotated[
@@ -87,70 +88,89 @@ class Options:
     json: bool
     check: bool
     quick: bool
-    rounds: int | None
+    rounds: int
     size: int
     loopback: Loopback
     bars: bool
     plot: Path | None = None
-
-    @property
-    def rounds_wanted(self) -> int:
-        return self.rounds or (QUICK_ROUNDS if self.quick else FULL_ROUNDS)
 
     def again(self, variant: Loopback) -> list[str]:
         """The arguments of the same run on one loopback, with JSON as output."""
         flags = {"--quick": self.quick, "--no-progress": not self.bars}
         chosen = [flag for flag, on in flags.items() if on]
         return [
-            *chosen, "--json", "--loopback", variant, "--rounds", str(self.rounds_wanted), "--size", str(self.size)
+            *chosen, "--json", "--loopback", variant, "--rounds", str(self.rounds), "--size", str(self.size)
         ]  # fmt: skip
 
 
 Measure = Callable[[Options, Progress, str], tuple[Case, ...]]
 
 
-@app.command(epilog="Example: muster bench limits --quick")
-def limits(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+def _word(
+    *,
+    size: int | None = 200,
+    loopback: Loopback | None = Loopback.plain,
+    rounds: tuple[int, int] = (FULL_ROUNDS, QUICK_ROUNDS),
+    example: str = "--quick",
+) -> Callable[[Measure], Measure]:
+    """Make a measurement a word of the command, with its name and docstring and the options of all benches.
+
+    `size`, `loopback`: the defaults of these options; None: it has no such option, and runs on the host's loopback.
+    `rounds`: the number of interleaved rounds, and that of a quick run.
+    """
+    full, few = rounds
+    times = typer.Option("--rounds", min=1, max=101, help=f"Interleaved rounds [{full}; {few} if quick].")
+    options: dict[str, tuple[Any, Any]] = {
+        "json": (Json, False),
+        "check": (Check, False),
+        "quick": (Quick, False),
+        "rounds": (Annotated[int | None, times], None),
+        **({} if size is None else {"size": (Size, size)}),
+        **({} if loopback is None else {"loopback": (Lo, loopback)}),
+        "no_progress": (NoProgress, False),
+        "plot": (Plot, None),
+    }
+
+    def register(measure: Measure) -> Measure:
+        name = measure.__name__
+
+        def run(**given: Any) -> None:
+            count = given.pop("rounds") or (few if given["quick"] else full)
+            bars = not given.pop("no_progress")
+            _run(name, measure, Options(**{"size": 200, "loopback": Loopback.host, **given}, rounds=count, bars=bars))
+
+        signature = [
+            inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for word, (kind, default) in options.items()
+        ]
+        run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+        app.command(name, help=measure.__doc__, epilog=f"Example: muster bench {name} {example}")(run)
+        return measure
+
+    return register
+
+
+@contextmanager
+def _from(parts: str) -> Iterator[None]:
+    """For imports that need an extra: raises `Missing` where it is not installed. `parts`: where it comes from."""
+    try:
+        yield
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed; it comes with {parts}") from None
+
+
+@_word()
+def limits(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """The kernel's cost per datagram: sends, GSO, receive, GRO, echo, relays. libc only, no Muster."""
-
-    _run("limits", _limits, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
-
-
-def _limits(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return limits_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
+    return limits_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-@app.command(epilog="Example: muster bench peers --json > peers.json")
-def peers(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.both,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(loopback=Loopback.both, example="--json > peers.json")
+def peers(options: Options, progress: Progress, label: str) -> tuple[Case, ...]:
     """Muster, Redis pub/sub, NATS and Mosquitto side by side: 1 publisher, 100 and 1,000 subscribers.
 
     Every delivery of every peer is counted and compared byte by byte. `wire` runs only the saturated loads.
     """
-
-    _run("peers", _peers, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
-
-
-def _peers(options: Options, progress: Progress, label: str) -> tuple[Case, ...]:
     loads = compare.loads(quick=options.quick, payload_bytes=options.size, saturated_only=label == "wire")
     return _beside_peers(_found_peers(ALL), loads, options, progress)
 
@@ -167,29 +187,16 @@ def _beside_peers(
             Muster(Instance(settings={"up.processes": TOGETHER}), compare.ONE_PROCESS),
         ],
         loads,
-        rounds=options.rounds_wanted,
+        rounds=options.rounds,
         quick=options.quick,
         claims=compare.claims(loads, quick=options.quick),
         progress=progress,
     )
 
 
-@app.command(epilog="Example: muster bench paced --json > paced.json")
-def paced(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(example="--json > paced.json")
+def paced(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """CPU and latency at an open schedule of 50 k to 1 M deliveries a second to 100 members, beside the peers."""
-    _run("paced", _paced, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
-
-
-def _paced(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     loads = compare.paced_loads(quick=options.quick, payload_bytes=options.size)
     kinds = [kind for kind in ALL if kind is not Mosquitto]  # too slow for any of these rates
     return _beside_peers(_found_peers(kinds), loads, options, progress)
@@ -209,571 +216,213 @@ def _found_peers(kinds: Sequence[type[Peer]]) -> list[Peer]:
     return found
 
 
-@app.command(epilog="Example: muster bench receive --quick")
-def receive(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 256,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=256)
+def receive(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """CPU per packet from the socket to the route, against a bare drain, uvloop and decryption alone."""
-    _run("receive", _receive, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return receive_bench.run(rounds=options.rounds, quick=options.quick, datagram_bytes=options.size, progress=progress)
 
 
-def _receive(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return receive_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, datagram_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench overload --json > overload.json")
-def overload(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(example="--json > overload.json")
+def overload(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Twice the capacity: the share still delivered, its age, and the delay of the loops."""
-    _run("overload", _overload, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return overload_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _overload(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return overload_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench memory --quick")
-def memory(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def memory(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Bytes and CPU of idle sessions at the gateway, from the slope over their number: resident, and allocated."""
-    _run("memory", _memory, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return memory_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _memory(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return memory_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench hops --quick")
-def hops(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def hops(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """CPU per delivered message over all roles, against three blocking raw relays."""
-    _run("hops", _hops, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return hops_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _hops(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return hops_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench fanout --quick")
-def fanout(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """The gateway alone: one datagram per delivery against raw sendmmsg, bundles, GSO; by clients and sizes."""
-    _run("fanout", _fanout, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return fanout_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return fanout_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench scale --quick")
-def scale(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def scale(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Costs of membership, a broker's start, doublings and maps as they grow; then recovery after deaths.
 
     The first part runs in memory, without sockets. Unless `--quick`, processes follow: `rejoin` once, `failover` three
     times.
     """
-    _run("scale", _scale, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
+    return scale_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-def _scale(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return scale_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
-
-
-@app.command(epilog="Example: muster bench commands --quick")
-def commands(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """100,000 reliable commands by 5,000 users over lossy links: each delivered once or reported, and the time it
     takes."""
-    if size > COMMAND_BYTES_MAX:
+    if options.size > COMMAND_BYTES_MAX:
         raise typer.BadParameter(f"a command has at most {COMMAND_BYTES_MAX} bytes", param_hint="--size")
-    _run("commands", _commands, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return commands_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return commands_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench edge --quick")
-def edge(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def edge(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Browsers over WebSocket beside Centrifugo: CPU and time of a delivery in both encodings, memory of a session."""
-    _run("edge", _edge, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return edge_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _edge(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return edge_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench browsers --quick")
-def browsers(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None)
+def browsers(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """What single clients of an edge get: answers to subscribe, a slow neighbour, TLS, the return after an edge dies,
     messages of programs."""
-    _run("browsers", _browsers, Options(json, check, quick, rounds, 200, loopback, not no_progress, plot))
+    return browsers_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-def _browsers(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return browsers_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
-
-
-@app.command(epilog="Example: muster bench http --quick")
-def http(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def http(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Publishes and event streams over HTTP, beside redis-py behind the same framework."""
-    _run("http", _http, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return http_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _http(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return http_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench isolation --quick")
-def isolation(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def isolation(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Effects of a room of 100,000 members, and of a stopped member, on the others: their p99, and the gateway's
     memory."""
-    _run("isolation", _isolation, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
-
-
-def _isolation(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return isolation_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+        rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 
 
-@app.command(epilog="Example: muster bench failover --quick")
-def failover(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, max=101, help="Faults of each kind [10; 3 if quick].")
-    ] = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(rounds=(failover_bench.ROUNDS, failover_bench.ROUNDS_QUICK))
+def failover(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """One of two nodes of each role dies or stands still under a steady load: the time until all members are served
     again."""
-    rounds = rounds or (failover_bench.ROUNDS_QUICK if quick else failover_bench.ROUNDS)
-    _run("failover", _failover, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return failover_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _failover(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return failover_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench rejoin --quick")
-def rejoin(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def rejoin(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """A gateway with 20,000 members dies: the time until all are at the other one, and that gateway's load."""
-    _run("rejoin", _rejoin, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return rejoin_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _rejoin(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return rejoin_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench nodes --quick")
-def nodes(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def nodes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Brokers and routers 4x2 against one of each, two gateways against one: CPU per delivery, and throughput."""
-    _run("nodes", _nodes, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return nodes_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _nodes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return nodes_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench loss --quick")
-def loss(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def loss(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """1 % lost, 1 % reordered and 1 % doubled on every link: each message once, and the remaining throughput."""
-    _run("loss", _loss, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
+    return loss_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
 
 
-def _loss(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return loss_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
-    )
-
-
-@app.command(epilog="Example: muster bench fleet --quick")
-def fleet(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Fair picks of 100 clients of 20,000 and 1,000,000, beside NumPy's weighted choice and SQLite's random order.
 
     Then a whole fleet: 19,900 clients (2,000 if quick) over mosquitto, and 1,000 (100) tasks a minute of 100 clients each.
     """
-    _run("fleet", _fleet, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[fleet]"):
         from bench import fleet_load, fleet_picks
-    except ModuleNotFoundError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[fleet]") from None
-    picks = fleet_picks.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    picks = fleet_picks.run(rounds=options.rounds, quick=options.quick, progress=progress)
     return (*picks, *fleet_load.run(quick=options.quick, progress=progress))
 
 
-@app.command(epilog="Example: muster bench delay --quick")
-def delay(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Delayed messages: accepted durably, fired on time, back after a death; beside a Redis pump, dramatiq and NATS.
 
     10,000,000 messages are pending (500,000 if quick). TMPDIR must be on a disk, where a sync takes time.
     """
-    _run("delay", _delay, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[messages] and the tools"):
         from bench import delay as delay_bench
-    except ModuleNotFoundError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[messages] and the tools") from None
-    return delay_bench.run(rounds=options.rounds_wanted, quick=options.quick, say=_say, progress=progress)
+    return delay_bench.run(rounds=options.rounds, quick=options.quick, say=_say, progress=progress)
 
 
-@app.command(epilog="Example: muster bench likes --quick")
-def likes(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def likes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Likes: durable toggles, counts and rankings while they run, memory, a restart; beside Redis with the same client.
 
     10,000,000 likes for memory and restart (600,000 if quick). TMPDIR must be on a disk, where a sync takes time.
     """
-    _run("likes", _likes, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
+    return likes_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-def _likes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return likes_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
-
-
-@app.command(epilog="Example: muster bench presence --quick")
-def presence(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def presence(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Presence: events into the store, look-ups of 1,000 users, a writer's restart, bytes a user; beside redis-py.
 
     1,000,000 users for the bytes (50,000 if quick).
     """
-    _run("presence", _presence, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _presence(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[presence]"):
         from bench import presence as presence_bench
-    except ModuleNotFoundError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[presence]") from None
-    return presence_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return presence_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-@app.command(epilog="Example: muster bench unicast --quick")
-def unicast(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def unicast(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Messages to one user beside messages of a room with one member: servers' CPU, rate, latency."""
-    _run("unicast", _unicast, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _unicast(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     from bench import unicast as unicast_bench
 
-    return unicast_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return unicast_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-@app.command(epilog="Example: muster bench sdk --quick")
-def sdk(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    size: Size = 200,
-    loopback: Lo = Loopback.plain,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word()
+def sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """What a message costs a Python program: reading, waiting for it, publishing; beside redis-py and nats-py."""
-    _run("sdk", _sdk, Options(json, check, quick, rounds, size, loopback, not no_progress, plot))
-
-
-def _sdk(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[bench]"):
         from bench import sdk as sdk_bench
-    except ModuleNotFoundError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench]") from None
     return sdk_bench.run(
-        rounds=options.rounds_wanted, quick=options.quick, say=_say, payload_bytes=options.size, progress=progress
+        rounds=options.rounds, quick=options.quick, say=_say, payload_bytes=options.size, progress=progress
     )
 
 
-@app.command(epilog="Example: muster bench tasks --quick")
-def tasks(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def tasks(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """No-op tasks a second, and from `send` to the handler; beside dramatiq and streaq."""
-    _run("tasks", _tasks, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _tasks(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[bench,messages]"):
         from bench import tasks as tasks_bench
-    except ImportError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench,messages]") from None
-    return tasks_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return tasks_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-@app.command(epilog="Example: muster bench console --quick")
-def console(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def console(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """CPU of all nodes for each open page of the web console, beside the same instance without one; needs Chromium."""
-    _run("console", _console, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _console(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     from bench import console as console_bench
 
-    return console_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return console_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-@app.command(epilog="Example: muster bench inbox --quick")
-def inbox(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def inbox(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Entries a second, from POST to an event stream, a page of 50, and a broadcast to 10,000 streams.
 
     TMPDIR must be on a disk, where a sync takes time.
     """
-    _run("inbox", _inbox, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _inbox(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[bench,http,database]"):
         from bench import inbox as inbox_bench
-    except ImportError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench,http,database]") from None
-    return inbox_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return inbox_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-@app.command(epilog="Example: muster bench portal --quick")
-def portal(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def portal(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """The portal of examples/portal: what its cache saves, when open pages hear of a reply, how old a page may be.
 
     Only in the source tree.
     """
-    _run("portal", _portal, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _portal(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("the tools of the source tree"):
         from bench import portal as portal_bench
-    except ImportError as error:
-        raise Missing(f"{error.name} is not installed; it comes with the tools of the source tree") from None
-    return portal_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return portal_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
-@app.command(epilog="Example: muster bench cache --quick")
-def cache(
-    json: Json = False,
-    check: Check = False,
-    quick: Quick = False,
-    rounds: Rounds = None,
-    no_progress: NoProgress = False,
-    plot: Plot = None,
-) -> None:
+@_word(size=None, loopback=None)
+def cache(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """What the cache costs and keeps: hits, loads of a miss, drops, a scan; beside cashews, aiocache and dogpile.cache."""
-    _run("cache", _cache, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress, plot))
-
-
-def _cache(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    try:
+    with _from("muster-server[bench,cache]"):
         from bench import cache as cache_bench
-    except ImportError as error:
-        raise Missing(f"{error.name} is not installed; it comes with muster-server[bench,cache]") from None
-    return cache_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return cache_bench.run(rounds=options.rounds, quick=options.quick, progress=progress)
 
 
 @app.command("all", epilog="Example: muster bench all --quick")
@@ -841,7 +490,7 @@ def beside_earlier(
             tree = earlier_bench.built(baseline or earlier_bench.baseline(), _say)
         except earlier_bench.NoBaseline as error:
             raise Missing(str(error)) from None
-        return earlier_bench.compare(names or earlier_bench.CHEAP, tree, options.rounds_wanted, progress)
+        return earlier_bench.compare(names or earlier_bench.CHEAP, tree, options.rounds, progress)
 
     _run("compare", measure, Options(json, True, True, rounds, 0, Loopback.host, not no_progress, plot))
 
@@ -926,7 +575,7 @@ def _once(name: str, measure: Measure, options: Options) -> Report:
     label = _enter(options.loopback)
     before = machine.Times.now()
     cases = measure(options, for_terminal(options.bars), label)
-    run: dict[str, object] = {"loopback": label, "rounds": options.rounds_wanted, "quick": options.quick}
+    run: dict[str, object] = {"loopback": label, "rounds": options.rounds, "quick": options.quick}
     run["payload_bytes"] = options.size
     run.update(machine.Times.now().since(before))
     if pin.alone():
