@@ -219,7 +219,7 @@ def _checked(credential: bytes, algorithm: str, keys: Sequence[Any]) -> Mapping[
             error = wrong
         else:
             if claims["exp"] > time.time() + VALID_S_MAX + LEEWAY_S:
-                raise jwt.InvalidTokenError("the token's end is too far in the future")
+                raise jwt.InvalidTokenError("the token expires too far in the future")
             return claims
     raise error
 

@@ -95,7 +95,7 @@ def names(expression: str) -> Names:
             at = end + 1
         elif after == "(":
             if text not in FUNCTIONS:
-                raise ValueError(f"{expression!r}: {text} is no function that is used here")
+                raise ValueError(f"{expression!r}: {text} is not a function that is used here")
             open_.append(("(", text))
             at += 1
         elif open_ and open_[-1] == ("(", "label_values") and uses:

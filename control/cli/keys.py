@@ -46,7 +46,7 @@ def certify(config_file: Path | None, role: str, node: int, address: str, key: s
     if not kind(role).certified:
         raise UserError(f"ROLE: a {role} needs no certificate, since clients present no credential to it", USAGE)
     if bool(key) != bool(kind(role).door):
-        raise UserError(f"KEY: a {role} {'is known by its key' if kind(role).door else 'has no key'}", USAGE)
+        raise UserError(f"KEY: a {role} {'needs its public key' if kind(role).door else 'has no key'}", USAGE)
     try:
         host, port = split_address(address)
     except ValueError:

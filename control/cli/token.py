@@ -60,7 +60,7 @@ def made(config_file: Path | None, wanted: Wanted) -> str:
             f"--device: invalid name {device!r} (expected 1 to 23 printable characters without space or comma)", USAGE
         )
     if wanted.take_over and device is None:
-        raise UserError("--take-over: a device takes over; name it by --device", USAGE)
+        raise UserError("--take-over needs --device", USAGE)
     allowed, seconds, patterns = _rights(wanted.rights), _seconds(wanted.expires), _patterns(wanted.cap)
     to = _recipients(wanted.send)
     _check_rooms(wanted.rooms)

@@ -114,7 +114,7 @@ class Lead:
 
     async def _join(self, _: Come) -> Part:
         if self._come >= self.count:
-            raise CallError("full", f"all {self.count} hosts of this run have come")
+            raise CallError("full", f"this run already has its {self.count} hosts")
         self._come += 1
         share = Share(run=self._run, index=self._come, of=self.count + 1)
         return Part(share, self._system, self._settings)
@@ -139,7 +139,9 @@ async def join(where: str, known: Mapping[str, type[Settings]]) -> int:
         if not slash or not word:
             raise ValueError(where)
     except ValueError:
-        raise UserError(f"--join: {where!r} is not HOST:PORT/WORD, as the leading host prints it", USAGE) from None
+        raise UserError(
+            f"--join: invalid value {where!r} (expected HOST:PORT/WORD, as the leading host prints it)", USAGE
+        ) from None
     peer = Peer(at, key_of(word.encode()))
     try:
         part = await peer.ask(Come(), Part, 10.0)

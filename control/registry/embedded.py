@@ -126,7 +126,7 @@ class EmbeddedTree(Tree):
             async with asyncio.timeout(CONNECT_S):
                 welcome = frames.ANSWER.decode(await frames.read(reader, frames.ANSWER_MAX))
             if not isinstance(welcome, frames.Welcome):
-                raise ValueError("no welcome")
+                raise ValueError("the registry sent no welcome")
             self._writer = writer
             self._welcomed(welcome)
             pinging = asyncio.create_task(self._ping(writer))

@@ -358,7 +358,7 @@ def _check_follows(count: Count, before: Count) -> None:
     if not (0 < steps <= STEPS_MAX or count.serial == 0 == steps):
         raise Wrong(f"serial number {count.serial} after {before.serial}")
     if grown(before) == GROWN["switched"] and grown(count) == GROWN["prepare"] and count.wide == before.wide:
-        raise Wrong(f"the growth to {before.wide} partitions was switched already")
+        raise Wrong(f"the growth to {before.wide} partitions has already taken effect")
 
 
 def read_identity(data: bytes) -> Identity:

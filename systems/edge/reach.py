@@ -35,7 +35,7 @@ async def edges(where: Target) -> Edges:
                 Server.of(url)
             except ValueError:
                 raise UserError(
-                    f"--url: {url!r} is no URL of an edge (expected ws://HOST:PORT or wss://…)", USAGE
+                    f"--url: {url!r} is not a URL of an edge (expected ws://HOST:PORT or wss://…)", USAGE
                 ) from None
         return Edges(where.end.edges, _text(own or b""))
     async with found(where) as nodes:

@@ -201,7 +201,7 @@ def frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
             wide = 2 if size == 126 else 8
             if size > 127 or end < body + wide:
                 if size > 127:
-                    raise Malformed("a frame of a server has a mask")
+                    raise Malformed("a frame from the server is masked")
                 break
             size, body = int.from_bytes(data[body : body + wide], "big"), body + wide
         if size > FRAME_BYTES_MAX or not first & 0x80:
@@ -259,7 +259,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, Any]]:
                 raise Malformed("a field is longer than its message")
             value, at = body[at : at + size], at + size
         else:
-            raise Malformed(f"a field of kind {key & 7}")
+            raise Malformed(f"unknown wire type {key & 7}")
         yield key >> 3, value
 
 

@@ -231,7 +231,9 @@ class InboxNode:
     async def _join(self, asked: Join) -> Done:
         check_users(asked.users)
         if asked.leave and asked.audience == ALL:
-            raise CallError("question", f"no user leaves the audience {ALL}; a user turns kinds off by settings")
+            raise CallError(
+                "question", f"users cannot leave the audience {ALL}; they can turn kinds off in their settings"
+            )
         done = await self._kept(self._store.join(asked))
         self._tell(Changes(users=asked.users))
         return done

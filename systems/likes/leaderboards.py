@@ -41,7 +41,7 @@ class Leaderboards:
         if not scores:
             return 0
         if len(scores) > MEMBERS:
-            raise LikesError(f"at most {MEMBERS} members in one call, not {len(scores):,}; use several")
+            raise LikesError(f"too many members in a call: {len(scores):,} (limit {MEMBERS}); use several calls")
         pairs = [word for member, score in scores for word in (score, member)]
         return int(await self._change("ZADD", name, *_CONDITIONS[only], "CH", *pairs))
 

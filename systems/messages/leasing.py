@@ -93,7 +93,7 @@ class Leasing:
         """End or extend leases; the outcomes are in the order of the request. Raises `NoTopic`, `Refusal`, `Unreachable`."""
         topic = self._topic(topic_name)
         if len(ends) > BATCH_MAX:
-            raise Refusal("too_long", f"a request has at most {BATCH_MAX} leases")
+            raise Refusal("too_long", f"too many leases in a request (limit {BATCH_MAX})")
         said: list[LeaseSaid] = [LeaseSaid("lost")] * len(ends)
         results: list[tuple[int, Result]] = []
         longer: list[tuple[int, _Name, int]] = []
@@ -102,7 +102,7 @@ class Leasing:
             name = self._name(topic, end.lease)
             if end.verb == "extend":
                 if end.time_ms is None or not 1_000 <= end.time_ms <= LEASE_S_MAX * 1_000:
-                    raise Refusal("bad_body", f"extend: a lease lasts 1 to {LEASE_S_MAX:g} s from now on")
+                    raise Refusal("bad_body", f"extend: invalid time (expected 1 to {LEASE_S_MAX:g} s from now)")
                 longer.append((place, name, now + end.time_ms))
             else:
                 results.append((place, self._result(topic, name, end, now)))
@@ -162,14 +162,14 @@ class Leasing:
         return text.replace("+", "-").replace("/", "_")[:TEXT_CHARS]
 
     def _name(self, topic: Topic, text: str) -> _Name:
-        """Raises `Refusal` for a text that is no lease of this topic."""
+        """Raises `Refusal` for a text that is not a lease of this topic."""
         packed = b""
         if len(text) == TEXT_CHARS:
             with contextlib.suppress(ValueError):
                 packed = a2b_base64(text.replace("-", "+").replace("_", "/") + PADDING, strict_mode=True)
         packed, mac = packed[: NAME.size], packed[NAME.size :]
         if len(packed) != NAME.size or not hmac.compare_digest(mac, self._mac(topic, packed)):
-            raise Refusal("bad_body", f"{text!r:.60} is no lease of topic {topic.name}")
+            raise Refusal("bad_body", f"{text!r:.60} is not a lease of topic {topic.name}")
         return _Name._make(NAME.unpack(packed))
 
     def _mac(self, topic: Topic, packed: bytes) -> bytes:

@@ -360,7 +360,7 @@ async def test_a_gateway_without_the_signing_key_is_certified_by_the_words_of_it
     await until(lambda: not refused(), PATIENT_S)
     for wrong, text in (
         (("broker", "3", "127.0.0.1:7400"), "needs no certificate"),
-        (("gateway", "3", "127.0.0.1:7400"), "is known by its key"),
+        (("gateway", "3", "127.0.0.1:7400"), "needs its public key"),
         (("gateway", "3", "here", "ab" * 32), "'here' is not an IP address and port"),
     ):
         code, said, errors = await hosts.asked("cluster", "certify", *wrong)

@@ -182,7 +182,7 @@ async def test_tasks_are_done_once_retried_buried_and_given_back(sites: Callable
         for id, why in (
             ("hopeless", "Hopeless: no such address"),
             ("away", "ValueError: the mail server is away"),
-            ("no-task", "Hopeless: the message is no task: its body is no JSON object of arguments by name"),
+            ("no-task", "Hopeless: the message is not a task: its body is not a JSON object of arguments by name"),
         ):
             letter = said(site.instance, "delay", "dead", "show", id, "--topic", "bad")
             assert letter["answer"] == why

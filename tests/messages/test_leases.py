@@ -212,7 +212,7 @@ async def test_a_lease_that_is_made_up_or_of_another_topic_is_refused(world: Pul
     text = leased.lease
     changed = text[:4] + ("A" if text[4] != "A" else "B") + text[5:]
     for topic, lease in ((other, text), (mail, changed), (mail, text[:-1]), (mail, ""), (mail, "x" * 46), (mail, "é")):
-        with pytest.raises(Refusal, match="is no lease of topic"):
+        with pytest.raises(Refusal, match="is not a lease of topic"):
             await world.say(topic, "done", lease)
     assert await world.say(mail, "done", text) == ["done"]
 

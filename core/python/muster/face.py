@@ -31,11 +31,11 @@ class Face:
         of a user. Raises `Invalid`."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-            raise Invalid(f"{url!r:.80} is no address of an HTTP face, as http://127.0.0.1:8080 is one")
+            raise Invalid(f"invalid URL {url!r:.80} of an HTTP face (expected for example http://127.0.0.1:8080)")
         if bool(key) == bool(token) or not (key or token).isascii() or not (key or token).isprintable():
             raise Invalid("missing or invalid credential: give an API key (muster key create), or a user's token")
         if connections < 1:
-            raise Invalid(f"connections: {connections}; one is the least")
+            raise Invalid(f"invalid connections {connections} (expected at least 1)")
         self._host, self._tls = parts.hostname, parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         self._timeout = timeout
@@ -80,7 +80,7 @@ class Face:
                 status, content = await connection.ask(head.encode() + b"\r\n" + body)
                 whole = True
         except TimeoutError:
-            raise TimedOut("no answer in time; it may be done") from None
+            raise TimedOut("no answer in time; the call may have succeeded") from None
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             raise Unavailable(f"the HTTP face does not answer: {error or type(error).__name__}") from None
         finally:
@@ -89,7 +89,7 @@ class Face:
         try:
             said = json.loads(content)
         except ValueError:
-            raise Unavailable(f"answer {status} is none of an HTTP face") from None
+            raise Unavailable(f"unexpected answer {status}: the server is not a Muster HTTP face") from None
         if status >= 400:
             raise problem(said)
         return said
@@ -141,7 +141,7 @@ class _Connection:
         lines = (await self._reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
         version, status = lines[0].split(b" ", 2)[:2]
         if not version.startswith(b"HTTP/1."):
-            raise ValueError("no HTTP came")
+            raise ValueError("the answer is not HTTP")
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (each.partition(b":") for each in lines[1:])
         }
@@ -167,7 +167,7 @@ class _Connection:
 
 def _length(text: bytes) -> int:
     if not text:
-        raise ValueError("the answer names no length")
+        raise ValueError("the answer has no Content-Length")
     length = int(text)
     if not 0 <= length <= BODY_BYTES_MAX:
         raise ValueError("the answer is too long")

@@ -349,7 +349,7 @@ def _seconds(ms: int | None) -> float | None:
 def _checked_batch(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether there is something to send. Raises `Invalid`."""
     if len(messages) > BATCH_MAX:
-        raise Invalid(f"{len(messages)} messages; a batch has at most {BATCH_MAX}")
+        raise Invalid(f"too many messages in a batch: {len(messages)} (limit {BATCH_MAX})")
     return bool(messages)
 
 

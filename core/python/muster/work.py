@@ -67,7 +67,7 @@ def found(text: str) -> Tasks:
     """The tasks of `MODULE:NAME`, from the present folder or an installed package. Raises `Invalid`."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
-        raise Invalid(f"{text!r:.80} names no tasks, as portal.jobs:tasks does")
+        raise Invalid(f"invalid tasks {text!r:.80} (expected MODULE:NAME, for example portal.jobs:tasks)")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -77,7 +77,7 @@ def found(text: str) -> Tasks:
             raise
         raise Invalid(f"no module {module!r:.80} here; start the worker in the folder that has it") from None
     if not isinstance(there, Tasks):
-        raise Invalid(f"{text!r:.80} is no muster.tasks.Tasks")
+        raise Invalid(f"{text!r:.80} is not a muster.tasks.Tasks")
     if not there.handlers:
         raise Invalid(f"{text!r:.80} has no handlers: import the modules that declare them in {module}")
     return there

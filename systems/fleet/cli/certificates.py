@@ -30,7 +30,7 @@ def issue(
     program, pid, authority = _authority(config_file)
     secure = tls(config.load(config_file).config.section)
     if request is not None and len(names) != 1:
-        raise UserError("--csr is the request of one client; name that one", USAGE)
+        raise UserError("--csr needs exactly one client", USAGE)
     try:
         asked = request.read_bytes() if request is not None else b""
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def _authority(config_file: Path | None) -> tuple[Path, int, Authority]:
     made = Authority(folder / AUTHORITY)
     if not made.made:
         raise UserError(
-            "clients have no certificates here; set fleet.tls_bind, as 0.0.0.0:8883, and start again", USAGE
+            "clients have no certificates here; set fleet.tls_bind, for example 0.0.0.0:8883, and start again", USAGE
         )
     return folder, program.pid, made
 

@@ -224,7 +224,7 @@ async def settings(where: Target, user: str, kind: str, keeps: str, pushes: str,
     number = user_of(where, user)
     given = any((keeps, pushes, mail))
     if given and not kind:
-        raise UserError("missing KIND: settings are those of a kind", USAGE)
+        raise UserError("missing KIND: settings belong to a kind", USAGE)
 
     async def work(inboxes: Inboxes) -> int:
         said = await inboxes.ask(Choose(number), Chosen)
@@ -294,7 +294,7 @@ def _data(text: str, *, is_json: bool) -> bytes:
     try:
         return msgspec.json.encode(msgspec.json.decode(text))
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise UserError(f"TEXT is no JSON: {error}", USAGE) from None
+        raise UserError(f"TEXT is not JSON: {error}", USAGE) from None
 
 
 def _json(entry: Entry) -> dict[str, Any]:

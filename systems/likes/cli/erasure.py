@@ -59,7 +59,7 @@ def _confirm(user: int) -> None:
     sys.stderr.write("Type the user's number to confirm: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() != str(user):
-        raise UserError("the number is another one; nothing was erased", USAGE)
+        raise UserError("the number does not match; nothing was erased", USAGE)
 
 
 def _summary(user: int, done: "Erasure") -> str:

@@ -124,5 +124,5 @@ def _check(window: str) -> None:
 
 def _number(score: float) -> float:
     if math.isnan(score):
-        raise UserError("nan is no score", USAGE)
+        raise UserError("nan is not a valid score", USAGE)
     return score

@@ -184,7 +184,7 @@ class MessagesFace:
             return await answering
         except asyncio.CancelledError:
             if ongoing.connection is not None and ongoing.connection.gone:
-                raise Problem("unavailable", "the program is gone") from None
+                raise Problem("unavailable", "the client has disconnected") from None
             raise
         finally:
             answering.cancel()

@@ -63,7 +63,7 @@ def _stdin(is_base64: bool) -> bytes:
         try:
             data = base64.b64decode(b"".join(data.split()), validate=True)
         except ValueError:
-            raise UserError("stdin is no base64; nothing was sent", USAGE) from None
+            raise UserError("stdin is not base64; nothing was sent", USAGE) from None
     if len(data) > SEND_BYTES_MAX:
         raise UserError(f"a message to a user has at most {SEND_BYTES_MAX} bytes; nothing was sent", USAGE)
     return data

@@ -88,7 +88,7 @@ class Elsewhere:
         """Raises `NotTaken`."""
         if kind not in self._ways:
             if self._base.way is None:
-                raise NotTaken(f"no way into {kind} here", lasting=True)
+                raise NotTaken(f"{kind} does not run here", lasting=True)
             try:
                 self._ways[kind] = self._base.way(kind)
             except SpecError as error:

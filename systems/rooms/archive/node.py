@@ -182,7 +182,7 @@ class ArchiveNode:
         if not 1 <= asked.limit <= LATEST_MAX:
             raise CallError("question", f"invalid limit of a page: {asked.limit} (expected 1 to {LATEST_MAX})")
         if not 0 <= asked.after < 1 << 62 or not 0 <= (asked.upto or 0) < 1 << 62:
-            raise CallError("question", "invalid place of a page of keys")
+            raise CallError("question", "invalid cursor of a page of keys")
         try:
             page = await self._store.latest(msgspec.structs.replace(asked, room=full(asked.room)))
         except StoreError as error:

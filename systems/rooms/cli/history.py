@@ -119,7 +119,7 @@ async def _recent(client: muster.Client, room: str, count: int) -> tuple[list[Re
                 elif isinstance(item, muster.Gap):
                     left -= left if item.last is None else item.last - item.first + 1
     except TimeoutError:
-        raise UserError(f"the history of {room} did not come within {MEMORY_S:g} s; try again", TRY_LATER) from None
+        raise UserError(f"the history of {room} was not received within {MEMORY_S:g} s; try again", TRY_LATER) from None
     finally:
         joined.leave()
     return messages, whole

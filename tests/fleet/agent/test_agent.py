@@ -119,7 +119,7 @@ async def test_an_agent_measures_for_the_plane_and_refuses_other_targets(
         assert (ok, value["rcvd"], value["dst_addr"]) == (True, 3, "127.0.0.1")
         ok, value, _ = await did(plane, "web", "http", f"http://127.0.0.1:{port}/")
         assert (ok, value["result"][0]["res"]) == (True, 200)
-        text = "TargetRefused: 10.0.0.1 is no public address; to allow its network: --private NETWORK"
+        text = "TargetRefused: 10.0.0.1 is not a public address; to allow its network: --private NETWORK"
         assert await did(plane, "inside", "tcp", f"10.0.0.1:{port}") == (False, None, text)
         text = "LookupError: this client has no task 'ping'"
         assert await did(plane, "none", "ping", "127.0.0.1") == (False, None, text)

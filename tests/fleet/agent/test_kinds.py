@@ -187,7 +187,7 @@ async def test_no_kind_reaches_a_private_address(kind: str, target: str, options
 
 
 async def test_a_name_outside_the_allow_list_is_not_asked_for() -> None:
-    with pytest.raises(TargetRefused, match="no target of this agent"):
+    with pytest.raises(TargetRefused, match="not an allowed target of this agent"):
         await BUILT_IN["dns"]("evil.example", {"server": "127.0.0.1"}, Reach(["example.org"], ["127.0.0.0/8"]))
 
 
@@ -522,11 +522,11 @@ def test_kinds_are_named_built_in_or_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(named_kinds(["tcp"], ["lookup=fleet_checks:lookup"])) == ["tcp", "lookup"]
     for named, own, text in (
         (["trace"], [], "unknown kind 'trace' (known: ping, tcp, dns, http"),
-        ([], ["lookup"], "'lookup' names no kind"),
-        ([], ["=fleet_checks:lookup"], "names no kind"),
-        ([], ["x=fleet_checks"], "kind x: 'fleet_checks' names no function"),
-        ([], ["x=fleet_checks:other"], "kind x: 'fleet_checks:other' is no function"),
-        ([], ["x=fleet_checks:none"], "is no function"),
+        ([], ["lookup"], "invalid kind 'lookup'"),
+        ([], ["=fleet_checks:lookup"], "invalid kind"),
+        ([], ["x=fleet_checks"], "kind x: invalid function 'fleet_checks'"),
+        ([], ["x=fleet_checks:other"], "kind x: 'fleet_checks:other' is not a function"),
+        ([], ["x=fleet_checks:none"], "is not a function"),
         ([], ["x=fleet_nowhere:f"], "kind x: no module 'fleet_nowhere' here"),
     ):
         with pytest.raises(Invalid, match=re.escape(text)):

@@ -88,7 +88,7 @@ fn layer(count: u16, growth: u8) -> PyResult<Layer> {
         2 => Growth::Switched,
         _ => {
             return Err(PyValueError::new_err(format!(
-                "{growth} is no step of a doubling: 0, 1 or 2"
+                "invalid step of a doubling: {growth} (expected 0, 1 or 2)"
             )))
         }
     };

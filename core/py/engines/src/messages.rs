@@ -689,7 +689,7 @@ fn guard(allowed: &[String]) -> PyResult<Guard> {
     let networks = allowed.iter().map(|network| {
         network
             .parse()
-            .map_err(|_| PyValueError::new_err(format!("{network} is no network, as 10.0.0.0/8 is one")))
+            .map_err(|_| PyValueError::new_err(format!("invalid network {network} (expected CIDR, for example 10.0.0.0/8)")))
     });
     Ok(Guard {
         allowed: networks.collect::<PyResult<_>>()?,
@@ -726,7 +726,7 @@ fn parsed(secrets: &[String]) -> PyResult<Arc<Secrets>> {
 }
 
 fn seconds(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")))
+    Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("invalid duration of {seconds} s")))
 }
 
 fn called(py: Python<'_>, answer: CallAnswer) -> PyResult<CallResult<'_>> {

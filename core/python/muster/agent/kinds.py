@@ -40,7 +40,9 @@ def named_kinds(names: Iterable[str] = (), own: Iterable[str] = ()) -> dict[str,
     for text in own:
         name, equals, place = text.partition("=")
         if not (equals and 0 < len(name) <= NAME_MAX and name.isprintable()):
-            raise Invalid(f"{text!r:.80} names no kind, as lookup=site.checks:lookup does")
+            raise Invalid(
+                f"invalid kind {text!r:.80} (expected NAME=MODULE:FUNCTION, for example lookup=site.checks:lookup)"
+            )
         made[name] = _loaded(name, place)
     return made
 
@@ -49,7 +51,9 @@ def _loaded(name: str, place: str) -> Kind:
     """The function of `MODULE:FUNCTION`, from the present folder or an installed package. Raises `Invalid`."""
     module, colon, function = place.partition(":")
     if not (module and colon and function):
-        raise Invalid(f"kind {name}: {place!r:.80} names no function, as site.checks:lookup does")
+        raise Invalid(
+            f"kind {name}: invalid function {place!r:.80} (expected MODULE:FUNCTION, for example site.checks:lookup)"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -59,6 +63,6 @@ def _loaded(name: str, place: str) -> Kind:
             raise
         raise Invalid(f"kind {name}: no module {module!r:.80} here") from None
     if not callable(there):
-        raise Invalid(f"kind {name}: {place!r:.80} is no function")
+        raise Invalid(f"kind {name}: {place!r:.80} is not a function")
     made: Kind = there
     return made

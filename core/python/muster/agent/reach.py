@@ -70,7 +70,7 @@ class Reach:
     def named(self, host: str) -> None:
         """Judge a name or address by `only`, without resolving it. Raises `TargetRefused`."""
         if not self._may(_plain(host), None):
-            raise TargetRefused(f"{host:.80} is no target of this agent (--only)")
+            raise TargetRefused(f"{host:.80} is not an allowed target of this agent (--only)")
 
     async def address(self, host: str, family: int = 0) -> Address:
         """Resolve a name, and judge it with its first address of this family [4, 6; 0: any]. Raises `TargetRefused`,
@@ -78,15 +78,15 @@ class Reach:
         plain = _plain(host)
         literal = _ip(plain)
         if literal is None and not self._networks and not self._may(plain, None):
-            raise TargetRefused(f"{host:.80} is no target of this agent (--only)")
+            raise TargetRefused(f"{host:.80} is not an allowed target of this agent (--only)")
         if literal is None:
             ip = await _resolved(plain, family)
         else:
             ip = literal
             if family and family != ip.version:
-                raise Unresolved(f"{host:.80} is no IPv{family} address")
+                raise Unresolved(f"{host:.80} is not an IPv{family} address")
         if not self._may(plain, ip):
-            raise TargetRefused(f"{host:.80} is no target of this agent (--only)")
+            raise TargetRefused(f"{host:.80} is not an allowed target of this agent (--only)")
         self._judge(host, ip)
         return Address(plain, str(ip), ip.version)
 
@@ -101,7 +101,7 @@ class Reach:
         for each in _meant(ip):
             if not _public(each) and not any(_inside(each, network) for network in self._private):
                 where = str(ip) if host == str(ip) else f"{host:.80} ({ip})"
-                raise TargetRefused(f"{where} is no public address; to allow its network: --private NETWORK")
+                raise TargetRefused(f"{where} is not a public address; to allow its network: --private NETWORK")
 
 
 def _meant(ip: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
@@ -143,14 +143,18 @@ def _network(option: str, text: str) -> Network:
     try:
         return ip_network(text)
     except ValueError as error:
-        raise Invalid(f"--{option}: invalid network {text!r:.80}: {error} (expected as 10.0.0.0/8)") from None
+        raise Invalid(
+            f"--{option}: invalid network {text!r:.80}: {error} (expected CIDR, for example 10.0.0.0/8)"
+        ) from None
 
 
 def _name(text: str) -> str:
     try:
         return _plain(text)
     except TargetRefused:
-        raise Invalid(f"--only: invalid name {text!r:.80} (expected as example.org, *.example.org)") from None
+        raise Invalid(
+            f"--only: invalid name {text!r:.80} (expected for example example.org or *.example.org)"
+        ) from None
 
 
 def _plain(host: str) -> str:

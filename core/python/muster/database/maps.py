@@ -52,9 +52,9 @@ class ShardMap:
         self.begins = [part.begin for part in self.parts]
         limit = ID_MAX if kind == "range" else BUCKETS - 1
         if not self.parts or self.begins[0] != 0:
-            raise Invalid("the first part of a map begins at 0")
+            raise Invalid("the first part of a map must begin at 0")
         if any(after <= before for before, after in zip(self.begins, self.begins[1:], strict=False)):
-            raise Invalid("the parts of a map are in the order of their beginnings, each with one of its own")
+            raise Invalid("the parts of a map must have different beginnings, in ascending order")
         if self.begins[-1] > limit or version < 1:
             raise Invalid(f"a part of a map by {kind} begins at {limit} at most")
         self.shards = tuple(sorted({shard for part in self.parts for shard in part.shards}))
@@ -87,7 +87,7 @@ class ShardMap:
     def held(self, to: "ShardMap") -> "ShardMap":
         """Return this map with those parts held that differ in another one. Raises `Invalid`."""
         if to.kind != self.kind:
-            raise Invalid(f"a map by {self.kind} does not become one by {to.kind}")
+            raise Invalid(f"a map by {self.kind} cannot become a map by {to.kind}")
         begins = sorted({*self.begins, *to.begins})
         both = [(begin, self._at(begin), to._at(begin)) for begin in begins]
         parts = [Part(begin, mine.shards, mine.shards != other.shards) for begin, mine, other in both]

@@ -96,7 +96,7 @@ class Handler(Generic[P, R]):
         try:
             json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise Invalid(f"task {self.topic}: its arguments are no JSON: {error}") from None
+            raise Invalid(f"task {self.topic}: its arguments are not JSON: {error}") from None
         return message(arguments, in_s=in_s, at=at, id=id, window_s=window_s, expires_at=expires_at)
 
 
@@ -145,7 +145,7 @@ class Tasks:
         if topic in self.handlers:
             raise Invalid(f"topic {topic} has a handler already")
         if not 1.0 <= lease_s <= LEASE_S_MAX:
-            raise Invalid(f"lease_s: {lease_s}; a lease lasts 1 to {LEASE_S_MAX:g} s")
+            raise Invalid(f"invalid lease_s {lease_s} (expected 1 to {LEASE_S_MAX:g} seconds)")
 
         def made(function: Callable[P, R]) -> Handler[P, R]:
             self.handlers[topic] = handler = Handler(self, topic, function, lease_s)
@@ -163,7 +163,7 @@ def arguments_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a message carries. Raises `Hopeless`."""
     given = document.get("data")
     if not isinstance(given, dict):
-        raise Hopeless("the message is no task: its body is no JSON object of arguments by name")
+        raise Hopeless("the message is not a task: its body is not a JSON object of arguments by name")
     return given
 
 
@@ -172,7 +172,7 @@ def result_of(value: Any) -> Any:
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise Hopeless(f"the result is no JSON: {error}") from None
+        raise Hopeless(f"the result is not JSON: {error}") from None
     if len(text.encode()) > RESULT_BYTES_MAX:
         raise Hopeless(f"the result has more than {RESULT_BYTES_MAX} bytes")
     return value

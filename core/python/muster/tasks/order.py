@@ -21,7 +21,7 @@ class Order:
         """Topics with their shares; 0: none. Raises `Invalid`."""
         names = [name for name, _ in topics]
         if not names or "" in names or len(set(names)) != len(names):
-            raise Invalid("topics: name each topic once, with commas between, as high,low=1/4")
+            raise Invalid("topics: name each topic once, separated by commas, for example high,low=1/4")
         if sum(share for _, share in topics) >= 1:
             raise Invalid("topics: the shares leave nothing for the first topic; make their sum less than 1")
         self.topics: tuple[str, ...] = tuple(names)
@@ -36,7 +36,7 @@ class Order:
             name, equals, share = part.strip().partition("=")
             match = SHARE.fullmatch(share)
             if equals and (match is None or not int(match[2])):
-                raise Invalid(f"topics: {part.strip()!r:.80}: a share is as 1/4")
+                raise Invalid(f"topics: invalid share {part.strip()!r:.80} (expected for example 1/4)")
             topics.append((name.strip(), Fraction(share) if equals else Fraction(0)))
         return cls(topics)
 

@@ -81,7 +81,7 @@ class Worker:
         of their handlers. Raises `Invalid`."""
         self.order = Order([(topic, Fraction(0)) for topic in tasks.handlers]) if order is None else order
         if at_once < 1:
-            raise Invalid(f"at_once: {at_once}; one task is the least")
+            raise Invalid(f"invalid at_once {at_once} (expected at least 1)")
         missing = [topic for topic in self.order.topics if topic not in tasks.handlers]
         if missing:
             raise Invalid(f"topic {missing[0]} has no handler here")
