@@ -31,7 +31,7 @@ from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
 from muster.fleet import Agent
 from muster_server.control.cluster import instance as folders
-from muster_server.control.cluster.instance import Folder, Process, Record
+from muster_server.control.cluster.instance import Folder, Record
 from muster_server.control.terminal import common
 from muster_server.plane.calls import key_of
 from muster_server.plane.spec import secret
@@ -189,11 +189,7 @@ async def _known(record: Record, count: int) -> None:
 async def _instant(folder: Folder) -> dict[str, int]:
     """Begin instant runs at their rate; return what came of them."""
     key = key_of(secret(str(folder.cluster_secret), 32))
-
-    async def nodes() -> list[Process]:
-        return folders.find(folder).processes
-
-    async with asking(nodes, key) as opened:
+    async with asking(lambda: folders.find(folder).processes, key) as opened:
 
         async def one(number: int) -> None:
             await asyncio.sleep(number / RATE_QUICK)

@@ -29,15 +29,17 @@ AGAIN_S: Final = 0.2
 AWAY: Final = frozenset({"away", "late", "follows"})
 A = TypeVar("A")
 
-Look = Callable[[], Awaitable[Sequence[Process]]]
+Look = Callable[[], Sequence[Process]]
 """Returns the current nodes."""
+Renew = Callable[[], Awaitable[object]]
+"""Reads again what `Look` returns, where that takes time."""
 
 
 class Asking:
     """Asks until `close`. `nodes` are looked up for each request, and again while no scheduler leads."""
 
-    def __init__(self, nodes: Look, key: bytes) -> None:
-        self._nodes, self._key = nodes, key
+    def __init__(self, nodes: Look, key: bytes, renew: Renew | None = None) -> None:
+        self._nodes, self._key, self._renew = nodes, key, renew
         self._peers: dict[tuple[str, int], Peer] = {}
         self._lead: Peer | None = None
 
@@ -121,7 +123,9 @@ class Asking:
             await asyncio.sleep(AGAIN_S)
 
     async def _of(self, role: str) -> list[Process]:
-        return [each for each in await self._nodes() if each.role == role and each.bind and each.ready]
+        if self._renew is not None:
+            await self._renew()
+        return [each for each in self._nodes() if each.role == role and each.bind and each.ready]
 
     def _peer(self, node: Process) -> Peer:
         address: Any = node.bind
@@ -129,9 +133,9 @@ class Asking:
 
 
 @contextlib.asynccontextmanager
-async def asking(nodes: Look, key: bytes) -> AsyncIterator[Asking]:
+async def asking(nodes: Look, key: bytes, renew: Renew | None = None) -> AsyncIterator[Asking]:
     """An `Asking` that is closed at the end of the context."""
-    made = Asking(nodes, key)
+    made = Asking(nodes, key, renew)
     try:
         yield made
     finally:

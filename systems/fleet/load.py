@@ -57,12 +57,9 @@ class FleetGenerator:
 
     async def open(self) -> str:
         """Find the scheduler that leads."""
-        self._asking = await self._stack.enter_async_context(asking(self._nodes, self._load.key))
+        self._asking = await self._stack.enter_async_context(asking(lambda: self._load.nodes, self._load.key))
         rate = self._share.rate(self._load.rate)
         return f"{rate:,g} runs of {self._load.kind}/s, {self._load.pick:,} clients each"
-
-    async def _nodes(self) -> list[Process]:
-        return self._load.nodes
 
     async def advance(self, seconds: float) -> Slice:
         """Begin runs, and count their results."""

@@ -25,15 +25,14 @@ class Lookout:
         self.nodes: Sequence[Process] = ()
         self._base, self._looked = base, 0.0
 
-    async def look(self) -> Sequence[Process]:
-        """Look up the nodes, unless that was done within a second, and return them. Raises `Problem`."""
+    async def look(self) -> None:
+        """Look up the nodes, unless that was done within a second. Raises `Problem`."""
         if time.monotonic() - self._looked > LOOK_S:
             try:
                 self.nodes = await self._base.nodes()
             except UserError as error:
                 raise Problem("unavailable", str(error)) from None
             self._looked = time.monotonic()
-        return self.nodes
 
     def forget(self) -> None:
         """Look them up again with the next request."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from muster_server.control.cluster.instance import Process, find
+from muster_server.control.cluster.instance import find
 from muster_server.plane.calls import CallError, key_of
 from muster_server.plane.spec import secret
 from muster_server.systems.fleet.asking import Asking
@@ -54,7 +54,7 @@ class Load:
         self.broken: list[str] = []
         """Runs whose end nobody was told of: their scheduler went."""
         key = key_of(secret(str(instance.folder.cluster_secret), 32))
-        self._instance, self._asking = instance, Asking(self._nodes, key)
+        self._asking = Asking(lambda: find(instance.folder).processes, key)
         self._tasks: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
 
@@ -68,9 +68,6 @@ class Load:
             await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENT_S)
         finally:
             await self._asking.close()
-
-    async def _nodes(self) -> list[Process]:
-        return find(self._instance.folder).processes
 
     async def _ask(self) -> None:
         while not self._over.is_set():

@@ -28,10 +28,11 @@ async def _reaching(where: Target, work: Callable[[Asking], Awaitable[int]]) -> 
         record = await nodes.record()
         key = _key(where, record)
 
-        async def look() -> list[instance.Process]:
-            return (await nodes.record()).processes
+        async def renew() -> None:
+            nonlocal record
+            record = await nodes.record()
 
-        async with asking(look, key) as opened:
+        async with asking(lambda: record.processes, key, renew) as opened:
             with in_one_line():
                 return await work(opened)
 

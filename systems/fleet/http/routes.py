@@ -674,7 +674,7 @@ class FleetFace:
         """Calls to the fleet's nodes. Raises `Problem`."""
         await self._lookout.look()
         if self._asking is None:
-            self._asking = Asking(self._lookout.look, self._lookout.key())
+            self._asking = Asking(lambda: self._lookout.nodes, self._lookout.key(), self._lookout.look)
         return self._asking
 
     async def ask(self, question: msgspec.Struct, answer: type[A]) -> A:

@@ -41,7 +41,7 @@ class InboxStreams:
     def __init__(
         self,
         inboxes: Inboxes,
-        look: Callable[[], Awaitable[object]],
+        look: Callable[[], Awaitable[None]],
         options: Callable[[], HttpOptions],
         counts: Counts,
         log: structlog.typing.FilteringBoundLogger,
