@@ -638,22 +638,22 @@ def size(
     ] = 0.0,
     each: Annotated[float, typer.Option(min=0.001, help="Rooms that a client is a member of.")] = 1.0,
     rate: Annotated[
-        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Messages published a second, in all rooms.")
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Messages published per second, in all rooms.")
     ] = 0.0,
     payload: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of a message.")] = 200,
     online: Annotated[float, amount("Users online at a time.")] = 0.0,
     stay: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Time for which a user stays.")] = 1_800.0,
     asked: Annotated[
-        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Users whose presence is looked up a second.")
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Users whose presence is looked up per second.")
     ] = 0.0,
     likes: Annotated[
-        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Likes and their ends a second.")
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Likes and unlikes per second.")
     ] = 0.0,
     liked: Annotated[
         float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Likes that are kept. Default: those of 30 days.")
     ] = 0.0,
     delayed: Annotated[
-        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Delayed messages a second.")
+        float, typer.Option(min=0.0, max=1e12, metavar="NUMBER", help="Delayed messages per second.")
     ] = 0.0,
     pending: Annotated[
         float,

@@ -33,26 +33,27 @@ class EdgeOptions(MachineOptions, frozen=True):
     origins: Annotated[
         tuple[str, ...],
         key(
-            "Web sites whose pages may connect, as `https://example.com`; one `*` stands for a part of the host; `*`: any",
-            "empty: the edge's own host alone. Programs that are no browsers send no origin",
+            "Web sites whose pages may connect, for example `https://example.com`; one `*` stands for a part of the host;"
+            " `*`: any",
+            "empty: the edge's own host alone. Other programs send no origin",
         ),
     ] = ()
     anonymous_rights: Annotated[
         Words,
         key(
-            "Rights of clients without a token in every room, with commas between: read, publish, command, members,"
+            "Rights of clients without a token in every room, separated by commas: read, publish, command, members,"
             " history",
             "empty: a client without a token is refused",
         ),
     ] = ""
     arena_mib: ArenaMib = 256
     history_max: Annotated[
-        int, key("Most messages of history for a command", "one fetch from a broker", "messages", ge=0, le=65_536)
+        int, key("Limit of history messages of a command", "one fetch from a broker", "messages", ge=0, le=65_536)
     ] = 1_024
     rooms_max: Annotated[
         int,
         key(
-            "Most rooms at once; further ones are refused as `limit exceeded`",
+            "Limit of rooms; further ones are refused as `limit exceeded`",
             "as a gateway's",
             "rooms",
             ge=1,
@@ -62,7 +63,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     user_rooms_max: Annotated[
         int,
         key(
-            "Most rooms of one user, over all its sessions here, a room counted for each session in it",
+            "Limit of one user's rooms, over all its sessions here; a room counts once per session",
             "as a gateway's",
             "rooms",
             ge=1,
@@ -73,8 +74,8 @@ class EdgeOptions(MachineOptions, frozen=True):
     membership_again_ms: Annotated[
         int,
         key(
-            "Time after which a room's first join, or last leave, is sent to the router again unless acknowledged; 0: only"
-            " when it may be lost",
+            "Time after which a room's first join, or last leave, is repeated to the router unless acknowledged; 0: only"
+            " after a suspected loss",
             "as a gateway's",
             "ms",
             ge=0,
@@ -84,7 +85,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     connections_max: Annotated[
         int,
         key(
-            "Connections at once; a further one is answered 503 with `Retry-After`",
+            "Limit of connections; further ones get 503 with `Retry-After`",
             "a descriptor each; 1 KiB for a session in a room, 9 KiB with TLS",
             "connections",
             ge=1,
@@ -94,7 +95,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     address_connections_max: Annotated[
         int,
         key(
-            "Connections of one address, of one /64 in IPv6; 0: any number",
+            "Limit of connections from one address, in IPv6 from one /64; 0: no limit",
             "0: behind a proxy all clients have its address",
             "connections",
             ge=0,
@@ -104,7 +105,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     half_open_max: Annotated[
         int,
         key(
-            "Connections at once without an accepted token; the oldest make room for new ones",
+            "Limit of connections without an accepted token; the oldest are closed for new ones",
             "each may take 10 s to show one",
             "connections",
             ge=1,
@@ -114,7 +115,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     user_timeout_ms: Annotated[
         int,
         key(
-            "A client whose kernel acknowledges nothing for this time is gone (TCP_USER_TIMEOUT)",
+            "A client whose kernel acknowledges nothing for this time is closed (TCP_USER_TIMEOUT)",
             "below the ping: a laptop that slept is noticed by the first of them",
             "ms",
             ge=1_000,
@@ -124,7 +125,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     ping_ms: Annotated[
         int,
         key(
-            "Time between pings, the first one after a random half to whole of it",
+            "Interval of pings; the first one comes after half to all of it, at random",
             "proxies cut what is silent for 60 s",
             "ms",
             ge=1_000,
@@ -134,7 +135,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     pong_ms: Annotated[
         int,
         key(
-            "A pong is awaited for this long; then a client ends of which nothing was heard and whose kernel is silent",
+            "Limit of the wait for a pong; then a client that sent nothing, and whose kernel is silent, is closed",
             "a frozen tab comes back without a loss",
             "ms",
             ge=500,
@@ -142,12 +143,12 @@ class EdgeOptions(MachineOptions, frozen=True):
         ),
     ] = 8_000
     command_rate: Annotated[
-        int, key("Commands of one session", "a person is far below it", "1/s", ge=1, le=1_000_000)
+        int, key("Limit of one session's commands per second", "a person is far below it", "1/s", ge=1, le=1_000_000)
     ] = 100
     command_burst: Annotated[
         int,
         key(
-            "Commands of one session at once after a pause",
+            "Burst of one session's commands after a pause",
             "a reconnect subscribes to all its rooms",
             "commands",
             ge=1,
@@ -157,7 +158,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     stall_ms: Annotated[
         int,
         key(
-            "A client whose socket takes nothing for this time is cut as slow; it comes back, and recovers what is kept",
+            "A client whose socket accepts nothing for this time is closed as slow; it reconnects, and recovers",
             "until then it costs a cursor",
             "ms",
             ge=1_000,
@@ -167,7 +168,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     write_interval_ms: Annotated[
         int,
         key(
-            "Messages of rooms leave together this long after each other; 0: each as soon as it is there",
+            "Interval at which messages of rooms are written together; 0: each one at once",
             "0: the lowest latency; 10 costs up to 10 ms, and busy rooms take less CPU",
             "ms",
             ge=0,
@@ -177,7 +178,7 @@ class EdgeOptions(MachineOptions, frozen=True):
     join_leave_max: Annotated[
         int,
         key(
-            "Users of a room up to which joins and leaves are told to clients that ask for it; 0: in no room",
+            "Largest room, in users, whose joins and leaves are sent to clients that ask for them; 0: none",
             "a page of members; each such room is asked for its users once a second",
             "users",
             ge=0,
@@ -187,8 +188,8 @@ class EdgeOptions(MachineOptions, frozen=True):
     drain_s: Annotated[
         float,
         key(
-            "A node that ends sends its clients to others over this time, slice by slice",
-            "all at once would come back at once; systemd and Kubernetes wait as they are told",
+            "Time over which a node that ends sends its clients to others, a part at a time",
+            "all at once would return at once; systemd and Kubernetes wait accordingly",
             "s",
             ge=0,
             le=600,

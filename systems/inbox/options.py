@@ -50,7 +50,7 @@ class InboxOptions(FaceOptions, frozen=True):
         ),
     ] = 14
     broadcast_days: Annotated[
-        int, key("How long a broadcast is shown that names no end", "a month", "days", ge=1, le=3_650)
+        int, key("How long a broadcast without an end is shown", "a month", "days", ge=1, le=3_650)
     ] = 30
     broadcasts_max: Annotated[
         int,

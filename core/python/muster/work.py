@@ -52,13 +52,19 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("tasks", metavar="MODULE:TASKS", help="The module, and the name of its muster.tasks.Tasks.")
     parser.add_argument(
-        "--at-once", type=int, default=AT_ONCE, metavar="N", help=f"Tasks beside each other [{AT_ONCE}]."
+        "--at-once", type=int, default=AT_ONCE, metavar="N", help=f"Limit of tasks at once [{AT_ONCE}]."
     )
     parser.add_argument(
-        "--topics", metavar="TOPICS", help="Topics in order, as high,low=1/4 [those of all handlers, in their order]."
+        "--topics",
+        metavar="TOPICS",
+        help="Topics in order, for example high,low=1/4 [those of all handlers, in their order].",
     )
     parser.add_argument(
-        "--drain", type=float, default=DRAIN_S, metavar="SECONDS", help=f"For running tasks at the end [{DRAIN_S:g}]."
+        "--drain",
+        type=float,
+        default=DRAIN_S,
+        metavar="SECONDS",
+        help=f"Limit for running tasks to finish at the end [{DRAIN_S:g}].",
     )
     return parser
 

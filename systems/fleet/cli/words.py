@@ -38,7 +38,7 @@ Selector = Annotated[
     str, typer.Argument(metavar="SELECTOR", help="Clients: 'province=520000 and not carrier in (1, 2)' [all].")
 ]
 Where = Annotated[str, typer.Option("--where", metavar="SELECTOR", help="Selector of the clients [all].")]
-Pick = Annotated[int | None, typer.Option("--pick", metavar="N", min=1, help="Clients a run.")]
+Pick = Annotated[int | None, typer.Option("--pick", metavar="N", min=1, help="Clients per run.")]
 Target = Annotated[str, typer.Option("--target", metavar="TEXT", help="Text passed to the clients unchanged.")]
 Option = Annotated[
     list[str] | None,
@@ -140,7 +140,7 @@ def counts(
 @fleet_app.command("runs", epilog="Example: muster fleet runs --limit 20")
 def runs(
     limit: Annotated[int, typer.Option(min=1, max=200, help="Number of runs to show, the newest first.")] = 50,
-    after: Annotated[str, typer.Option(metavar="PLACE", help="Go on after a page, which prints this place.")] = "",
+    after: Annotated[str, typer.Option(metavar="PLACE", help="Continue after a page, which prints this value.")] = "",
     json: Json = False,
     registry: RegistryUrl = None,
     config: ConfigFile = None,
@@ -263,7 +263,7 @@ def enroll(
 @cert_app.command("issue", epilog="Example: muster fleet cert issue probe-7 --days 365 --out certificates")
 def cert_issue(
     names: Annotated[list[str], typer.Argument(metavar="CLIENT…", help="Names of clients: letters, digits, _ and -.")],
-    days: Annotated[int, typer.Option(min=1, max=3_650, help="Days until they end.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="Days until they expire.")] = 365,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write NAME.pem, NAME.key and ca.pem here.")] = (
         Path("certificates")
     ),

@@ -21,7 +21,7 @@ OneKind = Annotated[str, typer.Option("--kind", metavar="KIND", help="Only entri
 Id = Annotated[
     str, typer.Option("--id", metavar="ID", help="The same id is the same entry, so a repeated command does nothing.")
 ]
-Actor = Annotated[str, typer.Option("--actor", metavar="NAME", help="Who did what the entry tells of.")]
+Actor = Annotated[str, typer.Option("--actor", metavar="NAME", help="User whose action the entry is about.")]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="The data: text, or JSON with --data-json.")]
 IsJson = Annotated[bool, typer.Option("--data-json", help="The data is JSON.")]
 
@@ -86,7 +86,9 @@ def broadcast(
     kind: KindName = "message",
     until: Annotated[
         str,
-        typer.Option("--until", metavar="DURATION", help="Show it for so long, as 12h or 7d [inbox.broadcast_days]."),
+        typer.Option(
+            "--until", metavar="DURATION", help="How long to show it, for example 12h or 7d [inbox.broadcast_days]."
+        ),
     ] = "",
     actor: Actor = "",
     id: Id = "",
@@ -168,7 +170,7 @@ def settings(
     user: UserName,
     kind: Annotated[str, typer.Argument(metavar="[KIND]", help="The kind to change [none].", show_default=False)] = "",
     keeps: Annotated[str, typer.Option("--inbox", metavar="yes|no|default", help="Whether entries are kept.")] = "",
-    pushes: Annotated[str, typer.Option("--push", metavar="yes|no|default", help="Whether devices are told.")] = "",
+    pushes: Annotated[str, typer.Option("--push", metavar="yes|no|default", help="Whether devices are notified.")] = "",
     mail: Annotated[
         str, typer.Option("--mail", metavar="WHEN", help="never, at_once, unless_read, daily, or default.")
     ] = "",

@@ -21,10 +21,12 @@ EntryName = Annotated[str, typer.Argument(metavar="NAME")]
 def recurring_set(
     topic: TopicName,
     name: EntryName,
-    cron: Annotated[str, typer.Argument(metavar="CRON", help="Minute, hour, day, month, weekday, as '0 3 * * *'.")],
-    zone: Annotated[str, typer.Option(metavar="ZONE", help="The zone of these, as Asia/Shanghai.")] = "UTC",
+    cron: Annotated[str, typer.Argument(metavar="CRON", help="Minute, hour, day, month, weekday: '0 3 * * *'.")],
+    zone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Time zone of the schedule, for example Asia/Shanghai.")
+    ] = "UTC",
     missed: Annotated[
-        str, typer.Option(metavar="WHICH", help="What is made up for after a stop: once (the latest), all, none.")
+        str, typer.Option(metavar="WHICH", help="Missed messages to send after a stop: once (the latest), all, none.")
     ] = "once",
     data: Annotated[str, typer.Option(metavar="JSON", help="The body of each message.")] = "{}",
     json: Json = False,

@@ -19,7 +19,7 @@ class ArchiveOptions(FaceOptions, frozen=True):
     rooms: Annotated[
         str,
         key(
-            "Rooms that are kept, separated by commas: names, the begin of names with a `*` behind it, or `*`. A named"
+            "Rooms that are kept, separated by commas: names, prefixes followed by `*`, or `*`. A named"
             " room is kept from the start, another one as soon as it has a member",
             "empty: no archive runs",
         ),

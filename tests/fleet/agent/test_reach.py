@@ -19,7 +19,9 @@ NOT_PUBLIC = [
 
 @pytest.mark.parametrize("host", NOT_PUBLIC)
 async def test_an_address_that_is_not_public_is_refused(host: str) -> None:
-    with pytest.raises((TargetRefused, Unresolved), match=r"is not a public address|Name or service|invalid name|Address"):
+    with pytest.raises(
+        (TargetRefused, Unresolved), match=r"is not a public address|Name or service|invalid name|Address"
+    ):
         await Reach().address(host)
 
 

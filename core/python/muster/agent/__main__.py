@@ -95,13 +95,27 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NETWORK",
-        help="Allow a network that is not public, as 10.0.0.0/8; repeatable [none].",
+        help="Allow a network that is not public, for example 10.0.0.0/8; repeatable [none].",
     )
-    add("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"Measurements beside each other [{AT_ONCE}].")
-    add("--per-minute", type=int, default=PER_MINUTE, metavar="N", help=f"Measurements in 60 s [{PER_MINUTE}].")
-    add("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help=f"For one measurement [{TIMEOUT_S:g}].")
+    add("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"Limit of measurements at once [{AT_ONCE}].")
+    add(
+        "--per-minute",
+        type=int,
+        default=PER_MINUTE,
+        metavar="N",
+        help=f"Limit of measurements per minute [{PER_MINUTE}].",
+    )
+    add(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help=f"Limit of one measurement [{TIMEOUT_S:g}]."
+    )
     add("--spread", type=float, default=5.0, metavar="SECONDS", help="Come back after a random part of this [5].")
-    add("--drain", type=float, default=DRAIN_S, metavar="SECONDS", help=f"For running ones at the end [{DRAIN_S:g}].")
+    add(
+        "--drain",
+        type=float,
+        default=DRAIN_S,
+        metavar="SECONDS",
+        help=f"Limit for running measurements to finish at the end [{DRAIN_S:g}].",
+    )
     return parser
 
 
