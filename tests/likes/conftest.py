@@ -17,6 +17,7 @@ from muster_server.plane.trust import Trust
 from muster_server.systems.http import keys
 from muster_server.systems.http.options import HttpOptions
 from muster_server.systems.http.server import HttpFace, Serving
+from muster_server.systems.likes import routes
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.reach import Reach
@@ -105,7 +106,8 @@ class Face:
 
 
 @pytest.fixture
-async def face(node: Node, tmp_path: Path) -> AsyncIterator[Face]:
+async def face(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Face]:
+    monkeypatch.setattr(routes, "LOOK_S", PATIENT_S)  # the node shares this process, and may be slow
     made = Face(node, tmp_path)
     await made.server.start()
     yield made
