@@ -258,7 +258,7 @@ def test_partitions_that_nobody_owned_may_be_more_with_nobody_in_them(view: View
         (PREPARED, COUNTS[RECORD], "serial number 0 after 4"),
         (PREPARED, PREPARED.replace(b'"a"', b'"b"'), "serial number 4 after 4"),
         (SWITCHED, PREPARED, "serial number 4 after 5"),
-        (SWITCHED, PREPARED.replace(b'"serial":4', b'"serial":9'), "was switched already"),
+        (SWITCHED, PREPARED.replace(b'"serial":4', b'"serial":9'), "has already taken effect"),
         (SWITCHED, b'{"partitions":2,"serial":9}', "2 partitions after the switch to 4"),
         (FINAL, SWITCHED.replace(b'"serial":5', b'"serial":9'), "the number must not fall"),
         (FINAL, PREPARED.replace(b'"serial":4', b'"serial":9'), "the number must not fall"),
