@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -54,7 +55,7 @@ async def ended(likes: Likes, job: int) -> Erasure:
 
 
 async def test_no_record_in_kafka_names_an_erased_user(kafka: Kafka, tmp_path: Path) -> None:
-    options = {"log": kafka.url, "partitions": 4, "write_behind_ms": 100}
+    options: dict[str, Any] = {"log": kafka.url, "partitions": 4, "write_behind_ms": 100}
     async with nodes(tmp_path, 1, 2, **options) as made:
         items = [b"share:%d" % item for item in range(400)]
         async with Likes(Reach(made.doors)) as likes:

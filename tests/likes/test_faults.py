@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from redis.asyncio import Redis
@@ -78,7 +78,7 @@ async def test_node_that_is_killed_again_and_again_loses_nothing_and_counts_noth
 
 async def test_a_user_has_one_of_a_group_however_often_the_node_is_killed(tmp_path: Path) -> None:
     random, told = Random(54), dict[int, str]()
-    options: dict[str, int | str] = {"write_behind_ms": 100, "snapshot_records": 700, "one_of": "like,dislike"}
+    options: dict[str, Any] = {"write_behind_ms": 100, "snapshot_records": 700, "one_of": "like,dislike"}
     for _ in range(KILLS // 4):
         async with running(folder=tmp_path / "likes", **options) as node, node.client() as redis:
             for user in range(40):
