@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster_server.plane.engine import Engine, Placement, Server
-from muster_server.plane.service import Context, TakeTrust
+from muster_server.plane.service import Context, Figure, TakeTrust
 from muster_server.plane.users import Texts
 
 Handler = Callable[..., None]
@@ -16,6 +16,11 @@ Servers = Mapping[str, list[Server]]
 
 def _nothing(told: Any) -> None:
     """Default handler: ignore."""
+
+
+def _none() -> list[Figure]:
+    """Default of counters."""
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +41,5 @@ class Role:
     """Only for a door: the names of users that are text."""
     beside: Callable[[Context], AbstractAsyncContextManager[object]] | None = None
     """Work beside the engine, as long as its context is open; it gets the parts of its process."""
+    counters: Callable[[], list[Figure]] = _none
+    """Counters of that work, as `Service.counters`."""

@@ -49,6 +49,7 @@ class Server:
         self.take_trust = role.take_trust
         self.texts = role.texts
         self.beside = role.beside
+        self._counted = role.counters
         self.ready = False
         self.draining = False
         self.closed = False
@@ -101,8 +102,8 @@ class Server:
         return self.engine.addresses()
 
     def counters(self) -> list[Figure]:
-        """All counters of the engine and its server since the start."""
-        return [*self.engine.counters(), ("turns", "Turns of the engine", self._count())]
+        """All counters of the engine, its server, and the work beside it since the start."""
+        return [*self.engine.counters(), ("turns", "Turns of the engine", self._count()), *self._counted()]
 
     def gauges(self) -> list[Figure]:
         """All gauges of the engine and its server."""

@@ -5,8 +5,8 @@
 Knows no system.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 from muster_server.plane import systems
 from muster_server.plane.kind import Into, named
@@ -39,6 +39,7 @@ class Way(Protocol):
 
 
 Failure = Literal["internal", "bad_request", "not_allowed", "not_available", "too_many_requests"]
+FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 
 
 class CallRefused(Exception):
@@ -52,8 +53,12 @@ class CallRefused(Exception):
 class Calls(Protocol):
     """Answers one method that clients of an edge call, until `close`."""
 
-    async def answer(self, user: int, grant: "Grant", data: bytes) -> bytes:
-        """The answer to a call of this user, with its rights in rooms; data and answer are JSON. Raises `CallRefused`."""
+    outcomes: Sequence[str]
+    """Outcomes of answered calls, for the edge's metric."""
+
+    async def answer(self, user: int, grant: "Grant", data: bytes) -> tuple[str, bytes]:
+        """The outcome and the answer of a call of this user, with its rights in rooms; data and answer are JSON. Raises
+        `CallRefused`."""
 
     async def close(self) -> None:
         """Close all connections."""

@@ -90,6 +90,7 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         partial(take, engine),
         texts=texts,
         beside=beside,
+        counters=calls.counters,
     )
 
 

@@ -15,10 +15,12 @@ from muster_server.systems.presence.status import StatusNow, StatusWanted
 class StatusCalls:
     """A `plane.ways.Calls`. Its data are those of `PUT /api/v1/presence/status`."""
 
+    outcomes = ("answered",)
+
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
-    async def answer(self, user: int, grant: Grant, data: bytes) -> bytes:
+    async def answer(self, user: int, grant: Grant, data: bytes) -> tuple[str, bytes]:
         """Set the status of this user."""
         if user == EMBEDDED_USER:  # without a token, or with the one that programs share
             raise CallRefused("not_allowed")
@@ -27,7 +29,7 @@ class StatusCalls:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise CallRefused("bad_request") from None
         try:
-            return msgspec.json.encode(StatusNow(await self._readers.set_status(user, new)))
+            return self.outcomes[0], msgspec.json.encode(StatusNow(await self._readers.set_status(user, new)))
         except CallError as error:
             raise CallRefused("not_available" if error.code == "question" else "internal") from None
 

@@ -23,6 +23,7 @@ REQUEST_S: Final = 4.0
 """Shorter than the time for which an SDK waits for any answer, which is 5 s unless its options differ."""
 REQUEST_S_MAX: Final = 9.0
 """Shorter than the time for the answer to a call."""
+REPLIED: Final = "replied"
 OUTCOMES: Final = {
     muster.NoResponders: "no_responders",
     muster.TimedOut: "timeout",
@@ -48,13 +49,15 @@ class NewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RequestCalls:
     """A `plane.ways.Calls`."""
 
+    outcomes = (REPLIED, *OUTCOMES.values())
+
     def __init__(self, spec: Spec, context: Context) -> None:
         self._spec, self._context = spec, context
         self._client: muster.Client | None = None
         self._map: Any = None
         self._opening = asyncio.Lock()
 
-    async def answer(self, user: int, grant: Grant, data: bytes) -> bytes:
+    async def answer(self, user: int, grant: Grant, data: bytes) -> tuple[str, bytes]:
         """The outcome of a request: `replied` with the reply, `no_responders`, `timeout` or `failed`."""
         try:
             new = msgspec.json.decode(data or b"{}", type=NewRequest)
@@ -70,10 +73,10 @@ class RequestCalls:
         except (muster.NoResponders, muster.TimedOut, muster.ResponderFailed) as error:
             outcome = next(word for kind, word in OUTCOMES.items() if isinstance(error, kind))
             reason = {"reason": error.reason} if isinstance(error, muster.ResponderFailed) else {}
-            return msgspec.json.encode({"outcome": outcome, **reason})
+            return outcome, msgspec.json.encode({"outcome": outcome, **reason})
         except muster.MusterError as error:
             raise CallRefused(FAILURES.get(error.code, "internal")) from None
-        return msgspec.json.encode({"outcome": "replied", **shown(reply.data)})
+        return REPLIED, msgspec.json.encode({"outcome": REPLIED, **shown(reply.data)})
 
     async def _opened(self) -> muster.Client:
         """The edge's client. Raises `MusterError`."""

@@ -25,17 +25,19 @@ ALL = Grant([("*", ["read", "publish"])])
 class Echo:
     """Answers with the user and the data, or as the data say."""
 
+    outcomes = ("echoed",)
+
     def __init__(self) -> None:
         self.held = asyncio.Event()
         self.closed = False
 
-    async def answer(self, user: int, grant: Grant, data: bytes) -> bytes:
+    async def answer(self, user: int, grant: Grant, data: bytes) -> tuple[str, bytes]:
         """As `ways.Calls`."""
         if data == b"hold":
             await self.held.wait()
         if data == b"refuse":
             raise ways.CallRefused("not_allowed")
-        return b"%d:%s" % (user, data)
+        return "echoed", b"%d:%s" % (user, data)
 
     async def close(self) -> None:
         """As `ways.Calls`."""
@@ -91,6 +93,14 @@ async def test_each_call_is_answered_once_and_too_many_are_refused(made: Echo) -
         answering.call(6, 8, ALL, "test.echo", b"hold")
     assert made.closed
     assert 6 not in engine.answers, "the edge ends"
+    assert {name: count for name, _, count in answering.counters()} == {
+        'calls{method="test.echo",outcome="bad_request"}': 0,
+        'calls{method="test.echo",outcome="echoed"}': calls.CALLS_MAX - 1,
+        'calls{method="test.echo",outcome="internal"}': 1,
+        'calls{method="test.echo",outcome="not_allowed"}': 1,
+        'calls{method="test.echo",outcome="not_available"}': 0,
+        'calls{method="test.echo",outcome="too_many_requests"}': 1,
+    }, "a method that no system has is none of the names"
 
 
 class FakeReaders:
@@ -111,7 +121,8 @@ class FakeReaders:
 async def test_a_client_sets_the_status_of_its_own_user() -> None:
     readers = FakeReaders()
     answers = StatusCalls(cast(Readers, readers))
-    said = await answers.answer(7, ALL, b'{"mode": "dnd", "text": "in a meeting", "expires": 60}')
+    outcome, said = await answers.answer(7, ALL, b'{"mode": "dnd", "text": "in a meeting", "expires": 60}')
+    assert outcome == "answered"
     assert said == b'{"status":{"mode":"dnd","text":"in a meeting","at":1,"until":null}}'
     assert readers.set == [(7, NewStatus(mode="dnd", text="in a meeting", end_ms=60_000))]
     await answers.answer(7, ALL, b"")

@@ -50,6 +50,26 @@ def changes(before: Contract, now: Contract) -> dict[str, list[str]]:
     return found
 
 
+def additions(before: Contract, now: Contract) -> dict[str, tuple[set[str], set[str]]]:
+    """What is new since `before` under `/api/v1/`, by operation: parameters and fields of answers, none of a new route."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for name, new in now.items():
+        if not name.partition(" ")[2].startswith("/api/v1/"):
+            continue
+        if (old := before.get(name)) is None:
+            found[name] = set(), set()
+            continue
+        parameters = set(new["parameters"]) - set(old["parameters"])
+        fields: set[str] = set()
+        for status, each in new["answers"].items():
+            was = old["answers"].get(status, [])
+            if "array" not in (each, was):
+                fields |= set(each) - set(was)
+        if parameters or fields:
+            found[name] = parameters, fields
+    return found
+
+
 def _fields(document: dict[str, Any], response: dict[str, Any]) -> Any:
     shape = response.get("content", {}).get("application/json", {}).get("schema", {})
     if "$ref" in shape:

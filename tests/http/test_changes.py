@@ -9,7 +9,7 @@ from litestar.routes import HTTPRoute
 from muster_server.systems.http.deprecated import DAYS_MIN, Deprecated, Marks, headers
 from tests.documents import ROOT, cells, spans
 from tests.http.conftest import Make
-from tests.http.contract import Contract, changes, contract
+from tests.http.contract import Contract, additions, changes, contract
 
 PAGE = (ROOT / "docs" / "api-changes.md").read_text()
 RELEASES = ROOT / "tests" / "http" / "releases"
@@ -59,6 +59,28 @@ async def test_what_clients_of_the_last_release_miss_is_on_the_page(make: Make) 
     assert said == missed.keys(), missed
 
 
+async def test_what_is_new_since_the_last_release_is_on_the_page(make: Make) -> None:
+    document = (await (await make()).client().get("/openapi.json")).json()
+    said = {each: (set[str](), set[str]()) for row in cells(PAGE, "new route", "what") for each in operations(row[0])}
+    for row in cells(PAGE, "route", "new parameters", "new fields"):
+        said[row[0].strip("`")] = spans(row[1]), spans(row[2])
+    assert said == additions(LAST, contract(document))
+
+
+def operations(cell: str) -> list[str]:
+    """The operations of a cell: methods before a path are all of it."""
+    found: list[str] = []
+    methods: list[str] = []
+    for text in re.findall("`([^`]+)`", cell):
+        method, _, path = text.partition(" ")
+        methods.append(method)
+        if path:
+            found += [f"{each} {path}" for each in methods]
+            methods = []
+    assert not methods, cell
+    return found
+
+
 def test_the_contract_of_the_last_release_is_there() -> None:
     """At a release: `tests/http/contract.py` says how it is written."""
     newest = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
@@ -77,3 +99,7 @@ def test_each_kind_of_loss_is_found() -> None:
     assert changes({"GET /a": array}, {"GET /a": other}).keys() == {"GET /a"}
     assert changes({"GET /a": other}, {"GET /a": array}).keys() == {"GET /a"}
     assert changes({"GET /a": other}, {"GET /a": other, "GET /b": array}) == {}
+    assert additions({"GET /api/v1/a": old}, {"GET /api/v1/a": now, "PUT /api/v1/b": other, "GET /api/c": other}) == {
+        "GET /api/v1/a": ({"c"}, {"new"}),
+        "PUT /api/v1/b": (set(), set()),
+    }

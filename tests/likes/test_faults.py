@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
+from typing import IO, Any
 
 import pytest
 from redis.asyncio import Redis
@@ -17,6 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from tests.databases import plain
 from tests.likes.load import Load
+from tests.likes.test_erasing import USER, traces
 from tests.redis_server import client_of
 from tests.waiting import PATIENT_S
 
@@ -42,11 +46,13 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def running(*before: str, folder: Path, **options: int | str) -> AsyncIterator[Process]:
-    """A process; `before`: a command that runs it."""
+async def running(
+    *before: str, folder: Path, stderr: IO[bytes] | None = None, **options: int | str
+) -> AsyncIterator[Process]:
+    """A process; `before`: a command that runs it; `stderr`: where its log goes."""
     keys = [f"{name}={value}" for name, value in options.items()]
     process = await asyncio.create_subprocess_exec(
-        *before, sys.executable, "-m", "tests.likes.serve", str(folder), *keys, stdout=PIPE
+        *before, sys.executable, "-m", "tests.likes.serve", str(folder), *keys, stdout=PIPE, stderr=stderr
     )
     assert process.stdout is not None
     try:
@@ -72,7 +78,7 @@ async def test_node_that_is_killed_again_and_again_loses_nothing_and_counts_noth
 
 async def test_a_user_has_one_of_a_group_however_often_the_node_is_killed(tmp_path: Path) -> None:
     random, told = Random(54), dict[int, str]()
-    options: dict[str, int | str] = {"write_behind_ms": 100, "snapshot_records": 700, "one_of": "like,dislike"}
+    options: dict[str, Any] = {"write_behind_ms": 100, "snapshot_records": 700, "one_of": "like,dislike"}
     for _ in range(KILLS // 4):
         async with running(folder=tmp_path / "likes", **options) as node, node.client() as redis:
             for user in range(40):
@@ -180,19 +186,29 @@ def can_mount() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+def small_disk(disk: Path, stderr: IO[bytes] | None = None) -> AbstractAsyncContextManager[Process]:
+    """A node whose log and database are on a disk of 64 MiB, mounted at this folder for the node alone."""
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mounted = 'mount -t tmpfs -o size=64m none "$0" && exec "$@"'
+    return running(*namespace, mounted, str(disk), folder=disk / "log", stderr=stderr)
+
+
+def fill(filler: Path) -> None:
+    """Write to this file until its disk is full."""
+    with filler.open("wb") as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(b"x" * (1 << 16))
+            stream.flush()
+
+
 @pytest.mark.skipif(not can_mount(), reason="needs unshare with a user namespace")
 async def test_full_disk_is_told_and_likes_go_on_once_there_is_room(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    mounted = 'mount -t tmpfs -o size=64m none "$0" && exec "$@"'
-    async with running(*namespace, mounted, str(disk), folder=disk / "log") as node, node.client() as client:
+    async with small_disk(disk) as node, node.client() as client:
         inside = Path(f"/proc/{node.process.pid}/root{disk}")
         filler = inside / "filler"
-        with filler.open("wb") as stream, contextlib.suppress(OSError):
-            while True:
-                stream.write(b"x" * (1 << 16))
-                stream.flush()
+        fill(filler)
         told: dict[int, int] = {}
         refused = ""
         for user in range(0, 10_000_000, 2_000):
@@ -215,3 +231,40 @@ async def test_full_disk_is_told_and_likes_go_on_once_there_is_room(tmp_path: Pa
                     break
         counts = [await client.bitcount(f"share:{item}:{'x' * 200}") for item in range(50)]
         assert sum(counts) == len(told)
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs unshare with a user namespace")
+async def test_an_erasure_waits_while_the_disk_is_full_and_ends_once_there_is_room(tmp_path: Path) -> None:
+    disk, said = tmp_path / "disk", tmp_path / "said"
+    disk.mkdir()
+    with said.open("wb") as stderr:
+        async with small_disk(disk, stderr=stderr) as node, node.client() as client:
+            inside = Path(f"/proc/{node.process.pid}/root{disk}")
+            async with client.pipeline(transaction=False) as pipe:
+                for item in range(2_000):
+                    pipe.setbit(f"share:{item}", USER, 1)
+                    pipe.setbit(f"share:{item}", 5, 1)
+                assert set(await pipe.execute()) == {0}
+            assert traces(inside)
+            fill(inside / "filler")
+            assert await client.execute_command("LIKE.ERASE", USER, 77) == b"OK"  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(PATIENT_S):
+                while b"an erasure of a user waits" not in said.read_bytes():  # noqa: ASYNC110 - a log tells no one
+                    await asyncio.sleep(0.05)
+            assert re.search(rb"an erasure of a user waits.*(No space left on device|disk is full)", said.read_bytes())
+            phase = await phase_of(client, 77)
+            assert phase not in {"done", ""}
+            assert await client.getbit("share:7", 5) == 1, "questions are answered"
+            os.remove(inside / "filler")
+            async with asyncio.timeout(PATIENT_S):
+                while await phase_of(client, 77) != "done":  # noqa: ASYNC110 - a node tells no one
+                    await asyncio.sleep(0.05)
+            assert traces(inside) == []
+            assert [await client.bitcount(f"share:{item}") for item in range(2_000)] == [1] * 2_000
+            assert await client.setbit("share:7", USER, 1) == 0
+
+
+async def phase_of(client: Redis, job: int) -> str:
+    """The phase of an erasure."""
+    ((_, phase, *_),) = await client.execute_command("LIKE.ERASURES", job)  # type: ignore[no-untyped-call]
+    return str(phase.decode())

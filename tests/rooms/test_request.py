@@ -108,6 +108,15 @@ def data(**said: Any) -> bytes:
     return json.dumps({"room": "prices", "timeout": EDGE_S_MAX} | said).encode()
 
 
+async def answer(calls: RequestCalls, user: int, data: bytes, grant: Grant = ALL) -> dict[str, Any]:
+    """The answer of a call, which is counted by its outcome."""
+    outcome, said = await calls.answer(user, grant, data)
+    answered: dict[str, Any] = json.loads(said)
+    assert outcome == answered["outcome"]
+    assert outcome in calls.outcomes
+    return answered
+
+
 async def test_a_call_is_a_request_of_the_clients_user(tmp_path: Path) -> None:
     seen: list[tuple[int, bytes]] = []
     replies: dict[bytes, Callable[[], bytes]] = {b'"binary"': lambda: b"\xff", b'"fail"': lambda: b"x" * 50_000}
@@ -119,17 +128,17 @@ async def test_a_call_is_a_request_of_the_clients_user(tmp_path: Path) -> None:
         return replies.get(asked.data, lambda: b'{"eur": 1}')()
 
     async with answering(tmp_path) as (address, calls):
-        assert json.loads(await calls.answer(7, ALL, data())) == {"outcome": "no_responders"}
+        assert await answer(calls, 7, data()) == {"outcome": "no_responders"}
         async with muster.connect(address) as member, member.respond("prices", handler):
-            said = await calls.answer(1 << 63, ALL, data(data={"usd": 2}))
-            assert json.loads(said) == {"outcome": "replied", "data": {"eur": 1}}
+            assert await answer(calls, 1 << 63, data(data={"usd": 2})) == {"outcome": "replied", "data": {"eur": 1}}
             assert seen == [(1 << 63, b'{"usd": 2}')]
-            said = await calls.answer(7, ALL, data(data="binary"))
-            assert json.loads(said) == {"outcome": "replied", "data": "/w==", "encoding": "base64"}
-            said = await calls.answer(7, ALL, data(data="fail"))
-            assert json.loads(said) == {"outcome": "failed", "reason": "too_long"}
-            said = await calls.answer(7, ALL, data(data="wait", timeout=0.2))
-            assert json.loads(said) == {"outcome": "timeout"}
+            assert await answer(calls, 7, data(data="binary")) == {
+                "outcome": "replied",
+                "data": "/w==",
+                "encoding": "base64",
+            }
+            assert await answer(calls, 7, data(data="fail")) == {"outcome": "failed", "reason": "too_long"}
+            assert await answer(calls, 7, data(data="wait", timeout=0.2)) == {"outcome": "timeout"}
             await member.close()
     assert REQUEST_S < EDGE_S_MAX
 
@@ -144,8 +153,7 @@ async def test_a_call_needs_the_right_to_publish_in_the_room_of_requests(tmp_pat
             with pytest.raises(CallRefused) as refused:
                 await calls.answer(7, grant, data())
             assert refused.value.failure == "not_allowed"
-        said = await calls.answer(7, Grant([("prices/*", ["publish"])]), data())
-        assert json.loads(said) == {"outcome": "no_responders"}
+        assert await answer(calls, 7, data(), Grant([("prices/*", ["publish"])])) == {"outcome": "no_responders"}
 
 
 async def test_a_malformed_call_is_refused(tmp_path: Path) -> None:
