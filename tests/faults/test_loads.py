@@ -78,7 +78,7 @@ def test_a_load_shows_the_loss_of_a_gateway_and_goes_on(make: Make) -> None:
         (["likes"], "no node of likes runs here"),
         (["inbox"], "no inbox runs here"),
         (["edge"], "no edge runs here"),
-        (["edge", "--url", "http://127.0.0.1:1"], "no URL of an edge"),
+        (["edge", "--url", "http://127.0.0.1:1"], "not a URL of an edge"),
         (["edge", "--url", "ws://192.0.2.1:1"], "--i-own-this-target"),
         (["inbox", "--users", "1", "--rate", "10000"], "raise --users"),
         (["--join", "x", "rooms"], "--join"),
