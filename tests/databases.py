@@ -208,6 +208,7 @@ class MariaDb(_Process):
             return
         install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         install += ["--innodb-log-file-size=8M", f"--datadir={self.folder / 'data'}", f"--user={self._user}"]
+        install += [f"--tmpdir={self.folder}"]  # two that are made at once use the same names there
         self.run([found("mariadb-install-db"), "--no-defaults", *install])
 
     def start(self) -> None:

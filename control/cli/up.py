@@ -52,8 +52,9 @@ async def up(
     if settings.faults.active():
         say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
     terminal = has_terminal()
-    async with Supervisor(settings, log, logs_to_files=demo or watched) as supervisor:
-        reloads(functools.partial(supervisor.reload, read), terminal)
+    supervisor = Supervisor(settings, log, logs_to_files=demo or watched)
+    reloads(functools.partial(supervisor.reload, read), terminal)
+    async with supervisor:
         greet(supervisor, demo or watched)
         shown = next((system.demo for system in systems.named().values() if system.demo), "") if demo else ""
         if not shown:

@@ -117,6 +117,8 @@ class Supervisor:
         self._counting: asyncio.Task[Mapping[str, Count]] | None = None
         """Runs until the registry's numbers of partitions are known."""
         self._reloads = 0
+        self._to_read: Callable[[], Loaded] | None = None
+        """The configuration to read once the start is over."""
         # A start takes a second of a processor: half of the processors stay with running traffic.
         self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
         self._live: Live | None = None
@@ -152,6 +154,8 @@ class Supervisor:
             self._start(others, self._turns)
             told = self.spec(self._representative())
             self._live = Live(self._log, self.config.log.level, told, linked=True)
+            if self._to_read is not None:
+                self.reload(self._to_read)
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:
             await self._end()
@@ -555,9 +559,12 @@ class Supervisor:
     # --- reload -----------------------------------------------------------------------------------------------------
 
     def reload(self, read: Callable[[], Loaded]) -> None:
-        """Read the configuration again: all nodes use the values that can change while they run; a bad configuration
-        changes nothing."""
-        if self._live is None or self._ending:
+        """Read the configuration again, after the start: all nodes use the values that can change while they run; a bad
+        configuration changes nothing."""
+        if self._ending:
+            return
+        if self._live is None:
+            self._to_read = read
             return
         before = self.config
 

@@ -99,6 +99,11 @@ class Instance:
             return False
         return all(process.ready for process in record.processes)
 
+    def hang_up(self) -> None:
+        """Send SIGHUP, also during the start."""
+        assert self._up is not None
+        self._up.send_signal(signal.SIGHUP)
+
     def end(self) -> int:
         """End the instance as Ctrl-C does. Returns its exit code."""
         assert self._up is not None

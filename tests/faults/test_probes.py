@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,22 @@ async def test_an_instance_begins_and_ends_to_probe_by_sighup(make: Make) -> Non
             await eventually(is_there if wanted else lambda: not is_there())
             assert f'"in_force": {{"probes.every_ms": {every_ms}}}' in instance.log.read_text()
         await eventually(lambda: (known := prober()) and known.ready)
+
+
+async def test_sighup_during_a_start_does_not_end_it_and_is_a_reload_later(make: Make) -> None:
+    instance = make()
+
+    def hang_up() -> None:
+        while not instance.log.exists() or '"started"' not in instance.log.read_text():
+            time.sleep(0.001)
+        instance.config.write_text(instance.config.read_text().replace("every_ms = 0", "every_ms = 100"))
+        instance.hang_up()
+
+    early = asyncio.create_task(asyncio.to_thread(hang_up))
+    await asyncio.sleep(0)
+    with instance.running():
+        await early
+        await eventually(lambda: bool(instance.record().of("prober")))
 
 
 async def test_links_say_how_paths_get_probed_where_none_is(make: Make) -> None:
