@@ -188,7 +188,7 @@ async def test_wrong_arguments_ask_nothing() -> None:
                 await messages.send("t", 1, in_s=1, at=1)
             with pytest.raises(muster.Invalid, match="either by_s or to"):
                 await messages.postpone("t", "m")
-            with pytest.raises(muster.Invalid, match=f"at most {BATCH_MAX}"):
+            with pytest.raises(muster.Invalid, match=f"limit {BATCH_MAX}"):
                 await messages.send_many("t", [message(1)] * (BATCH_MAX + 1))
         with pytest.raises(muster.Invalid, match="closed"):
             await messages.send("t", 1)
