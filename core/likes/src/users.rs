@@ -289,10 +289,8 @@ impl Users {
 
     /// Rebuilds a list that has nodes of items that the user likes no more.
     pub fn compact(&mut self, dense: u32, likes: impl Fn(u32) -> bool) {
-        let place = self.place(dense) as usize;
-        if self.list[place].nodes != self.list[place].likes_at_most {
-            self.make_anew(place, likes);
-        }
+        // Their numbers do not tell whether an item is there twice: the number of likes is a bound.
+        self.make_anew(self.place(dense) as usize, likes);
     }
 
     /// Items that a user likes with the seconds of the likes, newest first, behind a place of the list: at most `most`

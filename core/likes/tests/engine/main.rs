@@ -4,7 +4,7 @@ mod model;
 #[cfg(feature = "planted")]
 mod planted;
 
-use model::{check, steps};
+use model::{check, steps, Step};
 use muster_likes::{
     Answer, ApplyError, Engine, ExportCursor, Exported, Options, Phase, Record, RestoreError, Row, RowError,
     ERASURES_LISTED_MAX, ERASURES_MAX, NEWEST_MAX,
@@ -429,6 +429,17 @@ fn number_of_erasures_is_bounded() {
     }
     assert!(!log.0.refuses(user));
     assert_eq!(log.0.erasures().len(), ERASURES_LISTED_MAX);
+}
+
+#[test]
+fn an_item_that_was_deleted_and_liked_again_is_exported_once() {
+    let like = Step::Set {
+        key: 0,
+        user: 7,
+        likes: true,
+    };
+    let export = Step::Export { user: 7, page: 1 };
+    check(&[like.clone(), Step::Delete(0), like, export]).unwrap();
 }
 
 #[test]

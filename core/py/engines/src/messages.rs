@@ -687,9 +687,11 @@ impl CallbackClient {
 
 fn guard(allowed: &[String]) -> PyResult<Guard> {
     let networks = allowed.iter().map(|network| {
-        network
-            .parse()
-            .map_err(|_| PyValueError::new_err(format!("invalid network {network} (expected CIDR, for example 10.0.0.0/8)")))
+        network.parse().map_err(|_| {
+            PyValueError::new_err(format!(
+                "invalid network {network} (expected CIDR, for example 10.0.0.0/8)"
+            ))
+        })
     });
     Ok(Guard {
         allowed: networks.collect::<PyResult<_>>()?,
