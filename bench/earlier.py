@@ -4,7 +4,6 @@ Owns the earlier tree and the judgement. Each bench runs as a program of its own
 """
 
 import math
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from bench.every import ask, parsed
 from bench.progress import Progress
 from bench.report import Case, Goal, Report, Sense
 from bench.rounds import Series, VoidRunError
@@ -71,26 +71,11 @@ def built(revision: str, say: Callable[[str], None]) -> Path:
 
 def measured(tree: Path, name: str) -> Report:
     """One quick round of a bench by the programs of a tree. Raises `VoidRunError` and `OSError`."""
-    words = [
-        str(tree / ".venv" / "bin" / "python"),
-        "-m",
-        "bench",
-        name,
-        "--quick",
-        "--rounds",
-        "1",
-        "--json",
-        "--no-progress",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
-    done = subprocess.run(
-        words, cwd=tree, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    try:
-        report = Report.from_json(done.stdout)
-    except (ValueError, KeyError, TypeError):
+    done = ask([name, "--quick", "--rounds", "1", "--json", "--no-progress"], tree)
+    report = parsed(done.stdout)
+    if report is None:
         why = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-        raise OSError(f"{name} in {tree.name}: {why}") from None
+        raise OSError(f"{name} in {tree.name}: {why}")
     if report.void:
         raise VoidRunError(f"{name} in {tree.name}: {report.void}")
     return report

@@ -3,6 +3,7 @@
 A document that is in the folder already is used again, so a run that was interrupted goes on. Measures nothing itself.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,14 +25,16 @@ class Outcome:
     why: str = ""
 
 
-def ask(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a bench as a program."""
+def ask(words: Sequence[str], tree: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a bench as a program, by this interpreter or by that of another built tree."""
+    python = sys.executable if tree is None else str(tree / ".venv" / "bin" / "python")
     return subprocess.run(
-        [sys.executable, "-m", "bench", *words],
+        [python, "-m", "bench", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=python_environment(),
+        cwd=tree,
+        env=python_environment() if tree is None else {**os.environ, "PYTHONPATH": str(tree)},
         check=False,
     )
 
@@ -51,7 +54,7 @@ def _outcomes(names: Sequence[str], folder: Path, quick: bool, progress: Progres
                 yield Outcome(name, 0, before)
                 continue
             done = ask([name, "--json", "--no-progress", *(["--quick"] if quick else [])])
-            report = _parsed(done.stdout)
+            report = parsed(done.stdout)
             if report is not None:
                 file.write_text(done.stdout)
             lines = done.stderr.strip().splitlines()
@@ -62,12 +65,13 @@ def _outcomes(names: Sequence[str], folder: Path, quick: bool, progress: Progres
 
 def _read(file: Path) -> Report | None:
     try:
-        return _parsed(file.read_text())
+        return parsed(file.read_text())
     except FileNotFoundError:
         return None
 
 
-def _parsed(text: str) -> Report | None:
+def parsed(text: str) -> Report | None:
+    """The document that a bench printed; None: it is none."""
     try:
         return Report.from_json(text)
     except (ValueError, KeyError, TypeError):

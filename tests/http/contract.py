@@ -51,7 +51,7 @@ def changes(before: Contract, now: Contract) -> dict[str, list[str]]:
 
 
 def additions(before: Contract, now: Contract) -> dict[str, tuple[set[str], set[str]]]:
-    """What is new since `before` under `/api/v1/`, by operation: parameters and fields of answers, none of a new route."""
+    """New parameters and answer fields under `/api/v1/` since `before`, by operation, without those of new routes."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for name, new in now.items():
         if not name.partition(" ")[2].startswith("/api/v1/"):
