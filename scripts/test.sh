@@ -10,6 +10,7 @@ set -u
 . "$(dirname "$0")/words.sh"
 words any "$@"
 cd "$(dirname "$0")/.."
+[ "${CI:-}" != true ] || export CARGO_INCREMENTAL=0 # it builds once: what builds a change faster would only take disk
 scripts/setup.sh --tests || exit $?
 failed= # the parts beside pytest that failed
 scripts/lint.sh || failed="$failed scripts/lint.sh"
