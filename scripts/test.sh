@@ -10,6 +10,12 @@ set -u
 . "$(dirname "$0")/words.sh"
 words any "$@"
 cd "$(dirname "$0")/.."
+room() { # FOLDER GIB: on a full disk the suite would wait for servers that cannot write
+    free=$(df -Pk "$1" | awk 'END { print int($4 / 1048576) }')
+    [ "$free" -ge "$2" ] || { echo "$0: the suite needs $2 GiB in $1, which has $free GiB free" >&2; exit 69; }
+}
+[ -d core/target/debug/deps ] || room . 6 # what it builds
+room "${TMPDIR:-/tmp}" 2
 [ "${CI:-}" != true ] || export CARGO_INCREMENTAL=0 # it builds once: what builds a change faster would only take disk
 scripts/setup.sh --tests || exit $?
 failed= # the parts beside pytest that failed

@@ -183,6 +183,18 @@ def test_without_a_setup_nothing_runs(tree: Path) -> None:
     assert run(tree) == (5, "no compiler\n")
 
 
+@pytest.mark.parametrize(("free_kib", "built", "code"), [(3 << 20, False, 69), (3 << 20, True, 0), (1 << 20, True, 69)])
+def test_without_room_on_the_disk_nothing_runs(tree: Path, free_kib: int, built: bool, code: int) -> None:
+    stands_in(tree / "bin/df", f"echo header; echo /dev/disk 0 0 {free_kib} 99% /")
+    if built:
+        (tree / "core/target/debug/deps").mkdir(parents=True)
+    ended, said = run(tree)
+    assert ended == code
+    if code:
+        folder, needs = (os.environ.get("TMPDIR", "/tmp"), 2) if built else (".", 6)
+        assert said.endswith(f"the suite needs {needs} GiB in {folder}, which has {free_kib >> 20} GiB free\n"), said
+
+
 @pytest.mark.skipif(not os.access(AUTOGROUP, os.W_OK), reason="Linux shares processors without regard to sessions")
 def test_what_runs_beside_pytest_is_the_last_of_all_sessions(tree: Path) -> None:
     stands_in(tree / "scripts/rust.sh", f"cat {AUTOGROUP}")

@@ -1,4 +1,4 @@
-"""The loop of a node's process, which returns freed memory to the kernel.
+"""The loop of a node's process, which returns freed memory to the kernel, and what its garbage collector looks at.
 
 Owns the settings of the C library's allocator. Only glibc has them; with another one nothing changes.
 """
@@ -6,6 +6,7 @@ Owns the settings of the C library's allocator. Only glibc has them; with anothe
 import asyncio
 import contextlib
 import ctypes
+import gc
 import time
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -24,6 +25,16 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     """Run this in the process's loop, to its end. Raises what it raises."""
     _tell()
     uvloop.run(_beside(work))
+
+
+def freeze() -> None:
+    """Leave what the start has loaded out of later garbage collections.
+
+    A full collection blocks the loop for 30 to 50 ms with the 95,000 objects of a node of likes, and one that writes to
+    its database had one a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _tell() -> None:

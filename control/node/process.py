@@ -281,6 +281,7 @@ async def serve(
         handing_over = asyncio.create_task(
             _hand_over(service, enrolment, end, stop, _cut_off(spec, server, enrolment, log))
         )
+    service.on_ready = _freezing(service.on_ready)
     about = {
         "instance": spec.instance,
         "role": spec.role,
@@ -322,6 +323,20 @@ async def serve(
     finally:
         await port.close()
     log.info("ended")
+
+
+def _freezing(on_ready: Callable[[bool], None]) -> Callable[[bool], None]:
+    """Freeze before the first report that the node is ready: by then it has loaded all that it needs."""
+    frozen = False
+
+    def told(ready: bool) -> None:
+        nonlocal frozen
+        if ready and not frozen:
+            frozen = True
+            memory.freeze()
+        on_ready(ready)
+
+    return told
 
 
 def companion_of(spec: Spec) -> "Begin | None":

@@ -8,7 +8,6 @@ node is a child of the requesting process, which must adopt orphans at that time
 import argparse
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import socket
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from muster_server.control.node import memory
 
 PR_SET_PDEATHSIG: Final = 1
 OPTION: Final = "--template"
@@ -73,8 +74,7 @@ def _served(asked: socket.socket, load: Callable[[Sequence[str]], None]) -> Sequ
             os._exit(0)
         start = msgspec.json.decode(message, type=Start)
         load(start.words)
-        gc.collect()
-        gc.freeze()  # a garbage collection in a node would copy shared memory
+        memory.freeze()  # a garbage collection in a node would copy shared memory
         pid, going = _forked()
         if not pid:
             _become(start.name, streams)

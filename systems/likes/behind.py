@@ -25,6 +25,9 @@ ROW_BYTES: Final = 1 << 20
 USERS: Final = 5_000
 SLICE_BYTES: Final = 128 << 10
 """Size of a slice of a snapshot: it blocks the loop for less than 1 ms on an idle core."""
+PART_BYTES: Final = 1 << 20
+"""Size of a part of a snapshot in the database; below every server's limit of a packet. To join a whole snapshot, and to
+split it again, would block the loop for as long as that takes."""
 
 
 class Store(Protocol):
@@ -54,8 +57,9 @@ class Store(Protocol):
     async def write(self, rows: Sequence[Row], offset: int | None) -> None:
         """Write newer rows. With an offset, the rows contain all changes below it from now on."""
 
-    async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
-        """Store a snapshot of all records below this offset; of the earlier snapshots keep only the one at `former`."""
+    async def keep_snapshot(self, offset: int, parts: Sequence[bytes], former: int) -> None:
+        """Store a snapshot of all records below this offset, in parts of about `PART_BYTES`; of the earlier snapshots keep
+        only the one at `former`."""
 
     async def former(self, offset: int) -> tuple[int, bytes] | None:
         """The newest snapshot before this offset, and its own offset."""
@@ -169,10 +173,14 @@ class Behind:
         kept = self._kept or StoredState()
         offset: int = self._engine.begin_snapshot()
         parts: list[bytes] = []
-        while part := self._engine.snapshot_part(SLICE_BYTES):
-            parts.append(part)
+        part = b""
+        while each := self._engine.snapshot_part(SLICE_BYTES):
+            part += each
+            if len(part) >= PART_BYTES:
+                parts.append(part)
+                part = b""
             await asyncio.sleep(0)
-        await self._store.keep_snapshot(offset, b"".join(parts), kept.snapshot_offset)
+        await self._store.keep_snapshot(offset, [*parts, part], kept.snapshot_offset)
         self._kept = replace(kept, snapshot_offset=offset)
         await self.trim(kept.snapshot_offset)  # the start of a node if this snapshot is damaged
         self.snapshots += 1

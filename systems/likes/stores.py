@@ -18,6 +18,7 @@ from muster_server.control.config.options import Config
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.kind import Around
 from muster_server.plane.stores import STAMP, Report, Store, locked, misplaced, put_aside, sqlite_faults, sqlite_saved
+from muster_server.systems.likes.behind import PART_BYTES
 from muster_server.systems.likes.options import LikesSettings, settle
 from muster_server.systems.likes.partition import folder_of, name_of
 from muster_server.systems.likes.records import KnownUser, StoredState
@@ -155,10 +156,10 @@ class LikesStore:
             engine.skip_to(begin)
             await store.claim(kept.epoch + 1)
             engine.begin_snapshot()
-            data = b""
-            while part := engine.snapshot_part(1 << 20):
-                data += part
-            await store.keep_snapshot(begin, data, 0)
+            parts: list[bytes] = []
+            while part := engine.snapshot_part(PART_BYTES):
+                parts.append(part)
+            await store.keep_snapshot(begin, parts, 0)
         moved = [put_aside(each, aside) for each in sorted(self._folder.iterdir()) if each.name not in {"lock", STAMP}]
         figures = engine.figures()
         done.append(

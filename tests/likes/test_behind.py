@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -141,7 +141,7 @@ async def test_late_owner_changes_nothing(start: Start, database: Database) -> N
     with pytest.raises(Fenced, match="later owner"):
         await late.claim(node.engine.epoch() - 1)
     late._epoch = node.engine.epoch() - 1  # it had claimed before
-    for work in (late.write([(b"share:1", 1 << 40, (0, b""))], 1 << 40), late.keep_snapshot(1 << 40, b"x", 0)):
+    for work in (late.write([(b"share:1", 1 << 40, (0, b""))], 1 << 40), late.keep_snapshot(1 << 40, [b"x"], 0)):
         with pytest.raises(Fenced):
             await work
     assert await rows(database) == before
@@ -375,7 +375,7 @@ class Fails:
         if self.fails:
             raise DatabaseError("no answer in time")
 
-    async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
+    async def keep_snapshot(self, offset: int, parts: Sequence[bytes], former: int) -> None:
         """Not kept."""
 
     async def former(self, offset: int) -> None:

@@ -5,7 +5,7 @@
 //! offset of the next record; the restored engine continues from there as the original did. Sets of likers are in the
 //! portable roaring format. The last four bytes are a CRC32C of all others.
 
-use crate::cut::{Cut, Out};
+use crate::cut::{Cut, Marks, Out};
 use crate::engine::{Engine, Options};
 use crate::erasure::{Erasure, Phase};
 use crate::items::Item;
@@ -14,7 +14,6 @@ use crate::likers::Likers;
 use crate::limits::{LEADERBOARDS_MAX, LEADERBOARD_MEMBERS_MAX};
 use crate::planted::{self, Bug};
 use crate::trend::WINDOWS;
-use hashbrown::HashSet;
 use roaring::RoaringBitmap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,8 +99,8 @@ impl Engine {
             offset: self.offset,
             leaderboard: 0,
             member: 0,
-            slots_saved: self.items.free().iter().copied().collect(),
-            chains_saved: HashSet::new(),
+            slots_saved: Marks::new(self.items.slots() as usize, self.items.free()),
+            chains_saved: Marks::new(self.users.len(), &[]),
             ended: false,
         }));
         self.offset
@@ -119,7 +118,7 @@ impl Engine {
         while cut.out.0.len() < bytes && cut.ids_done == cut.users && cut.slots_done < cut.slots {
             let slot = cut.slots_done;
             cut.slots_done += 1;
-            if !cut.slots_saved.remove(&slot) {
+            if !cut.slots_saved.has(slot) {
                 self.save_item(&mut cut.out, slot);
             }
         }
@@ -127,7 +126,7 @@ impl Engine {
         while cut.out.0.len() < bytes && cut.slots_done == cut.slots && cut.chains_done < chains {
             let place = cut.chains_done;
             cut.chains_done += 1;
-            if !cut.chains_saved.remove(&(place as u32)) {
+            if !cut.chains_saved.has(place as u32) {
                 self.save_chain(&mut cut.out, place);
             }
         }
@@ -174,12 +173,12 @@ impl Engine {
     pub(crate) fn item_will_change(&mut self, slot: u32) {
         let Some(cut) = &self.cut else { return };
         let done = slot < cut.slots_done || slot >= cut.slots;
-        if done || cut.slots_saved.contains(&slot) || planted::is(Bug::CutNotKept) {
+        if done || cut.slots_saved.has(slot) || planted::is(Bug::CutNotKept) {
             return;
         }
         let mut cut = self.cut.take().expect("a snapshot is under way");
         self.save_item(&mut cut.out, slot);
-        cut.slots_saved.insert(slot);
+        cut.slots_saved.mark(slot);
         self.cut = Some(cut);
     }
 
@@ -188,12 +187,12 @@ impl Engine {
         let Some(cut) = &self.cut else { return };
         let place = self.users.place(dense);
         let done = (place as usize) < cut.chains_done || place as usize >= cut.users;
-        if done || cut.chains_saved.contains(&place) || planted::is(Bug::CutNotKept) {
+        if done || cut.chains_saved.has(place) || planted::is(Bug::CutNotKept) {
             return;
         }
         let mut cut = self.cut.take().expect("a snapshot is under way");
         self.save_chain(&mut cut.out, place as usize);
-        cut.chains_saved.insert(place);
+        cut.chains_saved.mark(place);
         self.cut = Some(cut);
     }
 

@@ -18,8 +18,6 @@ from muster_server.systems.likes.database import schema
 from muster_server.systems.likes.database.schema import erased, items, logs, snapshots, users
 from muster_server.systems.likes.records import Row, StoredState, User
 
-PART_BYTES: Final = 1 << 20
-"""Size of a part of a snapshot; below every server's limit of a packet."""
 LOAD_S: Final = 300.0
 """Limit of loading a snapshot, in seconds; one of 10^7 likes has 60 MB."""
 
@@ -170,9 +168,8 @@ class SqlStore:
 
         await self._written(write)
 
-    async def keep_snapshot(self, offset: int, data: bytes, former: int) -> None:
+    async def keep_snapshot(self, offset: int, parts: Sequence[bytes], former: int) -> None:
         """As `Store.keep_snapshot`. Items that were deleted before it need no row any more."""
-        parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
         for number, part in enumerate(parts):
             row = self._log | {"snapshot_offset": offset, "part": number, "data": part}
             same = and_(self._here(snapshots), snapshots.c.snapshot_offset == offset, snapshots.c.part == number)
