@@ -23,6 +23,9 @@ from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 
 CALL_S: Final = 15.0
+UPGRADE_S: Final = 3_600.0
+"""Limit of an upgrade of the schema, in seconds: a step may write a large table again, and what is cut off begins from its
+start at the next attempt."""
 SCRUB_S: Final = 600.0
 """Limit of writing a whole file again, in seconds."""
 BUSY_MAX: Final = 8
@@ -41,7 +44,7 @@ class Connections:
         self._dialect = DIALECTS[location.kind]
         self._engine = self._dialect.engine(location, durable=durable)
         self._opening = asyncio.Lock()
-        self._open = False
+        self._open = self._current = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,17 +70,21 @@ class Connections:
                 return
             async with _UPGRADES.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 await self.again(self._prepare)
+                if not self._current:
+                    await self.again(self._upgrade, call_s=UPGRADE_S)
             self._open = True
 
     def upsert(self, table: Table, order: Sequence[str]) -> Insert:
         """As `Dialect.upsert`."""
         return self._dialect.upsert(table, order)
 
-    async def again(self, work: Callable[[AsyncConnection], Awaitable[Any]], *, writes: bool = False) -> None:
-        """Run one transaction, and repeat it while others conflict with it."""
+    async def again(
+        self, work: Callable[[AsyncConnection], Awaitable[Any]], *, writes: bool = False, call_s: float | None = None
+    ) -> None:
+        """Run one transaction, and repeat it while others conflict with it. `call_s`: its limit in seconds."""
         for attempt in range(BUSY_MAX):
             try:
-                async with self.transaction(writes=writes) as connection:
+                async with self.transaction(writes=writes, call_s=call_s) as connection:
                     await work(connection)
                 return
             except Busy:
@@ -112,6 +119,9 @@ class Connections:
     async def _prepare(self, connection: AsyncConnection) -> None:
         if self._location.kind == "sqlite":
             await connection.run_sync(_write_ahead)
+        self._current = await connection.run_sync(migrate.is_current, self.where, self._schema)
+
+    async def _upgrade(self, connection: AsyncConnection) -> None:
         await connection.run_sync(migrate.upgrade, self._dialect, self.where, self._schema)
 
 

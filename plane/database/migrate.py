@@ -29,20 +29,38 @@ class Schema:
     version_table: str
 
 
+def is_current(connection: Connection, where: str, schema: Schema) -> bool:
+    """Whether no step is missing. Raises `Refused` if the database has a step that this program does not know."""
+    script = ScriptDirectory.from_config(_config(schema))
+    options = {"version_table": schema.version_table}
+    has = set(MigrationContext.configure(connection, opts=options).get_current_heads())
+    newer = has - {step.revision for step in script.walk_revisions()}
+    if newer:
+        knows = ", ".join(script.get_heads())
+        raise Refused(
+            f"{where}: its schema {', '.join(sorted(map(str, newer)))} is newer than this program, which knows {knows}"
+        )
+    return has == set(script.get_heads())
+
+
 def upgrade(connection: Connection, dialect: Dialect, where: str, schema: Schema) -> None:
     """Run the missing steps. Raises `Refused` if the database has a step that this program does not know."""
+    if is_current(connection, where, schema):
+        return  # a user without the right to change the schema may still use it
+    config = _config(schema)
+    config.attributes["connection"] = connection
+    config.attributes["version_table"] = schema.version_table
+    with dialect.alone(connection):
+        if not is_current(connection, where, schema):
+            command.upgrade(config, "head")
+
+
+def _config(schema: Schema) -> Config:
     config = Config()
     config.set_main_option("script_location", str(schema.steps).replace("%", "%%"))
     config.set_main_option("version_locations", str(schema.steps / "versions").replace("%", "%%"))
     config.set_main_option("path_separator", "newline")
-    config.attributes["connection"] = connection
-    config.attributes["version_table"] = schema.version_table
-    script = ScriptDirectory.from_config(config)
-    if _is_current(connection, script, where, schema):
-        return  # a user without the right to change the schema may still use it
-    with dialect.alone(connection):
-        if not _is_current(connection, script, where, schema):
-            command.upgrade(config, "head")
+    return config
 
 
 def run() -> None:
@@ -67,15 +85,3 @@ def compare_bytes(*tables: str) -> None:
     for table in tables:
         if connection.scalar(has, {"name": table}) != collation:
             op.execute(text(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}"))
-
-
-def _is_current(connection: Connection, script: ScriptDirectory, where: str, schema: Schema) -> bool:
-    options = {"version_table": schema.version_table}
-    has = set(MigrationContext.configure(connection, opts=options).get_current_heads())
-    newer = has - {step.revision for step in script.walk_revisions()}
-    if newer:
-        knows = ", ".join(script.get_heads())
-        raise Refused(
-            f"{where}: its schema {', '.join(sorted(map(str, newer)))} is newer than this program, which knows {knows}"
-        )
-    return has == set(script.get_heads())

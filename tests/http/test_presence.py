@@ -359,19 +359,24 @@ async def test_a_member_sees_itself_and_the_users_of_its_cap(rig: Rig, beside: B
 async def test_a_member_watches_and_goes_on_where_it_was_cut(rig: Rig, beside: Beside) -> None:
     gateway, credential = rig.gateways[1], token(5, ("presence:7", ["watch"]))
 
-    def watch(after: str | None, count: int) -> list[Change]:
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[Change]()
+
+    def watch(after: str | None, count: int) -> None:
         with Presence(beside.server.url, token=credential) as presence:
-            return list(itertools.islice(presence.watch([7], after=after), count))
+            for each in itertools.islice(presence.watch([7], after=after), count):
+                loop.call_soon_threadsafe(told.put_nowait, each)
 
     first = asyncio.create_task(asyncio.to_thread(watch, None, 2))
-    await eventually(lambda: _holds(lambda: beside.server.status()["presence_watches"] == 1))
+    state = await told.get()
     gateway.online([7])
-    state, change = await first
+    change = await told.get()
+    await first
     assert (state.device, state.state, state.id) == (None, "offline", None)
     assert (change.device, change.state) == ("phone", "online")
     gateway.offline([7])
     await rig.right([7])
-    (missed,) = await asyncio.to_thread(watch, change.id, 1)
+    await asyncio.to_thread(watch, change.id, 1)
+    missed = await told.get()
     assert (missed.device, missed.state) == ("phone", "offline")
     assert missed.id not in {None, change.id}
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from muster_server.plane.database.errors import Refused
+from muster_server.plane.database import connections
+from muster_server.plane.database.errors import Refused, Unavailable
 from muster_server.plane.database.url import location
 from muster_server.systems.rooms.database import schema
 from muster_server.systems.rooms.database.records import Membership, Partition
@@ -56,6 +57,22 @@ async def test_a_newer_schema_is_refused_in_one_line_and_left_alone(database: Da
                 await store.write([ONE])
     assert "\n" not in str(refused.value)
     assert await plain(database.url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0003",)]
+
+
+async def test_an_upgrade_has_a_limit_of_its_own(
+    database: Database, later: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may write a large table again, which takes longer than any other call."""
+    async with Store(location(database.url), "muster") as store:
+        await store.write([ONE])
+    monkeypatch.setattr(connections, "UPGRADE_S", 1e-6)
+    async with Store(location(database.url), "muster") as store:
+        await store.write([ONE])  # there is nothing to upgrade
+    async with Store(location(database.url), "muster", steps=later) as store:
+        with pytest.raises(Unavailable, match="no answer in time"):
+            await store.write([ONE])
+        monkeypatch.undo()
+        await store.write([ONE])
 
 
 @pytest.mark.parametrize("done", [1, 2, 3])
