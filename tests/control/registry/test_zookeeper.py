@@ -481,16 +481,16 @@ async def test_by_tls_only_servers_of_the_authority_are_spoken_to_and_only_clien
     certificates(foreign, "node")
     zookeeper = ZooKeeper(tmp_path, tls=tmp_path)
 
-    def tree(ca: Path = tmp_path, own: Path = tmp_path, hosts: str = "") -> ZooKeeperTree:
+    def tree(ca: Path = tmp_path, own: Path = tmp_path, hosts: str = "", session_s: float = 2.0) -> ZooKeeperTree:
         keys: dict[str, Any] = {
             "ca": str(ca / "ca.pem"),
             "certificate": str(own / "node.pem"),
             "key": str(own / "node.key"),
         }
-        return ZooKeeperTree(Servers(hosts or zookeeper.secure_hosts, session_s=2.0, **keys))
+        return ZooKeeperTree(Servers(hosts or zookeeper.secure_hosts, session_s=session_s, **keys))
 
     async with zookeeper.running(), AsyncExitStack() as stack:
-        good = tree()
+        good = tree(session_s=PATIENT_S)
         stack.push_async_callback(good.close)
         await connected(good)
         await good.create("/pubsub", b"told")
