@@ -93,7 +93,8 @@ async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_lo
                     code, shown, why = await hosts.asked("cluster", "show", "--json")
                     assert code == 0, why
                     found = {layer["layer"]: len(layer["nodes"]) for layer in json.loads(shown)["layers"]}
-                    links = [node.metrics()["links_up"] for node in nodes if node.role == "proxy"]
+                    counted = [node.metrics() for node in nodes if node.role == "proxy"]
+                    links = [each["links_up"] - each.get("links_down", 0) for each in counted]
                 numbered = {node.name: node.metrics()["messages_published"] for node in nodes if node.role == "broker"}
                 own = sum(publisher == PUBLISHER for keys in ledger.sent.values() for publisher, _ in keys)
                 again = sum(numbered.values()) - own
