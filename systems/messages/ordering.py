@@ -149,8 +149,10 @@ class Ordering:
             listed = said[1]
             begun = [message[0] for message, _ in listed if message[5] != "scheduled"]
             for reply in await self._schedule.get(begun):
-                if reply[0] == "found" and (key := _ENVELOPES.decode(reply[3]).key):
-                    number, _, due_at, _, attempts, state, *_ = reply[1]
+                if reply[0] != "found" or not (key := _ENVELOPES.decode(reply[3]).key):
+                    continue
+                number, _, due_at, _, attempts, state, *_ = reply[1]
+                if not self._has_ended(topic, state):  # it may have ended since it was listed
                     lanes.known(key, number, due_at, begun=state != "retry" or attempts > 0)
             if len(listed) < PAGE:
                 return
@@ -279,7 +281,7 @@ class Ordering:
             self._end(topic, number)
             return
         _, _, _, _, attempts, state, time, *_ = reply[1]
-        if state in ENDED or (state == "dead" and topic not in self._stops):
+        if self._has_ended(topic, state):
             self._end(topic, number)
         elif (
             state == "retry"
@@ -288,6 +290,9 @@ class Ordering:
             and not self._is_early(topic, number)
         ):
             self._wake(topic, [number])  # it was not woken
+
+    def _has_ended(self, topic: int, state: str) -> bool:
+        return state in ENDED or (state == "dead" and topic not in self._stops)
 
     def _is_early(self, topic: int, number: int) -> bool:
         return (rates := self._rates.get(topic)) is not None and rates.has(number)

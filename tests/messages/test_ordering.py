@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from tests.messages.test_center import HELD_MAX, World, taken
 from tests.waiting import PATIENT_S, until
 
 FAR_MS = 3_600_000
+CLAIM_S = 60.0
+"""A claim of a former center holds for as long, however slow the test is."""
 
 
 class Keyed(World):
@@ -175,7 +177,7 @@ async def test_a_new_center_knows_which_messages_are_open(tmp_path: Path, stops:
     world = Keyed(tmp_path)
     await world.schedule.open()
     world.answers.open()
-    settings = {"per_key": 1, "dead_stops_key": stops}
+    settings = {"per_key": 1, "dead_stops_key": stops, "timeout_s": CLAIM_S}
     topic, session = world.topic(**settings), world.worker(1)
     retried = [await world.put(topic, "a") for _ in range(3)]
     dead = [await world.put(topic, "b") for _ in range(2)]
@@ -212,6 +214,38 @@ async def test_a_new_center_knows_which_messages_are_open(tmp_path: Path, stops:
         await world.say(session, fires[number], "deliver")
         if number != late[0]:
             fires = await got(world, session, 1)
+    await world.center.close()
+    await world.schedule.close()
+
+
+async def test_a_message_that_ends_while_the_lanes_are_read_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Keyed(tmp_path)
+    await world.schedule.open()
+    world.answers.open()
+    settings = {"per_key": 1, "dead_stops_key": True}
+    topic, session = world.topic(**settings), world.worker(1)
+    dead, following = await world.put(topic, "a"), await world.put(topic, "a")
+    await world.say(session, (await got(world, session, 1))[dead], "fail")
+    await world.center.close()
+    await world.schedule.close()
+
+    world = Keyed(tmp_path).after(world)
+    await world.schedule.open()
+    world.answers.open()
+    get, dropped = world.schedule.get, list[int]()
+
+    async def dropped_first(numbers: Sequence[int]) -> Any:
+        if dead in numbers and not dropped:
+            dropped.append(dead)
+            await world.change(topic, dead, "drop")
+        return await get(numbers)
+
+    monkeypatch.setattr(world.schedule, "get", dropped_first)
+    assert world.topic(**settings) == topic
+    assert set(await got(world, world.worker(1), 1)) == {following}
+    assert dropped == [dead]
     await world.center.close()
     await world.schedule.close()
 
