@@ -180,7 +180,9 @@ class Behind:
                 parts.append(part)
                 part = b""
             await asyncio.sleep(0)
-        await self._store.keep_snapshot(offset, [*parts, part], kept.snapshot_offset)
+        if part:
+            parts.append(part)
+        await self._store.keep_snapshot(offset, parts, kept.snapshot_offset)
         self._kept = replace(kept, snapshot_offset=offset)
         await self.trim(kept.snapshot_offset)  # the start of a node if this snapshot is damaged
         self.snapshots += 1
