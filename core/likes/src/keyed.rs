@@ -162,7 +162,7 @@ impl<T: Key> Keyed<T> {
             self.grow(2 * entries.max(4));
         }
         self.insert(hash, slot);
-        self.move_on(MOVED);
+        self.move_on();
     }
 
     /// Puts a table for this many entries in the place of the full one.
@@ -180,12 +180,12 @@ impl<T: Key> Keyed<T> {
         self.table.insert_unique(hash, slot, room);
     }
 
-    /// Moves the entries of this many slots from the old table.
-    fn move_on(&mut self, slots: u32) {
+    /// Moves the entries of the next slots from the old table.
+    fn move_on(&mut self) {
         if self.old.is_empty() {
             return;
         }
-        for slot in self.next..self.slots().min(self.next.saturating_add(slots)) {
+        for slot in self.next..self.slots().min(self.next.saturating_add(MOVED)) {
             self.next = slot + 1;
             let Some(entry) = self.get(slot) else { continue };
             let hash = self.hasher.hash_one(entry.key());
