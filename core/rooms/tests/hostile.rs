@@ -158,7 +158,15 @@ fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
         (role::BROKER, role::PROXY) => &[LINK_PUBLISH, AGED_PUBLISH],
         (role::BROKER, role::GATEWAY) => &[LINK_REPAIR, CONSUMED],
         (role::BROKER, role::EDGE) => &[LINK_REPAIR, CONSUMED, LINK_PUBLISH, AGED_PUBLISH],
-        (Role::CLIENT, role::GATEWAY) => &[ROOM, AGED_MEMBER_ROOM, GAP, SKIP, HEADS, FrameKind::PATH_CHALLENGE],
+        (Role::CLIENT, role::GATEWAY) => &[
+            ROOM,
+            AGED_MEMBER_ROOM,
+            GAP,
+            SKIP,
+            HEADS,
+            PASSED,
+            FrameKind::PATH_CHALLENGE,
+        ],
         (Role::CLIENT, role::PROXY) => &[ACK, FrameKind::PATH_CHALLENGE],
         _ => &[],
     }

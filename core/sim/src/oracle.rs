@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_rooms::filter::Filter;
 use muster_rooms::headers::encode;
 use muster_rooms::wire::{GapReason, StreamGap, StreamId};
 use muster_rooms::Item;
@@ -41,6 +42,8 @@ pub struct Membership {
     /// From this time on every acknowledged message must be received or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
+    /// It gets only messages that this lets through.
+    pub filter: Option<Filter>,
     /// The position of a stream that its member made up when it joined.
     pub forged: Option<(StreamId, u64)>,
     /// Messages published and acknowledged while its member was away.
@@ -63,6 +66,12 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// Whether its filter, if it has one, lets a message through. It names headers alone.
+    fn wants(&self, message: &Published) -> bool {
+        let lets = |filter: &Filter| filter.lets(0, Some(&headers_of(message.sender, message.number)));
+        self.filter.as_ref().is_none_or(lets)
+    }
+
     fn has(&self, message: usize) -> bool {
         self.had
             .get(message / 64)
@@ -288,7 +297,14 @@ impl Oracle {
         Ok(())
     }
 
-    pub fn join(&mut self, client: usize, room: usize, owed_from: Option<Micros>, now: Micros) -> usize {
+    pub fn join(
+        &mut self,
+        client: usize,
+        room: usize,
+        owed_from: Option<Micros>,
+        now: Micros,
+        filter: Option<Filter>,
+    ) -> usize {
         let since = owed_from.unwrap_or(now);
         let missed = self.of_room(room).filter(|(_, message)| {
             message.acked.is_some() && message.called_at > since && message.acked_at + SETTLED <= now
@@ -301,6 +317,7 @@ impl Oracle {
             joined_at: None,
             owed_from,
             left: false,
+            filter,
             forged: None,
             newest: 0,
             last: Few(Vec::new()),
@@ -332,7 +349,11 @@ impl Oracle {
     /// A returning member was told that it missed nothing.
     pub fn recovered(&self, at: usize) -> Result<(), String> {
         let membership = &self.memberships[at];
-        match membership.missed.iter().find(|message| !membership.has(**message)) {
+        match membership
+            .missed
+            .iter()
+            .find(|message| !membership.has(**message) && membership.wants(&self.messages[**message]))
+        {
             None => Ok(()),
             Some(message) => Err(format!(
                 "client {} returned to room {} and was told that it missed nothing, but number {} of {}, {:?}",
@@ -452,6 +473,12 @@ impl Oracle {
                 who()
             ));
         }
+        if !membership.wants(message) {
+            return Err(format!(
+                "{}: number {number} of {sender}: its filter passes that",
+                who()
+            ));
+        }
         if membership.has(known) {
             return Err(format!("{}: number {number} of {sender} came twice", who()));
         }
@@ -499,7 +526,7 @@ impl Oracle {
                 let Some((stream, offset)) = message.acked else {
                     continue;
                 };
-                if message.called_at <= owed_from || membership.has(at) {
+                if message.called_at <= owed_from || membership.has(at) || !membership.wants(message) {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));

@@ -414,6 +414,16 @@ fn positions_ahead_of_their_owner_are_believed() {
 }
 
 #[test]
+fn a_filter_passes_messages_that_are_wanted() {
+    seeds_find(Bug::FilterPassesWanted, Plan::filters);
+}
+
+#[test]
+fn what_a_member_with_a_filter_lost_is_passed() {
+    seeds_find(Bug::RepairsPassAll, Plan::filters);
+}
+
+#[test]
 fn a_broker_that_came_back_goes_on_with_its_streams() {
     seeds_find(Bug::ReturnUnnoticed, Plan::ahead);
 }

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+import muster
 from muster_server.control.cluster import sdk
 from muster_server.control.cluster.instance import Process
 from muster_server.control.cluster.sdk import Item
+from muster_server.control.errors import USAGE, UserError
 from muster_server.control.host.shown import one_line, shown, shown_json
 from muster_server.control.terminal.common import counted
 from muster_server.control.terminal.found import Target, connected, found
@@ -23,11 +25,25 @@ from muster_server.control.terminal.texts import Texts
 NO_TEXTS: Final[Mapping[int, str]] = {}
 
 
+def filter_of(where: Iterable[str], one_in: int) -> muster.Filter | None:
+    """The filter of `--where NAME=VALUE[,VALUE]` and `--one-in N`; None if they ask for everything."""
+    equal: dict[str, list[str]] = {}
+    for text in where:
+        name, sign, values = text.partition("=")
+        if not sign or not name:
+            raise UserError(f"invalid --where {text!r} (expected NAME=VALUE[,VALUE])", USAGE)
+        if name in equal:
+            raise UserError(f"--where names the header {name} twice; give its values as {name}=VALUE,VALUE", USAGE)
+        equal[name] = values.split(",")
+    return muster.Filter(equal, one_in) if equal or one_in != 1 else None
+
+
 async def subscribe(
     where: Target,
     room: str,
     count: int | None,
     history: int,
+    wanted: muster.Filter | None,
     as_json: bool,
     raw: bool,
 ) -> int:
@@ -43,15 +59,15 @@ async def subscribe(
     texts = Texts(nodes)
     async with (
         connected(where, publishes=False, ages=as_json) as client,
-        client.join(room, history=history) as joined,
+        client.join(room, history=history, filter=wanted) as joined,
     ):
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
         direct = asyncio.create_task(_direct(client, writer, words, texts, as_json)) if where.end.is_user else None
         try:
             async for batch in joined.batches():
-                wanted, left = take(batch, left)
-                await show(writer, words, wanted, as_json, plain, await texts.of(_senders(wanted, as_json)))
+                items, left = take(batch, left)
+                await show(writer, words, items, as_json, plain, await texts.of(_senders(items, as_json)))
                 if left == 0:
                     break
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-//! Data of a room that arrived ahead of a hole: blocks as received, and gaps.
+//! Data of a room that arrived ahead of a hole: blocks as received, gaps, and runs that a filter passed.
 //!
 //! Such data waits only for the hole, so a block is not parsed before its turn. It stays in one piece of memory,
 //! referenced once for each stretch between holes. Knows no reader and no hole.
@@ -9,7 +9,7 @@ use muster_transport::Micros;
 
 use crate::asking::Came;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
-use crate::wire::room::{BlockMessages, Message};
+use crate::wire::room::{BlockMessages, Message, Passed};
 use crate::wire::{StreamGap, StreamId};
 
 /// Maximum number of messages held ahead of a hole, and maximum bytes of their blocks.
@@ -44,6 +44,7 @@ struct Span {
 enum HeldItem {
     Block(Block<Span>),
     Gap(StreamGap),
+    Passed(Passed),
 }
 
 /// Held data from one place to another, `end` exclusive.
@@ -59,10 +60,11 @@ pub struct Taken {
     chunk: Vec<u8>,
 }
 
-/// The content of a stretch: a block, or a gap at one place.
+/// The content of a stretch: a block, a gap at one place, or a run that a filter passed.
 pub enum Content<'a> {
     Block(Block<&'a [u8]>),
     Gap(StreamGap),
+    Passed(Passed),
 }
 
 impl Taken {
@@ -74,6 +76,7 @@ impl Taken {
     pub fn content(&self) -> Content<'_> {
         match self.part.kept {
             HeldItem::Gap(gap) => Content::Gap(gap),
+            HeldItem::Passed(passed) => Content::Passed(passed),
             HeldItem::Block(block) => {
                 let Span { at, len, .. } = block.bytes;
                 Content::Block(block.with(&self.chunk[at as usize..(at + len) as usize]))
@@ -220,7 +223,20 @@ impl Held {
 
     /// Keeps a block's messages from a place on, if there is space. Returns how many of them were held already.
     pub fn block(&mut self, from: u64, block: Block<&[u8]>) -> u64 {
-        let (mut at, end, mut known) = (from, block.first + u64::from(block.count), 0);
+        let end = block.first + u64::from(block.count);
+        self.fill((from, end), block.bytes.len(), |chunks| {
+            HeldItem::Block(block.with(chunks.push(block.bytes)))
+        })
+    }
+
+    /// The same for a run that a filter passed.
+    pub fn passed(&mut self, from: u64, passed: Passed) -> u64 {
+        self.fill((from, passed.end()), 0, |_| HeldItem::Passed(passed))
+    }
+
+    /// Keeps what fills these places where nothing is held yet.
+    fn fill(&mut self, (from, end): (u64, u64), bytes: usize, mut kept: impl FnMut(&mut Chunks) -> HeldItem) -> u64 {
+        let (mut at, mut known) = (from, 0);
         while at < end {
             let index = self.behind(at);
             let held = self.end_before(index);
@@ -230,9 +246,9 @@ impl Held {
                 continue;
             }
             let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
-            if self.has_room((until - at) as usize, block.bytes.len()) {
-                let kept = block.with(self.chunks.push(block.bytes));
-                self.insert(index, at, until, HeldItem::Block(kept));
+            if self.has_room((until - at) as usize, bytes) {
+                let kept = kept(&mut self.chunks);
+                self.insert(index, at, until, kept);
             }
             at = until;
         }
@@ -348,10 +364,18 @@ mod tests {
         writer.written()[1..].to_vec()
     }
 
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Kind {
+        Message,
+        Gap,
+        Passed,
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Block(u64, u64),
         Gap(u64),
+        Passed(u64, u64),
         /// Takes the next places in order, at most this many.
         Take(usize),
         /// Continues elsewhere.
@@ -362,6 +386,7 @@ mod tests {
         prop_oneof![
             6 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Block(ahead, count)),
             1 => (0u64..60).prop_map(Step::Gap),
+            2 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Passed(ahead, count)),
             2 => (1usize..30).prop_map(Step::Take),
             1 => (0u64..40).prop_map(Step::Skip),
         ]
@@ -371,7 +396,7 @@ mod tests {
         /// Output and missing places are the same as if each message were kept separately.
         #[test]
         fn each_place_is_held_once_and_comes_in_order(steps in prop::collection::vec(step(), 0..60)) {
-            let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64, 0);
+            let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, Kind>::new(), 1u64, 0);
             for step in steps {
                 match step {
                     Step::Block(ahead, count) => {
@@ -381,12 +406,20 @@ mod tests {
                         let known = held.block(first.max(next), came);
                         let places = first.max(next)..first + count;
                         prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
-                        places.for_each(|place| { model.entry(place).or_insert(true); });
+                        places.for_each(|place| { model.entry(place).or_insert(Kind::Message); });
                     }
                     Step::Gap(ahead) => {
                         let gap = StreamGap { stream: STREAM, first: 1, last: 1, reason: GapReason::Slow };
                         prop_assert_eq!(held.gap(next + ahead, gap), !model.contains_key(&(next + ahead)));
-                        model.entry(next + ahead).or_insert(false);
+                        model.entry(next + ahead).or_insert(Kind::Gap);
+                    }
+                    Step::Passed(ahead, count) => {
+                        let first = (next + ahead).saturating_sub(10).max(1);
+                        let passed = Passed { handle: 1, index: first, stream: STREAM, offset: first + AHEAD, count: count as u32 };
+                        let places = first.max(next)..first + count;
+                        let known = held.passed(first.max(next), passed);
+                        prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
+                        places.for_each(|place| { model.entry(place).or_insert(Kind::Passed); });
                     }
                     Step::Take(mut most) => while most > 0 {
                         let Some(taken) = held.take(next, next + 1) else {
@@ -395,16 +428,21 @@ mod tests {
                         };
                         match taken.content() {
                             Content::Gap(_) => {
-                                prop_assert_eq!(model.remove(&next), Some(false));
+                                prop_assert_eq!(model.remove(&next), Some(Kind::Gap));
                                 (next, most) = (next + 1, most - 1);
                             }
+                            Content::Passed(passed) => while next < taken.end() && most > 0 {
+                                prop_assert_eq!(passed.from(next).offset, next + AHEAD);
+                                prop_assert_eq!(model.remove(&next), Some(Kind::Passed));
+                                (next, most) = (next + 1, most - 1);
+                            },
                             Content::Block(block) => for (place, offset, message) in block.messages(next) {
                                 if place == taken.end() || most == 0 {
                                     break;
                                 }
                                 prop_assert_eq!((place, offset, block.born), (next, place + AHEAD, block.first));
                                 prop_assert_eq!((message.data, message.sequence), (&place.to_le_bytes()[..], place));
-                                prop_assert_eq!(model.remove(&next), Some(true));
+                                prop_assert_eq!(model.remove(&next), Some(Kind::Message));
                                 (next, most) = (next + 1, most - 1);
                             }
                         }

@@ -12,11 +12,12 @@ use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
 use crate::client::held::{Block, Content, Held};
 use crate::client::seen::Received;
 use crate::command::CommandId;
+use crate::filter::Filter;
 use crate::headers;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Position, Positions};
-use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
+use crate::wire::room::{GapPlace, Message, Passed, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// Wait times before holes are requested.
@@ -96,6 +97,8 @@ pub struct MemberCounters {
     /// Messages that arrived after they had been requested.
     pub repaired: u64,
     pub dropped_reader: u64,
+    /// Messages, or chunks of them, that its filter passed.
+    pub filtered: u64,
     pub commands: u64,
     /// Times that the room was joined again because a session was lost.
     pub rejoined: u64,
@@ -154,6 +157,8 @@ pub struct Member {
     /// holds a membership.
     pub owed: Option<u32>,
     pub policy: Policy,
+    /// Which messages it wants; all, without one.
+    pub filter: Option<Box<Filter>>,
     pub inbox_bytes: usize,
     pub positions: Positions,
     /// The reader's position: `positions` without the unread items.
@@ -215,6 +220,7 @@ impl Member {
             asked: false,
             owed: None,
             policy,
+            filter: None,
             inbox_bytes,
             read: positions.clone(),
             resumed: !positions.0.is_empty(),
@@ -413,6 +419,31 @@ impl Member {
         self.note_known(shared.now, place.index + 1);
     }
 
+    /// A filter passed what is at these places.
+    pub fn passed(&mut self, shared: &mut Shared<'_>, passed: Passed) {
+        let (first, end) = (passed.index, passed.end());
+        let mut twice = self.next.clamp(first, end) - first;
+        if twice < u64::from(passed.count) {
+            if first <= self.next && !self.full() {
+                self.pass(passed.from(self.next));
+                self.release(shared);
+            } else {
+                twice += self.held.passed(first.max(self.next), passed);
+            }
+        }
+        self.counters.duplicates += twice;
+        self.asking.came(passed.count, twice as u32);
+        self.note_known(shared.now, end);
+    }
+
+    /// Takes places that begin at the next one.
+    fn pass(&mut self, passed: Passed) {
+        self.next = passed.end();
+        self.counters.filtered += u64::from(passed.count);
+        self.positions
+            .advance(passed.stream, passed.offset + u64::from(passed.count) - 1);
+    }
+
     pub fn head(&mut self, now: Micros, index: u64) {
         self.note_known(now, index);
     }
@@ -427,6 +458,15 @@ impl Member {
                 Content::Gap(gap) => {
                     self.lost_before(gap.stream, gap.first, skip.reason);
                     self.gap(gap);
+                }
+                Content::Passed(passed) => {
+                    let passed = passed.from(self.next.max(passed.index));
+                    self.lost_before(passed.stream, passed.offset, skip.reason);
+                    let count = taken.end().min(skip.index).saturating_sub(passed.index);
+                    let count = count as u32;
+                    if count > 0 {
+                        self.pass(Passed { count, ..passed });
+                    }
                 }
                 Content::Block(block) => {
                     let ends = taken.end().min(skip.index);
@@ -483,6 +523,13 @@ impl Member {
                 Content::Gap(gap) => {
                     self.next += 1;
                     self.gap(gap);
+                }
+                Content::Passed(passed) => {
+                    let count = (taken.end() - self.next) as u32;
+                    self.pass(Passed {
+                        count,
+                        ..passed.from(self.next)
+                    });
                 }
                 Content::Block(block) => {
                     for (place, offset, message) in block.messages(self.next) {
@@ -560,7 +607,7 @@ impl Member {
             self.middle.remove(&message.publisher);
         }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
-            self.deliver(stream, offset..=offset, message, born, message.data);
+            self.deliver(stream, offset, offset..=offset, message, born, message.data);
             return;
         }
         let (outcome, abandoned) = self.assembler.push(
@@ -580,6 +627,7 @@ impl Member {
         match outcome {
             Outcome::Complete(data) => {
                 let mut chunks = self.partial.remove(&message.publisher).unwrap_or_default();
+                let begins = chunks.first().map_or(offset, |(_, offset)| *offset);
                 let mut first = offset;
                 while let Some((of, before)) = chunks.pop() {
                     if (of, before + 1) != (stream, first) {
@@ -588,7 +636,7 @@ impl Member {
                     first = before;
                 }
                 let data = data.into_owned();
-                self.deliver(stream, first..=offset, message, born, &data);
+                self.deliver(stream, begins, first..=offset, message, born, &data);
             }
             Outcome::Partial => self
                 .partial
@@ -688,10 +736,11 @@ impl Member {
         self.reading.items.push_back(Item::Gap(gap));
     }
 
-    /// `last` is its last chunk, `data` that of all of them.
+    /// `begins` is the offset of its first chunk, `last` its last chunk, `data` that of all of them.
     fn deliver(
         &mut self,
         stream: StreamId,
+        begins: u64,
         offsets: RangeInclusive<u64>,
         last: &Message<'_>,
         born: Micros,
@@ -702,6 +751,12 @@ impl Member {
             0 => 0,
             _ => headers::split(data).map_or(0, |(block, _)| block.len() as u16),
         };
+        let block = (headers > 0).then(|| &data[..usize::from(headers)]);
+        // Its gateway does the same, unless that is of before filters.
+        if self.filter.as_ref().is_some_and(|filter| !filter.lets(begins, block)) {
+            self.counters.filtered += 1;
+            return;
+        }
         let inbox_bytes = self.inbox_bytes;
         let reading = &mut self.reading;
         let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > inbox_bytes;

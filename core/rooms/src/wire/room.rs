@@ -352,6 +352,62 @@ impl GapPlace {
     }
 }
 
+/// Maximum number of places of one passed frame.
+pub const PASSED_MAX: u32 = 4_096;
+
+/// Consecutive places of a room whose messages, consecutive too, are not what a member's filter lets through. Nothing of
+/// them is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    pub handle: u32,
+    /// The place of the first message.
+    pub index: u64,
+    pub stream: StreamId,
+    /// The owner's offset of the first message.
+    pub offset: u64,
+    /// How many messages, 1 to [`PASSED_MAX`].
+    pub count: u32,
+}
+
+impl Passed {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let passed = Passed {
+            handle: reader.u32()?,
+            index: reader.number()?,
+            stream: StreamId::read(&mut reader)?,
+            offset: reader.number()?,
+            count: reader.u32()?,
+        };
+        (1..=PASSED_MAX).contains(&passed.count).then_some(passed)
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::PASSED, 0, |writer| {
+            writer.u32(self.handle).u64(self.index);
+            self.stream.write(writer);
+            writer.u64(self.offset).u32(self.count);
+            true
+        })
+    }
+
+    /// The place behind it.
+    pub fn end(&self) -> u64 {
+        self.index.saturating_add(self.count.into())
+    }
+
+    /// The same without the places before `index`, which is one of it.
+    pub fn from(&self, index: u64) -> Self {
+        let before = index - self.index;
+        Passed {
+            index,
+            offset: self.offset + before,
+            count: self.count - before as u32,
+            ..*self
+        }
+    }
+}
+
 /// Maximum number of streams that one skip or one set of positions can name.
 pub const STREAMS_MAX: usize = 8;
 
@@ -663,7 +719,7 @@ mod tests {
             if let Some((_, _, ranges)) = read_repair(&bytes) {
                 prop_assert!(ranges.count() <= REPAIR_RANGES);
             }
-            let _ = (Skip::read(&bytes), GapPlace::read(&bytes), LinkLost::read(&bytes));
+            let _ = (Skip::read(&bytes), GapPlace::read(&bytes), Passed::read(&bytes), LinkLost::read(&bytes));
         }
 
         #[test]

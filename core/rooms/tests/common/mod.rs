@@ -12,8 +12,8 @@ use muster_rooms::command::{Ask, CommandId, Outcome, Page};
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::{
     write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LinkBlock, LinkHead,
-    LinkLost, LinkPublish, Membership, Message, Positions, Publish, PublisherId, Record, RoomBlock, Skip, StreamGap,
-    StreamId, NUMBERED, WHOLE,
+    LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record, RoomBlock, Skip,
+    StreamGap, StreamId, NUMBERED, WHOLE,
 };
 use muster_rooms::{
     Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
@@ -251,7 +251,7 @@ pub struct Peer {
     pub deaf: bool,
     pub last: Vec<u8>,
     pub received: u64,
-    counts: [usize; 32],
+    counts: [usize; 64],
     /// Number of frames with a flag.
     pub flagged: usize,
 }
@@ -618,7 +618,7 @@ impl<M: Subject> Rig<M> {
             deaf: false,
             last: Vec::new(),
             received: 0,
-            counts: [0; 32],
+            counts: [0; 64],
             flagged: 0,
         });
         let at = self.peers.len() - 1;
@@ -1674,6 +1674,7 @@ pub fn fuzz_frames(data: &[u8]) {
             kinds::LINK_ROOM => seen(LinkBlock::read(body).map(|block| block.messages.count())),
             kinds::AGED_ROOM => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
             kinds::GAP => seen(GapPlace::read(body)),
+            kinds::PASSED => seen(Passed::read(body)),
             kinds::SKIP => seen(Skip::read(body)),
             kinds::HEADS => seen(muster_rooms::wire::heads(body).count()),
             kinds::REPAIR => seen(muster_rooms::wire::read_repair(body).map(|(_, _, ranges)| ranges.count())),

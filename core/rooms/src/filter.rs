@@ -1,0 +1,226 @@
+//! A member's filter: which messages of a room it wants.
+//!
+//! Owns: the bounds and bytes of a filter, and whether it lets a message through. Must not know: rooms, roles, chunks. The
+//! answer depends on nothing but the message: its headers and the offset of its first chunk. So a gateway, another
+//! one after it and the member agree, however often they look.
+
+use muster_transport::{Reader, Writer};
+
+use crate::headers::{self, HEADER_NAME_BYTES_MAX};
+
+/// Maximum number of headers that a filter compares: each is looked for in each message.
+pub const FILTER_HEADERS_MAX: usize = 4;
+/// Maximum number of values of one header.
+pub const FILTER_VALUES_MAX: usize = 16;
+/// Maximum bytes of a filter's names and values, with two for each value and two for each name. A record has space for it.
+pub const FILTER_BYTES_MAX: usize = 512;
+/// The thinnest sample is one message of this many.
+pub const ONE_IN_MAX: u32 = 1_000_000;
+
+/// Why a filter is refused: its author's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterError {
+    /// It would let everything through.
+    Empty,
+    /// More than [`FILTER_HEADERS_MAX`] headers.
+    TooManyHeaders,
+    /// No value for a header, or more than [`FILTER_VALUES_MAX`].
+    BadValues,
+    /// Longer than [`FILTER_BYTES_MAX`].
+    TooLong,
+    /// No name of a header.
+    BadName,
+    /// The header occurs twice.
+    Repeated,
+    /// Not between 1 and [`ONE_IN_MAX`].
+    BadSample,
+}
+
+impl std::fmt::Display for FilterError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FilterError::Empty => write!(f, "a filter compares a header or takes one message in 2 or more"),
+            FilterError::TooManyHeaders => write!(f, "a filter compares at most {FILTER_HEADERS_MAX} headers"),
+            FilterError::BadValues => write!(f, "a header of a filter has 1 to {FILTER_VALUES_MAX} values"),
+            FilterError::TooLong => write!(
+                f,
+                "the names and values of a filter have at most {FILTER_BYTES_MAX} bytes, 2 more for each included"
+            ),
+            FilterError::BadName => write!(
+                f,
+                "the name of a header has 1 to {HEADER_NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
+            ),
+            FilterError::Repeated => write!(f, "a filter names each header once"),
+            FilterError::BadSample => write!(f, "a sample is one message in 1 to {ONE_IN_MAX}"),
+        }
+    }
+}
+
+/// A header by name, and the values that are wanted of it.
+type Equal = (Box<str>, Box<[Box<str>]>);
+
+/// A filter: each named header has one of its values, and of the messages one in `one_in` is taken, by its offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    equal: Box<[Equal]>,
+    one_in: u32,
+}
+
+impl Filter {
+    /// A filter of these headers with their values, and of one message in `one_in`; 1 takes all.
+    pub fn new<'a, V>(equal: impl IntoIterator<Item = (&'a str, V)>, one_in: u32) -> Result<Self, FilterError>
+    where
+        V: IntoIterator<Item = &'a str>,
+    {
+        let (mut wanted, mut bytes): (Vec<Equal>, usize) = (Vec::new(), 0);
+        for (name, values) in equal {
+            if !headers::is_name(name.as_bytes()) {
+                return Err(FilterError::BadName);
+            }
+            if wanted.iter().any(|(known, _)| **known == *name) {
+                return Err(FilterError::Repeated);
+            }
+            if wanted.len() == FILTER_HEADERS_MAX {
+                return Err(FilterError::TooManyHeaders);
+            }
+            let values: Box<[Box<str>]> = values.into_iter().take(FILTER_VALUES_MAX + 1).map(Box::from).collect();
+            if values.is_empty() || values.len() > FILTER_VALUES_MAX {
+                return Err(FilterError::BadValues);
+            }
+            bytes += 2 + name.len() + values.iter().map(|value| 2 + value.len()).sum::<usize>();
+            if bytes > FILTER_BYTES_MAX {
+                return Err(FilterError::TooLong);
+            }
+            wanted.push((name.into(), values));
+        }
+        match one_in {
+            1..=ONE_IN_MAX => {}
+            _ => return Err(FilterError::BadSample),
+        }
+        if wanted.is_empty() && one_in == 1 {
+            return Err(FilterError::Empty);
+        }
+        Ok(Filter {
+            equal: wanted.into(),
+            one_in,
+        })
+    }
+
+    /// Its headers, each with the values that are wanted of it.
+    pub fn equal(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &str>)> {
+        let all = self.equal.iter();
+        all.map(|(name, values)| (&**name, values.iter().map(|value| &**value)))
+    }
+
+    /// It takes one message in as many.
+    pub fn one_in(&self) -> u32 {
+        self.one_in
+    }
+
+    /// Whether a message is wanted: by the offset of its first chunk, and its headers if it has some.
+    pub fn lets(&self, offset: u64, block: Option<&[u8]>) -> bool {
+        if self.one_in > 1 && offset % u64::from(self.one_in) != 0 {
+            return false;
+        }
+        self.equal.iter().all(|(name, values)| {
+            let value = headers::decode(block.unwrap_or_default()).find(|(known, _)| *known == &**name);
+            value.is_some_and(|(_, value)| values.iter().any(|wanted| **wanted == *value))
+        })
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let one_in = reader.u32()?;
+        let mut equal = Vec::new();
+        for _ in 0..reader.u8()? {
+            let len = usize::from(reader.u8()?);
+            let name = std::str::from_utf8(reader.take(len)?).ok()?;
+            let mut values = Vec::new();
+            for _ in 0..reader.u8()? {
+                values.push(std::str::from_utf8(reader.bytes16()?).ok()?);
+            }
+            equal.push((name, values));
+        }
+        Filter::new(equal, one_in).ok()
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer<'_>) {
+        writer.u32(self.one_in).u8(self.equal.len() as u8);
+        for (name, values) in &self.equal {
+            writer.u8(name.len() as u8).put(name.as_bytes()).u8(values.len() as u8);
+            for value in values {
+                writer.bytes16(value.as_bytes());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_bound_of_a_filter_is_refused_by_its_own_error() {
+        let none: [(&str, [&str; 1]); 0] = [];
+        assert_eq!(Filter::new(none, 1), Err(FilterError::Empty));
+        assert_eq!(Filter::new(none, 0), Err(FilterError::BadSample));
+        assert_eq!(Filter::new(none, ONE_IN_MAX + 1), Err(FilterError::BadSample));
+        assert!(Filter::new(none, ONE_IN_MAX).is_ok());
+        let names = ["a", "b", "c", "d", "e"].map(|name| (name, ["x"]));
+        assert!(Filter::new(names[..FILTER_HEADERS_MAX].iter().copied(), 1).is_ok());
+        assert_eq!(Filter::new(names, 1), Err(FilterError::TooManyHeaders));
+        assert_eq!(Filter::new([("a", ["x"]), ("a", ["y"])], 1), Err(FilterError::Repeated));
+        assert_eq!(Filter::new([("a b", ["x"])], 1), Err(FilterError::BadName));
+        assert_eq!(Filter::new([("a", [""; 0])], 1), Err(FilterError::BadValues));
+        assert!(Filter::new([("a", [""; FILTER_VALUES_MAX])], 1).is_ok());
+        assert_eq!(
+            Filter::new([("a", [""; FILTER_VALUES_MAX + 1])], 1),
+            Err(FilterError::BadValues)
+        );
+        let longest = "v".repeat(FILTER_BYTES_MAX - 5);
+        assert!(Filter::new([("a", [longest.as_str()])], 1).is_ok());
+        assert_eq!(Filter::new([("ab", [longest.as_str()])], 1), Err(FilterError::TooLong));
+    }
+
+    #[test]
+    fn headers_are_all_wanted_and_values_are_alternatives() {
+        let filter = Filter::new([("pair", vec!["EUR", "USD"]), ("kind", vec!["trade"])], 1).unwrap();
+        let block = |headers: &[(&str, &str)]| headers::encode(headers.iter().copied()).unwrap();
+        let lets = |headers: &[(&str, &str)]| filter.lets(7, Some(&block(headers)));
+        assert!(lets(&[("kind", "trade"), ("more", ""), ("pair", "USD")]));
+        assert!(!lets(&[("kind", "trade"), ("pair", "JPY")]));
+        assert!(!lets(&[("pair", "EUR")]));
+        assert!(!filter.lets(7, None), "a message without headers");
+        let sample = Filter::new([("pair", ["EUR"])], 3).unwrap();
+        let euro = block(&[("pair", "EUR")]);
+        let taken: Vec<u64> = (1..10).filter(|offset| sample.lets(*offset, Some(&euro))).collect();
+        assert_eq!(taken, [3, 6, 9]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_filter_that_differs_from_what_it_writes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let mut reader = Reader::new(&bytes);
+            if let Some(filter) = Filter::read(&mut reader) {
+                let read = bytes.len() - reader.rest().len();
+                let mut again = [0; 1_024];
+                let mut writer = Writer::new(&mut again);
+                filter.write(&mut writer);
+                prop_assert_eq!(writer.written().to_vec(), bytes[..read].to_vec());
+            }
+        }
+
+        #[test]
+        fn a_filter_survives_the_wire(
+            equal in prop::collection::btree_map("[a-z]{1,9}", prop::collection::vec(".{0,8}", 1..4), 0..4),
+            one_in in 2..=ONE_IN_MAX,
+        ) {
+            let all = equal.iter().map(|(name, values)| (name.as_str(), values.iter().map(String::as_str)));
+            let filter = Filter::new(all, one_in).unwrap();
+            let mut bytes = [0; 1_024];
+            let mut writer = Writer::new(&mut bytes);
+            filter.write(&mut writer);
+            prop_assert_eq!(Filter::read(&mut Reader::new(writer.written())), Some(filter));
+        }
+    }
+}

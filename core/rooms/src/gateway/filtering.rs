@@ -1,0 +1,286 @@
+//! Members with a filter: they get the messages that it lets through, and hear of the places of the others.
+//!
+//! Owns: a member's filter in a room, and the places that it passed and was not told of yet. Must not know: sessions,
+//! links. A member without a filter never comes here: it has the frames that all others share.
+
+use std::cell::Cell;
+
+use muster_transport::{Micros, Writer};
+
+use super::fanout::{build, is_young, tell_age};
+use super::room::Room;
+use super::{GatewayCounters, Joined};
+use crate::filter::Filter;
+use crate::headers;
+use crate::planted::{self, Bug};
+use crate::ring::{Arena, Entry};
+use crate::segments::Built;
+use crate::wire::room::{Passed, BLOCK_MESSAGES, FIRST, HEADERS};
+
+/// A member is told of the places that its filter passed after this time, so that a later join begins behind them.
+pub const TOLD_AFTER: Micros = 250_000;
+/// It is told sooner once there are this many, or they lie in this many runs.
+const UNTOLD_MAX: u64 = 256;
+const RUNS_MAX: usize = 8;
+/// Places that are looked at for one member in one turn, about: some 0.1 ms.
+pub const LOOKED_MAX: usize = 1_024;
+/// Places that are looked through for the first chunk of a message: 64 chunks each of 64 publishers that send at once. A
+/// chunk further behind is passed, so its message becomes a gap.
+const CHUNKS_MAX: u64 = 4_096;
+
+/// A member's filter in one room.
+pub struct Filtering {
+    pub room: u32,
+    filter: Filter,
+    /// Places that were looked at since the last [`Filtering::looked`].
+    looked: Cell<usize>,
+    /// Places that it passed and was not told of, in order.
+    untold: Vec<Passed>,
+    /// They are to be told in any case.
+    pub due: bool,
+    /// The time when they become due is noted.
+    pub noted: bool,
+}
+
+/// A member's room as one turn sees it.
+pub struct View<'a> {
+    pub room: &'a Room,
+    pub arena: &'a Arena,
+    pub now: Micros,
+    /// Half of the session's round trip.
+    pub away: Micros,
+    pub ages: bool,
+    /// The member does not know headers.
+    pub plain: bool,
+}
+
+/// How far [`Filtering::write`] came.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Written {
+    /// All that there is.
+    All,
+    /// The next place cannot be read: it is lost to this member.
+    Lost,
+    /// The datagram is full.
+    Full,
+    /// Enough for one turn.
+    Paused,
+}
+
+impl Filtering {
+    pub fn new(room: u32, filter: Filter) -> Self {
+        Filtering {
+            room,
+            filter,
+            looked: Cell::new(0),
+            untold: Vec::new(),
+            due: false,
+            noted: false,
+        }
+    }
+
+    /// Places that were looked at since the last call.
+    pub fn looked(&self) -> usize {
+        self.looked.take()
+    }
+
+    /// Whether there are places that the member was not told of.
+    pub fn is_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// Messages from a place on that the filter lets through.
+    pub fn messages_from(&self, room: &Room, arena: &Arena, place: u64) -> u32 {
+        let last = |place: &u64| {
+            let entry = room.ring.get(arena, *place).filter(|entry| !entry.gap);
+            entry.is_some_and(|entry| {
+                entry.flags & crate::wire::room::LAST != 0 && self.lets(room, arena, *place, &entry)
+            })
+        };
+        (place..room.ring.next()).filter(last).count() as u32
+    }
+
+    /// Whether the message at a place, or that which the chunk there belongs to, is wanted. A chunk whose message began before
+    /// the ring is of no use to anybody.
+    fn lets(&self, room: &Room, arena: &Arena, place: u64, entry: &Entry<'_>) -> bool {
+        let judge = |entry: &Entry<'_>| {
+            let block = match entry.flags & HEADERS {
+                0 => None,
+                _ => headers::split(entry.data).map(|(block, _)| block),
+            };
+            self.filter.lets(entry.offset, block)
+        };
+        self.looked.set(self.looked.get() + 1);
+        if entry.flags & FIRST != 0 {
+            return judge(entry);
+        }
+        let mut sequence = entry.sequence;
+        for before in (place.saturating_sub(CHUNKS_MAX)..place).rev() {
+            self.looked.set(self.looked.get() + 1);
+            let Some(chunk) = room.ring.get(arena, before) else {
+                return false;
+            };
+            if chunk.gap || chunk.publisher != entry.publisher {
+                continue;
+            }
+            sequence = sequence.wrapping_sub(1);
+            if chunk.sequence != sequence {
+                return false;
+            }
+            if chunk.flags & FIRST != 0 {
+                return judge(&chunk);
+            }
+        }
+        false
+    }
+
+    /// Notes a place that the filter passes. `false`: the member must be told of others first.
+    fn pass(&mut self, room: &Room, entry: &Entry<'_>, place: u64) -> bool {
+        let Some(stream) = room
+            .sources()
+            .get(usize::from(entry.stream))
+            .map(|source| source.stream)
+        else {
+            return true;
+        };
+        if let Some(last) = self.untold.last_mut() {
+            if (
+                last.stream,
+                last.index + u64::from(last.count),
+                last.offset + u64::from(last.count),
+            ) == (stream, place, entry.offset)
+            {
+                last.count += 1;
+                return true;
+            }
+        }
+        if self.untold.len() >= RUNS_MAX {
+            return false;
+        }
+        self.untold.push(Passed {
+            handle: self.room,
+            index: place,
+            stream,
+            offset: entry.offset,
+            count: 1,
+        });
+        true
+    }
+
+    /// Tells the member of what it passed. `false`: no space for all.
+    pub fn tell(&mut self, writer: &mut Writer<'_>) -> bool {
+        let told = self.untold.iter().take_while(|passed| passed.write(writer)).count();
+        self.untold.drain(..told);
+        self.due &= !self.untold.is_empty();
+        self.untold.is_empty()
+    }
+
+    /// Writes what the member gets from its cursor on into a datagram.
+    pub fn write(
+        &mut self,
+        view: &View<'_>,
+        joined: &mut Joined,
+        looked: &mut usize,
+        writer: &mut Writer<'_>,
+        counters: &mut GatewayCounters,
+    ) -> Written {
+        let View { room, arena, .. } = *view;
+        let head = room.ring.next();
+        while joined.cursor < head {
+            let place = joined.cursor;
+            let Some(entry) = room.ring.get(arena, place) else {
+                return Written::Lost;
+            };
+            if joined.cursor < room.oldest_for(place, joined.joined_at) {
+                return Written::Lost;
+            }
+            *looked += self.looked();
+            if *looked > LOOKED_MAX {
+                return Written::Paused;
+            }
+            let lets = entry.gap || self.lets(room, arena, place, &entry);
+            if !lets || !entry.gap && planted::is(Bug::FilterPassesWanted) && place % 64 == 0 {
+                if !self.pass(room, &entry, place) {
+                    if !self.tell(writer) {
+                        return Written::Full;
+                    }
+                    continue;
+                }
+                counters.messages_filtered += 1;
+                joined.cursor += 1;
+                continue;
+            }
+            if !self.tell(writer) {
+                return Written::Full;
+            }
+            let until = self.run(room, arena, place, head);
+            let Some(next) = view.frame(self.room, place, until, writer) else {
+                return Written::Full;
+            };
+            counters.messages_sent += next - place;
+            joined.cursor = next;
+        }
+        let untold: u64 = self.untold.iter().map(|passed| u64::from(passed.count)).sum();
+        let due = self.due || untold >= UNTOLD_MAX || joined.cursor <= joined.joined_at;
+        match untold > 0 && due && !self.tell(writer) {
+            true => Written::Full,
+            false => Written::All,
+        }
+    }
+
+    /// The end of the places from one on that the filter lets through, one of which it does.
+    fn run(&self, room: &Room, arena: &Arena, place: u64, head: u64) -> u64 {
+        let wanted = |place: &u64| {
+            let entry = room.ring.get(arena, *place);
+            entry.is_some_and(|entry| !entry.gap && self.lets(room, arena, *place, &entry))
+        };
+        let longest = head.min(place + BLOCK_MESSAGES as u64);
+        place + 1 + (place + 1..longest).take_while(wanted).count() as u64
+    }
+
+    /// Writes one frame for places that the member asked for again, as the first of them wants it: messages, a gap, or that
+    /// they are passed. Returns the place behind it; `None`: no space.
+    pub fn repair(&self, view: &View<'_>, (first, until): (u64, u64), writer: &mut Writer<'_>) -> Option<u64> {
+        let View { room, arena, .. } = *view;
+        let entry = room.ring.get(arena, first)?;
+        if !planted::is(Bug::RepairsPassAll) && (entry.gap || self.lets(room, arena, first, &entry)) {
+            return view.frame(self.room, first, self.run(room, arena, first, until), writer);
+        }
+        let stream = room.sources().get(usize::from(entry.stream))?.stream;
+        let same = |(place, offset): &(u64, u64)| {
+            let next = room.ring.get(arena, *place);
+            next.is_some_and(|next| {
+                !next.gap
+                    && (next.stream, next.offset) == (entry.stream, *offset)
+                    && !self.lets(room, arena, *place, &next)
+            })
+        };
+        let longest = until.min(first + UNTOLD_MAX);
+        let more = (first + 1..longest).zip(entry.offset + 1..).take_while(same).count();
+        let passed = Passed {
+            handle: self.room,
+            index: first,
+            stream,
+            offset: entry.offset,
+            count: 1 + more as u32,
+        };
+        passed.write(writer).then(|| first + u64::from(passed.count))
+    }
+}
+
+impl View<'_> {
+    /// Writes one frame from a place on, which ends before `until`. Returns the place behind it; `None`: no space.
+    fn frame(&self, handle: u32, place: u64, until: u64, writer: &mut Writer<'_>) -> Option<u64> {
+        let View { room, arena, now, .. } = *self;
+        let start = writer.len();
+        let built = match self.ages && is_young(room, arena, now, place) {
+            true => build::<true>(room, arena, handle, (place, until), true, self.plain, writer),
+            false => build::<false>(room, arena, handle, (place, until), true, self.plain, writer),
+        };
+        let Built { next, .. } = built?;
+        if self.ages {
+            tell_age(writer, start, now, self.away);
+        }
+        Some(next)
+    }
+}

@@ -1,0 +1,361 @@
+//! Filters of members: what they pass is not sent, is no loss, and is passed again when asked for.
+
+mod common;
+
+use common::*;
+use muster_rooms::filter::Filter;
+use muster_rooms::headers::encode;
+use muster_rooms::wire::{
+    kinds, write_repair, LinkBlock, LinkHead, Message, Passed, Positions, Record, RoomBlock, FIRST, HEADERS, LAST,
+    WHOLE,
+};
+use muster_rooms::{role, Client, Gateway, Item, Policy, FIRST_PLACE};
+use muster_transport::append;
+use proptest::prelude::*;
+
+fn euro() -> Filter {
+    Filter::new([("pair", ["EUR", "USD"])], 1).unwrap()
+}
+
+/// A message with the header `pair`, or without headers.
+fn priced(pair: &str, data: &[u8]) -> (u8, Vec<u8>) {
+    match pair {
+        "" => (WHOLE, data.to_vec()),
+        _ => (
+            WHOLE | HEADERS,
+            [encode([("pair", pair)]).unwrap(), data.to_vec()].concat(),
+        ),
+    }
+}
+
+/// A broker's block of these messages from an offset on.
+fn link_room_with(offset: u64, pieces: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    body(|writer| {
+        append(writer, kinds::LINK_ROOM, 0, |writer| {
+            let mut block = LinkBlock::begin(writer, room_id(ROOM), 1, 1, offset, None);
+            for (sequence, (flags, data)) in (offset..).zip(pieces) {
+                let piece = Message {
+                    flags: *flags,
+                    ..message(sequence, data)
+                };
+                assert!(block.push(writer, &piece));
+            }
+            block.finish(writer) > 0
+        })
+    })
+}
+
+/// What a member was told of a place: a message with this data, or that its filter passed it.
+type Told = (u64, Option<Vec<u8>>);
+
+fn told(rig: &mut Rig<Gateway>, peer: usize) -> Vec<Told> {
+    let mut all = Vec::new();
+    for (kind, body) in std::mem::take(&mut rig.peers[peer].got) {
+        if kind == kinds::ROOM {
+            let block = RoomBlock::read(&body).expect("a block");
+            let places = block.index..;
+            all.extend(
+                places
+                    .zip(block.messages)
+                    .map(|(place, message)| (place, Some(message.data.to_vec()))),
+            );
+        } else if kind == kinds::PASSED {
+            let passed = Passed::read(&body).expect("a run");
+            assert_eq!(passed.offset - 1, passed.index - FIRST_PLACE);
+            all.extend((passed.index..passed.end()).map(|place| (place, None)));
+        }
+    }
+    all
+}
+
+/// Peer 0 is a member with this filter, peer 1 one without; 2 is the broker.
+fn members(filter: Filter) -> Rig<Gateway> {
+    let mut rig = Rig::<Gateway>::bare();
+    rig.session(1);
+    rig.session(2);
+    rig.link(BROKER, role::BROKER);
+    rig.link(ROUTER, role::ROUTER);
+    for (peer, request) in [(0, 7), (1, 8)] {
+        rig.tell(peer, &Record::Headers);
+        if peer == 0 {
+            let filter = filter.clone();
+            rig.tell(peer, &Record::Filter { request, filter });
+        }
+        rig.join(peer, request, ROOM, Positions::default());
+    }
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    let head = LinkHead {
+        room: room_id(ROOM),
+        generation: 1,
+        base: 1,
+        next: 1,
+    };
+    tells_head(&mut rig, 2, head);
+    rig.pass(100_000, 5_000);
+    told(&mut rig, 0);
+    told(&mut rig, 1);
+    rig
+}
+
+#[test]
+fn a_member_gets_what_its_filter_lets_through_and_hears_of_the_rest_before_it() {
+    let mut rig = members(euro());
+    let pieces = ["JPY", "", "EUR", "JPY", "USD", "CHF"].map(|pair| priced(pair, b"1"));
+    rig.say(2, &link_room_with(1, &pieces));
+    rig.turn();
+    let at = |place: u64| FIRST_PLACE + place;
+    let got = |place: usize| (at(place as u64), Some(pieces[place].1.clone()));
+    let wanted = [(at(0), None), (at(1), None), got(2), (at(3), None), got(4)];
+    assert_eq!(told(&mut rig, 0), wanted, "the last one waits");
+    assert_eq!(told(&mut rig, 1).len(), 6, "another member gets all");
+    assert_eq!(counter(&rig.machine, "messages_filtered"), 4);
+    assert_eq!(counter(&rig.machine, "messages_sent"), 2 + 6);
+    rig.pass(200_000, 5_000);
+    assert_eq!(told(&mut rig, 0), []);
+    rig.pass(100_000, 5_000);
+    assert_eq!(told(&mut rig, 0), [(at(5), None)], "it is told after a while");
+}
+
+#[test]
+fn a_long_run_that_a_filter_passes_is_told_in_pieces() {
+    let mut rig = members(euro());
+    for offset in 1..=300 {
+        rig.say(2, &link_room_with(offset, &[priced("JPY", b"1")]));
+    }
+    rig.turn();
+    let passed = told(&mut rig, 0);
+    assert!((256..300).contains(&passed.len()), "{}", passed.len());
+    assert!(passed.iter().all(|(_, data)| data.is_none()));
+    assert!(rig.peers[0].frames(kinds::PASSED) <= 2);
+}
+
+#[test]
+fn a_member_that_lost_something_gets_the_same_again() {
+    let mut rig = members(euro());
+    let pieces = ["JPY", "", "EUR", "USD", "CHF"].map(|pair| priced(pair, b"1"));
+    rig.say(2, &link_room_with(1, &pieces));
+    rig.pass(300_000, 5_000);
+    let first = told(&mut rig, 0);
+    let asked = body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE + 4)]));
+    rig.say(0, &asked);
+    rig.turn();
+    assert_eq!(first.len(), 5);
+    assert_eq!(told(&mut rig, 0), first);
+}
+
+#[test]
+fn a_message_of_several_chunks_is_judged_by_its_first() {
+    let mut rig = members(euro());
+    let (_, euro) = priced("EUR", b"a");
+    let (_, yen) = priced("JPY", b"b");
+    let pieces = [
+        (FIRST | HEADERS, euro.clone()),
+        (HEADERS, b"c".to_vec()),
+        (LAST | HEADERS, b"d".to_vec()),
+        (FIRST | HEADERS, yen),
+        (LAST | HEADERS, b"e".to_vec()),
+    ];
+    for (offset, piece) in (1..).zip(&pieces) {
+        rig.say(2, &link_room_with(offset, std::slice::from_ref(piece)));
+        rig.turn();
+    }
+    rig.pass(300_000, 5_000);
+    let data = |all: Vec<Told>| all.into_iter().map(|(_, data)| data).collect::<Vec<_>>();
+    let wanted = [Some(euro), Some(b"c".to_vec()), Some(b"d".to_vec()), None, None];
+    assert_eq!(data(told(&mut rig, 0)), wanted);
+    let last = FIRST_PLACE + 4;
+    rig.say(0, &body(|writer| write_repair(writer, 0, last, &[(last - 2, last)])));
+    rig.turn();
+    assert_eq!(data(told(&mut rig, 0)), wanted[2..]);
+}
+
+#[test]
+fn a_filter_is_of_the_join_with_its_request_alone() {
+    let mut rig = members(euro());
+    let filter = Filter::new([("pair", ["CHF"])], 1).unwrap();
+    rig.tell(1, &Record::Filter { request: 70, filter });
+    rig.join(1, 71, "sports:other", Positions::default());
+    rig.tell(0, &Record::Leave { handle: 0 });
+    rig.join(0, 72, ROOM, Positions::default());
+    rig.pass(100_000, 5_000);
+    told(&mut rig, 0);
+    rig.say(2, &link_room_with(1, &[priced("JPY", b"1")]));
+    rig.turn();
+    let all = [(FIRST_PLACE, Some(priced("JPY", b"1").1))];
+    assert_eq!(told(&mut rig, 0), all, "it came back without a filter");
+    assert_eq!(told(&mut rig, 1), all);
+}
+
+fn joined_client(filter: Option<Filter>) -> (Rig<Client>, u32) {
+    let mut rig = Rig::<Client>::new();
+    let from = (Positions::default(), 0);
+    let room = match filter {
+        Some(filter) => rig
+            .machine
+            .join_filtered(rig.now, "sports:one", from, filter, Policy::DropOldest),
+        None => rig.machine.join(rig.now, "sports:one", from.0, Policy::DropOldest),
+    };
+    rig.turn();
+    rig.tell(
+        0,
+        &Record::Joined {
+            request: 3,
+            handle: 3,
+            index: FIRST_PLACE,
+            start: Positions::default(),
+            heads: vec![],
+            gaps: vec![],
+            history: 0,
+            whole: true,
+        },
+    );
+    (rig, room)
+}
+
+fn room_frame(place: u64, offset: u64, pieces: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    body(|writer| {
+        let mut block = RoomBlock::begin(writer, 3, place, stream(1), offset, None);
+        for (sequence, (flags, data)) in (offset..).zip(pieces) {
+            let piece = Message {
+                flags: *flags,
+                ..message(sequence, data)
+            };
+            assert!(block.push(writer, &piece));
+        }
+        block.finish(writer) == pieces.len()
+    })
+}
+
+fn passed_body(place: u64, offset: u64, count: u32) -> Vec<u8> {
+    let passed = Passed {
+        handle: 3,
+        index: place,
+        stream: stream(1),
+        offset,
+        count,
+    };
+    let frame = body(|writer| passed.write(writer));
+    frame[4..].to_vec()
+}
+
+/// The offsets of the messages that a member reads; a gap is a failure.
+fn offsets(rig: &mut Rig<Client>, room: u32) -> Vec<u64> {
+    let mut read = Vec::new();
+    while let Some(item) = rig.machine.read(rig.now, room, &mut Vec::new()) {
+        match item {
+            Item::Message { offset, .. } => read.push(offset),
+            other => panic!("{other:?}"),
+        }
+    }
+    read
+}
+
+#[test]
+fn a_client_sends_its_filter_before_its_join() {
+    let (mut rig, _) = joined_client(Some(euro()));
+    let records = rig.peers[0].take_records();
+    let at = |wanted: fn(&Record<'_>) -> bool| {
+        records
+            .iter()
+            .position(|bytes| Record::read(bytes).is_some_and(|record| wanted(&record)))
+    };
+    let filter = at(|record| matches!(record, Record::Filter { request: 3, filter } if *filter == euro()));
+    let join = at(|record| matches!(record, Record::Join { request: 3, .. }));
+    assert!(filter.is_some() && filter < join, "{records:?}");
+}
+
+#[test]
+fn passed_places_are_no_gap_and_move_a_members_position() {
+    let (mut rig, room) = joined_client(Some(euro()));
+    let frames = [
+        (kinds::ROOM, room_frame(FIRST_PLACE + 4, 5, &[priced("EUR", b"1")])),
+        (kinds::PASSED, passed_body(FIRST_PLACE + 1, 2, 3)),
+        (kinds::PASSED, passed_body(FIRST_PLACE + 5, 6, 10)),
+        (kinds::PASSED, passed_body(FIRST_PLACE + 3, 4, 1)),
+        (kinds::ROOM, room_frame(FIRST_PLACE, 1, &[priced("USD", b"1")])),
+    ];
+    for (kind, frame) in frames {
+        rig.frame(0, kind.code(), &frame);
+    }
+    assert_eq!(offsets(&mut rig, room), [1, 5]);
+    let member = rig.machine.room(room).unwrap();
+    assert_eq!((member.counters.gaps, member.counters.filtered), (0, 13));
+    let resumes = member.resume_from().of(stream(1)).map(|position| position.offset);
+    assert_eq!(resumes, Some(15), "a later join begins behind what was passed");
+}
+
+#[test]
+fn a_member_filters_what_a_former_gateway_does_not() {
+    let (mut rig, room) = joined_client(Some(euro()));
+    let pieces = ["EUR", "JPY", "", "USD"].map(|pair| priced(pair, b"1"));
+    rig.frame(0, kinds::ROOM.code(), &room_frame(FIRST_PLACE, 1, &pieces));
+    assert_eq!(offsets(&mut rig, room), [1, 4]);
+    assert_eq!(rig.machine.room(room).unwrap().counters.filtered, 2);
+}
+
+const PAIRS: [&str; 4] = ["EUR", "USD", "JPY", ""];
+
+/// A message by the number of its pair, in as many chunks.
+fn chunks((pair, count): (usize, usize)) -> Vec<(u8, Vec<u8>)> {
+    let (flags, first) = priced(PAIRS[pair], b"data");
+    (0..count)
+        .map(|at| {
+            let ends = if at == 0 { FIRST } else { 0 } | if at + 1 == count { LAST } else { 0 };
+            let data = if at == 0 { first.clone() } else { b"more".to_vec() };
+            (flags & HEADERS | ends, data)
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A member with a filter reads the messages of one without that match, in order, however frames are lost.
+    #[test]
+    fn filtered_is_what_an_unfiltered_member_gets_that_matches(
+        messages in prop::collection::vec((0usize..4, 1usize..4), 1..60),
+        one_in in 1u32..4,
+        lost in prop::collection::vec(any::<bool>(), 40),
+    ) {
+        let filter = Filter::new([("pair", ["EUR", "USD"])], one_in).unwrap();
+        let mut gateway = members(filter.clone());
+        let (mut offset, mut wanted) = (1, Vec::new());
+        for (pair, count) in messages {
+            let pieces = chunks((pair, count));
+            // The reference: a message by itself.
+            if pair < 2 && offset % u64::from(one_in) == 0 {
+                wanted.push(offset + count as u64 - 1);
+            }
+            gateway.say(2, &link_room_with(offset, &pieces));
+            gateway.turn();
+            offset += count as u64;
+        }
+        gateway.pass(300_000, 5_000);
+        let sent = std::mem::take(&mut gateway.peers[0].got);
+        let (mut client, room) = joined_client(Some(filter));
+        let carry = |client: &mut Rig<Client>, kind: muster_transport::FrameKind, body: &[u8]| {
+            // The client's handle of the room is another one.
+            let body = [&3u32.to_le_bytes()[..], &body[4..]].concat();
+            client.frame(0, kind.code(), &body);
+        };
+        let of_room = |kind| kind == kinds::ROOM || kind == kinds::PASSED;
+        for (at, (kind, body)) in sent.iter().enumerate().filter(|(_, (kind, _))| of_room(*kind)) {
+            if !lost[at % lost.len()] {
+                carry(&mut client, *kind, body);
+            }
+        }
+        let last = FIRST_PLACE + offset - 2;
+        for first in (FIRST_PLACE..=last).step_by(7) {
+            gateway.say(0, &body(|writer| write_repair(writer, 0, first, &[(first, last.min(first + 6))])));
+            gateway.pass(20_000, 5_000);
+        }
+        for (kind, body) in std::mem::take(&mut gateway.peers[0].got) {
+            if of_room(kind) {
+                carry(&mut client, kind, &body);
+            }
+        }
+        prop_assert_eq!(offsets(&mut client, room), wanted);
+        let position = client.machine.room(room).unwrap().resume_from().of(stream(1));
+        prop_assert_eq!(position.map(|position| position.offset), Some(offset - 1));
+    }
+}
