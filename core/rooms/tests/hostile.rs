@@ -202,10 +202,10 @@ fn gives_no_more_rights<M: Subject>(mut rig: Rig<M>) {
                 M::ROLE
             );
         };
-        for kind in 25..=255 {
+        for kind in (1..=255).filter(|kind| kinds::ALL.find(*kind).is_none()) {
             said(&mut rig, &[kind, 0, 0, 0], "an unknown kind");
         }
-        for kind in 1..=24 {
+        for kind in (1..=255).filter(|kind| kinds::ALL.find(*kind).is_some()) {
             said(&mut rig, &[kind, 0, 255, 255, 1], "a length beyond the datagram");
             said(&mut rig, &[kind, 0, 1], "half a frame header");
         }

@@ -144,12 +144,9 @@ impl Filtering {
             return true;
         };
         if let Some(last) = self.untold.last_mut() {
-            if (
-                last.stream,
-                last.index + u64::from(last.count),
-                last.offset + u64::from(last.count),
-            ) == (stream, place, entry.offset)
-            {
+            let count = u64::from(last.count);
+            let follows = (last.stream, last.end(), last.offset + count) == (stream, place, entry.offset);
+            if follows && count < UNTOLD_MAX {
                 last.count += 1;
                 return true;
             }

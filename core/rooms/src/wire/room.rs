@@ -3,7 +3,7 @@
 //! A *block* names its room, stream and first offset once; the messages in it are consecutive. A message's publisher is
 //! named inline at its first message of the block and by one byte afterwards.
 
-use muster_transport::{append, Reader, Writer, FRAME, HEADER};
+use muster_transport::{append, Reader, Writer, FRAME, HEADER, NUMBER_MAX};
 
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
@@ -379,7 +379,9 @@ impl Passed {
             offset: reader.number()?,
             count: reader.u32()?,
         };
-        (1..=PASSED_MAX).contains(&passed.count).then_some(passed)
+        let numbered = |first: u64| first <= NUMBER_MAX - u64::from(passed.count);
+        let good = (1..=PASSED_MAX).contains(&passed.count) && numbered(passed.index) && numbered(passed.offset);
+        good.then_some(passed)
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {

@@ -9,6 +9,7 @@ use muster_rooms::{role, room_placement, Bounds};
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_rooms::command::{Ask, CommandId, Outcome, Page};
+use muster_rooms::filter::Filter;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::{
     write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LinkBlock, LinkHead,
@@ -820,6 +821,13 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
         missing: vec![(2, 2)],
         runs: vec![(1, 1, 1)],
     };
+    let passed = Passed {
+        handle: 0,
+        index: place,
+        stream: stream(1),
+        offset: 1,
+        count: 2,
+    };
     vec![
         body(|writer| {
             Status {
@@ -864,6 +872,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             }
             .write(writer)
         }),
+        body(|writer| passed.write(writer)),
         body(|writer| {
             Skip {
                 handle: 0,
@@ -948,8 +957,10 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         last: 4,
         reason: GapReason::Expired,
     };
+    let filter = Filter::new([("pair", vec!["EUR", "USD"])], 2).expect("a good filter");
     let records = [
         Record::Control(ControlRecord::Authenticate { credential: b"token" }),
+        Record::Filter { request: 9, filter },
         Record::Join {
             request: 9,
             name: ROOM.as_bytes(),
