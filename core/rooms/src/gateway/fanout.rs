@@ -210,11 +210,10 @@ impl Gateway {
                             &view,
                             joined,
                             &mut client.aside,
-                            &mut looked,
+                            (&mut looked, &mut *counters),
                             &mut writer,
                             (next, slot),
                             untold,
-                            counters,
                         ) {
                             Written::All | Written::Lost => {}
                             Written::Full => more = true,
@@ -410,11 +409,10 @@ fn filtered(
     view: &View<'_>,
     joined: &mut Joined,
     aside: &mut Option<Box<Aside>>,
-    looked: &mut usize,
+    (looked, counters): (&mut usize, &mut GatewayCounters),
     writer: &mut Writer<'_>,
     (carrier, slot): (u64, u32),
     untold: &mut VecDeque<(Micros, u32)>,
-    counters: &mut GatewayCounters,
 ) -> Written {
     let filters = aside.iter_mut().flat_map(|aside| &mut aside.filters);
     let Some(filter) = filters.into_iter().find(|filter| filter.room == joined.room) else {
