@@ -3,6 +3,7 @@
 //! No queue per member. A frame of a (room, range) is built once and copied for each member at that place. Rooms take
 //! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
@@ -205,12 +206,13 @@ impl Gateway {
                             away,
                             ages,
                             plain,
+                            looked: Cell::new(looked),
                         };
                         match filtered(
                             &view,
                             joined,
                             &mut client.aside,
-                            (&mut looked, &mut *counters),
+                            counters,
                             &mut writer,
                             (next, slot),
                             untold,
@@ -219,6 +221,7 @@ impl Gateway {
                             Written::Full => more = true,
                             Written::Paused => full = true,
                         }
+                        looked = view.looked.get();
                         moved |= room.paced;
                         if more || full || !self.bundle && writer.len() > before {
                             client.turn = index as u32;
@@ -409,7 +412,7 @@ fn filtered(
     view: &View<'_>,
     joined: &mut Joined,
     aside: &mut Option<Box<Aside>>,
-    (looked, counters): (&mut usize, &mut GatewayCounters),
+    counters: &mut GatewayCounters,
     writer: &mut Writer<'_>,
     (carrier, slot): (u64, u32),
     untold: &mut VecDeque<(Micros, u32)>,
@@ -419,7 +422,7 @@ fn filtered(
         return Written::All;
     };
     let before = writer.len();
-    let mut written = filter.write(view, joined, looked, writer, counters);
+    let mut written = filter.write(view, joined, writer, counters);
     while written == Written::Lost {
         // What it passed before is told first: it is not lost.
         let View { room, arena, .. } = *view;
@@ -430,7 +433,7 @@ fn filtered(
         } else if joined.cursor == at {
             break;
         } else {
-            written = filter.write(view, joined, looked, writer, counters);
+            written = filter.write(view, joined, writer, counters);
         }
     }
     if writer.len() > before {
@@ -517,10 +520,11 @@ fn repairs(
                 away,
                 ages: client.ages,
                 plain: !client.headers,
+                looked: Cell::new(0),
             };
             // Looking costs as much as sending a byte for each place.
             let next = filter.repair(&view, (*first, last + 1), writer);
-            let cost = writer.len() - before + filter.looked();
+            let cost = writer.len() - before + view.looked.get();
             client.allowance = client.allowance.saturating_sub(cost as i32);
             let Some(next) = next else { return };
             counters.messages_repaired += next - *first;

@@ -24,6 +24,8 @@ const UNTOLD_MAX: u64 = 256;
 const RUNS_MAX: usize = 8;
 /// Places that are looked at for one member in one turn, about: some 0.1 ms.
 pub const LOOKED_MAX: usize = 1_024;
+/// Places that are looked at to count a member's history once: as many as its longest has.
+const COUNTED_MAX: usize = 65_536;
 /// Places that are looked through for the first chunk of a message: 64 chunks each of 64 publishers that send at once. A
 /// chunk further behind is passed, so its message becomes a gap.
 const CHUNKS_MAX: u64 = 4_096;
@@ -32,8 +34,6 @@ const CHUNKS_MAX: u64 = 4_096;
 pub struct Filtering {
     pub room: u32,
     filter: Filter,
-    /// Places that were looked at since the last [`Filtering::looked`].
-    looked: Cell<usize>,
     /// Places that it passed and was not told of, in order.
     untold: Vec<Passed>,
     /// They are to be told in any case.
@@ -52,6 +52,8 @@ pub struct View<'a> {
     pub ages: bool,
     /// The member does not know headers.
     pub plain: bool,
+    /// Places that were looked at.
+    pub looked: Cell<usize>,
 }
 
 /// How far [`Filtering::write`] came.
@@ -72,16 +74,10 @@ impl Filtering {
         Filtering {
             room,
             filter,
-            looked: Cell::new(0),
             untold: Vec::new(),
             due: false,
             noted: false,
         }
-    }
-
-    /// Places that were looked at since the last call.
-    pub fn looked(&self) -> usize {
-        self.looked.take()
     }
 
     /// Whether there are places that the member was not told of.
@@ -89,12 +85,16 @@ impl Filtering {
         !self.untold.is_empty()
     }
 
-    /// Messages from a place on that the filter lets through.
+    /// Messages from a place on that the filter lets through, as far as [`COUNTED_MAX`] reaches.
     pub fn messages_from(&self, room: &Room, arena: &Arena, place: u64) -> u32 {
+        let looked = Cell::new(0);
         let last = |place: &u64| {
+            if looked.get() > COUNTED_MAX {
+                return false;
+            }
             let entry = room.ring.get(arena, *place).filter(|entry| !entry.gap);
             entry.is_some_and(|entry| {
-                entry.flags & crate::wire::room::LAST != 0 && self.lets(room, arena, *place, &entry)
+                entry.flags & crate::wire::room::LAST != 0 && self.lets(room, arena, *place, &entry, &looked)
             })
         };
         (place..room.ring.next()).filter(last).count() as u32
@@ -102,7 +102,7 @@ impl Filtering {
 
     /// Whether the message at a place, or that which the chunk there belongs to, is wanted. A chunk whose message began before
     /// the ring is of no use to anybody.
-    fn lets(&self, room: &Room, arena: &Arena, place: u64, entry: &Entry<'_>) -> bool {
+    fn lets(&self, room: &Room, arena: &Arena, place: u64, entry: &Entry<'_>, looked: &Cell<usize>) -> bool {
         let judge = |entry: &Entry<'_>| {
             let block = match entry.flags & HEADERS {
                 0 => None,
@@ -110,13 +110,13 @@ impl Filtering {
             };
             self.filter.lets(entry.offset, block)
         };
-        self.looked.set(self.looked.get() + 1);
+        looked.set(looked.get() + 1);
         if entry.flags & FIRST != 0 {
             return judge(entry);
         }
         let mut sequence = entry.sequence;
         for before in (place.saturating_sub(CHUNKS_MAX)..place).rev() {
-            self.looked.set(self.looked.get() + 1);
+            looked.set(looked.get() + 1);
             let Some(chunk) = room.ring.get(arena, before) else {
                 return false;
             };
@@ -177,11 +177,15 @@ impl Filtering {
         &mut self,
         view: &View<'_>,
         joined: &mut Joined,
-        looked: &mut usize,
         writer: &mut Writer<'_>,
         counters: &mut GatewayCounters,
     ) -> Written {
-        let View { room, arena, .. } = *view;
+        let View {
+            room,
+            arena,
+            ref looked,
+            ..
+        } = *view;
         let head = room.ring.next();
         while joined.cursor < head {
             let place = joined.cursor;
@@ -191,11 +195,10 @@ impl Filtering {
             if joined.cursor < room.oldest_for(place, joined.joined_at) {
                 return Written::Lost;
             }
-            *looked += self.looked();
-            if *looked > LOOKED_MAX {
+            if looked.get() > LOOKED_MAX {
                 return Written::Paused;
             }
-            let lets = entry.gap || self.lets(room, arena, place, &entry);
+            let lets = entry.gap || self.lets(room, arena, place, &entry, looked);
             if !lets || !entry.gap && planted::is(Bug::FilterPassesWanted) && place % 64 == 0 {
                 if !self.pass(room, &entry, place) {
                     if !self.tell(writer) {
@@ -210,7 +213,7 @@ impl Filtering {
             if !self.tell(writer) {
                 return Written::Full;
             }
-            let until = self.run(room, arena, place, head);
+            let until = self.run(view, place, head);
             let Some(next) = view.frame(self.room, place, until, writer) else {
                 return Written::Full;
             };
@@ -226,10 +229,16 @@ impl Filtering {
     }
 
     /// The end of the places from one on that the filter lets through, one of which it does.
-    fn run(&self, room: &Room, arena: &Arena, place: u64, head: u64) -> u64 {
+    fn run(&self, view: &View<'_>, place: u64, head: u64) -> u64 {
+        let View {
+            room,
+            arena,
+            ref looked,
+            ..
+        } = *view;
         let wanted = |place: &u64| {
             let entry = room.ring.get(arena, *place);
-            entry.is_some_and(|entry| !entry.gap && self.lets(room, arena, *place, &entry))
+            entry.is_some_and(|entry| !entry.gap && self.lets(room, arena, *place, &entry, looked))
         };
         let longest = head.min(place + BLOCK_MESSAGES as u64);
         place + 1 + (place + 1..longest).take_while(wanted).count() as u64
@@ -238,10 +247,15 @@ impl Filtering {
     /// Writes one frame for places that the member asked for again, as the first of them wants it: messages, a gap, or that
     /// they are passed. Returns the place behind it; `None`: no space.
     pub fn repair(&self, view: &View<'_>, (first, until): (u64, u64), writer: &mut Writer<'_>) -> Option<u64> {
-        let View { room, arena, .. } = *view;
+        let View {
+            room,
+            arena,
+            ref looked,
+            ..
+        } = *view;
         let entry = room.ring.get(arena, first)?;
-        if !planted::is(Bug::RepairsPassAll) && (entry.gap || self.lets(room, arena, first, &entry)) {
-            return view.frame(self.room, first, self.run(room, arena, first, until), writer);
+        if !planted::is(Bug::RepairsPassAll) && (entry.gap || self.lets(room, arena, first, &entry, looked)) {
+            return view.frame(self.room, first, self.run(view, first, until), writer);
         }
         let stream = room.sources().get(usize::from(entry.stream))?.stream;
         let same = |(place, offset): &(u64, u64)| {
@@ -249,7 +263,7 @@ impl Filtering {
             next.is_some_and(|next| {
                 !next.gap
                     && (next.stream, next.offset) == (entry.stream, *offset)
-                    && !self.lets(room, arena, *place, &next)
+                    && !self.lets(room, arena, *place, &next, looked)
             })
         };
         let longest = until.min(first + UNTOLD_MAX);
