@@ -54,18 +54,23 @@ async def test_a_membership_gets_what_its_filter_lets_through_in_order(address: 
         assert filtered.stats()["gaps"] == 0
 
 
-async def test_a_sample_is_of_offsets(address: muster.testing.Instance) -> None:
+async def test_all_members_get_the_same_sample(address: muster.testing.Instance) -> None:
+    wanted = muster.Filter(one_in=4)
+    room = "filter:sample"
     async with (
         muster.connect(address) as client,
         muster.connect(address) as other,
-        client.join("filter:sample", filter=muster.Filter(one_in=10)) as sample,
-        other.join("filter:sample") as every,
+        client.join(room, filter=wanted) as sample,
+        other.join(room, filter=wanted) as same,
     ):
-        for number in range(100):
-            await client.publish("filter:sample", b"%d" % number)
-        offsets = [message.position.offset for message in await take(every, 100)]
-        wanted = [offset for offset in offsets if offset % 10 == 0]
-        assert [message.position.offset for message in await take(sample, len(wanted))] == wanted
+        for number in range(400):
+            await client.publish(room, b"%d" % number)
+        await until(lambda: sample.stats()["delivered"] + sample.stats()["filtered"] == 400)
+        taken = numbers(await take(sample, sample.stats()["delivered"]))
+        assert 55 <= len(taken) <= 150  # five standard deviations around 100
+        assert numbers(await take(same, len(taken))) == taken
+        async with muster.connect(address) as third, third.join(room, history=400, filter=wanted) as recent:
+            assert numbers(await take(recent, recent.history.messages)) == taken
 
 
 async def test_history_and_positions_go_through_the_filter(address: muster.testing.Instance) -> None:

@@ -13,8 +13,9 @@ class Filter:
     """The messages of a room that a membership gets: `client.join("trades", filter=Filter({"pair": ["EUR", "USD"]}))`.
 
     `equal`: a text or several by name of a header. A message must have each of these headers, with one of its texts. At
-    most 4 headers with 16 texts each, and 512 bytes with 2 more for each name and text. `one_in`: of the messages of each
-    stream one in as many, by their offsets, 1 to 1,000,000. Both together: of the sample those that match.
+    most 4 headers with 16 texts each, and 512 bytes with 2 more for each name and text. `one_in`: a sample of
+    about one message in as many, 1 to 1,000,000, the same for all who ask for it. Both together: of the sample those
+    that match.
 
     Raises `Invalid` if a value has another type; a filter beyond a limit, or one that lets everything through, is
     refused by the join.

@@ -1,12 +1,13 @@
 //! A member's filter: which messages of a room it wants.
 //!
 //! Owns: the bounds and bytes of a filter, and whether it lets a message through. Must not know: rooms, roles, chunks. The
-//! answer depends on nothing but the message: its headers and the offset of its first chunk. So a gateway, another
-//! one after it and the member agree, however often they look.
+//! answer depends on nothing but the message: its headers, its publisher and the sequence of its first chunk, which it keeps
+//! whichever owner numbers it. So a gateway, another one after it and the member agree, however often they look.
 
-use muster_transport::{Reader, Writer};
+use muster_transport::{Dice, Reader, Writer};
 
 use crate::headers::{self, HEADER_NAME_BYTES_MAX};
+use crate::wire::PublisherId;
 
 /// Maximum number of headers that a filter compares: each is looked for in each message.
 pub const FILTER_HEADERS_MAX: usize = 4;
@@ -36,30 +37,33 @@ pub enum FilterError {
     BadSample,
 }
 
+impl FilterError {
+    /// The reason in words.
+    pub fn text(self) -> &'static str {
+        const { assert!(FILTER_HEADERS_MAX == 4 && FILTER_VALUES_MAX == 16 && FILTER_BYTES_MAX == 512) };
+        const { assert!(HEADER_NAME_BYTES_MAX == 64 && ONE_IN_MAX == 1_000_000) };
+        match self {
+            FilterError::Empty => "a filter compares a header or takes one message in 2 or more",
+            FilterError::TooManyHeaders => "a filter compares at most 4 headers",
+            FilterError::BadValues => "a header of a filter has 1 to 16 values",
+            FilterError::TooLong => "the names and values of a filter have at most 512 bytes, 2 more for each included",
+            FilterError::BadName => "the name of a header has 1 to 64 letters, digits, '-', '_' and '.'",
+            FilterError::Repeated => "a filter names each header once",
+            FilterError::BadSample => "a sample is one message in 1 to 1000000",
+        }
+    }
+}
+
 impl std::fmt::Display for FilterError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            FilterError::Empty => write!(f, "a filter compares a header or takes one message in 2 or more"),
-            FilterError::TooManyHeaders => write!(f, "a filter compares at most {FILTER_HEADERS_MAX} headers"),
-            FilterError::BadValues => write!(f, "a header of a filter has 1 to {FILTER_VALUES_MAX} values"),
-            FilterError::TooLong => write!(
-                f,
-                "the names and values of a filter have at most {FILTER_BYTES_MAX} bytes, 2 more for each included"
-            ),
-            FilterError::BadName => write!(
-                f,
-                "the name of a header has 1 to {HEADER_NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
-            ),
-            FilterError::Repeated => write!(f, "a filter names each header once"),
-            FilterError::BadSample => write!(f, "a sample is one message in 1 to {ONE_IN_MAX}"),
-        }
+        f.write_str(self.text())
     }
 }
 
 /// A header by name, and the values that are wanted of it.
 type Equal = (Box<str>, Box<[Box<str>]>);
 
-/// A filter: each named header has one of its values, and of the messages one in `one_in` is taken, by its offset.
+/// A filter: each named header has one of its values, and of the messages about one in `one_in` is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     equal: Box<[Equal]>,
@@ -117,9 +121,9 @@ impl Filter {
         self.one_in
     }
 
-    /// Whether a message is wanted: by the offset of its first chunk, and its headers if it has some.
-    pub fn lets(&self, offset: u64, block: Option<&[u8]>) -> bool {
-        if self.one_in > 1 && offset % u64::from(self.one_in) != 0 {
+    /// Whether a message is wanted: by its publisher, the sequence of its first chunk, and its headers if it has some.
+    pub fn lets(&self, publisher: PublisherId, sequence: u64, block: Option<&[u8]>) -> bool {
+        if self.one_in > 1 && spread(publisher, sequence) % u64::from(self.one_in) != 0 {
             return false;
         }
         self.equal.iter().all(|(name, values)| {
@@ -154,10 +158,22 @@ impl Filter {
     }
 }
 
+/// A number that is the same for the same message alone: samples take equal shares of all publishers, whatever the number of
+/// chunks that their messages have.
+fn spread(publisher: PublisherId, sequence: u64) -> u64 {
+    let mixed = |number: u64| Dice::new(number).roll();
+    mixed(mixed(mixed(publisher.user) ^ publisher.incarnation) ^ sequence)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const PUBLISHER: PublisherId = PublisherId {
+        user: 7,
+        incarnation: 9,
+    };
 
     #[test]
     fn each_bound_of_a_filter_is_refused_by_its_own_error() {
@@ -186,15 +202,31 @@ mod tests {
     fn headers_are_all_wanted_and_values_are_alternatives() {
         let filter = Filter::new([("pair", vec!["EUR", "USD"]), ("kind", vec!["trade"])], 1).unwrap();
         let block = |headers: &[(&str, &str)]| headers::encode(headers.iter().copied()).unwrap();
-        let lets = |headers: &[(&str, &str)]| filter.lets(7, Some(&block(headers)));
+        let lets = |headers: &[(&str, &str)]| filter.lets(PUBLISHER, 7, Some(&block(headers)));
         assert!(lets(&[("kind", "trade"), ("more", ""), ("pair", "USD")]));
         assert!(!lets(&[("kind", "trade"), ("pair", "JPY")]));
         assert!(!lets(&[("pair", "EUR")]));
-        assert!(!filter.lets(7, None), "a message without headers");
+        assert!(!filter.lets(PUBLISHER, 7, None), "a message without headers");
         let sample = Filter::new([("pair", ["EUR"])], 3).unwrap();
         let euro = block(&[("pair", "EUR")]);
-        let taken: Vec<u64> = (1..10).filter(|offset| sample.lets(*offset, Some(&euro))).collect();
-        assert_eq!(taken, [3, 6, 9]);
+        let lets = |sequence: &u64| sample.lets(PUBLISHER, *sequence, Some(&euro));
+        let taken: Vec<u64> = (1..20).filter(lets).collect();
+        assert_eq!(taken, [6, 9, 10, 11, 14]);
+        assert!((1..20).all(|sequence| !sample.lets(PUBLISHER, sequence, None)));
+    }
+
+    #[test]
+    fn a_sample_takes_its_share_of_each_publisher_and_of_messages_with_any_number_of_chunks() {
+        let none: [(&str, [&str; 1]); 0] = [];
+        let sample = Filter::new(none, 10).unwrap();
+        for (user, chunks) in [(1, 1), (2, 2), (3, 5), (4, 10)] {
+            let publisher = PublisherId { user, incarnation: 3 };
+            let sequences = (0..10_000).map(|message| 1 + message * chunks);
+            let taken = sequences
+                .filter(|sequence| sample.lets(publisher, *sequence, None))
+                .count();
+            assert!((880..1_120).contains(&taken), "{taken} of user {user}"); // four standard deviations
+        }
     }
 
     proptest! {

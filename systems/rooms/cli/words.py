@@ -63,7 +63,7 @@ def sub(
         ),
     ] = None,
     one_in: Annotated[
-        int, typer.Option("--one-in", min=1, max=1_000_000, metavar="N", help="Only one in N messages, by offset.")
+        int, typer.Option("--one-in", min=1, max=1_000_000, metavar="N", help="Only about one in N messages.")
     ] = 1,
     raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
     json: Json = False,

@@ -607,7 +607,7 @@ impl Member {
             self.middle.remove(&message.publisher);
         }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
-            self.deliver(stream, offset, offset..=offset, message, born, message.data);
+            self.deliver(stream, offset..=offset, message, message.sequence, born, message.data);
             return;
         }
         let (outcome, abandoned) = self.assembler.push(
@@ -627,7 +627,7 @@ impl Member {
         match outcome {
             Outcome::Complete(data) => {
                 let mut chunks = self.partial.remove(&message.publisher).unwrap_or_default();
-                let begins = chunks.first().map_or(offset, |(_, offset)| *offset);
+                let begins = message.sequence.saturating_sub(chunks.len() as u64);
                 let mut first = offset;
                 while let Some((of, before)) = chunks.pop() {
                     if (of, before + 1) != (stream, first) {
@@ -636,7 +636,7 @@ impl Member {
                     first = before;
                 }
                 let data = data.into_owned();
-                self.deliver(stream, begins, first..=offset, message, born, &data);
+                self.deliver(stream, first..=offset, message, begins, born, &data);
             }
             Outcome::Partial => self
                 .partial
@@ -736,13 +736,13 @@ impl Member {
         self.reading.items.push_back(Item::Gap(gap));
     }
 
-    /// `begins` is the offset of its first chunk, `last` its last chunk, `data` that of all of them.
+    /// `last` is its last chunk, `begins` the sequence of its first one, `data` that of all of them.
     fn deliver(
         &mut self,
         stream: StreamId,
-        begins: u64,
         offsets: RangeInclusive<u64>,
         last: &Message<'_>,
+        begins: u64,
         born: Micros,
         data: &[u8],
     ) {
@@ -753,7 +753,11 @@ impl Member {
         };
         let block = (headers > 0).then(|| &data[..usize::from(headers)]);
         // Its gateway does the same, unless that is of before filters.
-        if self.filter.as_ref().is_some_and(|filter| !filter.lets(begins, block)) {
+        if self
+            .filter
+            .as_ref()
+            .is_some_and(|filter| !filter.lets(last.publisher, begins, block))
+        {
             self.counters.filtered += 1;
             return;
         }

@@ -115,7 +115,7 @@ impl Gateway {
             }
             Record::Filter { request, filter } => {
                 if let Some(peer) = self.sessions.table.get_mut(slot) {
-                    peer.data.data.aside.get_or_insert_default().filter = Some((request, filter));
+                    peer.data.data.ask_filter(request, filter);
                 }
             }
             Record::Leave { handle } => self.leave(now, slot, handle),

@@ -25,7 +25,7 @@ const RUNS_MAX: usize = 8;
 /// Places that are looked at for one member in one turn, about: some 0.1 ms.
 pub const LOOKED_MAX: usize = 1_024;
 /// Places that are looked at to count a member's history once: as many as its longest has.
-const COUNTED_MAX: usize = 65_536;
+pub const COUNTED_MAX: usize = 65_536;
 /// Places that are looked through for the first chunk of a message: 64 chunks each of 64 publishers that send at once. A
 /// chunk further behind is passed, so its message becomes a gap.
 const CHUNKS_MAX: u64 = 4_096;
@@ -103,35 +103,45 @@ impl Filtering {
     /// Whether the message at a place, or that which the chunk there belongs to, is wanted. A chunk whose message began before
     /// the ring is of no use to anybody.
     fn lets(&self, room: &Room, arena: &Arena, place: u64, entry: &Entry<'_>, looked: &Cell<usize>) -> bool {
+        self.judge(room, arena, place, entry, looked).unwrap_or(false)
+    }
+
+    /// The same; `None`: its message began before the ring.
+    pub fn judge(
+        &self,
+        room: &Room,
+        arena: &Arena,
+        place: u64,
+        entry: &Entry<'_>,
+        looked: &Cell<usize>,
+    ) -> Option<bool> {
         let judge = |entry: &Entry<'_>| {
             let block = match entry.flags & HEADERS {
                 0 => None,
                 _ => headers::split(entry.data).map(|(block, _)| block),
             };
-            self.filter.lets(entry.offset, block)
+            self.filter.lets(entry.publisher, entry.sequence, block)
         };
         looked.set(looked.get() + 1);
         if entry.flags & FIRST != 0 {
-            return judge(entry);
+            return Some(judge(entry));
         }
         let mut sequence = entry.sequence;
         for before in (place.saturating_sub(CHUNKS_MAX)..place).rev() {
             looked.set(looked.get() + 1);
-            let Some(chunk) = room.ring.get(arena, before) else {
-                return false;
-            };
+            let chunk = room.ring.get(arena, before)?;
             if chunk.gap || chunk.publisher != entry.publisher {
                 continue;
             }
             sequence = sequence.wrapping_sub(1);
             if chunk.sequence != sequence {
-                return false;
+                return None;
             }
             if chunk.flags & FIRST != 0 {
-                return judge(&chunk);
+                return Some(judge(&chunk));
             }
         }
-        false
+        None
     }
 
     /// Notes a place that the filter passes. `false`: the member must be told of others first.

@@ -281,6 +281,17 @@ impl Client {
         self.aside.as_ref().is_some_and(|aside| !aside.repairs.is_empty())
     }
 
+    /// The join with this request, which follows, is for what a filter lets through.
+    fn ask_filter(&mut self, request: u32, filter: Filter) {
+        self.aside.get_or_insert_default().filter = Some((request, filter));
+    }
+
+    /// Its filter in a room.
+    #[cfg(feature = "edge")]
+    fn filtering(&self, room: u32) -> Option<&Filtering> {
+        self.aside.as_ref()?.filters.iter().find(|filter| filter.room == room)
+    }
+
     /// The filter that came for a join with this request.
     fn filter_of(&mut self, request: u32) -> Option<Filter> {
         let (of, filter) = self.aside.as_mut()?.filter.take()?;

@@ -703,7 +703,7 @@ pub fn stream(generation: u32) -> StreamId {
     }
 }
 
-const PUBLISHER: PublisherId = PublisherId {
+pub const PUBLISHER: PublisherId = PublisherId {
     user: 42,
     incarnation: 5,
 };
