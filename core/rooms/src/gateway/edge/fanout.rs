@@ -3,6 +3,8 @@
 //! No queue per member: a frame is built once for all members of one form that stand at one place, and each send is the member's
 //! own bytes with shared frames behind them. A member whose socket is full is not looked at until it has taken all.
 
+use std::cell::Cell;
+
 use muster_edge::limits::{FRAMES_MAX, WRITE_BYTES_MAX};
 use muster_edge::Unsubscribe;
 use muster_tcp::Outbox;
@@ -10,6 +12,7 @@ use muster_transport::Micros;
 
 use super::frames::News;
 use super::{form, Edge};
+use crate::gateway::filtering::LOOKED_MAX;
 use crate::gateway::members::Members;
 use crate::wire::GapReason;
 
@@ -18,6 +21,8 @@ pub(super) struct Step {
     frames: usize,
     sub: usize,
     next: u64,
+    /// Places before it that a filter passes.
+    passed: u64,
     /// It has messages.
     told: bool,
 }
@@ -105,7 +110,7 @@ impl Edge {
         }
         let (mut steps, mut endings) = (std::mem::take(&mut sessions.steps), Vec::new());
         steps.clear();
-        let (mut bytes, mut paced, mut more) = (0, false, false);
+        let (mut bytes, mut paced, mut more, looked) = (0, false, false, Cell::new(0));
         sessions.frames.clear();
         if !conn.over {
             let count = conn.subs.len();
@@ -122,16 +127,22 @@ impl Edge {
                     continue;
                 };
                 let (mut cursor, head) = (joined.cursor, room.ring.next());
+                let filter = joined.filtered.then(|| conn.client.filtering(sub.room)).flatten();
                 let Some(mut form) = form(conn, sub) else { break };
                 while cursor < head {
-                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
+                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX || looked.get() > LOOKED_MAX {
                         more = true;
                         break;
                     }
                     let oldest = room.oldest_for(cursor, joined.joined_at);
-                    let news = match cursor < oldest {
-                        true => News::Lost(GapReason::Slow),
-                        false => sessions.built.news(room, arena, i64::from(sub.room) + 1, cursor, form),
+                    let number = i64::from(sub.room) + 1;
+                    let (news, passed) = match filter {
+                        _ if cursor < oldest => (News::Lost(GapReason::Slow), 0),
+                        None => (sessions.built.news(room, arena, number, cursor, form), 0),
+                        Some(filter) => {
+                            let filter = (filter, &looked);
+                            sessions.built.filtered(room, arena, number, cursor, form, filter)
+                        }
                     };
                     let ending = |code, reason, lost| Ending {
                         room: sub.room,
@@ -162,6 +173,7 @@ impl Edge {
                         frames: sessions.frames.len(),
                         sub: index,
                         next: cursor,
+                        passed,
                         told,
                     });
                 }
@@ -186,7 +198,8 @@ impl Edge {
                 sub.deltas = sub.deltas.behind_a_message();
             }
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == room) {
-                counters.messages_sent += step.next - joined.cursor;
+                counters.messages_filtered += step.passed;
+                counters.messages_sent += step.next - joined.cursor - step.passed;
                 joined.cursor = step.next;
             }
         }
