@@ -21,20 +21,17 @@ from muster_server.control.terminal.common import counted
 from muster_server.control.terminal.found import Target, connected, found
 from muster_server.control.terminal.pipes import Writer
 from muster_server.control.terminal.texts import Texts
+from muster_server.systems.rooms.where import parse_where
 
 NO_TEXTS: Final[Mapping[int, str]] = {}
 
 
 def filter_of(where: Iterable[str], one_in: int) -> muster.Filter | None:
     """The filter of `--where NAME=VALUE[,VALUE]` and `--one-in N`; None if they ask for everything."""
-    equal: dict[str, list[str]] = {}
-    for text in where:
-        name, sign, values = text.partition("=")
-        if not sign or not name:
-            raise UserError(f"invalid --where {text!r} (expected NAME=VALUE[,VALUE])", USAGE)
-        if name in equal:
-            raise UserError(f"--where names the header {name} twice; give its values as {name}=VALUE,VALUE", USAGE)
-        equal[name] = values.split(",")
+    try:
+        equal = parse_where(where)
+    except ValueError as error:
+        raise UserError(f"--where: {error}", USAGE) from None
     return muster.Filter(equal, one_in) if equal or one_in != 1 else None
 
 
