@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_rooms::filter::Filter;
 use muster_rooms::headers::encode;
-use muster_rooms::wire::{GapReason, StreamGap, StreamId};
+use muster_rooms::wire::{GapReason, PublisherId, StreamGap, StreamId};
 use muster_rooms::Item;
 use muster_transport::Micros;
 
@@ -68,7 +68,13 @@ pub struct Membership {
 impl Membership {
     /// Whether its filter, if it has one, lets a message through. It names headers alone.
     fn wants(&self, message: &Published) -> bool {
-        let lets = |filter: &Filter| filter.lets(0, Some(&headers_of(message.sender, message.number)));
+        let lets = |filter: &Filter| {
+            filter.lets(
+                PublisherId::default(),
+                0,
+                Some(&headers_of(message.sender, message.number)),
+            )
+        };
         self.filter.as_ref().is_none_or(lets)
     }
 
