@@ -569,11 +569,11 @@ impl Oracle {
         all.map(|at| (*at, &self.messages[*at]))
     }
 
-    /// The messages published to a member's room at `from` or later: how many it received, and how many there are.
+    /// The messages published to a member's room at `from` or later that it wants: how many it received, and how many there are.
     pub fn had_since(&self, membership: &Membership, from: Micros) -> (usize, usize) {
         let since = || {
             self.of_room(membership.room)
-                .filter(|(_, message)| message.called_at >= from)
+                .filter(|(_, message)| message.called_at >= from && membership.wants(message))
         };
         (since().filter(|(at, _)| membership.has(*at)).count(), since().count())
     }
