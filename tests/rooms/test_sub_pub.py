@@ -108,6 +108,7 @@ async def test_who_does_not_read_the_gaps_does_not_stop_the_loop() -> None:
 def test_words_of_a_filter_are_read() -> None:
     assert filter_of([], 1) is None
     assert filter_of([], 10) == muster.Filter(one_in=10)
+    assert filter_of([], 1, 5) == muster.Filter(at_most_per_s=5)
     wanted = muster.Filter({"pair": ["EUR", "USD"], "kind": "a=b"})
     assert filter_of(["pair=EUR,USD", "kind=a=b"], 1) == wanted
     for wrong, why in [(["pair"], "NAME=VALUE"), (["=EUR"], "NAME=VALUE"), (["pair=EUR", "pair=USD"], "twice")]:

@@ -1,6 +1,7 @@
 """Filters of memberships through real processes: the messages that match, in order, and nothing else."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -106,6 +107,52 @@ async def test_losses_of_filtered_messages_are_repaired() -> None:
         group.create_task(fill(client, "r", 2_000))
         assert numbers(await take(room, 1_000)) == [number for number in range(2_000) if number % 4 in {1, 2}]
         assert room.stats()["gaps"] == 0
+
+
+async def test_the_latest_message_comes_at_a_rate_and_the_last_one_in_the_end(address: muster.testing.Instance) -> None:
+    name, euro = "filter:latest", muster.Filter({"pair": "EUR"}, at_most_per_s=5)
+    async with muster.connect(address) as client, client.join(name, filter=euro) as room:
+        began = time.monotonic()
+        await fill(client, name, 2_000)
+        taken = await take(room, 1)
+        while numbers(taken)[-1] != 1_996:
+            taken += await take(room, 1)
+        spans = 1 + (time.monotonic() - began) * 5
+        assert len(taken) <= 1 + spans, numbers(taken)
+        assert numbers(taken) == sorted(set(numbers(taken)))
+        assert all(number % 4 == 0 for number in numbers(taken))
+        await until(lambda: room.stats()["filtered"] >= 1_500)
+        assert room.stats()["gaps"] == 0
+        positions = room.positions
+    async with muster.connect(address) as client, client.join(name, filter=euro, history=100) as room:
+        assert room.history.messages == 1
+        assert numbers(await take(room, 1)) == [1_996]
+        await fill(client, name, 43)
+        async with muster.connect(address) as third, third.join(name, positions=positions, filter=euro) as back:
+            assert numbers(await take(back, 1)) == [40]
+            await until(lambda: back.recovered is not None)
+            assert back.recovered
+
+
+async def test_the_latest_message_survives_losses() -> None:
+    async with (
+        muster.testing.instance(faults=LOSSY) as address,
+        muster.connect(address, faults=LOSSY) as client,
+        client.join("r", filter=muster.Filter(at_most_per_s=100)) as room,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(fill(client, "r", 2_000))
+        last = -1
+        while last < 1_999:
+            (message,) = await take(room, 1)
+            assert int(message.data) > last
+            last = int(message.data)
+
+
+@pytest.mark.parametrize("rate", [0, 1_001, True, 0.5])
+def test_a_rate_beyond_its_bounds_is_refused(rate: int) -> None:
+    with pytest.raises(muster.Invalid, match="at_most_per_s"):
+        muster.Filter(at_most_per_s=rate)
 
 
 @pytest.mark.parametrize(

@@ -972,8 +972,11 @@ class Client:
         if len(self._rooms) >= ROOMS_MAX:  # a request that must fail would count towards the rate of joins
             raise Refused(f"join {room.name}", "too_many_rooms")
         try:
-            equal, one_in = (filter.wanted(), filter.one_in) if filter else (None, 1)
-            number = self.engine.join(room.name, positions, policy, history, equal, one_in)
+            if filter:
+                wanted = filter.wanted(), filter.one_in, filter.at_most_per_s
+                number = self.engine.join(room.name, positions, policy, history, *wanted)
+            else:
+                number = self.engine.join(room.name, positions, policy, history)
         except ValueError as error:
             raise Invalid(f"{room.name}: {error}") from None
         self._names.add(full)

@@ -1,10 +1,11 @@
 //! A member's filter: which messages of a room it wants.
 //!
-//! Owns: the bounds and bytes of a filter, and whether it lets a message through. Must not know: rooms, roles, chunks. The
+//! Owns: the bounds and bytes of a filter, and whether it lets a message through. Must not know: rooms, roles, chunks, time: a
+//! gateway keeps to the number of messages a second. The
 //! answer depends on nothing but the message: its headers, its publisher and the sequence of its first chunk, which it keeps
 //! whichever owner numbers it. So a gateway, another one after it and the member agree, however often they look.
 
-use muster_transport::{Dice, Reader, Writer};
+use muster_transport::{Dice, Micros, Reader, Writer};
 
 use crate::headers::{self, HEADER_NAME_BYTES_MAX};
 use crate::wire::PublisherId;
@@ -17,6 +18,8 @@ pub const FILTER_VALUES_MAX: usize = 16;
 pub const FILTER_BYTES_MAX: usize = 512;
 /// The thinnest sample is one message of this many.
 pub const ONE_IN_MAX: u32 = 1_000_000;
+/// The most messages a second that a filter can ask for.
+pub const PER_S_MAX: u32 = 1_000;
 
 /// Why a filter is refused: its author's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,21 +38,24 @@ pub enum FilterError {
     Repeated,
     /// Not between 1 and [`ONE_IN_MAX`].
     BadSample,
+    /// Not between 1 and [`PER_S_MAX`].
+    BadRate,
 }
 
 impl FilterError {
     /// The reason in words.
     pub fn text(self) -> &'static str {
         const { assert!(FILTER_HEADERS_MAX == 4 && FILTER_VALUES_MAX == 16 && FILTER_BYTES_MAX == 512) };
-        const { assert!(HEADER_NAME_BYTES_MAX == 64 && ONE_IN_MAX == 1_000_000) };
+        const { assert!(HEADER_NAME_BYTES_MAX == 64 && ONE_IN_MAX == 1_000_000 && PER_S_MAX == 1_000) };
         match self {
-            FilterError::Empty => "a filter compares a header or takes one message in 2 or more",
+            FilterError::Empty => "a filter compares a header, takes one message in 2 or more, or has a limit a second",
             FilterError::TooManyHeaders => "a filter compares at most 4 headers",
             FilterError::BadValues => "a header of a filter has 1 to 16 values",
             FilterError::TooLong => "the names and values of a filter have at most 512 bytes, 2 more for each included",
             FilterError::BadName => "the name of a header has 1 to 64 letters, digits, '-', '_' and '.'",
             FilterError::Repeated => "a filter names each header once",
             FilterError::BadSample => "a sample is one message in 1 to 1000000",
+            FilterError::BadRate => "a filter takes at most 1 to 1000 messages a second",
         }
     }
 }
@@ -63,16 +69,31 @@ impl std::fmt::Display for FilterError {
 /// A header by name, and the values that are wanted of it.
 type Equal = (Box<str>, Box<[Box<str>]>);
 
-/// A filter: each named header has one of its values, and of the messages about one in `one_in` is taken.
+/// A filter: each named header has one of its values, and of the messages about one in `one_in` is taken. Of these a member may
+/// want at most so many a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     equal: Box<[Equal]>,
     one_in: u32,
+    /// 0: all.
+    at_most_per_s: u16,
 }
 
 impl Filter {
     /// A filter of these headers with their values, and of one message in `one_in`; 1 takes all.
     pub fn new<'a, V>(equal: impl IntoIterator<Item = (&'a str, V)>, one_in: u32) -> Result<Self, FilterError>
+    where
+        V: IntoIterator<Item = &'a str>,
+    {
+        Filter::latest(equal, one_in, None)
+    }
+
+    /// The same, and of the messages that match at most so many a second, the newest each time.
+    pub fn latest<'a, V>(
+        equal: impl IntoIterator<Item = (&'a str, V)>,
+        one_in: u32,
+        at_most_per_s: Option<u32>,
+    ) -> Result<Self, FilterError>
     where
         V: IntoIterator<Item = &'a str>,
     {
@@ -101,12 +122,18 @@ impl Filter {
             1..=ONE_IN_MAX => {}
             _ => return Err(FilterError::BadSample),
         }
-        if wanted.is_empty() && one_in == 1 {
+        let at_most_per_s = match at_most_per_s {
+            None => 0,
+            Some(rate @ 1..=PER_S_MAX) => rate as u16,
+            Some(_) => return Err(FilterError::BadRate),
+        };
+        if wanted.is_empty() && one_in == 1 && at_most_per_s == 0 {
             return Err(FilterError::Empty);
         }
         Ok(Filter {
             equal: wanted.into(),
             one_in,
+            at_most_per_s,
         })
     }
 
@@ -121,6 +148,17 @@ impl Filter {
         self.one_in
     }
 
+    /// At most as many messages a second are wanted, if there is a limit.
+    pub fn at_most_per_s(&self) -> Option<u32> {
+        (self.at_most_per_s > 0).then(|| self.at_most_per_s.into())
+    }
+
+    /// The least time between two messages, if there is one.
+    pub fn period(&self) -> Option<Micros> {
+        self.at_most_per_s()
+            .map(|rate| Micros::from(1_000_000u32.div_ceil(rate)))
+    }
+
     /// Whether a message is wanted: by its publisher, the sequence of its first chunk, and its headers if it has some.
     pub fn lets(&self, publisher: PublisherId, sequence: u64, block: Option<&[u8]>) -> bool {
         if self.one_in > 1 && spread(publisher, sequence) % u64::from(self.one_in) != 0 {
@@ -133,7 +171,7 @@ impl Filter {
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let one_in = reader.u32()?;
+        let (one_in, rate) = (reader.u32()?, reader.u16()?);
         let mut equal = Vec::new();
         for _ in 0..reader.u8()? {
             let len = usize::from(reader.u8()?);
@@ -144,11 +182,14 @@ impl Filter {
             }
             equal.push((name, values));
         }
-        Filter::new(equal, one_in).ok()
+        Filter::latest(equal, one_in, (rate > 0).then(|| rate.into())).ok()
     }
 
     pub(crate) fn write(&self, writer: &mut Writer<'_>) {
-        writer.u32(self.one_in).u8(self.equal.len() as u8);
+        writer
+            .u32(self.one_in)
+            .u16(self.at_most_per_s)
+            .u8(self.equal.len() as u8);
         for (name, values) in &self.equal {
             writer.u8(name.len() as u8).put(name.as_bytes()).u8(values.len() as u8);
             for value in values {
@@ -182,6 +223,13 @@ mod tests {
         assert_eq!(Filter::new(none, 0), Err(FilterError::BadSample));
         assert_eq!(Filter::new(none, ONE_IN_MAX + 1), Err(FilterError::BadSample));
         assert!(Filter::new(none, ONE_IN_MAX).is_ok());
+        for (rate, period) in [(1, 1_000_000), (3, 333_334), (PER_S_MAX, 1_000)] {
+            let filter = Filter::latest(none, 1, Some(rate)).unwrap();
+            assert_eq!((filter.at_most_per_s(), filter.period()), (Some(rate), Some(period)));
+        }
+        for rate in [0, PER_S_MAX + 1] {
+            assert_eq!(Filter::latest(none, 1, Some(rate)), Err(FilterError::BadRate));
+        }
         let names = ["a", "b", "c", "d", "e"].map(|name| (name, ["x"]));
         assert!(Filter::new(names[..FILTER_HEADERS_MAX].iter().copied(), 1).is_ok());
         assert_eq!(Filter::new(names, 1), Err(FilterError::TooManyHeaders));
@@ -246,9 +294,10 @@ mod tests {
         fn a_filter_survives_the_wire(
             equal in prop::collection::btree_map("[a-z]{1,9}", prop::collection::vec(".{0,8}", 1..4), 0..4),
             one_in in 2..=ONE_IN_MAX,
+            rate in prop::option::of(1..=PER_S_MAX),
         ) {
             let all = equal.iter().map(|(name, values)| (name.as_str(), values.iter().map(String::as_str)));
-            let filter = Filter::new(all, one_in).unwrap();
+            let filter = Filter::latest(all, one_in, rate).unwrap();
             let mut bytes = [0; 1_024];
             let mut writer = Writer::new(&mut bytes);
             filter.write(&mut writer);

@@ -6,8 +6,8 @@ use common::*;
 use muster_rooms::filter::Filter;
 use muster_rooms::headers::encode;
 use muster_rooms::wire::{
-    kinds, write_repair, LinkBlock, LinkHead, Message, Passed, Positions, Record, RoomBlock, FIRST, HEADERS, LAST,
-    WHOLE,
+    kinds, write_repair, GapPlace, LeftOut, LinkBlock, LinkHead, Message, Passed, Positions, PublisherId, Record,
+    RoomBlock, Skip, FIRST, HEADERS, LAST, WHOLE,
 };
 use muster_rooms::{role, Client, Gateway, Item, Policy, FIRST_PLACE};
 use muster_transport::append;
@@ -404,6 +404,309 @@ proptest! {
             }
         }
         prop_assert_eq!(offsets(&mut client, room), wanted);
+        let position = client.machine.room(room).unwrap().resume_from().of(stream(1));
+        prop_assert_eq!(position.map(|position| position.offset), Some(offset - 1));
+    }
+}
+
+fn latest(rate: u32) -> Filter {
+    Filter::latest([("pair", ["EUR", "USD"])], 1, Some(rate)).unwrap()
+}
+
+/// What a member that wants the latest message was told: messages by place, runs that it is left out of, and the place that a loss ends
+/// at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    Message(u64, Vec<u8>),
+    LeftOut(u64, u64),
+    Gap(u64),
+    Lost(u64),
+}
+
+fn words(rig: &mut Rig<Gateway>) -> Vec<Word> {
+    let mut all = Vec::new();
+    for (kind, body) in std::mem::take(&mut rig.peers[0].got) {
+        if kind == kinds::ROOM {
+            let block = RoomBlock::read(&body).expect("a block");
+            let messages = (block.index..).zip(block.messages);
+            all.extend(messages.map(|(place, message)| Word::Message(place - FIRST_PLACE, message.data.to_vec())));
+        } else if kind == kinds::LEFT_OUT {
+            let left = LeftOut::read(&body).expect("a run");
+            assert_eq!(left.resume, [(stream(1), left.end - FIRST_PLACE + 1)]);
+            all.push(Word::LeftOut(left.index - FIRST_PLACE, left.end - FIRST_PLACE));
+        } else if kind == kinds::GAP {
+            all.push(Word::Gap(GapPlace::read(&body).expect("a gap").index - FIRST_PLACE));
+        } else if kind == kinds::SKIP {
+            all.push(Word::Lost(Skip::read(&body).expect("a skip").index - FIRST_PLACE));
+        }
+        assert_ne!(kind, kinds::PASSED);
+    }
+    all
+}
+
+/// The messages among what was told.
+fn messages(words: &[Word]) -> Vec<u64> {
+    let messages = words.iter().filter_map(|word| match word {
+        Word::Message(place, _) => Some(*place),
+        _ => None,
+    });
+    messages.collect()
+}
+
+/// That each place from one on was told once and in order, and the place behind.
+fn told_once(words: &[Word], from: u64) -> u64 {
+    words.iter().fold(from, |next, word| match word {
+        Word::Message(place, _) | Word::Gap(place) => {
+            assert_eq!(*place, next, "{words:?}");
+            next + 1
+        }
+        Word::LeftOut(first, end) => {
+            assert!(*first == next && *end > next, "{words:?}");
+            *end
+        }
+        Word::Lost(end) => *end,
+    })
+}
+
+#[test]
+fn a_member_gets_the_newest_match_of_each_period_and_the_last_one_in_the_end() {
+    let mut rig = members(latest(10));
+    let (mut got, mut all) = (Vec::new(), Vec::new());
+    for place in 0..200 {
+        let pair = if place % 3 == 2 { "JPY" } else { "EUR" };
+        rig.say(2, &link_room_with(place + 1, &[priced(pair, &place.to_le_bytes())]));
+        rig.turn();
+        for step in 0..2 {
+            rig.pass(5_000, 5_000);
+            let news = words(&mut rig);
+            got.extend(messages(&news).into_iter().map(|one| (rig.now, one, place, step)));
+            all.extend(news);
+        }
+    }
+    for (_, one, place, _) in &got {
+        let newest = if place % 3 == 2 { place - 1 } else { *place };
+        assert_eq!(*one, newest, "{got:?}");
+    }
+    for pair in got.windows(2) {
+        assert!((95_000..=110_000).contains(&(pair[1].0 - pair[0].0)), "{got:?}"); // it is looked at every 5 ms
+    }
+    assert!((18..=21).contains(&got.len()), "{got:?}");
+    rig.pass(400_000, 5_000);
+    let rest = words(&mut rig);
+    assert!(messages(&rest).len() <= 1);
+    all.extend(rest);
+    assert_eq!(messages(&all).last(), Some(&199), "a match: 199 % 3 is 1");
+    assert_eq!(told_once(&all, 0), 200);
+    let sent = messages(&all).len() as u64;
+    assert_eq!(counter(&rig.machine, "messages_filtered"), 200 - sent);
+    assert_eq!(told(&mut rig, 1).len(), 200, "another member gets all");
+}
+
+#[test]
+fn a_message_alone_comes_at_once_and_what_does_not_match_behind_it_is_told_later() {
+    let mut rig = members(latest(1));
+    rig.say(
+        2,
+        &link_room_with(1, &["EUR", "JPY", "JPY"].map(|pair| priced(pair, b"1"))),
+    );
+    rig.turn();
+    let message = Word::Message(0, priced("EUR", b"1").1);
+    assert_eq!(words(&mut rig), [message]);
+    rig.pass(300_000, 5_000);
+    assert_eq!(words(&mut rig), [Word::LeftOut(1, 3)]);
+    rig.pass(2_000_000, 50_000);
+    assert_eq!(words(&mut rig), []);
+}
+
+#[test]
+fn a_member_that_lost_the_latest_gets_what_it_was_sent_again_and_no_more() {
+    let mut rig = members(latest(10));
+    for place in 0..40 {
+        rig.say(2, &link_room_with(place + 1, &[priced("EUR", &place.to_le_bytes())]));
+        rig.pass(10_000, 5_000);
+    }
+    rig.pass(300_000, 5_000);
+    let first = words(&mut rig);
+    let last = told_once(&first, 0) - 1;
+    assert_eq!(messages(&first).last(), Some(&39));
+    let ask = |rig: &mut Rig<Gateway>, first: u64, last: u64| {
+        let (first, last) = (FIRST_PLACE + first, FIRST_PLACE + last);
+        rig.say(0, &body(|writer| write_repair(writer, 0, first, &[(first, last)])));
+        rig.turn();
+        words(rig)
+    };
+    assert_eq!(ask(&mut rig, 0, last), first);
+    let some = ask(&mut rig, 5, 25);
+    assert_eq!(told_once(&some, 5), 26);
+    let within = |place: &&u64| (5..=25).contains(*place);
+    assert_eq!(
+        messages(&some),
+        messages(&first).iter().filter(within).copied().collect::<Vec<_>>()
+    );
+    rig.say(2, &link_room_with(41, &[priced("EUR", b"1"), priced("EUR", b"2")]));
+    rig.turn();
+    words(&mut rig);
+    assert_eq!(ask(&mut rig, 42, 50), [], "what it was not sent comes by itself");
+}
+
+#[test]
+fn the_latest_whole_message_comes_with_all_of_its_chunks() {
+    let mut rig = members(latest(10));
+    let (_, euro) = priced("EUR", b"a");
+    let more = (HEADERS, b"b".to_vec());
+    let last = (LAST | HEADERS, b"c".to_vec());
+    let other = |sequence: u64, flags: u8, data: &[u8]| {
+        let publisher = PublisherId { user: 8, ..PUBLISHER };
+        (sequence, publisher, flags, data.to_vec())
+    };
+    let own = |sequence: u64, (flags, data): (u8, Vec<u8>)| (sequence, PUBLISHER, flags, data);
+    let whole = priced("EUR", b"d");
+    let pieces = [
+        own(1, (FIRST | HEADERS, euro)),
+        other(1, whole.0, &whole.1),
+        own(2, more),
+        own(3, last),
+        other(2, whole.0, &whole.1),
+    ];
+    let mut got = Vec::new();
+    for (offset, (sequence, publisher, flags, data)) in (1..).zip(pieces) {
+        let frame = body(|writer| {
+            append(writer, kinds::LINK_ROOM, 0, |writer| {
+                let mut block = LinkBlock::begin(writer, room_id(ROOM), 1, 1, offset, None);
+                let piece = Message {
+                    publisher,
+                    sequence,
+                    flags,
+                    data: &data,
+                };
+                block.push(writer, &piece) && block.finish(writer) > 0
+            })
+        });
+        rig.say(2, &frame);
+        rig.pass(5_000, 5_000);
+        got.push(messages(&words(&mut rig)));
+    }
+    let none = Vec::new();
+    assert_eq!(got, [none.clone(), none.clone(), none.clone(), vec![0, 2, 3], none]);
+    rig.pass(100_000, 5_000);
+    assert_eq!(messages(&words(&mut rig)), [4]);
+}
+
+/// The rest of a message may never come.
+#[test]
+fn an_unfinished_message_holds_up_the_latest_for_a_moment_alone() {
+    let mut rig = members(latest(10));
+    let (_, euro) = priced("EUR", b"a");
+    rig.say(2, &link_room_with(1, &[(FIRST | HEADERS, euro)]));
+    let frame = body(|writer| {
+        append(writer, kinds::LINK_ROOM, 0, |writer| {
+            let mut block = LinkBlock::begin(writer, room_id(ROOM), 1, 1, 2, None);
+            let (flags, data) = priced("EUR", b"d");
+            let publisher = PublisherId { user: 8, ..PUBLISHER };
+            let piece = Message {
+                publisher,
+                sequence: 1,
+                flags,
+                data: &data,
+            };
+            block.push(writer, &piece) && block.finish(writer) > 0
+        })
+    });
+    rig.say(2, &frame);
+    rig.pass(200_000, 5_000);
+    assert_eq!(words(&mut rig), []);
+    rig.pass(200_000, 5_000);
+    assert_eq!(messages(&words(&mut rig)), [1]);
+    rig.say(2, &link_room_with(3, &[(LAST | HEADERS, b"e".to_vec())]));
+    rig.pass(200_000, 5_000);
+    assert_eq!(
+        words(&mut rig).last(),
+        Some(&Word::Lost(3)),
+        "it was wanted, and cannot come"
+    );
+}
+
+fn left_out_body(place: u64, end: u64) -> Vec<u8> {
+    let left = LeftOut {
+        handle: 3,
+        index: place,
+        end,
+        resume: vec![(stream(1), end - FIRST_PLACE + 1)],
+    };
+    body(|writer| left.write(writer))[4..].to_vec()
+}
+
+#[test]
+fn places_that_a_member_is_left_out_of_are_no_gap_and_move_its_position() {
+    let (mut rig, room) = joined_client(Some(latest(10)));
+    let frames = [
+        (kinds::LEFT_OUT, left_out_body(FIRST_PLACE + 5, FIRST_PLACE + 100_000)),
+        (kinds::ROOM, room_frame(FIRST_PLACE + 4, 5, &[priced("EUR", b"1")])),
+        (kinds::LEFT_OUT, left_out_body(FIRST_PLACE + 1, FIRST_PLACE + 4)),
+        (kinds::ROOM, room_frame(FIRST_PLACE, 1, &[priced("USD", b"1")])),
+    ];
+    for (kind, frame) in frames {
+        rig.frame(0, kind.code(), &frame);
+    }
+    assert_eq!(offsets(&mut rig, room), [1, 5]);
+    let member = rig.machine.room(room).unwrap();
+    assert_eq!((member.counters.gaps, member.counters.filtered), (0, 99_998));
+    let resumes = member.resume_from().of(stream(1)).map(|position| position.offset);
+    assert_eq!(resumes, Some(100_000));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A member that wants the latest reads some of the messages that match, in order, and the last one in the end, however frames
+    /// are lost.
+    #[test]
+    fn the_latest_are_some_of_what_matches_in_order_and_end_with_the_last(
+        pieces in prop::collection::vec((0usize..4, 1usize..4, 0u64..60_000), 1..80),
+        rate in 1u32..200,
+        lost in prop::collection::vec(any::<bool>(), 40),
+    ) {
+        let mut gateway = members(latest(rate));
+        let (mut offset, mut wanted) = (1, Vec::new());
+        for (pair, count, wait) in pieces {
+            let pieces = chunks((pair, count));
+            if pair < 2 {
+                wanted.push(offset + count as u64 - 1);
+            }
+            gateway.say(2, &link_room_with(offset, &pieces));
+            gateway.turn();
+            if wait > 1_000 {
+                gateway.pass(wait, 5_000);
+            }
+            offset += count as u64;
+        }
+        gateway.pass(1_300_000, 20_000);
+        let sent = std::mem::take(&mut gateway.peers[0].got);
+        let (mut client, room) = joined_client(Some(latest(rate)));
+        let of_room = |kind| kind == kinds::ROOM || kind == kinds::LEFT_OUT;
+        let carry = |client: &mut Rig<Client>, kind: muster_transport::FrameKind, body: &[u8]| {
+            let body = [&3u32.to_le_bytes()[..], &body[4..]].concat();
+            client.frame(0, kind.code(), &body);
+        };
+        for (at, (kind, body)) in sent.iter().enumerate().filter(|(_, (kind, _))| of_room(*kind)) {
+            if !lost[at % lost.len()] {
+                carry(&mut client, *kind, body);
+            }
+        }
+        let last = FIRST_PLACE + offset - 2;
+        for first in (FIRST_PLACE..=last).step_by(7) {
+            gateway.say(0, &body(|writer| write_repair(writer, 0, first, &[(first, last.min(first + 6))])));
+            gateway.pass(20_000, 5_000);
+        }
+        for (kind, body) in std::mem::take(&mut gateway.peers[0].got) {
+            if of_room(kind) {
+                carry(&mut client, kind, &body);
+            }
+        }
+        let read = offsets(&mut client, room);
+        prop_assert!(read.windows(2).all(|pair| pair[0] < pair[1]), "{read:?}");
+        prop_assert!(read.iter().all(|offset| wanted.contains(offset)), "{read:?} of {wanted:?}");
+        prop_assert_eq!(read.last(), wanted.last());
         let position = client.machine.room(room).unwrap().resume_from().of(stream(1));
         prop_assert_eq!(position.map(|position| position.offset), Some(offset - 1));
     }

@@ -165,6 +165,7 @@ fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
             SKIP,
             HEADS,
             PASSED,
+            LEFT_OUT,
             FrameKind::PATH_CHALLENGE,
         ],
         (Role::CLIENT, role::PROXY) => &[ACK, FrameKind::PATH_CHALLENGE],

@@ -78,6 +78,12 @@ impl Membership {
         self.filter.as_ref().is_none_or(lets)
     }
 
+    /// Whether it wants the latest message alone.
+    pub fn is_latest(&self) -> bool {
+        let rate = |filter: &Filter| filter.at_most_per_s();
+        self.filter.as_ref().and_then(rate).is_some()
+    }
+
     fn has(&self, message: usize) -> bool {
         self.had
             .get(message / 64)
@@ -359,6 +365,7 @@ impl Oracle {
             .missed
             .iter()
             .find(|message| !membership.has(**message) && membership.wants(&self.messages[**message]))
+            .filter(|_| !membership.is_latest())
         {
             None => Ok(()),
             Some(message) => Err(format!(
@@ -528,6 +535,10 @@ impl Oracle {
                     ));
                 }
             }
+            if membership.is_latest() {
+                self.ends_with_the_last(membership, owed_from, &who)?;
+                continue;
+            }
             for (at, message) in self.of_room(membership.room) {
                 let Some((stream, offset)) = message.acked else {
                     continue;
@@ -562,6 +573,31 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// A member that wants the latest message has the last one of a stream, or a later one, or was told that it is lost.
+    fn ends_with_the_last(&self, membership: &Membership, owed_from: Micros, who: &str) -> Result<(), String> {
+        let wanted = self.of_room(membership.room).map(|(_, message)| message);
+        let mut lasts = BTreeMap::<StreamKey, (StreamId, u64)>::new();
+        for message in wanted.filter(|message| message.called_at > owed_from && membership.wants(message)) {
+            if let Some((stream, offset)) = message.acked {
+                let last = lasts.entry(key(stream)).or_insert((stream, offset));
+                last.1 = last.1.max(offset);
+            }
+        }
+        let has = |(stream, offset): &(StreamId, u64)| {
+            let had = membership.offsets.get(&key(*stream)).map_or(0, |(had, _)| had);
+            had >= *offset || membership.gaps.iter().any(|gap| gap.covers(*stream, *offset))
+        };
+        match lasts.is_empty() || lasts.values().any(has) {
+            true => Ok(()),
+            false => Err(format!(
+                "{who}: the last messages are at {:?}, but it has {:?}, gaps {:?}",
+                lasts.values(),
+                membership.offsets,
+                membership.gaps.iter().rev().take(10).map(|gap| gap.gap).collect::<Vec<_>>(),
+            )),
+        }
     }
 
     fn of_room(&self, room: usize) -> impl Iterator<Item = (usize, &Published)> {

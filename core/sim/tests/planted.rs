@@ -424,6 +424,16 @@ fn what_a_member_with_a_filter_lost_is_passed() {
 }
 
 #[test]
+fn the_latest_message_that_a_member_lost_is_not_sent_again() {
+    seeds_find(Bug::LatestNotAgain, Plan::filters);
+}
+
+#[test]
+fn the_latest_message_is_forgotten_where_a_room_falls_silent() {
+    seeds_find(Bug::LatestNotLast, Plan::filters);
+}
+
+#[test]
 fn a_broker_that_came_back_goes_on_with_its_streams() {
     seeds_find(Bug::ReturnUnnoticed, Plan::ahead);
 }

@@ -26,13 +26,13 @@ from muster_server.systems.rooms.where import parse_where
 NO_TEXTS: Final[Mapping[int, str]] = {}
 
 
-def filter_of(where: Iterable[str], one_in: int) -> muster.Filter | None:
-    """The filter of `--where NAME=VALUE[,VALUE]` and `--one-in N`; None if they ask for everything."""
+def filter_of(where: Iterable[str], one_in: int, per_second: int | None = None) -> muster.Filter | None:
+    """The filter of `--where NAME=VALUE[,VALUE]`, `--one-in N` and `--per-second R`; None if they ask for everything."""
     try:
         equal = parse_where(where)
     except ValueError as error:
         raise UserError(f"--where: {error}", USAGE) from None
-    return muster.Filter(equal, one_in) if equal or one_in != 1 else None
+    return muster.Filter(equal, one_in, per_second) if equal or one_in != 1 or per_second else None
 
 
 async def subscribe(

@@ -65,6 +65,12 @@ def sub(
     one_in: Annotated[
         int, typer.Option("--one-in", min=1, max=1_000_000, metavar="N", help="Only about one in N messages.")
     ] = 1,
+    per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--per-second", min=1, max=1_000, metavar="R", help="At most R messages a second: the newest each time."
+        ),
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
     json: Json = False,
     url: Url = None,
@@ -84,7 +90,7 @@ def sub(
     from muster_server.systems.rooms.cli.sub import filter_of, subscribe
 
     target = Target(config, registry, End(url, gateway or (), token, token_file))
-    work = subscribe(target, room, count, history, filter_of(where or (), one_in), json, raw)
+    work = subscribe(target, room, count, history, filter_of(where or (), one_in, per_second), json, raw)
     return common.run(work, endless=count is None, streams=True)
 
 

@@ -330,8 +330,9 @@ impl ClientEngine {
     }
 
     /// Becomes a member of a room; the policy is 0 drop_oldest, 1 drop_newest, 2 block. Returns the room's number here.
-    /// With `equal`, values by name of a header, or `one_in`, the room's messages are filtered.
-    #[pyo3(signature = (name, positions = None, policy = 0, history = 0, equal = None, one_in = 1))]
+    /// With `equal`, values by name of a header, the room's messages are filtered; also by `one_in` and `at_most_per_s` then.
+    #[pyo3(signature = (name, positions = None, policy = 0, history = 0, equal = None, one_in = 1, at_most_per_s = None))]
+    #[allow(clippy::too_many_arguments)]
     fn join(
         &mut self,
         name: &str,
@@ -340,11 +341,12 @@ impl ClientEngine {
         history: u32,
         equal: Option<Vec<(String, Vec<String>)>>,
         one_in: u32,
+        at_most_per_s: Option<u32>,
     ) -> PyResult<u32> {
         let equal = equal.map(|equal| {
             let all = equal.iter();
             let all = all.map(|(name, values)| (name.as_str(), values.iter().map(String::as_str)));
-            Filter::new(all, one_in).map_err(|error| PyValueError::new_err(error.to_string()))
+            Filter::latest(all, one_in, at_most_per_s).map_err(|error| PyValueError::new_err(error.to_string()))
         });
         let filter = equal.transpose()?;
         let positions = match positions {

@@ -1,4 +1,4 @@
-//! Data of a room that arrived ahead of a hole: blocks as received, gaps, and runs that a filter passed.
+//! Data of a room that arrived ahead of a hole: blocks as received, gaps, and what a filter passed or left out.
 //!
 //! Such data waits only for the hole, so a block is not parsed before its turn. It stays in one piece of memory,
 //! referenced once for each stretch between holes. Knows no reader and no hole.
@@ -9,7 +9,7 @@ use muster_transport::Micros;
 
 use crate::asking::Came;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
-use crate::wire::room::{BlockMessages, Message, Passed};
+use crate::wire::room::{BlockMessages, LeftOut, Message, Passed};
 use crate::wire::{StreamGap, StreamId};
 
 /// Maximum number of messages held ahead of a hole, and maximum bytes of their blocks.
@@ -45,6 +45,7 @@ enum HeldItem {
     Block(Block<Span>),
     Gap(StreamGap),
     Passed(Passed),
+    LeftOut(Box<[(StreamId, u64)]>),
 }
 
 /// Held data from one place to another, `end` exclusive.
@@ -54,17 +55,29 @@ struct Stretch {
     kept: HeldItem,
 }
 
+impl Stretch {
+    /// Places that it counts as. What is left out needs no memory, however much it is.
+    fn places(&self) -> usize {
+        match self.kept {
+            HeldItem::LeftOut(_) => 1,
+            _ => (self.end - self.from) as usize,
+        }
+    }
+}
+
 /// A stretch that was taken out, with the chunk that holds its block.
 pub struct Taken {
     part: Stretch,
     chunk: Vec<u8>,
 }
 
-/// The content of a stretch: a block, a gap at one place, or a run that a filter passed.
+/// The content of a stretch: a block, a gap at one place, a run that a filter passed, or what was left out, with the first offset
+/// behind it in each stream.
 pub enum Content<'a> {
     Block(Block<&'a [u8]>),
     Gap(StreamGap),
     Passed(Passed),
+    LeftOut(&'a [(StreamId, u64)]),
 }
 
 impl Taken {
@@ -74,9 +87,10 @@ impl Taken {
     }
 
     pub fn content(&self) -> Content<'_> {
-        match self.part.kept {
-            HeldItem::Gap(gap) => Content::Gap(gap),
-            HeldItem::Passed(passed) => Content::Passed(passed),
+        match &self.part.kept {
+            HeldItem::Gap(gap) => Content::Gap(*gap),
+            HeldItem::Passed(passed) => Content::Passed(*passed),
+            HeldItem::LeftOut(resume) => Content::LeftOut(resume),
             HeldItem::Block(block) => {
                 let Span { at, len, .. } = block.bytes;
                 Content::Block(block.with(&self.chunk[at as usize..(at + len) as usize]))
@@ -224,18 +238,30 @@ impl Held {
     /// Keeps a block's messages from a place on, if there is space. Returns how many of them were held already.
     pub fn block(&mut self, from: u64, block: Block<&[u8]>) -> u64 {
         let end = block.first + u64::from(block.count);
-        self.fill((from, end), block.bytes.len(), |chunks| {
+        self.fill((from, end), (usize::MAX, block.bytes.len()), |chunks| {
             HeldItem::Block(block.with(chunks.push(block.bytes)))
         })
     }
 
     /// The same for a run that a filter passed.
     pub fn passed(&mut self, from: u64, passed: Passed) -> u64 {
-        self.fill((from, passed.end()), 0, |_| HeldItem::Passed(passed))
+        self.fill((from, passed.end()), (usize::MAX, 0), |_| HeldItem::Passed(passed))
     }
 
-    /// Keeps what fills these places where nothing is held yet.
-    fn fill(&mut self, (from, end): (u64, u64), bytes: usize, mut kept: impl FnMut(&mut Chunks) -> HeldItem) -> u64 {
+    /// The same for what was left out.
+    pub fn left_out(&mut self, from: u64, left: &LeftOut) -> u64 {
+        self.fill((from, left.end), (1, 0), |_| {
+            HeldItem::LeftOut(left.resume.as_slice().into())
+        })
+    }
+
+    /// Keeps what fills these places where nothing is held yet; it counts as so many at most, and has so many bytes.
+    fn fill(
+        &mut self,
+        (from, end): (u64, u64),
+        (places, bytes): (usize, usize),
+        mut kept: impl FnMut(&mut Chunks) -> HeldItem,
+    ) -> u64 {
         let (mut at, mut known) = (from, 0);
         while at < end {
             let index = self.behind(at);
@@ -246,7 +272,7 @@ impl Held {
                 continue;
             }
             let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
-            if self.has_room((until - at) as usize, bytes) {
+            if self.has_room(places.min((until - at) as usize), bytes) {
                 let kept = kept(&mut self.chunks);
                 self.insert(index, at, until, kept);
             }
@@ -273,8 +299,9 @@ impl Held {
     }
 
     fn insert(&mut self, index: usize, from: u64, end: u64, kept: HeldItem) {
-        self.places += (end - from) as usize;
-        self.parts.insert(index, Stretch { from, end, kept });
+        let part = Stretch { from, end, kept };
+        self.places += part.places();
+        self.parts.insert(index, part);
     }
 
     /// Takes the first stretch if it begins below a place, and drops stretches wholly before `next`. The caller must
@@ -282,7 +309,7 @@ impl Held {
     pub fn take(&mut self, next: u64, below: u64) -> Option<Taken> {
         while self.parts.front().is_some_and(|part| part.from < below) {
             let part = self.parts.pop_front()?;
-            self.places -= (part.end - part.from) as usize;
+            self.places -= part.places();
             let mut chunk = Vec::new();
             if let HeldItem::Block(block) = &part.kept {
                 chunk = self.chunks.lend(block.bytes);

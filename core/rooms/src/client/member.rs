@@ -17,7 +17,7 @@ use crate::headers;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Position, Positions};
-use crate::wire::room::{GapPlace, Message, Passed, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
+use crate::wire::room::{GapPlace, LeftOut, Message, Passed, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// Wait times before holes are requested.
@@ -444,6 +444,42 @@ impl Member {
             .advance(passed.stream, passed.offset + u64::from(passed.count) - 1);
     }
 
+    /// What stands at these places is left out.
+    pub fn left_out(&mut self, shared: &mut Shared<'_>, left: &LeftOut) {
+        let (first, end) = (left.index, left.end);
+        let mut twice = self.next.clamp(first, end) - first;
+        if self.next < end {
+            if first <= self.next && !self.full() {
+                self.leave_out(end, &left.resume);
+                self.release(shared);
+            } else {
+                twice += self.held.left_out(first.max(self.next), left);
+            }
+        }
+        self.counters.duplicates += twice;
+        self.asking.came(1, u32::from(twice == end - first));
+        self.note_known(shared.now, end);
+    }
+
+    /// Goes on at `end`, where each stream follows with this offset.
+    fn leave_out(&mut self, end: u64, resume: &[(StreamId, u64)]) {
+        self.counters.filtered += end.saturating_sub(self.next);
+        self.next = end;
+        let Positions(known) = &mut self.positions;
+        let over = |of: &StreamId| {
+            let next = resume.iter().find(|(stream, _)| stream == of).map(|(_, next)| *next);
+            !resume.is_empty() && next.is_none_or(|next| next == u64::MAX)
+        };
+        // Streams of unknown end: a later join with them learns what they lack.
+        let over = known
+            .iter_mut()
+            .filter(|had| had.course == Course::GoesOn && over(&had.stream));
+        over.for_each(|had| had.course = Course::Lost);
+        for (stream, next) in resume.iter().filter(|(_, next)| *next != u64::MAX) {
+            self.positions.advance(*stream, next.saturating_sub(1));
+        }
+    }
+
     pub fn head(&mut self, now: Micros, index: u64) {
         self.note_known(now, index);
     }
@@ -468,6 +504,8 @@ impl Member {
                         self.pass(Passed { count, ..passed });
                     }
                 }
+                Content::LeftOut(resume) if taken.end() <= skip.index => self.leave_out(taken.end(), resume),
+                Content::LeftOut(_) => {}
                 Content::Block(block) => {
                     let ends = taken.end().min(skip.index);
                     for (_, offset, message) in block.messages(self.next).take_while(|(place, ..)| *place < ends) {
@@ -531,6 +569,7 @@ impl Member {
                         ..passed.from(self.next)
                     });
                 }
+                Content::LeftOut(resume) => self.leave_out(taken.end(), resume),
                 Content::Block(block) => {
                     for (place, offset, message) in block.messages(self.next) {
                         if place == taken.end() || self.full() {

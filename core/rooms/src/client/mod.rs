@@ -32,7 +32,7 @@ use crate::limits::{CROWDED_WINDOW, SESSION_PUBLICATIONS_MAX};
 use crate::name::RoomName;
 use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
 use crate::wire::record::Record;
-use crate::wire::room::{heads, message_max, write_repair, GapPlace, Passed, RoomBlock, Skip};
+use crate::wire::room::{heads, message_max, write_repair, GapPlace, LeftOut, Passed, RoomBlock, Skip};
 use crate::wire::StreamGap;
 use choice::Choice;
 pub use commands::CommandError;
@@ -1193,6 +1193,13 @@ impl Client {
                 if let Some(passed) = Passed::read(frame.body) {
                     self.with_room(now, passed.handle, passed.end(), |member, shared| {
                         member.passed(shared, passed)
+                    });
+                }
+            }
+            (Slot::Main(Side::Gateway), kinds::LEFT_OUT) => {
+                if let Some(left) = LeftOut::read(frame.body) {
+                    self.with_room(now, left.handle, left.end, |member, shared| {
+                        member.left_out(shared, &left)
                     });
                 }
             }

@@ -10,12 +10,12 @@ use std::num::NonZeroU64;
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
-use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Wheel, Writer, HEADER};
 
-use super::filtering::{View, Written, TOLD_AFTER};
+use super::filtering::{Filtering, View, Written, TOLD_AFTER};
 use super::members::Members;
 use super::room::Room;
-use super::{Aside, Gateway, GatewayCounters, Joined};
+use super::{told, Aside, Client, Gateway, GatewayCounters, Joined};
 use crate::age;
 use crate::ring::{Arena, Entry};
 use crate::segments::Built;
@@ -141,6 +141,7 @@ impl Gateway {
                 node,
                 counters,
                 untold,
+                wakes,
                 ..
             } = self;
             let Some(peer) = sessions.table.get_mut(slot) else {
@@ -179,7 +180,7 @@ impl Gateway {
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
             let mut wants = conn.control(now, &mut writer);
-            if write_heads(&mut writer, &mut client.joined, rooms, next as u32) {
+            if write_heads(&mut writer, client, rooms, next as u32) {
                 wants = wants.max(if probe { Wants::Status } else { Wants::Probes });
             }
             let mut more = false;
@@ -215,7 +216,7 @@ impl Gateway {
                             counters,
                             &mut writer,
                             (next, slot),
-                            untold,
+                            (&mut *untold, &mut *wakes),
                         ) {
                             Written::All | Written::Lost => {}
                             Written::Full => more = true,
@@ -333,6 +334,7 @@ impl Gateway {
                     pending = true;
                 }
             }
+            pending |= joined.filtered;
             if joined.cursor < room.ring.next() {
                 room.age(&self.arena, now);
                 pending = true;
@@ -355,7 +357,8 @@ impl Gateway {
         let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else {
             return true;
         };
-        let (cursor, given_up) = (joined.cursor, joined.given_up);
+        // Publishers wait for nobody that wants the latest alone.
+        let (cursor, given_up) = (client.told(joined), joined.given_up || client.wants_latest(handle));
         let mut lacks = false;
         let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
         client.allowance_at = now;
@@ -392,6 +395,15 @@ impl Gateway {
 }
 
 impl<S: Members> Gateway<S> {
+    /// Sessions that want the latest message of a room, whose time has come, are given it.
+    pub(super) fn expire_wakes(&mut self, now: Micros) {
+        while let Some(slot) = self.wakes.pop(now) {
+            if self.sessions.client_mut(slot).is_some() {
+                self.sessions.mark(slot);
+            }
+        }
+    }
+
     /// Sessions whose filters passed something a while ago are told of it.
     pub(super) fn expire_untold(&mut self, now: Micros) {
         while let Some((_, slot)) = self.untold.front().copied().filter(|(at, _)| *at <= now) {
@@ -415,7 +427,7 @@ fn filtered(
     counters: &mut GatewayCounters,
     writer: &mut Writer<'_>,
     (carrier, slot): (u64, u32),
-    untold: &mut VecDeque<(Micros, u32)>,
+    (untold, wakes): (&mut VecDeque<(Micros, u32)>, &mut Wheel),
 ) -> Written {
     let filters = aside.iter_mut().flat_map(|aside| &mut aside.filters);
     let Some(filter) = filters.into_iter().find(|filter| filter.room == joined.room) else {
@@ -443,14 +455,20 @@ fn filtered(
         filter.noted = true;
         untold.push_back((view.now + TOLD_AFTER, slot));
     }
+    if let Some(at) = filter.wakes_at(view.now) {
+        if wakes.deadline(slot).is_none_or(|known| at < known) {
+            wakes.schedule(slot, at);
+        }
+    }
     written
 }
 
 /// Writes the heads that are due. Returns whether any were.
-fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
-    if !joined.iter().any(|joined| joined.head_due) {
+fn write_heads(writer: &mut Writer<'_>, client: &mut Client, rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
+    if !client.joined.iter().any(|joined| joined.head_due) {
         return false;
     }
+    let Client { joined, aside, .. } = client;
     append(writer, kinds::HEADS, 0, |writer| {
         for joined in joined.iter_mut().filter(|joined| joined.head_due) {
             if writer.room() < HEAD {
@@ -459,7 +477,7 @@ fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<B
             joined.head_due = false;
             if rooms[joined.room as usize].is_some() {
                 joined.carrier = carrier;
-                writer.u32(joined.room).u64(joined.cursor);
+                writer.u32(joined.room).u64(told(aside, joined));
             }
         }
         true
@@ -492,7 +510,8 @@ fn repairs(
             queue.pop_front();
             continue;
         };
-        let readable = if room.ring.get(arena, *first).is_some() {
+        let filter = filters.iter().find(|filter| filter.room == at);
+        let readable = if filter.is_some_and(Filtering::is_latest) || room.ring.get(arena, *first).is_some() {
             *first
         } else {
             room.ring.readable(arena, *first)
@@ -512,7 +531,7 @@ fn repairs(
             continue;
         }
         let before = writer.len();
-        if let Some(filter) = filters.iter().find(|filter| filter.room == at) {
+        if let Some(filter) = filter {
             let view = View {
                 room,
                 arena,

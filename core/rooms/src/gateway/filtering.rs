@@ -1,13 +1,16 @@
 //! Members with a filter: they get the messages that it lets through, and hear of the places of the others.
 //!
-//! Owns: a member's filter in a room, and the places that it passed and was not told of yet. Must not know: sessions,
-//! links. A member without a filter never comes here: it has the frames that all others share.
+//! Owns: a member's filter in a room, and the places that it passed and was not told of yet. `latest` has those of members that
+//! want at most so many messages a second. Must not know: sessions, links. A member without a filter never comes here: it has the frames that all others share.
 
 use std::cell::Cell;
 
 use muster_transport::{Micros, Writer};
 
 use super::fanout::{build, is_young, tell_age};
+use super::latest::Latest;
+#[cfg(feature = "edge")]
+use super::latest::Standing;
 use super::room::Room;
 use super::{GatewayCounters, Joined};
 use crate::filter::Filter;
@@ -40,6 +43,8 @@ pub struct Filtering {
     pub due: bool,
     /// The time when they become due is noted.
     pub noted: bool,
+    /// The member wants the latest message alone.
+    latest: Option<Box<Latest>>,
 }
 
 /// A member's room as one turn sees it.
@@ -70,9 +75,12 @@ pub enum Written {
 }
 
 impl Filtering {
-    pub fn new(room: u32, filter: Filter) -> Self {
+    /// For a member that begins at a place.
+    pub fn new(room: u32, filter: Filter, place: u64) -> Self {
+        let latest = |period| Box::new(Latest::new(room, period, place));
         Filtering {
             room,
+            latest: filter.period().map(latest),
             filter,
             untold: Vec::new(),
             due: false,
@@ -82,7 +90,39 @@ impl Filtering {
 
     /// Whether there are places that the member was not told of.
     pub fn is_untold(&self) -> bool {
-        !self.untold.is_empty()
+        match &self.latest {
+            Some(latest) => latest.is_untold(),
+            None => !self.untold.is_empty(),
+        }
+    }
+
+    /// The place behind those that the member was told of, or is with the next heads.
+    pub fn told(&self, cursor: u64) -> u64 {
+        self.latest.as_ref().map_or(cursor, |latest| latest.told())
+    }
+
+    /// Whether the member wants the latest message alone.
+    pub fn is_latest(&self) -> bool {
+        self.latest.is_some()
+    }
+
+    /// When the member is to get something that it could not now.
+    pub fn wakes_at(&self, now: Micros) -> Option<Micros> {
+        self.latest.as_ref()?.wakes_at(now)
+    }
+
+    /// How a client of an edge stands that wants the latest message.
+    #[cfg(feature = "edge")]
+    pub fn standing(&self) -> Option<Standing> {
+        self.latest.as_ref().map(|latest| latest.standing())
+    }
+
+    /// It stands otherwise.
+    #[cfg(feature = "edge")]
+    pub fn stand(&mut self, standing: Standing) {
+        if let Some(latest) = &mut self.latest {
+            latest.stand(standing);
+        }
     }
 
     /// Messages from a place on that the filter lets through, as far as [`COUNTED_MAX`] reaches.
@@ -97,7 +137,8 @@ impl Filtering {
                 entry.flags & crate::wire::room::LAST != 0 && self.lets(room, arena, *place, &entry, &looked)
             })
         };
-        (place..room.ring.next()).filter(last).count() as u32
+        let most = if self.latest.is_some() { 1 } else { usize::MAX };
+        (place..room.ring.next()).filter(last).take(most).count() as u32
     }
 
     /// Whether the message at a place, or that which the chunk there belongs to, is wanted. A chunk whose message began before
@@ -115,13 +156,7 @@ impl Filtering {
         entry: &Entry<'_>,
         looked: &Cell<usize>,
     ) -> Option<bool> {
-        let judge = |entry: &Entry<'_>| {
-            let block = match entry.flags & HEADERS {
-                0 => None,
-                _ => headers::split(entry.data).map(|(block, _)| block),
-            };
-            self.filter.lets(entry.publisher, entry.sequence, block)
-        };
+        let judge = |entry: &Entry<'_>| judge(&self.filter, entry);
         looked.set(looked.get() + 1);
         if entry.flags & FIRST != 0 {
             return Some(judge(entry));
@@ -196,6 +231,9 @@ impl Filtering {
             ref looked,
             ..
         } = *view;
+        if self.latest.is_some() {
+            return self.write_latest(view, joined, writer, counters);
+        }
         let head = room.ring.next();
         while joined.cursor < head {
             let place = joined.cursor;
@@ -238,6 +276,42 @@ impl Filtering {
         }
     }
 
+    /// The same for a member that wants the latest message.
+    fn write_latest(
+        &mut self,
+        view: &View<'_>,
+        joined: &mut Joined,
+        writer: &mut Writer<'_>,
+        counters: &mut GatewayCounters,
+    ) -> Written {
+        let (Some(latest), filter) = (self.latest.as_deref_mut(), &self.filter) else {
+            return Written::All;
+        };
+        let View {
+            room,
+            arena,
+            ref looked,
+            ..
+        } = *view;
+        while joined.cursor < room.ring.next() {
+            if looked.get() > LOOKED_MAX {
+                return Written::Paused;
+            }
+            looked.set(looked.get() + 1);
+            let Some(entry) = room.ring.get(arena, joined.cursor) else {
+                joined.cursor = room.ring.readable(arena, joined.cursor).max(joined.cursor + 1);
+                latest.gone_before(joined.cursor);
+                continue;
+            };
+            latest.look(joined.cursor, &entry, || judge(filter, &entry));
+            joined.cursor += 1;
+        }
+        let due = self.due || latest.told() < joined.joined_at;
+        let written = latest.write(view, due, writer, counters);
+        self.due &= latest.is_untold();
+        written
+    }
+
     /// The end of the places from one on that the filter lets through, one of which it does.
     fn run(&self, view: &View<'_>, place: u64, head: u64) -> u64 {
         let View {
@@ -263,6 +337,9 @@ impl Filtering {
             ref looked,
             ..
         } = *view;
+        if let Some(latest) = &self.latest {
+            return latest.repair(view, (first, until), writer);
+        }
         let entry = room.ring.get(arena, first)?;
         if !planted::is(Bug::RepairsPassAll) && (entry.gap || self.lets(room, arena, first, &entry, looked)) {
             return view.frame(self.room, first, self.run(view, first, until), writer);
@@ -289,9 +366,18 @@ impl Filtering {
     }
 }
 
+/// Whether a filter lets a message through, by its first chunk.
+fn judge(filter: &Filter, entry: &Entry<'_>) -> bool {
+    let block = match entry.flags & HEADERS {
+        0 => None,
+        _ => headers::split(entry.data).map(|(block, _)| block),
+    };
+    filter.lets(entry.publisher, entry.sequence, block)
+}
+
 impl View<'_> {
     /// Writes one frame from a place on, which ends before `until`. Returns the place behind it; `None`: no space.
-    fn frame(&self, handle: u32, place: u64, until: u64, writer: &mut Writer<'_>) -> Option<u64> {
+    pub fn frame(&self, handle: u32, place: u64, until: u64, writer: &mut Writer<'_>) -> Option<u64> {
         let View { room, arena, now, .. } = *self;
         let start = writer.len();
         let built = match self.ages && is_young(room, arena, now, place) {

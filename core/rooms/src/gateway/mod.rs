@@ -14,6 +14,7 @@ pub mod edge;
 mod fanout;
 mod filtering;
 mod holes;
+mod latest;
 mod members;
 mod membership;
 mod patience;
@@ -250,6 +251,18 @@ impl Aside {
     }
 }
 
+/// The place behind those of a room that a session was told of, or will be with the next heads.
+fn told(aside: &Option<Box<Aside>>, joined: &Joined) -> u64 {
+    let filters = aside
+        .iter()
+        .filter(|_| joined.filtered)
+        .flat_map(|aside| &aside.filters);
+    let mut of_room = filters.filter(|filter| filter.room == joined.room);
+    of_room
+        .next()
+        .map_or(joined.cursor, |filter| filter.told(joined.cursor))
+}
+
 /// A gateway's data per session.
 pub struct Client {
     pub joined: Vec<Joined>,
@@ -290,6 +303,26 @@ impl Client {
     #[cfg(feature = "edge")]
     fn filtering(&self, room: u32) -> Option<&Filtering> {
         self.aside.as_ref()?.filters.iter().find(|filter| filter.room == room)
+    }
+
+    /// The place behind those of a room that it was told of, or will be with the next heads.
+    fn told(&self, joined: &Joined) -> u64 {
+        told(&self.aside, joined)
+    }
+
+    #[cfg(feature = "edge")]
+    fn filtering_mut(&mut self, room: u32) -> Option<&mut Filtering> {
+        self.aside
+            .as_mut()?
+            .filters
+            .iter_mut()
+            .find(|filter| filter.room == room)
+    }
+
+    /// Whether it wants the latest message of a room alone.
+    fn wants_latest(&self, room: u32) -> bool {
+        let mut filters = self.aside.iter().flat_map(|aside| &aside.filters);
+        filters.any(|filter| filter.room == room && filter.is_latest())
     }
 
     /// The filter that came for a join with this request.
@@ -412,6 +445,8 @@ pub struct Gateway<S = Sessions<Client>> {
     events: VecDeque<GatewayEvent>,
     /// When sessions are to be told of what their filters passed: all wait equally long.
     untold: VecDeque<(Micros, u32)>,
+    /// When sessions are to be given the latest message of a room, by slot.
+    wakes: Wheel,
 }
 
 /// What gateways with any sessions are set up with.
@@ -478,6 +513,7 @@ impl<S: Members> Gateway<S> {
             ages: Ages::default(),
             events: VecDeque::new(),
             untold: VecDeque::new(),
+            wakes: Wheel::new(),
             node,
         }
     }
@@ -918,7 +954,7 @@ impl<S: Members> Gateway<S> {
             }
             let mut messages = history.messages;
             if !waiting.peek {
-                let filter = waiting.filter.take().map(|filter| Filtering::new(at, *filter));
+                let filter = waiting.filter.take().map(|filter| Filtering::new(at, *filter, place));
                 if let Some(joined) = client.joined.iter_mut().find(|joined| joined.room == at) {
                     joined.filtered = filter.is_some();
                 }
@@ -1234,6 +1270,7 @@ impl<S: Members> Gateway<S> {
         self.bury(now);
         self.expire_rooms(now);
         self.expire_untold(now);
+        self.expire_wakes(now);
         self.flush_consumed(now);
         self.expire_commands(now);
         self.node.sweep(now);
@@ -1247,6 +1284,7 @@ impl<S: Members> Gateway<S> {
             self.links.deadline(),
             self.room_wheel.next(),
             self.untold.front().map(|(at, _)| *at),
+            self.wakes.next(),
             self.consumed_at,
             self.homes.due(),
             self.commands.deadline(),

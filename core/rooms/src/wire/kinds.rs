@@ -1,6 +1,6 @@
 //! The kinds of frames that rooms have.
 //!
-//! Owns the codes 8 to 24, and 38. Knows no layout.
+//! Owns the codes 8 to 24, 38 and 39. Knows no layout.
 
 use muster_transport::{FrameKind, FrameKinds};
 
@@ -42,7 +42,10 @@ pub const AGED_MEMBER_ROOM: FrameKind = FrameKind::new(24);
 /// Places of a room whose messages a member's filter passes, gateway to member.
 pub const PASSED: FrameKind = FrameKind::new(38);
 
-const ELICITING: [FrameKind; 15] = [
+/// Places of a room of which a member wants the newest message alone, gateway to member.
+pub const LEFT_OUT: FrameKind = FrameKind::new(39);
+
+const ELICITING: [FrameKind; 16] = [
     ROOM,
     GAP,
     SKIP,
@@ -58,6 +61,7 @@ const ELICITING: [FrameKind; 15] = [
     AGED_ROOM,
     AGED_MEMBER_ROOM,
     PASSED,
+    LEFT_OUT,
 ];
 const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
 

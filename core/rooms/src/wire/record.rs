@@ -803,7 +803,7 @@ mod tests {
             },
             Record::Filter {
                 request: 1,
-                filter: Filter::new([("pair", vec!["EUR", "USD"])], 7).unwrap(),
+                filter: Filter::latest([("pair", vec!["EUR", "USD"])], 7, Some(5)).unwrap(),
             },
             Record::Leave { handle: 2 },
             Record::Open {

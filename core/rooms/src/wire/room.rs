@@ -413,6 +413,60 @@ impl Passed {
 /// Maximum number of streams that one skip or one set of positions can name.
 pub const STREAMS_MAX: usize = 8;
 
+/// What stands at the places from `index` to `end` is left out: older than a message that the member got, or not wanted. For each
+/// stream the first offset that still follows (`u64::MAX`: nothing follows).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub handle: u32,
+    pub index: u64,
+    pub end: u64,
+    pub resume: Vec<(StreamId, u64)>,
+}
+
+impl LeftOut {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let (handle, index, end) = (reader.u32()?, reader.number()?, reader.number()?);
+        let resume = read_resume(&mut reader)?;
+        (index < end).then_some(LeftOut {
+            handle,
+            index,
+            end,
+            resume,
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::LEFT_OUT, 0, |writer| {
+            writer.u32(self.handle).u64(self.index).u64(self.end);
+            write_resume(writer, &self.resume)
+        })
+    }
+}
+
+/// Streams with the first offset of each that follows.
+fn read_resume(reader: &mut Reader<'_>) -> Option<Vec<(StreamId, u64)>> {
+    let count = usize::from(reader.u8()?);
+    if count > STREAMS_MAX {
+        return None;
+    }
+    let mut resume = Vec::with_capacity(count);
+    for _ in 0..count {
+        resume.push((StreamId::read(reader)?, reader.number_or_open()?));
+    }
+    Some(resume)
+}
+
+/// `false`: too many.
+fn write_resume(writer: &mut Writer<'_>, resume: &[(StreamId, u64)]) -> bool {
+    writer.u8(resume.len() as u8);
+    for (stream, next) in resume {
+        stream.write(writer);
+        writer.u64(*next);
+    }
+    resume.len() <= STREAMS_MAX
+}
+
 /// The member's cursor moved to `index`: every place below it that the member lacks is lost. For each stream that the
 /// move skipped, the first offset that still follows (`u64::MAX`: nothing follows).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -427,14 +481,7 @@ impl Skip {
     pub fn read(body: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         let (handle, index, reason) = (reader.u32()?, reader.number()?, GapReason::from_u8(reader.u8()?)?);
-        let count = usize::from(reader.u8()?);
-        if count > STREAMS_MAX {
-            return None;
-        }
-        let mut resume = Vec::with_capacity(count);
-        for _ in 0..count {
-            resume.push((StreamId::read(&mut reader)?, reader.number_or_open()?));
-        }
+        let resume = read_resume(&mut reader)?;
         Some(Skip {
             handle,
             index,
@@ -445,16 +492,8 @@ impl Skip {
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, kinds::SKIP, 0, |writer| {
-            writer
-                .u32(self.handle)
-                .u64(self.index)
-                .u8(self.reason as u8)
-                .u8(self.resume.len() as u8);
-            for (stream, next) in &self.resume {
-                stream.write(writer);
-                writer.u64(*next);
-            }
-            self.resume.len() <= STREAMS_MAX
+            writer.u32(self.handle).u64(self.index).u8(self.reason as u8);
+            write_resume(writer, &self.resume)
         })
     }
 }
@@ -722,6 +761,7 @@ mod tests {
                 prop_assert!(ranges.count() <= REPAIR_RANGES);
             }
             let _ = (Skip::read(&bytes), GapPlace::read(&bytes), Passed::read(&bytes), LinkLost::read(&bytes));
+            let _ = LeftOut::read(&bytes);
         }
 
         #[test]

@@ -12,9 +12,9 @@ use muster_rooms::command::{Ask, CommandId, Outcome, Page};
 use muster_rooms::filter::Filter;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::{
-    write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LinkBlock, LinkHead,
-    LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record, RoomBlock, Skip,
-    StreamGap, StreamId, NUMBERED, WHOLE,
+    write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LeftOut, LinkBlock,
+    LinkHead, LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record, RoomBlock,
+    Skip, StreamGap, StreamId, NUMBERED, WHOLE,
 };
 use muster_rooms::{
     Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
@@ -828,6 +828,12 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
         offset: 1,
         count: 2,
     };
+    let left = LeftOut {
+        handle: 0,
+        index: place,
+        end: place + 3,
+        resume: vec![(stream(1), 4)],
+    };
     vec![
         body(|writer| {
             Status {
@@ -873,6 +879,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             .write(writer)
         }),
         body(|writer| passed.write(writer)),
+        body(|writer| left.write(writer)),
         body(|writer| {
             Skip {
                 handle: 0,
@@ -957,7 +964,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         last: 4,
         reason: GapReason::Expired,
     };
-    let filter = Filter::new([("pair", vec!["EUR", "USD"])], 2).expect("a good filter");
+    let filter = Filter::latest([("pair", vec!["EUR", "USD"])], 2, Some(100)).expect("a good filter");
     let records = [
         Record::Control(ControlRecord::Authenticate { credential: b"token" }),
         Record::Filter { request: 9, filter },
@@ -1686,6 +1693,7 @@ pub fn fuzz_frames(data: &[u8]) {
             kinds::AGED_ROOM => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
             kinds::GAP => seen(GapPlace::read(body)),
             kinds::PASSED => seen(Passed::read(body)),
+            kinds::LEFT_OUT => seen(LeftOut::read(body)),
             kinds::SKIP => seen(Skip::read(body)),
             kinds::HEADS => seen(muster_rooms::wire::heads(body).count()),
             kinds::REPAIR => seen(muster_rooms::wire::read_repair(body).map(|(_, _, ranges)| ranges.count())),

@@ -112,6 +112,40 @@ fn a_sample_is_the_same_for_all_and_a_filter_takes_no_deltas() {
 }
 
 #[test]
+fn a_client_gets_the_latest_at_a_rate_and_the_last_one_in_the_end() {
+    let mut world = World::new(36);
+    let latest = r#""data":{"filter":{"equal":{"pair":["EUR","USD"]},"at_most_per_s":5}}"#;
+    let (web, all) = (world.connected("all"), world.connected("all"));
+    let reply = world.subscribe(web, 2, &format!(r#""channel":"prices",{latest}"#));
+    let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
+    world.subscribe(all, 2, r#""channel":"prices""#);
+    for number in 0..100 {
+        fill(&mut world, number..number + 1);
+        world.pass(20 * MS);
+    }
+    (0..100).for_each(|_| drop(world.publication(all)));
+    let mut got = vec![world.publication(web)];
+    while numbers(&got).last() != Some(&98) {
+        got.push(world.publication(web));
+    }
+    let told = numbers(&got);
+    assert!((8..=25).contains(&told.len()), "{told:?}");
+    assert!(told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    assert!(told.iter().all(|number| number % 2 == 0), "{told:?}");
+    world.cut(web);
+    fill(&mut world, 100..140);
+    world.pass(500 * MS);
+    let offset = got[got.len() - 1]["offset"].as_u64().expect("an offset");
+    let web = world.connected("all");
+    let rest = format!(r#""channel":"prices","recover":true,"epoch":"{epoch}","offset":{offset},{latest}"#);
+    let result = world.subscribe(web, 2, &rest)["subscribe"].clone();
+    assert_eq!(result["recovered"], true, "{result}");
+    assert_eq!(numbers(result["publications"].as_array().expect("some")), [138]);
+    fill(&mut world, 140..144);
+    assert_eq!(numbers([&world.publication(web)]), [142]);
+}
+
+#[test]
 fn a_filter_that_is_no_good_is_refused_with_its_reason() {
     let mut world = World::new(35);
     let web = world.connected("all");
@@ -129,6 +163,11 @@ fn a_filter_that_is_no_good_is_refused_with_its_reason() {
         (r#""data":{"filter":{"equal":{"a":1}}}"#, "a filter is"),
         (r#""data":{"filter":{"one_in":0}}"#, "1 to 1000000"),
         (r#""data":{"filter":{"one_in":5000000000}}"#, "1 to 1000000"),
+        (
+            r#""data":{"filter":{"at_most_per_s":0}}"#,
+            "1 to 1000 messages a second",
+        ),
+        (r#""data":{"filter":{"at_most_per_s":"5"}}"#, "a filter is"),
         (
             r#""tf":{"key":"a","cmp":"eq","val":"1"},"data":{"filter":{"equal":{"a":"2"}}}"#,
             "each header once",

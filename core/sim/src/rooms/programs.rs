@@ -141,7 +141,9 @@ impl Rooms {
             .map(|sender| sender.to_string())
             .collect();
         let values = senders.iter().map(String::as_str);
-        (client % 2 == 1).then(|| Filter::new([("sender", values)], 1).expect("a good filter"))
+        // Some of them want the latest message.
+        let rate = (client % 4 == 3).then_some(1 << (client % 8));
+        (client % 2 == 1).then(|| Filter::latest([("sender", values)], 1, rate).expect("a good filter"))
     }
 
     /// A program may show more of a stream than it had.

@@ -10,9 +10,10 @@ use muster_edge::Unsubscribe;
 use muster_tcp::Outbox;
 use muster_transport::Micros;
 
-use super::frames::News;
+use super::frames::{News, Turn};
 use super::{form, Edge};
 use crate::gateway::filtering::LOOKED_MAX;
+use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::wire::GapReason;
 
@@ -25,6 +26,8 @@ pub(super) struct Step {
     passed: u64,
     /// It has messages.
     told: bool,
+    /// How a client stands behind it that wants the latest message.
+    standing: Option<Standing>,
 }
 
 /// A subscription that ends behind the messages before its place.
@@ -99,6 +102,7 @@ impl Edge {
             rooms,
             arena,
             counters,
+            wakes,
             ..
         } = self;
         let Some(conn) = sessions.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
@@ -129,6 +133,62 @@ impl Edge {
                 let (mut cursor, head) = (joined.cursor, room.ring.next());
                 let filter = joined.filtered.then(|| conn.client.filtering(sub.room)).flatten();
                 let Some(mut form) = form(conn, sub) else { break };
+                if let Some((filter, standing)) = filter.and_then(|filter| Some((filter, filter.standing()?))) {
+                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
+                        more = true;
+                        break;
+                    }
+                    let named = (i64::from(sub.room) + 1, form);
+                    let filter = (filter, &looked);
+                    let turn = sessions
+                        .built
+                        .latest(room, arena, named, (cursor, now), standing, filter);
+                    let Turn {
+                        next,
+                        passed,
+                        standing,
+                        frame,
+                        ends,
+                    } = turn;
+                    let told = frame.is_some();
+                    if let Some(frame) = frame {
+                        bytes += frame.bytes().len();
+                        sessions.frames.push(frame);
+                    }
+                    let ending = |code, reason, lost| Ending {
+                        room: sub.room,
+                        code,
+                        reason,
+                        lost,
+                    };
+                    more |= ends.is_none() && next < head;
+                    match ends {
+                        Some(News::Lost(reason)) => {
+                            endings.push(ending(Unsubscribe::INSUFFICIENT, reason.name(), true))
+                        }
+                        Some(_) => endings.push(ending(Unsubscribe::INSUFFICIENT, "another owner", false)),
+                        None => {}
+                    }
+                    if let Some(at) = standing.newest.map(|_| standing.due_at) {
+                        if wakes.deadline(slot).is_none_or(|known| at < known) {
+                            wakes.schedule(slot, at);
+                        }
+                    }
+                    paced |= room.paced;
+                    steps.push(Step {
+                        frames: sessions.frames.len(),
+                        sub: index,
+                        next,
+                        passed,
+                        told,
+                        standing: Some(standing),
+                    });
+                    if more {
+                        conn.client.turn = index as u32;
+                        break;
+                    }
+                    continue;
+                }
                 while cursor < head {
                     if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX || looked.get() > LOOKED_MAX {
                         more = true;
@@ -175,6 +235,7 @@ impl Edge {
                         next: cursor,
                         passed,
                         told,
+                        standing: None,
                     });
                 }
                 if more {
@@ -201,6 +262,11 @@ impl Edge {
                 counters.messages_filtered += step.passed;
                 counters.messages_sent += step.next - joined.cursor - step.passed;
                 joined.cursor = step.next;
+            }
+            if let Some(standing) = step.standing {
+                if let Some(filter) = conn.client.filtering_mut(room) {
+                    filter.stand(standing);
+                }
             }
         }
         sessions.steps = steps;

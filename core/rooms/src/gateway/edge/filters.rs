@@ -9,14 +9,15 @@ use crate::filter::Filter;
 
 /// The key of the data that filters stand under; the rest is the application's.
 const KEY: &str = "filter";
-const EXPECTED: Failure = Failure::filter("a filter is {\"equal\": {NAME: VALUE or [VALUE]}, \"one_in\": NUMBER}");
+const EXPECTED: Failure =
+    Failure::filter("a filter is {\"equal\": {NAME: VALUE or [VALUE]}, \"one_in\": NUMBER, \"at_most_per_s\": NUMBER}");
 
 /// The filter that a client asks for; `None`: it wants everything.
 pub(super) fn wanted(join: &Join) -> Result<Option<Filter>, Failure> {
     let mut equal = join.tags.clone();
     let data = serde_json::from_slice::<Value>(&join.data).unwrap_or_default();
     let asked = data.get(KEY).filter(|asked| !asked.is_null());
-    let mut one_in = 1;
+    let (mut one_in, mut at_most_per_s) = (1, None);
     if let Some(asked) = asked {
         for (word, value) in asked.as_object().ok_or(EXPECTED)? {
             match word.as_str() {
@@ -27,9 +28,9 @@ pub(super) fn wanted(join: &Join) -> Result<Option<Filter>, Failure> {
                     }
                 }
                 "one_in" => {
-                    let number = value.as_u64().ok_or(EXPECTED)?;
-                    one_in = u32::try_from(number).unwrap_or(u32::MAX);
+                    one_in = number(value)?;
                 }
+                "at_most_per_s" => at_most_per_s = Some(number(value)?),
                 _ => return Err(EXPECTED),
             }
         }
@@ -40,8 +41,14 @@ pub(super) fn wanted(join: &Join) -> Result<Option<Filter>, Failure> {
     let all = equal
         .iter()
         .map(|(name, values)| (name.as_str(), values.iter().map(String::as_str)));
-    let filter = Filter::new(all, one_in).map_err(|error| Failure::filter(error.text()))?;
+    let filter = Filter::latest(all, one_in, at_most_per_s).map_err(|error| Failure::filter(error.text()))?;
     Ok(Some(filter))
+}
+
+/// A number; one that is too big is as big as can be, and refused by its bound.
+fn number(value: &Value) -> Result<u32, Failure> {
+    let number = value.as_u64().ok_or(EXPECTED)?;
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 /// One text or several.

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 
 use muster_edge::protocol::{ClientInfo, Encoding, Publication};
 use muster_edge::Frame;
-use muster_transport::KeyedState;
+use muster_transport::{KeyedState, Micros};
 
 use super::Deltas;
 use crate::command::SHARED_USER;
 use crate::gateway::filtering::{Filtering, LOOKED_MAX};
+use crate::gateway::latest::Standing;
 use crate::gateway::room::Room;
 use crate::headers;
 use crate::name::DEFAULT_NAMESPACE;
@@ -306,6 +307,17 @@ fn gather<'a>(
     Ok(Gathered { messages, next, full })
 }
 
+/// What a client gets that wants the latest message.
+pub(super) struct Turn {
+    /// The place behind those that were looked at, and how many of them are left out.
+    pub next: u64,
+    pub passed: u64,
+    pub standing: Standing,
+    pub frame: Option<Frame>,
+    /// Its subscription goes on no further.
+    pub ends: Option<News>,
+}
+
 impl Form {
     /// The number that stands for a room's name, if one does, and the name as the client has it.
     fn named(self, room: &Room, number: i64) -> (i64, &str) {
@@ -405,6 +417,59 @@ impl Built {
             None => News::Nothing(next),
         };
         (news, passed.get())
+    }
+
+    /// What a client gets that wants the latest message and stands at a place.
+    pub fn latest(
+        &mut self,
+        room: &Room,
+        arena: &Arena,
+        (number, form): (i64, Form),
+        (place, now): (u64, Micros),
+        mut standing: Standing,
+        (filter, looked): (&Filtering, &Cell<usize>),
+    ) -> Turn {
+        let (mut next, mut passed, mut ends) = (place, 0, None);
+        while next < room.ring.next() && looked.get() <= LOOKED_MAX {
+            let entry = room.ring.get(arena, next);
+            ends = match entry.as_ref().map(|entry| (entry.gap, entry.reason(), entry.stream)) {
+                None => Some(News::Lost(GapReason::Slow)),
+                Some((true, GapReason::Ended, stream)) => (stream == form.stream).then_some(News::Another),
+                Some((true, reason, _)) => Some(News::Lost(reason)),
+                Some((false, ..)) => None,
+            };
+            if ends.is_some() {
+                break;
+            }
+            let ended = entry.is_some_and(|entry| !entry.gap && entry.flags & LAST != 0);
+            passed += match ended && passes(room, arena, next, (filter, looked)) == Passes::No {
+                true => u64::from(standing.newest.replace(next).is_some()),
+                false => 1,
+            };
+            next += 1;
+        }
+        let mut frame = None;
+        if let Some(at) = standing.newest.filter(|_| now >= standing.due_at) {
+            (standing.newest, standing.due_at) = (None, now + standing.period);
+            match stands(room, arena, at, form.stream) {
+                Stands::Message(whole) => {
+                    let (number, channel) = form.named(room, number);
+                    let one = std::iter::once(whole.publication(form.stream));
+                    let built = Frame::publications(form.encoding, channel, number, one, usize::MAX);
+                    frame = built.map(|(frame, _)| frame);
+                    self.built += 1;
+                }
+                Stands::Lost(reason) => ends = Some(News::Lost(reason)),
+                Stands::Nothing | Stands::Another | Stands::Gone => ends = Some(News::Lost(GapReason::Slow)),
+            }
+        }
+        Turn {
+            next,
+            passed,
+            standing,
+            frame,
+            ends,
+        }
     }
 
     fn keep(&mut self, key: Key, frame: &Frame, next: u64, whole: bool) {

@@ -13,6 +13,7 @@ use super::frames::{passes, stands, Passes, Stands, Whole};
 use super::publishing::failure;
 use super::{filters, positions, Deltas, Edge, Pending, PendingKind, Sub};
 use crate::gateway::filtering::{Filtering, COUNTED_MAX};
+use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::gateway::room::Room;
 use crate::planted::{self, Bug};
@@ -269,6 +270,7 @@ impl Edge {
             RECOVERED_BYTES,
             filter,
         );
+        let standing = filter.and_then(Filtering::standing);
         let counters = &mut self.sessions.counters;
         counters.recovered += u64::from(recovering && begun.recovered);
         counters.unrecovered += u64::from(recovering && !begun.recovered);
@@ -277,9 +279,13 @@ impl Edge {
             lost,
             stream,
             position,
-            found,
+            mut found,
             next,
         } = begun;
+        if standing.is_some() {
+            found.drain(..found.len().saturating_sub(1));
+        }
+        let caught = !found.is_empty();
         let head = room.ring.next();
         let encoding = self.sessions.conn(slot).and_then(|conn| conn.connection.encoding());
         let texts: Vec<_> = found
@@ -348,6 +354,12 @@ impl Edge {
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.cursor = next;
                 joined.joined_at = joined.joined_at.max(head);
+            }
+            if let Some(standing) = standing.filter(|_| caught) {
+                let due_at = now + standing.period;
+                if let Some(filter) = conn.client.filtering_mut(at) {
+                    filter.stand(Standing { due_at, ..standing });
+                }
             }
             self.sessions.counters.subscriptions += 1;
             self.sessions.mark(slot);
