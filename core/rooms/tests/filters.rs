@@ -488,7 +488,8 @@ fn a_member_gets_the_newest_match_of_each_period_and_the_last_one_in_the_end() {
         assert_eq!(*one, newest, "{got:?}");
     }
     for pair in got.windows(2) {
-        assert!((95_000..=110_000).contains(&(pair[1].0 - pair[0].0)), "{got:?}"); // it is looked at every 5 ms
+        assert!((95_000..=110_000).contains(&(pair[1].0 - pair[0].0)), "{got:?}");
+        // it is looked at every 5 ms
     }
     assert!((18..=21).contains(&got.len()), "{got:?}");
     rig.pass(400_000, 5_000);

@@ -595,7 +595,13 @@ impl Oracle {
                 "{who}: the last messages are at {:?}, but it has {:?}, gaps {:?}",
                 lasts.values(),
                 membership.offsets,
-                membership.gaps.iter().rev().take(10).map(|gap| gap.gap).collect::<Vec<_>>(),
+                membership
+                    .gaps
+                    .iter()
+                    .rev()
+                    .take(10)
+                    .map(|gap| gap.gap)
+                    .collect::<Vec<_>>(),
             )),
         }
     }

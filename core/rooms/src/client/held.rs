@@ -396,6 +396,7 @@ mod tests {
         Message,
         Gap,
         Passed,
+        LeftOut,
     }
 
     #[derive(Clone, Debug)]
@@ -403,6 +404,7 @@ mod tests {
         Block(u64, u64),
         Gap(u64),
         Passed(u64, u64),
+        LeftOut(u64, u64),
         /// Takes the next places in order, at most this many.
         Take(usize),
         /// Continues elsewhere.
@@ -414,6 +416,7 @@ mod tests {
             6 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Block(ahead, count)),
             1 => (0u64..60).prop_map(Step::Gap),
             2 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Passed(ahead, count)),
+            2 => (0u64..60, 1u64..90).prop_map(|(ahead, count)| Step::LeftOut(ahead, count)),
             2 => (1usize..30).prop_map(Step::Take),
             1 => (0u64..40).prop_map(Step::Skip),
         ]
@@ -448,6 +451,14 @@ mod tests {
                         prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
                         places.for_each(|place| { model.entry(place).or_insert(Kind::Passed); });
                     }
+                    Step::LeftOut(ahead, count) => {
+                        let first = (next + ahead).saturating_sub(10).max(1);
+                        let left = LeftOut { handle: 1, index: first, end: first + count, resume: vec![(STREAM, first + count)] };
+                        let places = first.max(next)..left.end;
+                        let known = held.left_out(first.max(next), &left);
+                        prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
+                        places.for_each(|place| { model.entry(place).or_insert(Kind::LeftOut); });
+                    }
                     Step::Take(mut most) => while most > 0 {
                         let Some(taken) = held.take(next, next + 1) else {
                             prop_assert!(!model.contains_key(&next));
@@ -463,6 +474,14 @@ mod tests {
                                 prop_assert_eq!(model.remove(&next), Some(Kind::Passed));
                                 (next, most) = (next + 1, most - 1);
                             },
+                            Content::LeftOut(resume) => {
+                                prop_assert_eq!(resume[0].0, STREAM);
+                                while next < taken.end() {
+                                    prop_assert_eq!(model.remove(&next), Some(Kind::LeftOut));
+                                    next += 1;
+                                }
+                                most -= 1;
+                            }
                             Content::Block(block) => for (place, offset, message) in block.messages(next) {
                                 if place == taken.end() || most == 0 {
                                     break;
@@ -489,10 +508,10 @@ mod tests {
                 prop_assert!(chunks.len() <= most_parts + 1);
                 prop_assert_eq!(held.bytes(), chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>());
                 prop_assert!(held.bytes() <= parts.len().max(1) * CHUNK_MAX);
-                for place in next..next + 100 {
+                for place in next..next + 200 {
                     prop_assert_eq!(held.has(place), model.contains_key(&place));
                 }
-                let runs = held.runs(next, next + 100).flat_map(|(first, end)| first.max(next)..end);
+                let runs = held.runs(next, next + 200).flat_map(|(first, end)| first.max(next)..end);
                 prop_assert_eq!(runs.collect::<Vec<_>>(), model.keys().copied().collect::<Vec<_>>());
             }
             while held.take(u64::MAX, u64::MAX).is_some() {}
