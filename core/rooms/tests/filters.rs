@@ -6,8 +6,8 @@ use common::*;
 use muster_rooms::filter::Filter;
 use muster_rooms::headers::encode;
 use muster_rooms::wire::{
-    kinds, write_repair, GapPlace, LeftOut, LinkBlock, LinkHead, Message, Passed, Positions, PublisherId, Record,
-    RoomBlock, Skip, FIRST, HEADERS, LAST, WHOLE,
+    kinds, write_repair, Consumed, GapPlace, LeftOut, LinkBlock, LinkHead, Message, Passed, Positions, PublisherId,
+    Record, RoomBlock, Skip, FIRST, HEADERS, LAST, WHOLE,
 };
 use muster_rooms::{role, Client, Gateway, Item, Policy, FIRST_PLACE};
 use muster_transport::append;
@@ -30,9 +30,14 @@ fn priced(pair: &str, data: &[u8]) -> (u8, Vec<u8>) {
 
 /// A broker's block of these messages from an offset on.
 fn link_room_with(offset: u64, pieces: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    block_of(ROOM, offset, pieces)
+}
+
+/// The same of a room.
+fn block_of(room: &str, offset: u64, pieces: &[(u8, Vec<u8>)]) -> Vec<u8> {
     body(|writer| {
         append(writer, kinds::LINK_ROOM, 0, |writer| {
-            let mut block = LinkBlock::begin(writer, room_id(ROOM), 1, 1, offset, None);
+            let mut block = LinkBlock::begin(writer, room_id(room), 1, 1, offset, None);
             for (sequence, (flags, data)) in (offset..).zip(pieces) {
                 let piece = Message {
                     flags: *flags,
@@ -625,6 +630,42 @@ fn an_unfinished_message_holds_up_the_latest_for_a_moment_alone() {
         Some(&Word::Lost(3)),
         "it was wanted, and cannot come"
     );
+}
+
+#[test]
+fn publishers_of_a_paced_room_do_not_wait_for_a_member_that_wants_the_latest() {
+    const PACED: &str = "paced:final";
+    let mut rig = Rig::<Gateway>::bare();
+    rig.session(1);
+    rig.link(BROKER, role::BROKER);
+    rig.link(ROUTER, role::ROUTER);
+    let filter = Filter::latest([("", [""]); 0], 1, Some(1)).unwrap();
+    rig.tell(0, &Record::Headers);
+    rig.tell(0, &Record::Filter { request: 7, filter });
+    rig.join(0, 7, PACED, Positions::default());
+    rig.tell(2, &Record::Covered { offset: 1 << 20 });
+    let head = LinkHead {
+        room: room_id(PACED),
+        generation: 1,
+        base: 1,
+        next: 1,
+    };
+    tells_head(&mut rig, 1, head);
+    rig.pass(100_000, 5_000);
+    words(&mut rig);
+    for offset in 1..=60 {
+        rig.say(1, &block_of(PACED, offset, &[priced("EUR", b"1")]));
+        rig.pass(10_000, 5_000);
+    }
+    rig.pass(200_000, 5_000);
+    assert_eq!(messages(&words(&mut rig)), [0], "it was sent one");
+    let told = rig.peers[1].got.iter().filter(|(kind, _)| *kind == kinds::CONSUMED);
+    let last = told
+        .flat_map(|(_, body)| Consumed::read_all(body).collect::<Vec<_>>())
+        .last();
+    assert_eq!(last.map(|told| (told.room, told.next)), Some((room_id(PACED), 61)));
+    rig.pass(300_000, 5_000);
+    assert_eq!(messages(&words(&mut rig)), [59]);
 }
 
 fn left_out_body(place: u64, end: u64) -> Vec<u8> {
