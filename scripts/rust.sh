@@ -20,6 +20,7 @@ $simulator --seeds 0..100
 $simulator --kills --seeds 0..50
 $simulator --commands --seeds 0..50
 $simulator --ahead --seeds 0..50
+$simulator --filters --seeds 0..50
 $simulator --rekeys --seeds 0..50
 $simulator --moves --seeds 0..50
 COMMANDS

@@ -118,8 +118,10 @@ class Room(Protocol):
 class Client(Protocol):
     """A connected client."""
 
-    def join(self, room: str, *, history: int = 0) -> AbstractAsyncContextManager[Room]:
-        """Join while the block lasts; up to this many of the last messages come first."""
+    def join(
+        self, room: str, *, history: int = 0, filter: muster.Filter | None = None
+    ) -> AbstractAsyncContextManager[Room]:
+        """Join while the block lasts; up to this many of the last messages come first. A filter leaves messages out."""
 
     async def publish(self, room: str, data: bytes) -> object:
         """Return the position once the owner has numbered it, and all that was published before."""

@@ -46,6 +46,7 @@ OF_ROLE: Final = {
         "sends_to_all_tabs_of_a_user_and_hears_of_each",
         "tells_positions_of_a_room",
         "shows_headers_as_tags",
+        "gets_what_a_filter_lets_through",
         "tells_the_gaps_of_a_room_once",
         "starts_at_the_head_with_a_position_ahead_of_it",
         "takes_a_message_as_the_difference_to_the_one_before",
@@ -56,6 +57,7 @@ OF_ROLE: Final = {
         "is_subscribed_to_the_rooms_of_its_token",
     ),
     "python": (
+        "gets_what_a_filter_lets_through",
         "sends_to_a_user_that_is_not_there",
         "hears_who_comes_and_who_leaves",
         "is_subscribed_to_the_rooms_of_its_token",
@@ -121,6 +123,14 @@ def test_every_case_of_a_program_is_listed(sdk: str) -> None:
 def test_the_responder_of_the_page_is_the_one_of_the_program() -> None:
     (text,) = [each for each in fenced((sdks.ROOT / "docs" / "requests.md").read_text(), "js") if "respond(" in each]
     assert text in (sdks.PROGRAMS / "js" / "cases.mjs").read_text()
+
+
+def test_the_filter_of_the_page_is_the_one_of_the_program() -> None:
+    (text,) = [each for each in fenced((sdks.ROOT / "docs" / "edge.md").read_text(), "js") if "euros" in each]
+    program = (sdks.PROGRAMS / "js" / "cases.mjs").read_text()
+    filter_of_data, filter_of_tags = text.splitlines()[:2]
+    assert filter_of_data in program
+    assert filter_of_tags.removeprefix("const ") in program
 
 
 async def test_a_client_whose_session_an_operator_ends_stays_away_and_another_device_stays(serving: Role) -> None:

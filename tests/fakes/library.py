@@ -66,7 +66,7 @@ class Client:
         self.waited = self.flushed = 0
 
     @asynccontextmanager
-    async def join(self, room: str, *, history: int = 0) -> AsyncIterator[Room]:
+    async def join(self, room: str, *, history: int = 0, filter: muster.Filter | None = None) -> AsyncIterator[Room]:
         joined = Room()
         self.rooms.setdefault(room, []).append(joined)
         try:

@@ -68,6 +68,20 @@ def test_of_a_stream_that_is_unknown_nobody_knows_the_end() -> None:
     assert positions(ring.take(cursor, {})[0]) == ["2.2.1:1", "2.2.1:2"]
 
 
+def test_a_reader_with_wanted_headers_gets_those_messages_and_every_gap() -> None:
+    def priced(offset: int, pair: str) -> muster.Message:
+        return muster.Message("default:r", ONE, offset, 7, b"x", None, {"pair": pair} if pair else None)
+
+    pairs = ["EUR", "JPY", "", "USD", "CHF"]
+    ring = filled(*(priced(at, pair) for at, pair in enumerate(pairs, 1)), muster.Gap(Stream(*ONE), 6, 7, "unrepaired"))
+    chunk, cursor, known = ring.take(0, {}, {"pair": ["EUR", "USD"]})
+    assert positions(chunk) == ["2.1.1:1", "2.1.1:4"]
+    assert [name for name, _ in events(chunk)] == ["message", "message", "gap"]
+    assert (cursor, dict(known)) == (ring.end, {"2.1.1": 7})
+    ring.add(priced(8, "JPY"))
+    assert ring.take(cursor, known, {"pair": ["EUR"]}) == (b"", ring.end, {"2.1.1": 8})
+
+
 def test_a_new_owner_s_messages_follow_those_of_the_one_before() -> None:
     ring = filled(message(ONE, 1), message(ONE, 2), message(TWO, 1), message(TWO, 2))
     gaps, cursor = ring.after({"2.1.1": 2})

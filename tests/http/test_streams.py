@@ -47,6 +47,43 @@ async def test_a_stream_carries_headers(make: Make, address: muster.testing.Inst
     assert [event.data.get("headers") for event in events] == [{"kind": "goal"}, None]
 
 
+async def test_a_stream_with_where_leaves_messages_out(make: Make, address: muster.testing.Instance) -> None:
+    beside = await make()
+    key = beside.key("read:*", "history:*")
+    where = f"{PATH}?where=pair=EUR,USD&where=kind%3Dtrade"
+    async with (
+        muster.connect(address) as publisher,
+        stream(beside.server.address, where, key) as reader,
+        stream(beside.server.address, PATH, key) as other,
+    ):
+        for at in range(40):
+            headers = {"pair": ("EUR", "JPY", "USD", "EUR")[at % 4], "kind": "offer" if at % 4 == 3 else "trade"}
+            await publisher.publish(ROOM, str(at).encode(), headers=headers)
+        wanted = [str(at) for at in range(0, 40, 2)]
+        events = await reader.messages(20)
+        assert [event.data["data"] for event in events] == wanted
+        assert len(await other.messages(40)) == 40
+        # After an event it goes on with the same words, and history is looked through.
+        last = {"last-event-id": events[9].id}
+        async with stream(beside.server.address, where, key, last) as back:
+            assert [event.data["data"] for event in await back.messages(10)] == wanted[10:]
+        async with stream(beside.server.address, f"{where}&history=10", key) as recent:
+            assert [event.data["data"] for event in await recent.messages(5)] == wanted[15:]
+    for words, streams, error in [
+        ("where=pair", True, "NAME=VALUE"),
+        ("where=a%20b=1", True, "NAME=VALUE"),
+        ("where=a=1&where=a=2", True, "twice"),
+        ("&".join(f"where={name}=1" for name in "abcde"), True, "limit 4"),
+        ("where=a=" + "," * 16, True, "limit 16"),
+        ("where=a=" + "x" * 600, True, "limit 512"),
+        ("where=a=1", False, "only streams"),
+    ]:
+        accept = {"accept": "text/event-stream"} if streams else {}
+        answer = await beside.client().get(f"{PATH}?{words}", headers={"x-api-key": key, **accept})
+        assert answer.status_code == 400, words
+        assert error in answer.json()["detail"], words
+
+
 async def test_commands_and_gaps_are_events(make: Make, address: muster.testing.Instance) -> None:
     beside = await make()
     async with (

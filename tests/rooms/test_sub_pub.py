@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import muster
 from muster_server.control.errors import FAILURE, UserError
 from muster_server.control.terminal import pipes
 from muster_server.systems.rooms.cli import pub
-from muster_server.systems.rooms.cli.sub import show, take
+from muster_server.systems.rooms.cli.sub import filter_of, show, take
 from tests.fakes.library import Client, Gap, Message
 from tests.waiting import PATIENT_S
 
@@ -102,6 +103,17 @@ async def test_who_does_not_read_the_gaps_does_not_stop_the_loop() -> None:
     await asyncio.wait_for(showing, PATIENT_S)
     for descriptor in (ours, theirs, full):
         os.close(descriptor)
+
+
+def test_words_of_a_filter_are_read() -> None:
+    assert filter_of([], 1) is None
+    assert filter_of([], 10) == muster.Filter(one_in=10)
+    assert filter_of([], 1, 5) == muster.Filter(at_most_per_s=5)
+    wanted = muster.Filter({"pair": ["EUR", "USD"], "kind": "a=b"})
+    assert filter_of(["pair=EUR,USD", "kind=a=b"], 1) == wanted
+    for wrong, why in [(["pair"], "NAME=VALUE"), (["=EUR"], "NAME=VALUE"), (["pair=EUR", "pair=USD"], "twice")]:
+        with pytest.raises(UserError, match=why):
+            filter_of(wrong, 1)
 
 
 def test_only_messages_count() -> None:

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::protocol::Position;
+use crate::protocol::{Position, WantedTags};
 
 /// Names one question of a session. Answer each once, with the verb of its kind or with `fail`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -42,6 +42,8 @@ pub struct Join {
     /// All that came after this is wanted.
     pub recover: Option<Position>,
     pub data: Bytes,
+    /// Only messages with these tags are wanted; empty: all.
+    pub tags: WantedTags,
     pub positioned: bool,
     pub recoverable: bool,
     pub join_leave: bool,

@@ -28,6 +28,15 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// A filter of a subscription is refused, for this reason.
+    pub const fn filter(message: &'static str) -> Failure {
+        Failure::Own {
+            code: 401,
+            message,
+            temporary: false,
+        }
+    }
+
     /// Number, text, and whether to try again.
     pub fn parts(self) -> (u32, &'static str, bool) {
         match self {

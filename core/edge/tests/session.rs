@@ -185,6 +185,7 @@ fn each_command_becomes_a_question_and_each_answer_a_reply() {
                 epoch: "e".into()
             }),
             data: "null".into(),
+            tags: Vec::new(),
             positioned: true,
             recoverable: true,
             join_leave: true,
@@ -335,7 +336,11 @@ fn what_muster_has_not_or_what_is_out_of_bounds_is_refused_and_the_session_goes_
         (r#""subscribe":{"channel":"a:b"}"#.to_owned(), 105),
         (r#""subscribe":{"channel":""}"#.to_owned(), 107),
         (r#""subscribe":{"channel":"a:c","type":1}"#.to_owned(), 108),
-        (r#""subscribe":{"channel":"a:c","tf":{"op":"eq"}}"#.to_owned(), 108),
+        (r#""subscribe":{"channel":"a:c","tf":{"op":"eq"}}"#.to_owned(), 107),
+        (
+            r#""subscribe":{"channel":"a:c","tf":{"key":"a","cmp":"gt","val":"1"}}"#.to_owned(),
+            401,
+        ),
         (r#""publish":{"channel":"a:b"}"#.to_owned(), 107),
         (r#""publish":{"channel":"a:b","data":1,"type":1}"#.to_owned(), 108),
         (format!(r#""publish":{{"channel":"a:b","data":"{long}"}}"#), 107),

@@ -23,6 +23,7 @@ from .errors import (
 if TYPE_CHECKING:
     from . import sync
     from .client import Client, Fault, connect
+    from .filters import Filter
     from .instance import Address
     from .items import (
         Command,
@@ -62,6 +63,7 @@ __all__ = [
     "Direct",
     "Expired",
     "Fault",
+    "Filter",
     "Gap",
     "History",
     "Hop",
@@ -95,6 +97,7 @@ __all__ = [
 
 _LATE: Final = {
     "client": ("Client", "Fault", "connect"),
+    "filters": ("Filter",),
     "instance": ("Address",),
     "items": (
         "Command",

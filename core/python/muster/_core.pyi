@@ -108,7 +108,18 @@ class ClientEngine:
     def speak(self, lowest: int, highest: int) -> None: ...  # these versions of the protocol: as another release does
     def version(self, side: int) -> int | None: ...  # of the protocol, in a session's use
     def is_ready(self, side: int) -> bool: ...
-    def join(self, name: str, positions: bytes | None = None, policy: int = 0, history: int = 0) -> int: ...
+    # `equal`: for a filtered join, wanted values by name of a header; `one_in`: of the messages, one of as many;
+    # `at_most_per_s`: of these, the latest at this rate.
+    def join(
+        self,
+        name: str,
+        positions: bytes | None = None,
+        policy: int = 0,
+        history: int = 0,
+        equal: list[tuple[str, list[str]]] | None = None,
+        one_in: int = 1,
+        at_most_per_s: int | None = None,
+    ) -> int: ...
     # Whether the last join resumed without a loss (None: not known yet); messages of history, and whether they are whole.
     def joined(self, room: int) -> tuple[bool | None, int, bool] | None: ...
     def leave(self, room: int) -> None: ...

@@ -34,6 +34,7 @@ from .errors import (
     TooLong,
     Unavailable,
 )
+from .filters import Filter
 from .instance import Address, Endpoint, find, folder_of
 from .items import (
     Delivered,
@@ -405,6 +406,7 @@ class Client:
         positions: bytes | None = None,
         history: int = 0,
         policy: Policy = "drop_oldest",
+        filter: Filter | None = None,
         timeout: float | None = None,
     ) -> Room:
         """Become a member for as long as the block lasts: `async with client.join("sports:final") as room`.
@@ -414,9 +416,12 @@ class Client:
         to this many of the last messages come first, and `room.history` has their number. The call raises `Refused`
         with the code `too_much_history` if the server allows fewer. `policy`: what happens when more than
         `buffer_bytes` are unread. `drop_oldest` and `drop_newest` leave a gap with the reason `reader`; `block` stops
-        reading from the gateway.
+        reading from the gateway. `filter`: only the messages that it lets through come, from history too; the others
+        are no gap.
         """
         check_name(name)
+        if not isinstance(filter, Filter | None):
+            raise Invalid(f"invalid filter of type {type(filter).__name__} (expected muster.Filter)")
         if policy not in POLICIES:
             raise Invalid(f"invalid policy {policy!r} (expected one of {', '.join(POLICIES)})")
         if not isinstance(positions, bytes | None):
@@ -425,7 +430,7 @@ class Client:
             raise Invalid(f"invalid history {history!r} (expected a number of messages, 0 or more)")
         if history and positions:
             raise Invalid("positions and history exclude each other: give one of them")
-        return Room(self, name, positions or None, history, policy, self._seconds(timeout))
+        return Room(self, name, positions or None, history, policy, self._seconds(timeout), filter)
 
     async def history(self, room: str, count: int, *, timeout: float | None = None) -> list[Message]:
         """Return the last messages of a room, at most `count`, oldest first. The client is a member for that moment
@@ -955,7 +960,9 @@ class Client:
         if other or _running_loop() not in {self.loop, None}:
             raise Invalid(f"{what} belongs to the loop and the thread that opened it; call it there")
 
-    def enter(self, room: Room, positions: bytes | None, history: int, policy: int) -> int:
+    def enter(
+        self, room: Room, positions: bytes | None, history: int, policy: int, filter: Filter | None = None
+    ) -> int:
         """Ask the engine for a membership; returns the room's number in the engine."""
         self._check_open()
         self._check_side(0)
@@ -965,7 +972,11 @@ class Client:
         if len(self._rooms) >= ROOMS_MAX:  # a request that must fail would count towards the rate of joins
             raise Refused(f"join {room.name}", "too_many_rooms")
         try:
-            number = self.engine.join(room.name, positions, policy, history)
+            if filter:
+                wanted = filter.wanted(), filter.one_in, filter.at_most_per_s
+                number = self.engine.join(room.name, positions, policy, history, *wanted)
+            else:
+                number = self.engine.join(room.name, positions, policy, history)
         except ValueError as error:
             raise Invalid(f"{room.name}: {error}") from None
         self._names.add(full)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .errors import Invalid, MusterError, TimedOut
+from .filters import Filter
 from .items import Command, History, Item, Members, Message
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ COUNTS: Final = (
     "repairs_asked",
     "repaired",
     "dropped_reader",
+    "filtered",
     "commands",
     "rejoined",
 )
@@ -58,8 +60,10 @@ class Room:
         history: int,
         policy: Policy,
         timeout: float,
+        filter: Filter | None = None,
     ) -> None:
         self.name = name
+        self._filter = filter
         self._client, self._given, self._history, self._policy = client, positions, history, policy
         self._timeout = timeout
         self._known: tuple[bool | None, int, bool] = (None, 0, False)
@@ -78,7 +82,7 @@ class Room:
         if self._joined is not None:
             raise Invalid(f"{self.name}: a room object is joined once; call client.join again")
         client = self._client
-        self._number = client.enter(self, self._given, self._history, POLICIES.index(self._policy))
+        self._number = client.enter(self, self._given, self._history, POLICIES.index(self._policy), self._filter)
         self._joined = client.loop.create_future()
         try:
             await client.wait(self._joined, self._timeout, f"join {self.name}")

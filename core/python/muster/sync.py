@@ -19,6 +19,7 @@ from .client import NO_JSON, REQUEST_S, TIMEOUT_S, Token
 from .client import Client as AsyncClient
 from .client import connect as connect_async
 from .errors import Invalid, MusterError, TimedOut
+from .filters import Filter
 from .instance import Address, Endpoint
 from .items import DeviceResult, History, Item, Members, Message, Outcome, Position, Reply
 from .room import Policy, advance
@@ -109,12 +110,13 @@ class Client:
         positions: bytes | None = None,
         history: int = 0,
         policy: Policy = "drop_oldest",
+        filter: Filter | None = None,
         timeout: float | None = None,
     ) -> "Room":
         """Become a member at once; use a `with` block, or call `leave`. Arguments as for `muster.Client.join`."""
 
         async def joined() -> tuple[AsyncRoom, bytes]:
-            options: dict[str, Any] = {"positions": positions, "history": history, "policy": policy}
+            options: dict[str, Any] = {"positions": positions, "history": history, "policy": policy, "filter": filter}
             room = await self._client.join(name, timeout=timeout, **options)
             return room, room.positions
 

@@ -49,7 +49,7 @@ impl std::fmt::Display for HeadersError {
     }
 }
 
-fn is_name(name: &[u8]) -> bool {
+pub(crate) fn is_name(name: &[u8]) -> bool {
     let good = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     (1..=HEADER_NAME_BYTES_MAX).contains(&name.len()) && name.iter().all(good)
 }

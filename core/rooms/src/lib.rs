@@ -19,6 +19,7 @@ mod chunks;
 mod client;
 pub mod command;
 mod dispatch;
+pub mod filter;
 #[cfg(test)]
 mod fixtures;
 mod gateway;

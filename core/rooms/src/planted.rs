@@ -53,6 +53,14 @@ muster_planted::planted! {
     AheadDenied,
     /// A broker that came back from an earlier state of its life goes on with its streams.
     ReturnUnnoticed,
+    /// A gateway passes some messages that a member's filter lets through.
+    FilterPassesWanted,
+    /// A gateway answers requests of members with a filter as if it passed all that they lack.
+    RepairsPassAll,
+    /// A gateway sends what it sent to a member that wants the latest message not again.
+    LatestNotAgain,
+    /// A gateway forgets the newest message where its time had not come when the room fell silent.
+    LatestNotLast,
     /// An edge says that a client got all that it missed, though messages between are lost.
     RecoveredWithHole,
     /// An edge builds one frame for members whatever form they take.

@@ -5,8 +5,8 @@ use muster_rooms::command::{Ask, Outcome, Page, Verdict};
 use muster_rooms::role;
 use muster_rooms::wire::{
     heads, kinds, published, read_link_repair, read_repair, write_link_repair, write_repair, Ack, BlockWriter,
-    Consumed, Course, GapPlace, LinkBlock, LinkHead, LinkLost, LinkPublish, Message, Position, Positions, Publish,
-    Record, RoomBlock, Skip, StreamGap, StreamId,
+    Consumed, Course, GapPlace, LeftOut, LinkBlock, LinkHead, LinkLost, LinkPublish, Message, Passed, Position,
+    Positions, Publish, Record, RoomBlock, Skip, StreamGap, StreamId,
 };
 use muster_transport::{
     append, hello_proof, reset_token, Addr, ControlRecord, DatagramKind, Direction, Encode, Entropy, Frame, FrameKind,
@@ -234,6 +234,21 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             assert!(place.write(out));
             join(json!({"handle": place.handle, "place": place.index}), gap(&place.gap))
         }
+        kinds::PASSED => {
+            let passed = Passed::read(body).expect("good");
+            assert!(passed.write(out));
+            stream(
+                passed.stream,
+                json!({"handle": passed.handle, "place": passed.index, "offset": passed.offset, "count": passed.count}),
+            )
+        }
+        kinds::LEFT_OUT => {
+            let left = LeftOut::read(body).expect("good");
+            assert!(left.write(out));
+            let resume = left.resume.iter();
+            let resume: Value = resume.map(|(id, next)| stream(*id, json!({ "next": next }))).collect();
+            json!({"handle": left.handle, "place": left.index, "end": left.end, "resume": resume})
+        }
         kinds::SKIP => {
             let skip = Skip::read(body).expect("good");
             assert!(skip.write(out));
@@ -395,6 +410,21 @@ fn record(record: &Record<'_>) -> Value {
             positions: known,
             history,
         } => json!({"request": request, "name": hex(name), "positions": positions(known), "history": history}),
+        Record::Filter { request, filter } => {
+            let equal: Vec<Value> = filter
+                .equal()
+                .map(|(name, values)| {
+                    let values: Vec<_> = values.map(|value| json!({ "value": hex(value.as_bytes()) })).collect();
+                    json!({"name": hex(name.as_bytes()), "values": values})
+                })
+                .collect();
+            json!({
+                "request": request,
+                "one_in": filter.one_in(),
+                "at_most_per_s": filter.at_most_per_s().unwrap_or(0),
+                "equal": equal,
+            })
+        }
         Record::Leave { handle } | Record::Close { handle } => json!({ "handle": handle }),
         Record::Guest(record) => panic!("a record of another system: {record:?}"),
         Record::Open {

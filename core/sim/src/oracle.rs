@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_rooms::filter::Filter;
 use muster_rooms::headers::encode;
-use muster_rooms::wire::{GapReason, StreamGap, StreamId};
+use muster_rooms::wire::{GapReason, PublisherId, StreamGap, StreamId};
 use muster_rooms::Item;
 use muster_transport::Micros;
 
@@ -41,6 +42,8 @@ pub struct Membership {
     /// From this time on every acknowledged message must be received or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
+    /// It gets only messages that this lets through.
+    pub filter: Option<Filter>,
     /// The position of a stream that its member made up when it joined.
     pub forged: Option<(StreamId, u64)>,
     /// Messages published and acknowledged while its member was away.
@@ -63,6 +66,24 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// Whether its filter, if it has one, lets a message through. It names headers alone.
+    fn wants(&self, message: &Published) -> bool {
+        let lets = |filter: &Filter| {
+            filter.lets(
+                PublisherId::default(),
+                0,
+                Some(&headers_of(message.sender, message.number)),
+            )
+        };
+        self.filter.as_ref().is_none_or(lets)
+    }
+
+    /// Whether it wants the latest message alone.
+    pub fn is_latest(&self) -> bool {
+        let rate = |filter: &Filter| filter.at_most_per_s();
+        self.filter.as_ref().and_then(rate).is_some()
+    }
+
     fn has(&self, message: usize) -> bool {
         self.had
             .get(message / 64)
@@ -288,7 +309,14 @@ impl Oracle {
         Ok(())
     }
 
-    pub fn join(&mut self, client: usize, room: usize, owed_from: Option<Micros>, now: Micros) -> usize {
+    pub fn join(
+        &mut self,
+        client: usize,
+        room: usize,
+        owed_from: Option<Micros>,
+        now: Micros,
+        filter: Option<Filter>,
+    ) -> usize {
         let since = owed_from.unwrap_or(now);
         let missed = self.of_room(room).filter(|(_, message)| {
             message.acked.is_some() && message.called_at > since && message.acked_at + SETTLED <= now
@@ -301,6 +329,7 @@ impl Oracle {
             joined_at: None,
             owed_from,
             left: false,
+            filter,
             forged: None,
             newest: 0,
             last: Few(Vec::new()),
@@ -332,7 +361,12 @@ impl Oracle {
     /// A returning member was told that it missed nothing.
     pub fn recovered(&self, at: usize) -> Result<(), String> {
         let membership = &self.memberships[at];
-        match membership.missed.iter().find(|message| !membership.has(**message)) {
+        match membership
+            .missed
+            .iter()
+            .find(|message| !membership.has(**message) && membership.wants(&self.messages[**message]))
+            .filter(|_| !membership.is_latest())
+        {
             None => Ok(()),
             Some(message) => Err(format!(
                 "client {} returned to room {} and was told that it missed nothing, but number {} of {}, {:?}",
@@ -452,6 +486,12 @@ impl Oracle {
                 who()
             ));
         }
+        if !membership.wants(message) {
+            return Err(format!(
+                "{}: number {number} of {sender}: its filter passes that",
+                who()
+            ));
+        }
         if membership.has(known) {
             return Err(format!("{}: number {number} of {sender} came twice", who()));
         }
@@ -495,11 +535,15 @@ impl Oracle {
                     ));
                 }
             }
+            if membership.is_latest() {
+                self.ends_with_the_last(membership, owed_from, &who)?;
+                continue;
+            }
             for (at, message) in self.of_room(membership.room) {
                 let Some((stream, offset)) = message.acked else {
                     continue;
                 };
-                if message.called_at <= owed_from || membership.has(at) {
+                if message.called_at <= owed_from || membership.has(at) || !membership.wants(message) {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
@@ -531,16 +575,47 @@ impl Oracle {
         Ok(())
     }
 
+    /// A member that wants the latest message has the last one of a stream, or a later one, or was told that it is lost.
+    fn ends_with_the_last(&self, membership: &Membership, owed_from: Micros, who: &str) -> Result<(), String> {
+        let wanted = self.of_room(membership.room).map(|(_, message)| message);
+        let mut lasts = BTreeMap::<StreamKey, (StreamId, u64)>::new();
+        for message in wanted.filter(|message| message.called_at > owed_from && membership.wants(message)) {
+            if let Some((stream, offset)) = message.acked {
+                let last = lasts.entry(key(stream)).or_insert((stream, offset));
+                last.1 = last.1.max(offset);
+            }
+        }
+        let has = |(stream, offset): &(StreamId, u64)| {
+            let had = membership.offsets.get(&key(*stream)).map_or(0, |(had, _)| had);
+            had >= *offset || membership.gaps.iter().any(|gap| gap.covers(*stream, *offset))
+        };
+        match lasts.is_empty() || lasts.values().any(has) {
+            true => Ok(()),
+            false => Err(format!(
+                "{who}: the last messages are at {:?}, but it has {:?}, gaps {:?}",
+                lasts.values(),
+                membership.offsets,
+                membership
+                    .gaps
+                    .iter()
+                    .rev()
+                    .take(10)
+                    .map(|gap| gap.gap)
+                    .collect::<Vec<_>>(),
+            )),
+        }
+    }
+
     fn of_room(&self, room: usize) -> impl Iterator<Item = (usize, &Published)> {
         let all = self.by_room.get(&room).into_iter().flatten();
         all.map(|at| (*at, &self.messages[*at]))
     }
 
-    /// The messages published to a member's room at `from` or later: how many it received, and how many there are.
+    /// The messages published to a member's room at `from` or later that it wants: how many it received, and how many there are.
     pub fn had_since(&self, membership: &Membership, from: Micros) -> (usize, usize) {
         let since = || {
             self.of_room(membership.room)
-                .filter(|(_, message)| message.called_at >= from)
+                .filter(|(_, message)| message.called_at >= from && membership.wants(message))
         };
         (since().filter(|(at, _)| membership.has(*at)).count(), since().count())
     }

@@ -118,6 +118,8 @@ pub struct Plan {
     pub identities: Option<Identities>,
     /// Each client is given one gateway and no proxy; servers announce the others.
     pub learns: bool,
+    /// Every second client wants only some messages.
+    pub filters: bool,
 }
 
 /// How the control plane doubles partitions.

@@ -414,6 +414,26 @@ fn positions_ahead_of_their_owner_are_believed() {
 }
 
 #[test]
+fn a_filter_passes_messages_that_are_wanted() {
+    seeds_find(Bug::FilterPassesWanted, Plan::filters);
+}
+
+#[test]
+fn what_a_member_with_a_filter_lost_is_passed() {
+    seeds_find(Bug::RepairsPassAll, Plan::filters);
+}
+
+#[test]
+fn the_latest_message_that_a_member_lost_is_not_sent_again() {
+    seeds_find(Bug::LatestNotAgain, Plan::filters);
+}
+
+#[test]
+fn the_latest_message_is_forgotten_where_a_room_falls_silent() {
+    seeds_find(Bug::LatestNotLast, Plan::filters);
+}
+
+#[test]
 fn a_broker_that_came_back_goes_on_with_its_streams() {
     seeds_find(Bug::ReturnUnnoticed, Plan::ahead);
 }

@@ -270,6 +270,7 @@ fn quiet() -> Plan {
         rekeys: None,
         identities: None,
         learns: false,
+        filters: false,
         back_max: None,
         command_every: None,
         prompt: None,

@@ -11,16 +11,28 @@ from typing import Any, Final
 
 import msgspec
 
+import muster
 from muster_server.control.cluster import sdk
 from muster_server.control.cluster.instance import Process
 from muster_server.control.cluster.sdk import Item
+from muster_server.control.errors import USAGE, UserError
 from muster_server.control.host.shown import one_line, shown, shown_json
 from muster_server.control.terminal.common import counted
 from muster_server.control.terminal.found import Target, connected, found
 from muster_server.control.terminal.pipes import Writer
 from muster_server.control.terminal.texts import Texts
+from muster_server.systems.rooms.where import parse_where
 
 NO_TEXTS: Final[Mapping[int, str]] = {}
+
+
+def filter_of(where: Iterable[str], one_in: int, per_second: int | None = None) -> muster.Filter | None:
+    """The filter of `--where NAME=VALUE[,VALUE]`, `--one-in N` and `--per-second R`; None if they ask for everything."""
+    try:
+        equal = parse_where(where)
+    except ValueError as error:
+        raise UserError(f"--where: {error}", USAGE) from None
+    return muster.Filter(equal, one_in, per_second) if equal or one_in != 1 or per_second else None
 
 
 async def subscribe(
@@ -28,6 +40,7 @@ async def subscribe(
     room: str,
     count: int | None,
     history: int,
+    wanted: muster.Filter | None,
     as_json: bool,
     raw: bool,
 ) -> int:
@@ -43,15 +56,15 @@ async def subscribe(
     texts = Texts(nodes)
     async with (
         connected(where, publishes=False, ages=as_json) as client,
-        client.join(room, history=history) as joined,
+        client.join(room, history=history, filter=wanted) as joined,
     ):
         writer, words = Writer(1), Writer(2)
         await _tell(words, f"joined {room}" + _history(joined, history))
         direct = asyncio.create_task(_direct(client, writer, words, texts, as_json)) if where.end.is_user else None
         try:
             async for batch in joined.batches():
-                wanted, left = take(batch, left)
-                await show(writer, words, wanted, as_json, plain, await texts.of(_senders(wanted, as_json)))
+                items, left = take(batch, left)
+                await show(writer, words, items, as_json, plain, await texts.of(_senders(items, as_json)))
                 if left == 0:
                     break
         except BrokenPipeError:

@@ -54,6 +54,23 @@ def sub(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="NAME=VALUE[,VALUE]",
+            help="Only messages whose header NAME has one of these values. Repeatable: all must match.",
+        ),
+    ] = None,
+    one_in: Annotated[
+        int, typer.Option("--one-in", min=1, max=1_000_000, metavar="N", help="Only about one in N messages.")
+    ] = 1,
+    per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--per-second", min=1, max=1_000, metavar="R", help="At most R messages a second: the newest each time."
+        ),
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print messages byte for byte on a terminal too.")] = False,
     json: Json = False,
     url: Url = None,
@@ -70,10 +87,10 @@ def sub(
     """
     from muster_server.control.terminal import common
     from muster_server.control.terminal.found import End, Target
-    from muster_server.systems.rooms.cli.sub import subscribe
+    from muster_server.systems.rooms.cli.sub import filter_of, subscribe
 
-    where = Target(config, registry, End(url, gateway or (), token, token_file))
-    work = subscribe(where, room, count, history, json, raw)
+    target = Target(config, registry, End(url, gateway or (), token, token_file))
+    work = subscribe(target, room, count, history, filter_of(where or (), one_in, per_second), json, raw)
     return common.run(work, endless=count is None, streams=True)
 
 

@@ -7,6 +7,7 @@ HTTP but the format of server-sent events.
 import asyncio
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 import muster
 from muster_server.systems.rooms.history import Recent, all_of
 from muster_server.systems.rooms.http.sessions import Session
+from muster_server.systems.rooms.where import Where, matches
 
 CHUNK_BYTES: Final = 256 << 10
 """Limit of bytes for a reader at a time, besides one message."""
@@ -38,6 +40,8 @@ class Entry(NamedTuple):
     stream: str
     last: int
     """The last offset of its stream that the item covers; 0 for a command."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Those of the message."""
 
 
 def encoded(data: bytes) -> dict[str, str]:
@@ -132,26 +136,31 @@ class Ring:
             del self._entries[: self._first]
             self._base, self._first = self._base + self._first, 0
 
-    def take(self, cursor: int, known: Offsets) -> tuple[bytes, int, Offsets]:
+    def take(self, cursor: int, known: Offsets, where: Where | None = None) -> tuple[bytes, int, Offsets]:
         """Return the events from a cursor on, the cursor after them, and their reader's new positions. Empty at the
         end.
 
-        A reader that lags gets gaps in place of lost items.
+        A reader that lags gets gaps in place of lost items. With `where` messages without these headers are left out.
         """
         lost = b"".join(self._lost(known, self._born, "slow")) if cursor < self.begin else b""
         start = max(cursor, self.begin)
         if start == self.end:
             return lost, start, known
+        if where:
+            chunk, following, after = self._slice(start, where)
+            return lost + chunk, following, after
         if self._cached is None or self._cached[:2] != (start, self.end):
             self._cached = (start, self.end, *self._slice(start))
         _, _, chunk, following, after = self._cached
         return lost + chunk, following, after
 
-    def _slice(self, start: int) -> tuple[bytes, int, Offsets]:
+    def _slice(self, start: int, where: Where | None = None) -> tuple[bytes, int, Offsets]:
         events, size, at = [], 0, start - self._base
         while at < len(self._entries) and size < CHUNK_BYTES:
-            events.append(self._entries[at].event)
-            size += len(events[-1])
+            entry = self._entries[at]
+            if not (where and entry.message) or matches(where, entry.headers):
+                events.append(entry.event)
+                size += len(entry.event)
             at += 1
         return b"".join(events), self._base + at, self._entries[at - 1].known
 
@@ -208,7 +217,7 @@ class Ring:
             if headers := item.headers:
                 document["headers"] = headers
             message = msgspec.json.encode(document)
-            return Entry(known, event("", message, known), message, stream, last)
+            return Entry(known, event("", message, known), message, stream, last, headers)
         if isinstance(item, muster.Gap):
             stream, last = str(item.stream), item.first - 1 if item.last is None else item.last
             known = self._advanced(stream, last, item.first - 1)

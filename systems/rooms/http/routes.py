@@ -51,6 +51,7 @@ from muster_server.systems.rooms.http.feeds import encoded, parse_id
 from muster_server.systems.rooms.http.paths import OPEN_S, PATHS_MAX, paths
 from muster_server.systems.rooms.http.service import Service
 from muster_server.systems.rooms.http.streams import RoomStream
+from muster_server.systems.rooms.where import Where, parse_where
 
 MESSAGES: Final = "/rooms/{room:str}/messages"
 EVENTS: Final = "text/event-stream"
@@ -145,6 +146,13 @@ async def messages(
     ] = None,
     reverse: Annotated[bool, QueryParameter(description="The newest message first")] = False,
     after: cursors.After = "",
+    where: Annotated[
+        list[str] | None,
+        QueryParameter(
+            description="Of a stream: only messages whose header NAME has one of these values, as `NAME=VALUE,VALUE`; "
+            "repeat it for more headers, all of which must match"
+        ),
+    ] = None,
     last_event_id: Annotated[
         str | None, HeaderParameter(name="Last-Event-ID", description="Resume after this event of a stream")
     ] = None,
@@ -162,6 +170,7 @@ async def messages(
     caller.need("read" if streams else "history", name)
     if history is not None and history > service.options.history_max:
         raise Problem("too_much_history", f"too much history requested (limit {service.options.history_max} messages)")
+    wanted = _where(where or (), streams)
     page = None if streams else _page(name, 100 if history is None else history, since, reverse, after)
     known = None
     if streams and last_event_id == ENDED:
@@ -181,7 +190,8 @@ async def messages(
         else:
             gaps, cursor = ring.after(known)
         at, options = ring.known_at(cursor), service.options
-        return EventStream(RoomStream(service, feed, caller, gaps, cursor, at, options.heartbeat_s, options.stall_s))
+        beats = options.heartbeat_s, options.stall_s
+        return EventStream(RoomStream(service, feed, caller, gaps, cursor, at, wanted, *beats))
     assert page is not None
     said = await service.page(feed, page)
     next = None if said.next is None else cursors.written(HISTORY, (page.back, str(said.next)))
@@ -490,6 +500,17 @@ def _page(room: str, limit: int, since: str | None, reverse: bool, after: str) -
     if ":" in since and "." in since.partition(":")[0]:
         return Asked(room, limit, reverse, _place(since, "since"))
     return Asked(room, limit, reverse, None, _time(since))
+
+
+def _where(texts: Sequence[str], streams: bool) -> Where:
+    """The headers that a request wants; empty: all messages. Raises `Problem`."""
+    if texts and not streams:
+        said = "where: pages have every message; only streams leave some out (Accept: text/event-stream)"
+        raise Problem("bad_request", said)
+    try:
+        return parse_where(texts)
+    except ValueError as error:
+        raise Problem("bad_request", f"where: {error}") from None
 
 
 def _place(text: str, name: str) -> Place:

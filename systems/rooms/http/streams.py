@@ -3,6 +3,7 @@
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.streams import Stream, Streams
 from muster_server.systems.rooms.http.feeds import Feed, Offsets
+from muster_server.systems.rooms.where import Where
 
 
 class RoomStream(Stream):
@@ -16,20 +17,21 @@ class RoomStream(Stream):
         gaps: bytes,
         cursor: int,
         known: Offsets,
+        where: Where,
         heartbeat_s: float,
         stall_s: float,
     ) -> None:
         super().__init__(streams, caller, heartbeat_s, stall_s)
         self.feed = feed
-        self._gaps, self._cursor, self._known = gaps, cursor, known
+        self._gaps, self._cursor, self._known, self._where = gaps, cursor, known, where
 
     def begin(self) -> bytes:
         """The gaps before the first message."""
         return self._gaps
 
     def take(self) -> bytes:
-        """The events behind the cursor."""
-        chunk, self._cursor, self._known = self.feed.ring.take(self._cursor, self._known)
+        """The events behind the cursor that the reader wants."""
+        chunk, self._cursor, self._known = self.feed.ring.take(self._cursor, self._known, self._where)
         return chunk
 
     def allowed(self) -> bool:

@@ -91,7 +91,7 @@ pub struct Subscribe<'a> {
     pub join_leave: bool,
     #[serde(borrow)]
     pub delta: Cow<'a, str>,
-    /// A filter by tags: only whether there is one.
+    /// A filter by tags, in the encoding of the command.
     #[serde(borrow, rename = "tf", deserialize_with = "raw")]
     pub filter: Option<&'a [u8]>,
     pub flag: i64,

@@ -9,6 +9,7 @@ mod json;
 mod message;
 mod protobuf;
 mod reply;
+mod tags;
 
 pub use command::{Command, Connect, History, Malformed, Request, SubRefresh, Subscribe};
 pub use fields::{Encoding, Fields};
@@ -18,3 +19,4 @@ pub(crate) use reply::shortened;
 pub use reply::{
     ClientInfo, ConnectResult, HistoryResult, Position, Publication, Push, RefreshResult, Replies, SubscribeResult,
 };
+pub use tags::{wanted_tags, Unfit, WantedTags};

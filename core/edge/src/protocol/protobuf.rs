@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::command::{Command, Connect, History, Malformed, Request, SubRefresh, Subscribe};
 use super::reply::Position;
+use super::tags::Node;
 
 /// Reads a varint. `None`: it is cut.
 pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
@@ -214,6 +215,25 @@ fn subscribe(bytes: &[u8]) -> Result<Subscribe<'_>, Malformed> {
         Ok(())
     })?;
     Ok(sub)
+}
+
+/// A node of a tags filter, with at most as many levels.
+pub(super) fn filter_node(bytes: &[u8], levels: usize) -> Result<Node, Malformed> {
+    let below = levels.checked_sub(1).ok_or(Malformed)?;
+    let mut node = Node::default();
+    each(bytes, |field, value| {
+        match field {
+            1 => node.op = value.string()?.into_owned(),
+            2 => node.key = value.string()?.into_owned(),
+            3 => node.cmp = value.string()?.into_owned(),
+            4 => node.val = value.string()?.into_owned(),
+            5 => node.vals.push(value.string()?.into_owned()),
+            6 => node.nodes.push(filter_node(value.bytes()?, below)?),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(node)
 }
 
 fn publish(bytes: &[u8]) -> Result<Request<'_>, Malformed> {

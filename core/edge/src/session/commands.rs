@@ -12,7 +12,9 @@ use crate::limits::{
     WAITING_BYTES_MAX, WAITING_REPLIES_MAX,
 };
 use crate::planted::{self, Bug};
-use crate::protocol::{commands, Command, Connect, Encoding, History, Position, Request, SubRefresh, Subscribe};
+use crate::protocol::{
+    commands, wanted_tags, Command, Connect, Encoding, History, Position, Request, SubRefresh, Subscribe, Unfit,
+};
 
 /// Flags of a subscribe command: a number in place of the channel's name; the error 112 in place of a loss.
 const COMPACTION: i64 = 1;
@@ -185,9 +187,15 @@ impl Session {
             true => String::new(),
             false => checked_token(&subscribe.token)?,
         };
-        if subscribe.kind != 0 || subscribe.filter.is_some_and(|filter| filter != b"null") {
+        if subscribe.kind != 0 {
             return Err(Failure::NotAvailable);
         }
+        let tags = match subscribe.filter.map(|bytes| wanted_tags(self.encoding(), bytes)) {
+            None => None,
+            Some(Ok(tags)) => tags,
+            Some(Err(Unfit::Malformed)) => return Err(Failure::BadRequest),
+            Some(Err(Unfit::Operator)) => return Err(Failure::filter("a tags filter has eq, in and and alone")),
+        };
         if self.subscriptions.is_taken(&channel) {
             return Err(Failure::AlreadySubscribed);
         }
@@ -201,6 +209,7 @@ impl Session {
             token,
             recover: subscribe.recover.then(|| position(subscribe)),
             data,
+            tags: tags.unwrap_or_default(),
             positioned: subscribe.positioned,
             recoverable: subscribe.recoverable,
             join_leave: subscribe.join_leave,

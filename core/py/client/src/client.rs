@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use muster_driver::Driver;
 use muster_presence::{Device, Letters, Outcome, Reading, Told, DATA_BYTES_MAX};
 use muster_rooms::command::Verdict;
+use muster_rooms::filter::Filter;
 use muster_rooms::wire::{Positions, StreamGap};
 use muster_rooms::{Client, ClientConfig, ClientEvent, CommandError, Item, Policy, PublishError, Side};
 use muster_transport::{Addr, Code, Reader, Writer};
@@ -329,8 +330,25 @@ impl ClientEngine {
     }
 
     /// Becomes a member of a room; the policy is 0 drop_oldest, 1 drop_newest, 2 block. Returns the room's number here.
-    #[pyo3(signature = (name, positions = None, policy = 0, history = 0))]
-    fn join(&mut self, name: &str, positions: Option<&[u8]>, policy: u8, history: u32) -> PyResult<u32> {
+    /// With `equal`, values by name of a header, the room's messages are filtered; also by `one_in` and `at_most_per_s` then.
+    #[pyo3(signature = (name, positions = None, policy = 0, history = 0, equal = None, one_in = 1, at_most_per_s = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn join(
+        &mut self,
+        name: &str,
+        positions: Option<&[u8]>,
+        policy: u8,
+        history: u32,
+        equal: Option<Vec<(String, Vec<String>)>>,
+        one_in: u32,
+        at_most_per_s: Option<u32>,
+    ) -> PyResult<u32> {
+        let equal = equal.map(|equal| {
+            let all = equal.iter();
+            let all = all.map(|(name, values)| (name.as_str(), values.iter().map(String::as_str)));
+            Filter::latest(all, one_in, at_most_per_s).map_err(|error| PyValueError::new_err(error.to_string()))
+        });
+        let filter = equal.transpose()?;
         let positions = match positions {
             Some(bytes) => Positions::read(&mut Reader::new(bytes))
                 .ok_or_else(|| PyValueError::new_err("these are no positions"))?,
@@ -344,9 +362,10 @@ impl ClientEngine {
         };
         let driver = self.get_mut()?;
         let (now, machine) = (monotonic_now(), driver.machine_mut());
-        let room = match history {
-            0 => machine.join(now, name, positions, policy),
-            _ => machine.join_last(now, name, history, policy),
+        let room = match (filter, history) {
+            (Some(filter), _) => machine.join_filtered(now, name, (positions, history), filter, policy),
+            (None, 0) => machine.join(now, name, positions, policy),
+            (None, _) => machine.join_last(now, name, history, policy),
         };
         driver.kick();
         Ok(room)
@@ -589,6 +608,7 @@ impl ClientEngine {
         stats.set_item("repairs_asked", counters.asked)?;
         stats.set_item("repaired", counters.repaired)?;
         stats.set_item("dropped_reader", counters.dropped_reader)?;
+        stats.set_item("filtered", counters.filtered)?;
         stats.set_item("commands", counters.commands)?;
         stats.set_item("rejoined", counters.rejoined)?;
         Ok(Some(stats))

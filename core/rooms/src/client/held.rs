@@ -1,4 +1,4 @@
-//! Data of a room that arrived ahead of a hole: blocks as received, and gaps.
+//! Data of a room that arrived ahead of a hole: blocks as received, gaps, and what a filter passed or left out.
 //!
 //! Such data waits only for the hole, so a block is not parsed before its turn. It stays in one piece of memory,
 //! referenced once for each stretch between holes. Knows no reader and no hole.
@@ -9,7 +9,7 @@ use muster_transport::Micros;
 
 use crate::asking::Came;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
-use crate::wire::room::{BlockMessages, Message};
+use crate::wire::room::{BlockMessages, LeftOut, Message, Passed};
 use crate::wire::{StreamGap, StreamId};
 
 /// Maximum number of messages held ahead of a hole, and maximum bytes of their blocks.
@@ -44,6 +44,8 @@ struct Span {
 enum HeldItem {
     Block(Block<Span>),
     Gap(StreamGap),
+    Passed(Passed),
+    LeftOut(Box<[(StreamId, u64)]>),
 }
 
 /// Held data from one place to another, `end` exclusive.
@@ -53,16 +55,29 @@ struct Stretch {
     kept: HeldItem,
 }
 
+impl Stretch {
+    /// Places that it counts as. What is left out needs no memory, however much it is.
+    fn places(&self) -> usize {
+        match self.kept {
+            HeldItem::LeftOut(_) => 1,
+            _ => (self.end - self.from) as usize,
+        }
+    }
+}
+
 /// A stretch that was taken out, with the chunk that holds its block.
 pub struct Taken {
     part: Stretch,
     chunk: Vec<u8>,
 }
 
-/// The content of a stretch: a block, or a gap at one place.
+/// The content of a stretch: a block, a gap at one place, a run that a filter passed, or what was left out, with the first offset
+/// behind it in each stream.
 pub enum Content<'a> {
     Block(Block<&'a [u8]>),
     Gap(StreamGap),
+    Passed(Passed),
+    LeftOut(&'a [(StreamId, u64)]),
 }
 
 impl Taken {
@@ -72,8 +87,10 @@ impl Taken {
     }
 
     pub fn content(&self) -> Content<'_> {
-        match self.part.kept {
-            HeldItem::Gap(gap) => Content::Gap(gap),
+        match &self.part.kept {
+            HeldItem::Gap(gap) => Content::Gap(*gap),
+            HeldItem::Passed(passed) => Content::Passed(*passed),
+            HeldItem::LeftOut(resume) => Content::LeftOut(resume),
             HeldItem::Block(block) => {
                 let Span { at, len, .. } = block.bytes;
                 Content::Block(block.with(&self.chunk[at as usize..(at + len) as usize]))
@@ -220,7 +237,32 @@ impl Held {
 
     /// Keeps a block's messages from a place on, if there is space. Returns how many of them were held already.
     pub fn block(&mut self, from: u64, block: Block<&[u8]>) -> u64 {
-        let (mut at, end, mut known) = (from, block.first + u64::from(block.count), 0);
+        let end = block.first + u64::from(block.count);
+        self.fill((from, end), (usize::MAX, block.bytes.len()), |chunks| {
+            HeldItem::Block(block.with(chunks.push(block.bytes)))
+        })
+    }
+
+    /// The same for a run that a filter passed.
+    pub fn passed(&mut self, from: u64, passed: Passed) -> u64 {
+        self.fill((from, passed.end()), (usize::MAX, 0), |_| HeldItem::Passed(passed))
+    }
+
+    /// The same for what was left out.
+    pub fn left_out(&mut self, from: u64, left: &LeftOut) -> u64 {
+        self.fill((from, left.end), (1, 0), |_| {
+            HeldItem::LeftOut(left.resume.as_slice().into())
+        })
+    }
+
+    /// Keeps what fills these places where nothing is held yet; it counts as so many at most, and has so many bytes.
+    fn fill(
+        &mut self,
+        (from, end): (u64, u64),
+        (places, bytes): (usize, usize),
+        mut kept: impl FnMut(&mut Chunks) -> HeldItem,
+    ) -> u64 {
+        let (mut at, mut known) = (from, 0);
         while at < end {
             let index = self.behind(at);
             let held = self.end_before(index);
@@ -230,9 +272,9 @@ impl Held {
                 continue;
             }
             let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
-            if self.has_room((until - at) as usize, block.bytes.len()) {
-                let kept = block.with(self.chunks.push(block.bytes));
-                self.insert(index, at, until, HeldItem::Block(kept));
+            if self.has_room(places.min((until - at) as usize), bytes) {
+                let kept = kept(&mut self.chunks);
+                self.insert(index, at, until, kept);
             }
             at = until;
         }
@@ -257,8 +299,9 @@ impl Held {
     }
 
     fn insert(&mut self, index: usize, from: u64, end: u64, kept: HeldItem) {
-        self.places += (end - from) as usize;
-        self.parts.insert(index, Stretch { from, end, kept });
+        let part = Stretch { from, end, kept };
+        self.places += part.places();
+        self.parts.insert(index, part);
     }
 
     /// Takes the first stretch if it begins below a place, and drops stretches wholly before `next`. The caller must
@@ -266,7 +309,7 @@ impl Held {
     pub fn take(&mut self, next: u64, below: u64) -> Option<Taken> {
         while self.parts.front().is_some_and(|part| part.from < below) {
             let part = self.parts.pop_front()?;
-            self.places -= (part.end - part.from) as usize;
+            self.places -= part.places();
             let mut chunk = Vec::new();
             if let HeldItem::Block(block) = &part.kept {
                 chunk = self.chunks.lend(block.bytes);
@@ -348,10 +391,20 @@ mod tests {
         writer.written()[1..].to_vec()
     }
 
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Kind {
+        Message,
+        Gap,
+        Passed,
+        LeftOut,
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Block(u64, u64),
         Gap(u64),
+        Passed(u64, u64),
+        LeftOut(u64, u64),
         /// Takes the next places in order, at most this many.
         Take(usize),
         /// Continues elsewhere.
@@ -362,6 +415,8 @@ mod tests {
         prop_oneof![
             6 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Block(ahead, count)),
             1 => (0u64..60).prop_map(Step::Gap),
+            2 => (0u64..60, 1u64..20).prop_map(|(ahead, count)| Step::Passed(ahead, count)),
+            2 => (0u64..60, 1u64..90).prop_map(|(ahead, count)| Step::LeftOut(ahead, count)),
             2 => (1usize..30).prop_map(Step::Take),
             1 => (0u64..40).prop_map(Step::Skip),
         ]
@@ -371,7 +426,7 @@ mod tests {
         /// Output and missing places are the same as if each message were kept separately.
         #[test]
         fn each_place_is_held_once_and_comes_in_order(steps in prop::collection::vec(step(), 0..60)) {
-            let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64, 0);
+            let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, Kind>::new(), 1u64, 0);
             for step in steps {
                 match step {
                     Step::Block(ahead, count) => {
@@ -381,12 +436,28 @@ mod tests {
                         let known = held.block(first.max(next), came);
                         let places = first.max(next)..first + count;
                         prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
-                        places.for_each(|place| { model.entry(place).or_insert(true); });
+                        places.for_each(|place| { model.entry(place).or_insert(Kind::Message); });
                     }
                     Step::Gap(ahead) => {
                         let gap = StreamGap { stream: STREAM, first: 1, last: 1, reason: GapReason::Slow };
                         prop_assert_eq!(held.gap(next + ahead, gap), !model.contains_key(&(next + ahead)));
-                        model.entry(next + ahead).or_insert(false);
+                        model.entry(next + ahead).or_insert(Kind::Gap);
+                    }
+                    Step::Passed(ahead, count) => {
+                        let first = (next + ahead).saturating_sub(10).max(1);
+                        let passed = Passed { handle: 1, index: first, stream: STREAM, offset: first + AHEAD, count: count as u32 };
+                        let places = first.max(next)..first + count;
+                        let known = held.passed(first.max(next), passed);
+                        prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
+                        places.for_each(|place| { model.entry(place).or_insert(Kind::Passed); });
+                    }
+                    Step::LeftOut(ahead, count) => {
+                        let first = (next + ahead).saturating_sub(10).max(1);
+                        let left = LeftOut { handle: 1, index: first, end: first + count, resume: vec![(STREAM, first + count)] };
+                        let places = first.max(next)..left.end;
+                        let known = held.left_out(first.max(next), &left);
+                        prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
+                        places.for_each(|place| { model.entry(place).or_insert(Kind::LeftOut); });
                     }
                     Step::Take(mut most) => while most > 0 {
                         let Some(taken) = held.take(next, next + 1) else {
@@ -395,8 +466,21 @@ mod tests {
                         };
                         match taken.content() {
                             Content::Gap(_) => {
-                                prop_assert_eq!(model.remove(&next), Some(false));
+                                prop_assert_eq!(model.remove(&next), Some(Kind::Gap));
                                 (next, most) = (next + 1, most - 1);
+                            }
+                            Content::Passed(passed) => while next < taken.end() && most > 0 {
+                                prop_assert_eq!(passed.from(next).offset, next + AHEAD);
+                                prop_assert_eq!(model.remove(&next), Some(Kind::Passed));
+                                (next, most) = (next + 1, most - 1);
+                            },
+                            Content::LeftOut(resume) => {
+                                prop_assert_eq!(resume[0].0, STREAM);
+                                while next < taken.end() {
+                                    prop_assert_eq!(model.remove(&next), Some(Kind::LeftOut));
+                                    next += 1;
+                                }
+                                most -= 1;
                             }
                             Content::Block(block) => for (place, offset, message) in block.messages(next) {
                                 if place == taken.end() || most == 0 {
@@ -404,7 +488,7 @@ mod tests {
                                 }
                                 prop_assert_eq!((place, offset, block.born), (next, place + AHEAD, block.first));
                                 prop_assert_eq!((message.data, message.sequence), (&place.to_le_bytes()[..], place));
-                                prop_assert_eq!(model.remove(&next), Some(true));
+                                prop_assert_eq!(model.remove(&next), Some(Kind::Message));
                                 (next, most) = (next + 1, most - 1);
                             }
                         }
@@ -424,10 +508,10 @@ mod tests {
                 prop_assert!(chunks.len() <= most_parts + 1);
                 prop_assert_eq!(held.bytes(), chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>());
                 prop_assert!(held.bytes() <= parts.len().max(1) * CHUNK_MAX);
-                for place in next..next + 100 {
+                for place in next..next + 200 {
                     prop_assert_eq!(held.has(place), model.contains_key(&place));
                 }
-                let runs = held.runs(next, next + 100).flat_map(|(first, end)| first.max(next)..end);
+                let runs = held.runs(next, next + 200).flat_map(|(first, end)| first.max(next)..end);
                 prop_assert_eq!(runs.collect::<Vec<_>>(), model.keys().copied().collect::<Vec<_>>());
             }
             while held.take(u64::MAX, u64::MAX).is_some() {}

@@ -12,11 +12,12 @@ use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
 use crate::client::held::{Block, Content, Held};
 use crate::client::seen::Received;
 use crate::command::CommandId;
+use crate::filter::Filter;
 use crate::headers;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES};
 use crate::planted::{self, Bug};
 use crate::wire::publish::{Course, Position, Positions};
-use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
+use crate::wire::room::{GapPlace, LeftOut, Message, Passed, RoomBlock, Skip, FIRST, HEADERS, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// Wait times before holes are requested.
@@ -96,6 +97,8 @@ pub struct MemberCounters {
     /// Messages that arrived after they had been requested.
     pub repaired: u64,
     pub dropped_reader: u64,
+    /// Messages, or chunks of them, that its filter passed.
+    pub filtered: u64,
     pub commands: u64,
     /// Times that the room was joined again because a session was lost.
     pub rejoined: u64,
@@ -154,6 +157,8 @@ pub struct Member {
     /// holds a membership.
     pub owed: Option<u32>,
     pub policy: Policy,
+    /// Which messages it wants; all, without one.
+    pub filter: Option<Box<Filter>>,
     pub inbox_bytes: usize,
     pub positions: Positions,
     /// The reader's position: `positions` without the unread items.
@@ -215,6 +220,7 @@ impl Member {
             asked: false,
             owed: None,
             policy,
+            filter: None,
             inbox_bytes,
             read: positions.clone(),
             resumed: !positions.0.is_empty(),
@@ -413,6 +419,67 @@ impl Member {
         self.note_known(shared.now, place.index + 1);
     }
 
+    /// A filter passed what is at these places.
+    pub fn passed(&mut self, shared: &mut Shared<'_>, passed: Passed) {
+        let (first, end) = (passed.index, passed.end());
+        let mut twice = self.next.clamp(first, end) - first;
+        if twice < u64::from(passed.count) {
+            if first <= self.next && !self.full() {
+                self.pass(passed.from(self.next));
+                self.release(shared);
+            } else {
+                twice += self.held.passed(first.max(self.next), passed);
+            }
+        }
+        self.counters.duplicates += twice;
+        self.asking.came(passed.count, twice as u32);
+        self.note_known(shared.now, end);
+    }
+
+    /// Takes places that begin at the next one.
+    fn pass(&mut self, passed: Passed) {
+        self.next = passed.end();
+        self.counters.filtered += u64::from(passed.count);
+        self.positions
+            .advance(passed.stream, passed.offset + u64::from(passed.count) - 1);
+    }
+
+    /// What stands at these places is left out.
+    pub fn left_out(&mut self, shared: &mut Shared<'_>, left: &LeftOut) {
+        let (first, end) = (left.index, left.end);
+        let mut twice = self.next.clamp(first, end) - first;
+        if self.next < end {
+            if first <= self.next && !self.full() {
+                self.leave_out(end, &left.resume);
+                self.release(shared);
+            } else {
+                twice += self.held.left_out(first.max(self.next), left);
+            }
+        }
+        self.counters.duplicates += twice;
+        self.asking.came(1, u32::from(twice == end - first));
+        self.note_known(shared.now, end);
+    }
+
+    /// Goes on at `end`, where each stream follows with this offset.
+    fn leave_out(&mut self, end: u64, resume: &[(StreamId, u64)]) {
+        self.counters.filtered += end.saturating_sub(self.next);
+        self.next = end;
+        let Positions(known) = &mut self.positions;
+        let over = |of: &StreamId| {
+            let next = resume.iter().find(|(stream, _)| stream == of).map(|(_, next)| *next);
+            !resume.is_empty() && next.is_none_or(|next| next == u64::MAX)
+        };
+        // Streams of unknown end: a later join with them learns what they lack.
+        let over = known
+            .iter_mut()
+            .filter(|had| had.course == Course::GoesOn && over(&had.stream));
+        over.for_each(|had| had.course = Course::Lost);
+        for (stream, next) in resume.iter().filter(|(_, next)| *next != u64::MAX) {
+            self.positions.advance(*stream, next.saturating_sub(1));
+        }
+    }
+
     pub fn head(&mut self, now: Micros, index: u64) {
         self.note_known(now, index);
     }
@@ -428,6 +495,17 @@ impl Member {
                     self.lost_before(gap.stream, gap.first, skip.reason);
                     self.gap(gap);
                 }
+                Content::Passed(passed) => {
+                    let passed = passed.from(self.next.max(passed.index));
+                    self.lost_before(passed.stream, passed.offset, skip.reason);
+                    let count = taken.end().min(skip.index).saturating_sub(passed.index);
+                    let count = count as u32;
+                    if count > 0 {
+                        self.pass(Passed { count, ..passed });
+                    }
+                }
+                Content::LeftOut(resume) if taken.end() <= skip.index => self.leave_out(taken.end(), resume),
+                Content::LeftOut(_) => {}
                 Content::Block(block) => {
                     let ends = taken.end().min(skip.index);
                     for (_, offset, message) in block.messages(self.next).take_while(|(place, ..)| *place < ends) {
@@ -484,6 +562,14 @@ impl Member {
                     self.next += 1;
                     self.gap(gap);
                 }
+                Content::Passed(passed) => {
+                    let count = (taken.end() - self.next) as u32;
+                    self.pass(Passed {
+                        count,
+                        ..passed.from(self.next)
+                    });
+                }
+                Content::LeftOut(resume) => self.leave_out(taken.end(), resume),
                 Content::Block(block) => {
                     for (place, offset, message) in block.messages(self.next) {
                         if place == taken.end() || self.full() {
@@ -560,7 +646,7 @@ impl Member {
             self.middle.remove(&message.publisher);
         }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
-            self.deliver(stream, offset..=offset, message, born, message.data);
+            self.deliver(stream, offset..=offset, message, message.sequence, born, message.data);
             return;
         }
         let (outcome, abandoned) = self.assembler.push(
@@ -580,6 +666,7 @@ impl Member {
         match outcome {
             Outcome::Complete(data) => {
                 let mut chunks = self.partial.remove(&message.publisher).unwrap_or_default();
+                let begins = message.sequence.saturating_sub(chunks.len() as u64);
                 let mut first = offset;
                 while let Some((of, before)) = chunks.pop() {
                     if (of, before + 1) != (stream, first) {
@@ -588,7 +675,7 @@ impl Member {
                     first = before;
                 }
                 let data = data.into_owned();
-                self.deliver(stream, first..=offset, message, born, &data);
+                self.deliver(stream, first..=offset, message, begins, born, &data);
             }
             Outcome::Partial => self
                 .partial
@@ -688,12 +775,13 @@ impl Member {
         self.reading.items.push_back(Item::Gap(gap));
     }
 
-    /// `last` is its last chunk, `data` that of all of them.
+    /// `last` is its last chunk, `begins` the sequence of its first one, `data` that of all of them.
     fn deliver(
         &mut self,
         stream: StreamId,
         offsets: RangeInclusive<u64>,
         last: &Message<'_>,
+        begins: u64,
         born: Micros,
         data: &[u8],
     ) {
@@ -702,6 +790,16 @@ impl Member {
             0 => 0,
             _ => headers::split(data).map_or(0, |(block, _)| block.len() as u16),
         };
+        let block = (headers > 0).then(|| &data[..usize::from(headers)]);
+        // Its gateway does the same, unless that is of before filters.
+        if self
+            .filter
+            .as_ref()
+            .is_some_and(|filter| !filter.lets(last.publisher, begins, block))
+        {
+            self.counters.filtered += 1;
+            return;
+        }
         let inbox_bytes = self.inbox_bytes;
         let reading = &mut self.reading;
         let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > inbox_bytes;

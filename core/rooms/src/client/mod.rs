@@ -16,6 +16,7 @@ mod spares;
 
 use std::collections::VecDeque;
 
+use crate::filter::Filter;
 use crate::wire::kinds;
 
 use muster_transport::{
@@ -31,7 +32,7 @@ use crate::limits::{CROWDED_WINDOW, SESSION_PUBLICATIONS_MAX};
 use crate::name::RoomName;
 use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
 use crate::wire::record::Record;
-use crate::wire::room::{heads, message_max, write_repair, GapPlace, RoomBlock, Skip};
+use crate::wire::room::{heads, message_max, write_repair, GapPlace, LeftOut, Passed, RoomBlock, Skip};
 use crate::wire::StreamGap;
 use choice::Choice;
 pub use commands::CommandError;
@@ -598,21 +599,40 @@ impl Client {
 
     /// Joins a room. The gateway checks the name.
     pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
-        self.enter(now, name, (positions, 0), policy)
+        self.enter(now, name, (positions, 0), None, policy)
     }
 
     /// Joins a room and asks for up to `history` of its last messages first.
     pub fn join_last(&mut self, now: Micros, name: &str, history: u32, policy: Policy) -> u32 {
-        self.enter(now, name, (Positions::default(), history), policy)
+        self.enter(now, name, (Positions::default(), history), None, policy)
     }
 
-    fn enter(&mut self, now: Micros, name: &str, (positions, history): (Positions, u32), policy: Policy) -> u32 {
+    /// The same with positions or history, for the messages that a filter lets through.
+    pub fn join_filtered(
+        &mut self,
+        now: Micros,
+        name: &str,
+        from: (Positions, u32),
+        filter: Filter,
+        policy: Policy,
+    ) -> u32 {
+        self.enter(now, name, from, Some(filter.into()), policy)
+    }
+
+    fn enter(
+        &mut self,
+        now: Micros,
+        name: &str,
+        (positions, history): (Positions, u32),
+        filter: Option<Box<Filter>>,
+        policy: Policy,
+    ) -> u32 {
         if !self.is_joining() {
             self.early.clear(); // of rooms that were left; their handles may be in use again by now
         }
         self.request += 1;
         let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
-        member.history = history;
+        (member.history, member.filter) = (history, filter);
         let room = match self.rooms.iter().position(Option::is_none) {
             Some(at) => {
                 self.rooms[at] = Some(Box::new(member));
@@ -648,7 +668,14 @@ impl Client {
                     0
                 },
             };
-            member.asked = free && conn.record(&join).is_some();
+            let mut filtered = || match &member.filter {
+                Some(filter) => conn.record(&Record::Filter {
+                    request: member.request,
+                    filter: Filter::clone(filter),
+                }),
+                None => Some(0),
+            };
+            member.asked = free && filtered().is_some() && conn.record(&join).is_some();
             member.retry_at = (!member.asked).then_some(now + LOG_FULL_WAIT);
             soonest(&mut self.check_at, member.retry_at);
         }
@@ -1159,6 +1186,20 @@ impl Client {
                 if let Some(place) = GapPlace::read(frame.body) {
                     self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| {
                         member.gap_place(shared, place)
+                    });
+                }
+            }
+            (Slot::Main(Side::Gateway), kinds::PASSED) => {
+                if let Some(passed) = Passed::read(frame.body) {
+                    self.with_room(now, passed.handle, passed.end(), |member, shared| {
+                        member.passed(shared, passed)
+                    });
+                }
+            }
+            (Slot::Main(Side::Gateway), kinds::LEFT_OUT) => {
+                if let Some(left) = LeftOut::read(frame.body) {
+                    self.with_room(now, left.handle, left.end, |member, shared| {
+                        member.left_out(shared, &left)
                     });
                 }
             }

@@ -632,6 +632,7 @@ mod tests {
                     head_due: false,
                     counted: None,
                     given_up: false,
+                    filtered: false,
                 });
                 let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
                 room.members.push(slot);

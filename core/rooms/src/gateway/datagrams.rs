@@ -113,6 +113,11 @@ impl Gateway {
                     self.refuse(slot, request, code);
                 }
             }
+            Record::Filter { request, filter } => {
+                if let Some(peer) = self.sessions.table.get_mut(slot) {
+                    peer.data.data.ask_filter(request, filter);
+                }
+            }
             Record::Leave { handle } => self.leave(now, slot, handle),
             Record::Ages => {
                 if let Some(peer) = self.sessions.table.get_mut(slot) {

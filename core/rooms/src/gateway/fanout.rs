@@ -3,17 +3,19 @@
 //! No queue per member. A frame of a (room, range) is built once and copied for each member at that place. Rooms take
 //! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
-use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Wheel, Writer, HEADER};
 
+use super::filtering::{Filtering, View, Written, TOLD_AFTER};
 use super::members::Members;
 use super::room::Room;
-use super::{Gateway, Joined};
+use super::{told, Aside, Client, Gateway, GatewayCounters, Joined};
 use crate::age;
 use crate::ring::{Arena, Entry};
 use crate::segments::Built;
@@ -129,7 +131,7 @@ impl Gateway {
         self.sessions.challenge(now, &mut self.node, slot, outbox);
         let limit = frames_max(self.node.payload);
         let payload = self.node.payload;
-        let (mut moved, mut full) = (false, false);
+        let (mut moved, mut full, mut looked) = (false, false, 0);
         loop {
             let Gateway {
                 sessions,
@@ -138,6 +140,8 @@ impl Gateway {
                 segments,
                 node,
                 counters,
+                untold,
+                wakes,
                 ..
             } = self;
             let Some(peer) = sessions.table.get_mut(slot) else {
@@ -163,11 +167,20 @@ impl Gateway {
                     joined.head_due |= (next as u32).wrapping_sub(joined.carrier) <= uncovered;
                 }
             }
+            if let Some(aside) = client.aside.as_deref_mut().filter(|aside| !aside.filters.is_empty()) {
+                // A head counts the places that a filter passed: it goes with them.
+                for joined in client.joined.iter().filter(|joined| joined.filtered && joined.head_due) {
+                    let filters = &mut aside.filters.iter_mut();
+                    filters
+                        .filter(|filter| filter.room == joined.room)
+                        .for_each(|filter| filter.due |= filter.is_untold());
+                }
+            }
             let spare = outbox.room() > 1 && free > 1;
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
             let mut wants = conn.control(now, &mut writer);
-            if write_heads(&mut writer, &mut client.joined, rooms, next as u32) {
+            if write_heads(&mut writer, client, rooms, next as u32) {
                 wants = wants.max(if probe { Wants::Status } else { Wants::Probes });
             }
             let mut more = false;
@@ -184,6 +197,37 @@ impl Gateway {
                         continue;
                     };
                     if room.is_crowded(now, slot, joined.cursor, conn.flow.window()) {
+                        continue;
+                    }
+                    if joined.filtered {
+                        let view = View {
+                            room,
+                            arena,
+                            now,
+                            away,
+                            ages,
+                            plain,
+                            looked: Cell::new(looked),
+                        };
+                        match filtered(
+                            &view,
+                            joined,
+                            &mut client.aside,
+                            counters,
+                            &mut writer,
+                            (next, slot),
+                            (&mut *untold, &mut *wakes),
+                        ) {
+                            Written::All | Written::Lost => {}
+                            Written::Full => more = true,
+                            Written::Paused => full = true,
+                        }
+                        looked = view.looked.get();
+                        moved |= room.paced;
+                        if more || full || !self.bundle && writer.len() > before {
+                            client.turn = index as u32;
+                            break;
+                        }
                         continue;
                     }
                     let head = room.ring.next();
@@ -290,6 +334,7 @@ impl Gateway {
                     pending = true;
                 }
             }
+            pending |= joined.filtered;
             if joined.cursor < room.ring.next() {
                 room.age(&self.arena, now);
                 pending = true;
@@ -312,7 +357,8 @@ impl Gateway {
         let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else {
             return true;
         };
-        let (cursor, given_up) = (joined.cursor, joined.given_up);
+        // Publishers wait for nobody that wants the latest alone.
+        let (cursor, given_up) = (client.told(joined), joined.given_up || client.wants_latest(handle));
         let mut lacks = false;
         let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
         client.allowance_at = now;
@@ -348,11 +394,81 @@ impl Gateway {
     }
 }
 
+impl<S: Members> Gateway<S> {
+    /// Sessions that want the latest message of a room, whose time has come, are given it.
+    pub(super) fn expire_wakes(&mut self, now: Micros) {
+        while let Some(slot) = self.wakes.pop(now) {
+            if self.sessions.client_mut(slot).is_some() {
+                self.sessions.mark(slot);
+            }
+        }
+    }
+
+    /// Sessions whose filters passed something a while ago are told of it.
+    pub(super) fn expire_untold(&mut self, now: Micros) {
+        while let Some((_, slot)) = self.untold.front().copied().filter(|(at, _)| *at <= now) {
+            self.untold.pop_front();
+            let Some(client) = self.sessions.client_mut(slot) else {
+                continue;
+            };
+            for filter in client.aside.iter_mut().flat_map(|aside| &mut aside.filters) {
+                (filter.noted, filter.due) = (false, filter.is_untold());
+            }
+            self.sessions.mark(slot);
+        }
+    }
+}
+
+/// Writes what a member with a filter gets of a room.
+fn filtered(
+    view: &View<'_>,
+    joined: &mut Joined,
+    aside: &mut Option<Box<Aside>>,
+    counters: &mut GatewayCounters,
+    writer: &mut Writer<'_>,
+    (carrier, slot): (u64, u32),
+    (untold, wakes): (&mut VecDeque<(Micros, u32)>, &mut Wheel),
+) -> Written {
+    let filters = aside.iter_mut().flat_map(|aside| &mut aside.filters);
+    let Some(filter) = filters.into_iter().find(|filter| filter.room == joined.room) else {
+        return Written::All;
+    };
+    let before = writer.len();
+    let mut written = filter.write(view, joined, writer, counters);
+    while written == Written::Lost {
+        // What it passed before is told first: it is not lost.
+        let View { room, arena, .. } = *view;
+        let oldest = room.oldest_for(joined.cursor, joined.joined_at).max(joined.cursor);
+        let at = joined.cursor;
+        if !filter.tell(writer) || !skip(room, arena, joined, oldest, carrier, writer, counters) {
+            written = Written::Full;
+        } else if joined.cursor == at {
+            break;
+        } else {
+            written = filter.write(view, joined, writer, counters);
+        }
+    }
+    if writer.len() > before {
+        joined.carrier = carrier as u32;
+    }
+    if filter.is_untold() && !filter.noted {
+        filter.noted = true;
+        untold.push_back((view.now + TOLD_AFTER, slot));
+    }
+    if let Some(at) = filter.wakes_at(view.now) {
+        if wakes.deadline(slot).is_none_or(|known| at < known) {
+            wakes.schedule(slot, at);
+        }
+    }
+    written
+}
+
 /// Writes the heads that are due. Returns whether any were.
-fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
-    if !joined.iter().any(|joined| joined.head_due) {
+fn write_heads(writer: &mut Writer<'_>, client: &mut Client, rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
+    if !client.joined.iter().any(|joined| joined.head_due) {
         return false;
     }
+    let Client { joined, aside, .. } = client;
     append(writer, kinds::HEADS, 0, |writer| {
         for joined in joined.iter_mut().filter(|joined| joined.head_due) {
             if writer.room() < HEAD {
@@ -361,7 +477,7 @@ fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<B
             joined.head_due = false;
             if rooms[joined.room as usize].is_some() {
                 joined.carrier = carrier;
-                writer.u32(joined.room).u64(joined.cursor);
+                writer.u32(joined.room).u64(told(aside, joined));
             }
         }
         true
@@ -377,7 +493,12 @@ fn repairs(
     (now, away): (Micros, Micros),
     counters: &mut super::GatewayCounters,
 ) {
-    let Some(queue) = client.aside.as_mut().map(|aside| &mut aside.repairs) else {
+    let Some(Aside {
+        repairs: queue,
+        filters,
+        ..
+    }) = client.aside.as_deref_mut()
+    else {
         return;
     };
     while let Some((at, first, last)) = queue.front_mut() {
@@ -389,7 +510,8 @@ fn repairs(
             queue.pop_front();
             continue;
         };
-        let readable = if room.ring.get(arena, *first).is_some() {
+        let filter = filters.iter().find(|filter| filter.room == at);
+        let readable = if filter.is_some_and(Filtering::is_latest) || room.ring.get(arena, *first).is_some() {
             *first
         } else {
             room.ring.readable(arena, *first)
@@ -409,6 +531,28 @@ fn repairs(
             continue;
         }
         let before = writer.len();
+        if let Some(filter) = filter {
+            let view = View {
+                room,
+                arena,
+                now,
+                away,
+                ages: client.ages,
+                plain: !client.headers,
+                looked: Cell::new(0),
+            };
+            // Looking costs as much as sending a byte for each place.
+            let next = filter.repair(&view, (*first, last + 1), writer);
+            let cost = writer.len() - before + view.looked.get();
+            client.allowance = client.allowance.saturating_sub(cost as i32);
+            let Some(next) = next else { return };
+            counters.messages_repaired += next - *first;
+            *first = next;
+            if *first > last {
+                queue.pop_front();
+            }
+            continue;
+        }
         let built = match client.ages && is_young(room, arena, now, *first) {
             true => build::<true>(room, arena, at, (*first, last + 1), true, !client.headers, writer),
             false => build::<false>(room, arena, at, (*first, last + 1), true, !client.headers, writer),
@@ -429,7 +573,7 @@ fn repairs(
     // Members ask again for places beyond the allowance, if they still lack them.
     counters.dropped_repair_limit += queue.len() as u64;
     *queue = VecDeque::new();
-    client.aside.take_if(|aside| aside.left.is_empty());
+    client.aside.take_if(|aside| aside.is_spare());
 }
 
 /// Moves a cursor to the first readable place from `target` on and tells so in the datagram of this sequence. `false`: no space.
@@ -465,12 +609,12 @@ fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64) -> Skip {
 }
 
 /// Whether a message came so lately that its time of birth says how old it is.
-fn is_young(room: &Room, arena: &Arena, now: Micros, place: u64) -> bool {
+pub(super) fn is_young(room: &Room, arena: &Arena, now: Micros, place: u64) -> bool {
     room.ring.age(arena, now, place).is_some_and(|age| age < TOLD_WITHIN)
 }
 
 /// The frame at `start` is the same for all members, but for how old its messages will be when it comes, if it tells that.
-fn tell_age(writer: &mut Writer<'_>, start: usize, now: Micros, away: Micros) {
+pub(super) fn tell_age(writer: &mut Writer<'_>, start: usize, now: Micros, away: Micros) {
     let frame = &mut writer.written()[start..];
     if frame[0] == kinds::AGED_MEMBER_ROOM.code() {
         age::pass_on(&mut frame[ROOM_AGE_AT..], now, away);
@@ -479,7 +623,7 @@ fn tell_age(writer: &mut Writer<'_>, start: usize, now: Micros, away: Micros) {
 
 /// Builds one frame from `place` on: a block of messages, or one gap. With `AGED`, messages that were born together stand in a
 /// block of their own, in which stands when the first was, until it leaves. With `plain`, messages have no headers.
-fn build<const AGED: bool>(
+pub(super) fn build<const AGED: bool>(
     room: &Room,
     arena: &Arena,
     handle: u32,

@@ -12,7 +12,9 @@ mod datagrams;
 #[cfg(feature = "edge")]
 pub mod edge;
 mod fanout;
+mod filtering;
 mod holes;
+mod latest;
 mod members;
 mod membership;
 mod patience;
@@ -38,11 +40,13 @@ use muster_transport::{
 
 use self::backlog::Backlog;
 use self::commands::Commands;
+use self::filtering::Filtering;
 use self::members::Members;
 use crate::accounts::{AccountId, Accounts, Bounds};
 use crate::admission::HasGrant;
 use crate::age::Ages;
 use crate::arena::{Arena, Retention};
+use crate::filter::Filter;
 use crate::interest::Page;
 use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
 use crate::name::{RoomKey, RoomName};
@@ -124,6 +128,8 @@ muster_transport::counters! {
         messages_duplicate,
         /// Messages sent to members, repairs not counted.
         messages_sent,
+        /// Messages not sent to members because their filters passed them.
+        messages_filtered,
         /// Messages sent to members again because they asked.
         messages_repaired,
         /// Room messages dropped: no member here.
@@ -206,6 +212,8 @@ pub struct Joined {
     pub counted: Option<NonZeroU64>,
     /// A paced room waits for it no more, until it has caught up.
     pub given_up: bool,
+    /// It has a filter.
+    pub filtered: bool,
 }
 
 /// The way to the broker of a stream, in the life that the stream is of.
@@ -223,13 +231,36 @@ fn reach(now: Micros, links: &Links, placement: &Placement, owners: &Owners, str
     }
 }
 
-/// What a session has that lost something, or left a room.
+/// What a session has that lost something, left a room, or has a filter.
 #[derive(Default)]
 struct Aside {
     /// Rooms, with the first and last place to send again.
     repairs: VecDeque<(u32, u64, u64)>,
     /// Rooms that it left, and how many commands had come by then.
     left: Vec<(u64, u64)>,
+    /// The filter of a join that follows, by its request.
+    filter: Option<(u32, Filter)>,
+    /// Those of its rooms.
+    filters: Vec<Filtering>,
+}
+
+impl Aside {
+    /// Whether nothing but repairs is in it.
+    fn is_spare(&self) -> bool {
+        self.left.is_empty() && self.filter.is_none() && self.filters.is_empty()
+    }
+}
+
+/// The place behind those of a room that a session was told of, or will be with the next heads.
+fn told(aside: &Option<Box<Aside>>, joined: &Joined) -> u64 {
+    let filters = aside
+        .iter()
+        .filter(|_| joined.filtered)
+        .flat_map(|aside| &aside.filters);
+    let mut of_room = filters.filter(|filter| filter.room == joined.room);
+    of_room
+        .next()
+        .map_or(joined.cursor, |filter| filter.told(joined.cursor))
 }
 
 /// A gateway's data per session.
@@ -261,6 +292,53 @@ pub struct Client {
 impl Client {
     fn has_repairs(&self) -> bool {
         self.aside.as_ref().is_some_and(|aside| !aside.repairs.is_empty())
+    }
+
+    /// The join with this request, which follows, is for what a filter lets through.
+    fn ask_filter(&mut self, request: u32, filter: Filter) {
+        self.aside.get_or_insert_default().filter = Some((request, filter));
+    }
+
+    /// Its filter in a room.
+    #[cfg(feature = "edge")]
+    fn filtering(&self, room: u32) -> Option<&Filtering> {
+        self.aside.as_ref()?.filters.iter().find(|filter| filter.room == room)
+    }
+
+    /// The place behind those of a room that it was told of, or will be with the next heads.
+    fn told(&self, joined: &Joined) -> u64 {
+        told(&self.aside, joined)
+    }
+
+    #[cfg(feature = "edge")]
+    fn filtering_mut(&mut self, room: u32) -> Option<&mut Filtering> {
+        self.aside
+            .as_mut()?
+            .filters
+            .iter_mut()
+            .find(|filter| filter.room == room)
+    }
+
+    /// Whether it wants the latest message of a room alone.
+    fn wants_latest(&self, room: u32) -> bool {
+        let mut filters = self.aside.iter().flat_map(|aside| &aside.filters);
+        filters.any(|filter| filter.room == room && filter.is_latest())
+    }
+
+    /// The filter that came for a join with this request.
+    fn filter_of(&mut self, request: u32) -> Option<Filter> {
+        let (of, filter) = self.aside.as_mut()?.filter.take()?;
+        (of == request).then_some(filter)
+    }
+
+    /// Gives a room, which it is a member of or will be, this filter or none.
+    fn set_filter(&mut self, room: u32, filter: Option<Filtering>) {
+        if let Some(aside) = &mut self.aside {
+            aside.filters.retain(|known| known.room != room);
+        }
+        if let Some(filter) = filter {
+            self.aside.get_or_insert_default().filters.push(filter);
+        }
     }
 
     fn forget_repairs(&mut self, handle: u32) {
@@ -365,6 +443,10 @@ pub struct Gateway<S = Sessions<Client>> {
     /// How old messages were when they got their place, by the broker that they came from.
     pub ages: Ages,
     events: VecDeque<GatewayEvent>,
+    /// When sessions are to be told of what their filters passed: all wait equally long.
+    untold: VecDeque<(Micros, u32)>,
+    /// When sessions are to be given the latest message of a room, by slot.
+    wakes: Wheel,
 }
 
 /// What gateways with any sessions are set up with.
@@ -430,6 +512,8 @@ impl<S: Members> Gateway<S> {
             counters: GatewayCounters::default(),
             ages: Ages::default(),
             events: VecDeque::new(),
+            untold: VecDeque::new(),
+            wakes: Wheel::new(),
             node,
         }
     }
@@ -670,12 +754,16 @@ impl<S: Members> Gateway<S> {
             return Err(Code::Busy);
         }
         room.empty_since = None;
+        let mut filter = None;
         if let Some(client) = self.sessions.client_mut(slot) {
+            filter = client.filter_of(request);
             client.waiting += 1;
             account.iter().for_each(|id| self.accounts.join(*id));
         }
+        let filter = filter.map(Box::new);
         let waiting = Waiting {
             session,
+            filter,
             request,
             peek,
             positions,
@@ -855,6 +943,7 @@ impl<S: Members> Gateway<S> {
                         head_due: false,
                         counted: None,
                         given_up: false,
+                        filtered: false,
                     });
                     room.members.push(slot);
                     room.empty_since = None;
@@ -863,6 +952,17 @@ impl<S: Members> Gateway<S> {
                     self.members += 1;
                 }
             }
+            let mut messages = history.messages;
+            if !waiting.peek {
+                let filter = waiting.filter.take().map(|filter| Filtering::new(at, *filter, place));
+                if let Some(joined) = client.joined.iter_mut().find(|joined| joined.room == at) {
+                    joined.filtered = filter.is_some();
+                }
+                if let Some(filter) = filter.as_ref().filter(|_| messages > 0) {
+                    messages = filter.messages_from(room, &self.arena, place);
+                }
+                client.set_filter(at, filter);
+            }
             let joined = Record::Joined {
                 request: waiting.request,
                 handle: at,
@@ -870,7 +970,7 @@ impl<S: Members> Gateway<S> {
                 start: room.position_at(&self.arena, place),
                 heads: room.heads().collect(),
                 gaps,
-                history: history.messages,
+                history: messages,
                 whole: unheard.is_empty()
                     && !unproven
                     && (S::DROPS_COVERED || !room.lags(positions))
@@ -1012,6 +1112,7 @@ impl<S: Members> Gateway<S> {
         let joined = client.joined.swap_remove(at);
         client.account.iter().for_each(|id| self.accounts.part(*id, 1));
         client.forget_repairs(handle);
+        client.set_filter(handle, None);
         if let Some(room) = self.rooms[handle as usize].as_deref().map(|room| room.id) {
             client.goes(room, self.counters.commands_received);
             let session = client.session;
@@ -1168,6 +1269,8 @@ impl<S: Members> Gateway<S> {
         self.cleanup(now);
         self.bury(now);
         self.expire_rooms(now);
+        self.expire_untold(now);
+        self.expire_wakes(now);
         self.flush_consumed(now);
         self.expire_commands(now);
         self.node.sweep(now);
@@ -1180,6 +1283,8 @@ impl<S: Members> Gateway<S> {
         [
             self.links.deadline(),
             self.room_wheel.next(),
+            self.untold.front().map(|(at, _)| *at),
+            self.wakes.next(),
             self.consumed_at,
             self.homes.due(),
             self.commands.deadline(),

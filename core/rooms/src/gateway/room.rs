@@ -17,6 +17,7 @@ use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::{Asking, Pace};
+use crate::filter::Filter;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES, CROWDED_WINDOW, MESSAGE_AGE_MAX};
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
@@ -112,6 +113,8 @@ pub struct Returning<'a> {
 /// A join that waits for its room to be ready, or for history.
 pub struct Waiting {
     pub session: u64,
+    /// Which messages it wants; all, without one.
+    pub filter: Option<Box<Filter>>,
     pub request: u32,
     /// It wants to know what there is, and no place in the room.
     pub peek: bool,

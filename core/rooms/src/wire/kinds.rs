@@ -1,6 +1,6 @@
 //! The kinds of frames that rooms have.
 //!
-//! Owns the codes 8 to 24. Knows no layout.
+//! Owns the codes 8 to 24, 38 and 39. Knows no layout.
 
 use muster_transport::{FrameKind, FrameKinds};
 
@@ -39,7 +39,13 @@ pub const AGED_ROOM: FrameKind = FrameKind::new(23);
 /// A room frame that carries the age of its messages, gateway to a member that asked for ages.
 pub const AGED_MEMBER_ROOM: FrameKind = FrameKind::new(24);
 
-const ELICITING: [FrameKind; 14] = [
+/// Places of a room whose messages a member's filter passes, gateway to member.
+pub const PASSED: FrameKind = FrameKind::new(38);
+
+/// Places of a room of which a member wants the newest message alone, gateway to member.
+pub const LEFT_OUT: FrameKind = FrameKind::new(39);
+
+const ELICITING: [FrameKind; 16] = [
     ROOM,
     GAP,
     SKIP,
@@ -54,6 +60,8 @@ const ELICITING: [FrameKind; 14] = [
     AGED_PUBLISH,
     AGED_ROOM,
     AGED_MEMBER_ROOM,
+    PASSED,
+    LEFT_OUT,
 ];
 const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
 

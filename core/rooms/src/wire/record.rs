@@ -3,6 +3,7 @@
 use muster_transport::{Access, Code, ControlRecord, Encode, Reader, Scope, SystemRecord, Writer, GUEST_KINDS};
 
 use crate::command::{Ask, CommandId, Hop, Outcome, Page, Verdict, COMMAND_BYTES_MAX, HOPS_MAX, USERS_MAX};
+use crate::filter::Filter;
 use crate::wire::publish::Positions;
 use crate::wire::room::STREAMS_MAX;
 use crate::wire::stream::StreamGap;
@@ -63,6 +64,7 @@ kinds! {
         End = 42,
         LinkEnd = 43,
         Headers = 44,
+        Filter = 45,
     }
 }
 
@@ -198,6 +200,11 @@ pub enum Record<'a> {
         name: &'a [u8],
         positions: Positions,
         history: u32,
+    },
+    /// The filter of the join with this request, which follows. Gateways before 0.3 drop it: so the member applies it too.
+    Filter {
+        request: u32,
+        filter: Filter,
     },
     /// Leaves a room.
     Leave {
@@ -376,6 +383,10 @@ impl<'a> Record<'a> {
                 positions: Positions::read(r)?,
                 history: r.u32()?,
             },
+            Kind::Filter => Record::Filter {
+                request: r.u32()?,
+                filter: Filter::read(r)?,
+            },
             Kind::Leave => Record::Leave { handle: r.u32()? },
             Kind::Ages => Record::Ages,
             Kind::Headers => Record::Headers,
@@ -532,6 +543,9 @@ impl Encode for Record<'_> {
             } => {
                 positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name));
                 w.u32(*history);
+            }
+            Record::Filter { request, filter } => {
+                filter.write(w.u8(Kind::Filter as u8).u32(*request));
             }
             Record::Leave { handle } => {
                 w.u8(Kind::Leave as u8).u32(*handle);
@@ -712,9 +726,12 @@ impl<'a> SystemRecord<'a> for Record<'a> {
 
     fn access(&self) -> Access {
         match self {
-            Record::Join { .. } | Record::Leave { .. } | Record::Ages | Record::Headers | Record::Open { .. } => {
-                Access::Waits
-            }
+            Record::Join { .. }
+            | Record::Filter { .. }
+            | Record::Leave { .. }
+            | Record::Ages
+            | Record::Headers
+            | Record::Open { .. } => Access::Waits,
             Record::Close { .. } | Record::Command { .. } | Record::CommandTaken { .. } | Record::Guest(_) => {
                 Access::Open
             }
@@ -723,11 +740,15 @@ impl<'a> SystemRecord<'a> for Record<'a> {
     }
 
     /// Records that undo a join or an open: if they were dropped, a membership or a publication would stay forever.
-    /// Also replies to the server's own request. A guest has limits of its own.
+    /// Also replies to the server's own request, and a filter, which its join is counted with. A guest has limits of its own.
     fn is_free(&self) -> bool {
         matches!(
             self,
-            Record::Leave { .. } | Record::Close { .. } | Record::CommandTaken { .. } | Record::Guest(_)
+            Record::Leave { .. }
+                | Record::Filter { .. }
+                | Record::Close { .. }
+                | Record::CommandTaken { .. }
+                | Record::Guest(_)
         )
     }
 
@@ -779,6 +800,10 @@ mod tests {
                 name: b"a:b",
                 positions: Positions::at([(stream, 9)]),
                 history: 60,
+            },
+            Record::Filter {
+                request: 1,
+                filter: Filter::latest([("pair", vec!["EUR", "USD"])], 7, Some(5)).unwrap(),
             },
             Record::Leave { handle: 2 },
             Record::Open {

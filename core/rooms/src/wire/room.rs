@@ -3,7 +3,7 @@
 //! A *block* names its room, stream and first offset once; the messages in it are consecutive. A message's publisher is
 //! named inline at its first message of the block and by one byte afterwards.
 
-use muster_transport::{append, Reader, Writer, FRAME, HEADER};
+use muster_transport::{append, Reader, Writer, FRAME, HEADER, NUMBER_MAX};
 
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
@@ -352,8 +352,120 @@ impl GapPlace {
     }
 }
 
+/// Maximum number of places of one passed frame.
+pub const PASSED_MAX: u32 = 4_096;
+
+/// Consecutive places of a room whose messages, consecutive too, are not what a member's filter lets through. Nothing of
+/// them is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    pub handle: u32,
+    /// The place of the first message.
+    pub index: u64,
+    pub stream: StreamId,
+    /// The owner's offset of the first message.
+    pub offset: u64,
+    /// How many messages, 1 to [`PASSED_MAX`].
+    pub count: u32,
+}
+
+impl Passed {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let passed = Passed {
+            handle: reader.u32()?,
+            index: reader.number()?,
+            stream: StreamId::read(&mut reader)?,
+            offset: reader.number()?,
+            count: reader.u32()?,
+        };
+        let numbered = |first: u64| first <= NUMBER_MAX - u64::from(passed.count);
+        let good = (1..=PASSED_MAX).contains(&passed.count) && numbered(passed.index) && numbered(passed.offset);
+        good.then_some(passed)
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::PASSED, 0, |writer| {
+            writer.u32(self.handle).u64(self.index);
+            self.stream.write(writer);
+            writer.u64(self.offset).u32(self.count);
+            true
+        })
+    }
+
+    /// The place behind it.
+    pub fn end(&self) -> u64 {
+        self.index.saturating_add(self.count.into())
+    }
+
+    /// The same without the places before `index`, which is one of it.
+    pub fn from(&self, index: u64) -> Self {
+        let before = index - self.index;
+        Passed {
+            index,
+            offset: self.offset + before,
+            count: self.count - before as u32,
+            ..*self
+        }
+    }
+}
+
 /// Maximum number of streams that one skip or one set of positions can name.
 pub const STREAMS_MAX: usize = 8;
+
+/// What stands at the places from `index` to `end` is left out: older than a message that the member got, or not wanted. For each
+/// stream the first offset that still follows (`u64::MAX`: nothing follows).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub handle: u32,
+    pub index: u64,
+    pub end: u64,
+    pub resume: Vec<(StreamId, u64)>,
+}
+
+impl LeftOut {
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let (handle, index, end) = (reader.u32()?, reader.number()?, reader.number()?);
+        let resume = read_resume(&mut reader)?;
+        (index < end).then_some(LeftOut {
+            handle,
+            index,
+            end,
+            resume,
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, kinds::LEFT_OUT, 0, |writer| {
+            writer.u32(self.handle).u64(self.index).u64(self.end);
+            write_resume(writer, &self.resume)
+        })
+    }
+}
+
+/// Streams with the first offset of each that follows.
+fn read_resume(reader: &mut Reader<'_>) -> Option<Vec<(StreamId, u64)>> {
+    let count = usize::from(reader.u8()?);
+    if count > STREAMS_MAX {
+        return None;
+    }
+    let mut resume = Vec::with_capacity(count);
+    for _ in 0..count {
+        resume.push((StreamId::read(reader)?, reader.number_or_open()?));
+    }
+    Some(resume)
+}
+
+/// `false`: too many.
+fn write_resume(writer: &mut Writer<'_>, resume: &[(StreamId, u64)]) -> bool {
+    writer.u8(resume.len() as u8);
+    for (stream, next) in resume {
+        stream.write(writer);
+        writer.u64(*next);
+    }
+    resume.len() <= STREAMS_MAX
+}
 
 /// The member's cursor moved to `index`: every place below it that the member lacks is lost. For each stream that the
 /// move skipped, the first offset that still follows (`u64::MAX`: nothing follows).
@@ -369,14 +481,7 @@ impl Skip {
     pub fn read(body: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         let (handle, index, reason) = (reader.u32()?, reader.number()?, GapReason::from_u8(reader.u8()?)?);
-        let count = usize::from(reader.u8()?);
-        if count > STREAMS_MAX {
-            return None;
-        }
-        let mut resume = Vec::with_capacity(count);
-        for _ in 0..count {
-            resume.push((StreamId::read(&mut reader)?, reader.number_or_open()?));
-        }
+        let resume = read_resume(&mut reader)?;
         Some(Skip {
             handle,
             index,
@@ -387,16 +492,8 @@ impl Skip {
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, kinds::SKIP, 0, |writer| {
-            writer
-                .u32(self.handle)
-                .u64(self.index)
-                .u8(self.reason as u8)
-                .u8(self.resume.len() as u8);
-            for (stream, next) in &self.resume {
-                stream.write(writer);
-                writer.u64(*next);
-            }
-            self.resume.len() <= STREAMS_MAX
+            writer.u32(self.handle).u64(self.index).u8(self.reason as u8);
+            write_resume(writer, &self.resume)
         })
     }
 }
@@ -663,7 +760,8 @@ mod tests {
             if let Some((_, _, ranges)) = read_repair(&bytes) {
                 prop_assert!(ranges.count() <= REPAIR_RANGES);
             }
-            let _ = (Skip::read(&bytes), GapPlace::read(&bytes), LinkLost::read(&bytes));
+            let _ = (Skip::read(&bytes), GapPlace::read(&bytes), Passed::read(&bytes), LinkLost::read(&bytes));
+            let _ = LeftOut::read(&bytes);
         }
 
         #[test]

@@ -9,11 +9,12 @@ use muster_rooms::{role, room_placement, Bounds};
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_rooms::command::{Ask, CommandId, Outcome, Page};
+use muster_rooms::filter::Filter;
 use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::{
-    write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LinkBlock, LinkHead,
-    LinkLost, LinkPublish, Membership, Message, Positions, Publish, PublisherId, Record, RoomBlock, Skip, StreamGap,
-    StreamId, NUMBERED, WHOLE,
+    write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LeftOut, LinkBlock,
+    LinkHead, LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record, RoomBlock,
+    Skip, StreamGap, StreamId, NUMBERED, WHOLE,
 };
 use muster_rooms::{
     Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
@@ -251,7 +252,7 @@ pub struct Peer {
     pub deaf: bool,
     pub last: Vec<u8>,
     pub received: u64,
-    counts: [usize; 32],
+    counts: [usize; 64],
     /// Number of frames with a flag.
     pub flagged: usize,
 }
@@ -618,7 +619,7 @@ impl<M: Subject> Rig<M> {
             deaf: false,
             last: Vec::new(),
             received: 0,
-            counts: [0; 32],
+            counts: [0; 64],
             flagged: 0,
         });
         let at = self.peers.len() - 1;
@@ -702,7 +703,7 @@ pub fn stream(generation: u32) -> StreamId {
     }
 }
 
-const PUBLISHER: PublisherId = PublisherId {
+pub const PUBLISHER: PublisherId = PublisherId {
     user: 42,
     incarnation: 5,
 };
@@ -820,6 +821,19 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
         missing: vec![(2, 2)],
         runs: vec![(1, 1, 1)],
     };
+    let passed = Passed {
+        handle: 0,
+        index: place,
+        stream: stream(1),
+        offset: 1,
+        count: 2,
+    };
+    let left = LeftOut {
+        handle: 0,
+        index: place,
+        end: place + 3,
+        resume: vec![(stream(1), 4)],
+    };
     vec![
         body(|writer| {
             Status {
@@ -864,6 +878,8 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             }
             .write(writer)
         }),
+        body(|writer| passed.write(writer)),
+        body(|writer| left.write(writer)),
         body(|writer| {
             Skip {
                 handle: 0,
@@ -948,8 +964,10 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         last: 4,
         reason: GapReason::Expired,
     };
+    let filter = Filter::latest([("pair", vec!["EUR", "USD"])], 2, Some(100)).expect("a good filter");
     let records = [
         Record::Control(ControlRecord::Authenticate { credential: b"token" }),
+        Record::Filter { request: 9, filter },
         Record::Join {
             request: 9,
             name: ROOM.as_bytes(),
@@ -1674,6 +1692,8 @@ pub fn fuzz_frames(data: &[u8]) {
             kinds::LINK_ROOM => seen(LinkBlock::read(body).map(|block| block.messages.count())),
             kinds::AGED_ROOM => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
             kinds::GAP => seen(GapPlace::read(body)),
+            kinds::PASSED => seen(Passed::read(body)),
+            kinds::LEFT_OUT => seen(LeftOut::read(body)),
             kinds::SKIP => seen(Skip::read(body)),
             kinds::HEADS => seen(muster_rooms::wire::heads(body).count()),
             kinds::REPAIR => seen(muster_rooms::wire::read_repair(body).map(|(_, _, ranges)| ranges.count())),

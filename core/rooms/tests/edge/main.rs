@@ -1,6 +1,7 @@
 //! An edge before a real router, broker and proxy: what a client of the Centrifuge client protocol sees of a room.
 
 mod entries;
+mod filters;
 mod join_leave;
 #[cfg(feature = "planted")]
 mod planted;

@@ -14,6 +14,14 @@ impl Plan {
         plan
     }
 
+    /// Draws a run in which every second client has a filter.
+    pub fn filters(seed: u64) -> Plan {
+        Plan {
+            filters: true,
+            ..Plan::drawn(seed ^ 0xf117, |brokers| Topology::draw(seed, brokers))
+        }
+    }
+
     /// Draws a run in which the partitions of brokers, of routers or of both double.
     pub fn grows(seed: u64) -> Plan {
         let mut draw = Draw::new(seed ^ 0x9204);
@@ -307,6 +315,7 @@ impl Plan {
             rekeys: None,
             identities: None,
             learns: false,
+            filters: false,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);

@@ -54,6 +54,7 @@ impl Plan {
             rekeys: None,
             identities: None,
             learns: false,
+            filters: false,
         }
     }
 

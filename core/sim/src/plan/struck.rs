@@ -53,6 +53,7 @@ impl Cell {
             rekeys: None,
             identities: None,
             learns: false,
+            filters: false,
             converges: None,
             back_max: None,
             command_every: draw.chance(50).then(|| draw.within(200 * MS, 2 * SECOND)),

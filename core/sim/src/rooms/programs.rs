@@ -2,6 +2,7 @@
 //!
 //! Owns a program's knowledge, and reports its actions to the oracles.
 
+use muster_rooms::filter::{Filter, FILTER_VALUES_MAX};
 use muster_rooms::wire::{Course, Position, Positions, StreamId};
 use muster_rooms::{Client, Item};
 use muster_simkit::{MS, SECOND};
@@ -114,16 +115,35 @@ impl Rooms {
             world.now,
             positions.0.is_empty() && self.oracle.memberships.len() % 4 == 1,
         );
-        let number = match asks {
-            true => self.machine(world, client).join_last(now, &name, HISTORY, policy),
-            false => self.machine(world, client).join(now, &name, positions, policy),
+        let filter = self.plan.filters.then(|| self.filter_of(client)).flatten();
+        let number = match (&filter, asks) {
+            (Some(filter), _) => {
+                let (from, filter) = ((positions, if asks { HISTORY } else { 0 }), filter.clone());
+                self.machine(world, client)
+                    .join_filtered(now, &name, from, filter, policy)
+            }
+            (None, true) => self.machine(world, client).join_last(now, &name, HISTORY, policy),
+            (None, false) => self.machine(world, client).join(now, &name, positions, policy),
         };
-        let membership = self.oracle.join(client, room, owed_from, now);
+        let membership = self.oracle.join(client, room, owed_from, now, filter);
         self.oracle.memberships[membership].forged = forged;
         self.commands.asked(now, membership, client, room);
         self.programs[client].joined[place] = Some((number, membership));
         let process = self.process_of(client);
         world.turn_at(process, now);
+    }
+
+    /// Every second client wants the messages of some senders that have headers.
+    fn filter_of(&self, client: usize) -> Option<Filter> {
+        let senders: Vec<String> = (1..=self.plan.clients.len() as u64 + 1)
+            .filter(|sender| sender % 3 != client as u64 % 3)
+            .take(FILTER_VALUES_MAX)
+            .map(|sender| sender.to_string())
+            .collect();
+        let values = senders.iter().map(String::as_str);
+        // Some of them want the latest message.
+        let rate = (client % 4 == 3).then_some(1 << (client % 8));
+        (client % 2 == 1).then(|| Filter::latest([("sender", values)], 1, rate).expect("a good filter"))
     }
 
     /// A program may show more of a stream than it had.
@@ -290,7 +310,8 @@ impl Rooms {
     /// Notes when every lasting member has received something published after the last return of a process.
     fn note_return(&mut self, world: &mut Sim) {
         let Some((kind, since)) = self.back else { return };
-        let stays = |client: usize| self.plan.clients[client].toggle_every.is_none();
+        let filtered = |client: usize| self.plan.filters && self.filter_of(client).is_some();
+        let stays = |client: usize| self.plan.clients[client].toggle_every.is_none() && !filtered(client);
         let mut members = self
             .oracle
             .memberships

@@ -48,6 +48,9 @@ async function joined(client, room, options = {}) {
   return [subscription, seen]
 }
 
+// As `docs/edge.md` has it.
+const euros = { filter: { equal: { pair: ['EUR', 'USD'], kind: 'trade' } } }
+
 // As `docs/requests.md` has it.
 function respond(client, room, handler) {
   const responder = crypto.randomUUID()
@@ -288,6 +291,40 @@ const cases = {
     for (const wrong of [{ 'a b': '' }, { a: 'x'.repeat(1_100) }, { a: 1 }]) {
       assert.equal(await failure(call(client, 'muster.publish', { room, data: 1, headers: wrong })), 107)
     }
+  },
+  async gets_what_a_filter_lets_through(room) {
+    const [client, other, every] = [connect(), connect(), connect()]
+    const of = { recoverable: true, positioned: true }
+    const tagsFilter = { op: 'and', nodes: [{ key: 'pair', cmp: 'in', vals: ['EUR', 'USD'] }, { key: 'kind', cmp: 'eq', val: 'trade' }] }
+    const [, tagged] = await joined(client, room, { ...of, tagsFilter })
+    const [, asked] = await joined(every, room, { ...of, data: pack(euros) })
+    const pairs = ['EUR', 'JPY', 'USD', 'EUR']
+    const publish = async (from, to) => {
+      for (let n = from; n < to; n++) {
+        const headers = { pair: pairs[n % 4], kind: n % 4 === 3 ? 'offer' : 'trade' }
+        await call(other, 'muster.publish', { room, data: { n }, headers })
+      }
+    }
+    const wanted = to => Array.from({ length: to }, (_, n) => n).filter(n => n % 2 === 0)
+    const got = seen => seen.data().map(({ n }) => n)
+    await publish(0, 20)
+    await allSeen(20)
+    client.disconnect()
+    await publish(20, 40)
+    client.connect()
+    await allSeen(40)
+    const back = tagged.filter(([event]) => event === 'subscribed').at(-1)[1]
+    assert.deepEqual([back.wasRecovering, back.recovered], [true, true])
+    async function allSeen(to) {
+      for (const seen of [tagged, asked]) {
+        await seen.until(() => got(seen).length >= wanted(to).length)
+        assert.deepEqual(got(seen), wanted(to))
+      }
+    }
+    const refused = other.newSubscription(`${room}-2`, { tagsFilter: { key: 'price', cmp: 'gt', val: '100' } })
+    const end = once(refused, 'unsubscribed')
+    refused.subscribe()
+    assert.deepEqual([(await end).code, (await end).reason], [401, 'a tags filter has eq, in and and alone'])
   },
   async tells_the_gaps_of_a_room_once(room) {
     room = `${small}:${room.split(':')[1]}`

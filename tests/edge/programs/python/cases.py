@@ -8,11 +8,12 @@ import json
 import sys
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from centrifuge import (
     Client,
+    Filter,
     ReplyError,
     StreamPosition,
     Subscription,
@@ -189,6 +190,35 @@ async def gets_an_error_for_an_unknown_method(room: str) -> None:
     assert code in {104, 108}
 
 
+async def gets_what_a_filter_lets_through(room: str) -> None:
+    """Messages that match, live and after a while away; and the error of a filter that Muster has not."""
+    (client, _), (other, _) = await connected(), await connected(OTHER)
+    wanted = Filter.all(Filter.is_in("pair", ["EUR", "USD"]), Filter.eq("kind", "trade"))
+    _, seen = await joined(client, room, recoverable=True, positioned=True, tags_filter=wanted)
+
+    async def publish(numbers: Iterable[int]) -> None:
+        for n in numbers:
+            headers = {"pair": ("EUR", "JPY", "USD", "EUR")[n % 4], "kind": "offer" if n % 4 == 3 else "trade"}
+            await other.rpc("muster.publish", pack({"room": room, "data": {"n": n}, "headers": headers}))
+
+    await publish(range(20))
+    await seen.until(lambda: len(seen.data()) >= 10)
+    await client.disconnect()
+    await publish(range(20, 40))
+    await client.connect()
+    await seen.until(lambda: len(seen.data()) >= 20)
+    assert [data["n"] for data in seen.data()] == list(range(0, 40, 2))
+    assert seen.all("subscribed")[1].recovered
+    refused = other.new_subscription(f"{room}-2", tags_filter=Filter.gt("price", "100"))
+    ended = Seen(refused.events)
+    await refused.subscribe()
+    await ended.until(lambda: ended.all("unsubscribed"))
+    assert (ended.all("unsubscribed")[0].code, ended.all("unsubscribed")[0].reason) == (
+        401,
+        "a tags filter has eq, in and and alone",
+    )
+
+
 async def sends_to_a_user_that_is_not_there(room: str) -> None:
     """This SDK hands out no messages outside of rooms, so the case has no receiver."""
     client, _ = await connected()
@@ -268,6 +298,7 @@ async def main() -> None:
         says_when_it_cannot_recover,
         unsubscribes_and_hears_no_more,
         gets_an_error_for_an_unknown_method,
+        gets_what_a_filter_lets_through,
         sends_to_a_user_that_is_not_there,
         hears_who_comes_and_who_leaves,
         is_subscribed_to_the_rooms_of_its_token,

@@ -205,7 +205,7 @@ impl Edge {
                 continue;
             };
             let shown = (entry.had.as_ref().filter(|_| whole), entry.had.is_some());
-            let beginning = beginning(room, &self.arena, shown, entry.recovering, place, bytes_left);
+            let beginning = beginning(room, &self.arena, shown, entry.recovering, place, bytes_left, None);
             let bytes: usize = beginning.found.iter().map(|message| message.len() + 200).sum();
             bytes_left = bytes_left.saturating_sub(bytes);
             begun.push((entry, at, room.ring.next(), beginning));

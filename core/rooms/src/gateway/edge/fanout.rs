@@ -3,13 +3,17 @@
 //! No queue per member: a frame is built once for all members of one form that stand at one place, and each send is the member's
 //! own bytes with shared frames behind them. A member whose socket is full is not looked at until it has taken all.
 
+use std::cell::Cell;
+
 use muster_edge::limits::{FRAMES_MAX, WRITE_BYTES_MAX};
 use muster_edge::Unsubscribe;
 use muster_tcp::Outbox;
 use muster_transport::Micros;
 
-use super::frames::News;
+use super::frames::{News, Turn};
 use super::{form, Edge};
+use crate::gateway::filtering::LOOKED_MAX;
+use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::wire::GapReason;
 
@@ -18,8 +22,12 @@ pub(super) struct Step {
     frames: usize,
     sub: usize,
     next: u64,
+    /// Places before it that a filter passes.
+    passed: u64,
     /// It has messages.
     told: bool,
+    /// How a client stands behind it that wants the latest message.
+    standing: Option<Standing>,
 }
 
 /// A subscription that ends behind the messages before its place.
@@ -94,6 +102,7 @@ impl Edge {
             rooms,
             arena,
             counters,
+            wakes,
             ..
         } = self;
         let Some(conn) = sessions.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
@@ -105,7 +114,7 @@ impl Edge {
         }
         let (mut steps, mut endings) = (std::mem::take(&mut sessions.steps), Vec::new());
         steps.clear();
-        let (mut bytes, mut paced, mut more) = (0, false, false);
+        let (mut bytes, mut paced, mut more, looked) = (0, false, false, Cell::new(0));
         sessions.frames.clear();
         if !conn.over {
             let count = conn.subs.len();
@@ -122,16 +131,78 @@ impl Edge {
                     continue;
                 };
                 let (mut cursor, head) = (joined.cursor, room.ring.next());
+                let filter = joined.filtered.then(|| conn.client.filtering(sub.room)).flatten();
                 let Some(mut form) = form(conn, sub) else { break };
-                while cursor < head {
+                if let Some((filter, standing)) = filter.and_then(|filter| Some((filter, filter.standing()?))) {
                     if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
                         more = true;
                         break;
                     }
+                    let named = (i64::from(sub.room) + 1, form);
+                    let filter = (filter, &looked);
+                    let turn = sessions
+                        .built
+                        .latest(room, arena, named, (cursor, now), standing, filter);
+                    let Turn {
+                        next,
+                        passed,
+                        standing,
+                        frame,
+                        ends,
+                    } = turn;
+                    let told = frame.is_some();
+                    if let Some(frame) = frame {
+                        bytes += frame.bytes().len();
+                        sessions.frames.push(frame);
+                    }
+                    let ending = |code, reason, lost| Ending {
+                        room: sub.room,
+                        code,
+                        reason,
+                        lost,
+                    };
+                    more |= ends.is_none() && next < head;
+                    match ends {
+                        Some(News::Lost(reason)) => {
+                            endings.push(ending(Unsubscribe::INSUFFICIENT, reason.name(), true))
+                        }
+                        Some(_) => endings.push(ending(Unsubscribe::INSUFFICIENT, "another owner", false)),
+                        None => {}
+                    }
+                    if let Some(at) = standing.newest.map(|_| standing.due_at) {
+                        if wakes.deadline(slot).is_none_or(|known| at < known) {
+                            wakes.schedule(slot, at);
+                        }
+                    }
+                    paced |= room.paced;
+                    steps.push(Step {
+                        frames: sessions.frames.len(),
+                        sub: index,
+                        next,
+                        passed,
+                        told,
+                        standing: Some(standing),
+                    });
+                    if more {
+                        conn.client.turn = index as u32;
+                        break;
+                    }
+                    continue;
+                }
+                while cursor < head {
+                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX || looked.get() > LOOKED_MAX {
+                        more = true;
+                        break;
+                    }
                     let oldest = room.oldest_for(cursor, joined.joined_at);
-                    let news = match cursor < oldest {
-                        true => News::Lost(GapReason::Slow),
-                        false => sessions.built.news(room, arena, i64::from(sub.room) + 1, cursor, form),
+                    let number = i64::from(sub.room) + 1;
+                    let (news, passed) = match filter {
+                        _ if cursor < oldest => (News::Lost(GapReason::Slow), 0),
+                        None => (sessions.built.news(room, arena, number, cursor, form), 0),
+                        Some(filter) => {
+                            let filter = (filter, &looked);
+                            sessions.built.filtered(room, arena, number, cursor, form, filter)
+                        }
                     };
                     let ending = |code, reason, lost| Ending {
                         room: sub.room,
@@ -162,7 +233,9 @@ impl Edge {
                         frames: sessions.frames.len(),
                         sub: index,
                         next: cursor,
+                        passed,
                         told,
+                        standing: None,
                     });
                 }
                 if more {
@@ -186,8 +259,14 @@ impl Edge {
                 sub.deltas = sub.deltas.behind_a_message();
             }
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == room) {
-                counters.messages_sent += step.next - joined.cursor;
+                counters.messages_filtered += step.passed;
+                counters.messages_sent += step.next - joined.cursor - step.passed;
                 joined.cursor = step.next;
+            }
+            if let Some(standing) = step.standing {
+                if let Some(filter) = conn.client.filtering_mut(room) {
+                    filter.stand(standing);
+                }
             }
         }
         sessions.steps = steps;

@@ -4,14 +4,17 @@
 //! channel's name. Bounded: when full, everything is forgotten; frames on their way keep their bytes.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use muster_edge::protocol::{ClientInfo, Encoding, Publication};
 use muster_edge::Frame;
-use muster_transport::KeyedState;
+use muster_transport::{KeyedState, Micros};
 
 use super::Deltas;
 use crate::command::SHARED_USER;
+use crate::gateway::filtering::{Filtering, LOOKED_MAX};
+use crate::gateway::latest::Standing;
 use crate::gateway::room::Room;
 use crate::headers;
 use crate::name::DEFAULT_NAMESPACE;
@@ -236,6 +239,96 @@ fn last_before<'a>(room: &Room, arena: &'a Arena, place: u64, stream: u8) -> Opt
     None
 }
 
+/// Whether a filter passes what is at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Passes {
+    No,
+    Yes,
+    /// Enough was looked at.
+    Later,
+}
+
+/// Whether a filter passes a message at a place, or the chunk of one. Gaps are for every member, and so are chunks without a
+/// beginning.
+pub(super) fn passes(room: &Room, arena: &Arena, place: u64, (filter, looked): (&Filtering, &Cell<usize>)) -> Passes {
+    let entry = room.ring.get(arena, place).filter(|entry| !entry.gap);
+    match entry.and_then(|entry| filter.judge(room, arena, place, &entry, looked)) {
+        Some(false) => Passes::Yes,
+        Some(true) | None => Passes::No,
+    }
+}
+
+/// Messages for one frame, the place behind them, and whether no later one can be added.
+struct Gathered<'a> {
+    messages: Vec<Whole<'a>>,
+    next: u64,
+    full: bool,
+}
+
+/// The messages from a place on that fit into one frame; other news where there is none before it.
+fn gather<'a>(
+    room: &Room,
+    arena: &'a Arena,
+    place: u64,
+    stream: u8,
+    passes: impl Fn(u64) -> Passes,
+) -> Result<Gathered<'a>, News> {
+    let (mut messages, mut bytes, mut next, mut full) = (Vec::new(), 0, place, false);
+    while next < room.ring.next() {
+        match passes(next) {
+            Passes::No => {}
+            Passes::Yes => {
+                next += 1;
+                continue;
+            }
+            Passes::Later => break,
+        }
+        match stands(room, arena, next, stream) {
+            Stands::Message(whole) => {
+                bytes += whole.len();
+                messages.push(whole);
+                next += 1;
+                if bytes >= FRAME_BYTES {
+                    full = true;
+                    break;
+                }
+            }
+            Stands::Nothing => next += 1,
+            // What was passed before is no part of the loss.
+            Stands::Lost(_) | Stands::Another | Stands::Gone if next > place => {
+                full = true;
+                break;
+            }
+            Stands::Lost(reason) => return Err(News::Lost(reason)),
+            Stands::Another => return Err(News::Another),
+            Stands::Gone => return Err(News::Lost(GapReason::Slow)),
+        }
+    }
+    Ok(Gathered { messages, next, full })
+}
+
+/// What a client gets that wants the latest message.
+pub(super) struct Turn {
+    /// The place behind those that were looked at, and how many of them are left out.
+    pub next: u64,
+    pub passed: u64,
+    pub standing: Standing,
+    pub frame: Option<Frame>,
+    /// Its subscription goes on no further.
+    pub ends: Option<News>,
+}
+
+impl Form {
+    /// The number that stands for a room's name, if one does, and the name as the client has it.
+    fn named(self, room: &Room, number: i64) -> (i64, &str) {
+        let channel = match self.bare {
+            true => bare(&room.name),
+            false => &room.name,
+        };
+        (if self.compact { number } else { 0 }, channel)
+    }
+}
+
 impl Built {
     pub fn new(seed: u64) -> Self {
         Built {
@@ -263,34 +356,12 @@ impl Built {
             self.last = Some((key, kept.clone()));
             return News::Messages(kept.frame.clone(), kept.next);
         }
-        let (mut messages, mut bytes, mut next, mut full) = (Vec::new(), 0, place, false);
-        while next < head {
-            match stands(room, arena, next, form.stream) {
-                Stands::Message(whole) => {
-                    bytes += whole.len();
-                    messages.push(whole);
-                    next += 1;
-                    if bytes >= FRAME_BYTES {
-                        full = true;
-                        break;
-                    }
-                }
-                Stands::Nothing => next += 1,
-                Stands::Lost(reason) if messages.is_empty() => return News::Lost(reason),
-                Stands::Another if messages.is_empty() => return News::Another,
-                Stands::Gone if messages.is_empty() => return News::Lost(GapReason::Slow),
-                Stands::Lost(_) | Stands::Another | Stands::Gone => {
-                    full = true;
-                    break;
-                }
-            }
-        }
-        let number = if form.compact { number } else { 0 };
-        let publications = messages.iter().map(|message| message.publication(form.stream));
-        let channel = match form.bare {
-            true => bare(&room.name),
-            false => &room.name,
+        let Gathered { messages, next, full } = match gather(room, arena, place, form.stream, |_| Passes::No) {
+            Ok(gathered) => gathered,
+            Err(news) => return news,
         };
+        let (number, channel) = form.named(room, number);
+        let publications = messages.iter().map(|message| message.publication(form.stream));
         let frame = match form.deltas {
             Deltas::No => {
                 Frame::publications(form.encoding, channel, number, publications, usize::MAX).map(|(frame, _)| frame)
@@ -310,6 +381,95 @@ impl Built {
         self.built += 1;
         self.keep(key, &frame, next, full);
         News::Messages(frame, next)
+    }
+
+    /// The news for one member that has a filter, and the number of places that the filter passes. `looked`: at places, in this
+    /// turn; it goes on in another one behind [`LOOKED_MAX`].
+    pub fn filtered(
+        &mut self,
+        room: &Room,
+        arena: &Arena,
+        number: i64,
+        place: u64,
+        form: Form,
+        (filter, looked): (&Filtering, &Cell<usize>),
+    ) -> (News, u64) {
+        let passed = Cell::new(0);
+        let passes = |at| {
+            if looked.get() > LOOKED_MAX {
+                return Passes::Later;
+            }
+            let passes = passes(room, arena, at, (filter, looked));
+            passed.set(passed.get() + u64::from(passes == Passes::Yes));
+            passes
+        };
+        let Gathered { messages, next, .. } = match gather(room, arena, place, form.stream, passes) {
+            Ok(gathered) => gathered,
+            Err(news) => return (news, 0),
+        };
+        let (number, channel) = form.named(room, number);
+        let publications = messages.iter().map(|message| message.publication(form.stream));
+        let news = match Frame::publications(form.encoding, channel, number, publications, usize::MAX) {
+            Some((frame, _)) => {
+                self.built += 1;
+                News::Messages(frame, next)
+            }
+            None => News::Nothing(next),
+        };
+        (news, passed.get())
+    }
+
+    /// What a client gets that wants the latest message and stands at a place.
+    pub fn latest(
+        &mut self,
+        room: &Room,
+        arena: &Arena,
+        (number, form): (i64, Form),
+        (place, now): (u64, Micros),
+        mut standing: Standing,
+        (filter, looked): (&Filtering, &Cell<usize>),
+    ) -> Turn {
+        let (mut next, mut passed, mut ends) = (place, 0, None);
+        while next < room.ring.next() && looked.get() <= LOOKED_MAX {
+            let entry = room.ring.get(arena, next);
+            ends = match entry.as_ref().map(|entry| (entry.gap, entry.reason(), entry.stream)) {
+                None => Some(News::Lost(GapReason::Slow)),
+                Some((true, GapReason::Ended, stream)) => (stream == form.stream).then_some(News::Another),
+                Some((true, reason, _)) => Some(News::Lost(reason)),
+                Some((false, ..)) => None,
+            };
+            if ends.is_some() {
+                break;
+            }
+            let ended = entry.is_some_and(|entry| !entry.gap && entry.flags & LAST != 0);
+            passed += match ended && passes(room, arena, next, (filter, looked)) == Passes::No {
+                true => u64::from(standing.newest.replace(next).is_some()),
+                false => 1,
+            };
+            next += 1;
+        }
+        let mut frame = None;
+        if let Some(at) = standing.newest.filter(|_| now >= standing.due_at) {
+            (standing.newest, standing.due_at) = (None, now + standing.period);
+            match stands(room, arena, at, form.stream) {
+                Stands::Message(whole) => {
+                    let (number, channel) = form.named(room, number);
+                    let one = std::iter::once(whole.publication(form.stream));
+                    let built = Frame::publications(form.encoding, channel, number, one, usize::MAX);
+                    frame = built.map(|(frame, _)| frame);
+                    self.built += 1;
+                }
+                Stands::Lost(reason) => ends = Some(News::Lost(reason)),
+                Stands::Nothing | Stands::Another | Stands::Gone => ends = Some(News::Lost(GapReason::Slow)),
+            }
+        }
+        Turn {
+            next,
+            passed,
+            standing,
+            frame,
+            ends,
+        }
     }
 
     fn keep(&mut self, key: Key, frame: &Frame, next: u64, whole: bool) {

@@ -89,7 +89,7 @@ impl Edge {
             },
         };
         let first = if wanted.limit == 0 { room.ring.next() } else { place };
-        let (mut found, _) = messages(room, &self.arena, first, stream, (BYTES_MAX, usize::MAX));
+        let (mut found, _) = messages(room, &self.arena, first, stream, (BYTES_MAX, usize::MAX), None);
         let keeps = |message: &Whole<'_>| match (since, wanted.reverse) {
             (None, _) => true,
             (Some(since), false) => message.stream == stream && message.offset > since,

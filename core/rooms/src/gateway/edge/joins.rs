@@ -3,13 +3,17 @@
 //! A client's position is proven or not: `recovered` is said only where every message since is here or on its way, with no gap
 //! between. Else the client starts at the head, behind all gaps.
 
+use std::cell::Cell;
+
 use muster_edge::protocol::{Position, SubscribeResult};
 use muster_edge::{Failure, Join, Subscription, Ticket, Unsubscribe};
 use muster_transport::Micros;
 
-use super::frames::{stands, Stands, Whole};
+use super::frames::{passes, stands, Passes, Stands, Whole};
 use super::publishing::failure;
-use super::{positions, Deltas, Edge, Pending, PendingKind, Sub};
+use super::{filters, positions, Deltas, Edge, Pending, PendingKind, Sub};
+use crate::gateway::filtering::{Filtering, COUNTED_MAX};
+use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::gateway::room::Room;
 use crate::planted::{self, Bug};
@@ -22,16 +26,22 @@ pub(super) const RECOVERED_BYTES: usize = 384 * 1024;
 /// Places that are looked through for gaps behind a client's position: the most that a join fetches.
 const LOOKED_MAX: u64 = crate::gateway::room::BACKFILL_MAX + 4_096;
 
-/// The messages from `place` on that fit into so many bytes and so many messages, and the place behind them.
+/// The messages from `place` on that a filter lets through and that fit into so many bytes and so many messages, and the place
+/// behind them.
 pub(super) fn messages<'a>(
     room: &Room,
     arena: &'a Arena,
     place: u64,
     stream: u8,
     (bytes_max, count_max): (usize, usize),
+    filter: Option<&Filtering>,
 ) -> (Vec<Whole<'a>>, u64) {
-    let (mut found, mut bytes, mut next) = (Vec::new(), 0, place);
-    while next < room.ring.next() && bytes < bytes_max && found.len() < count_max {
+    let (mut found, mut bytes, mut next, looked) = (Vec::new(), 0, place, Cell::new(0));
+    while next < room.ring.next() && bytes < bytes_max && found.len() < count_max && looked.get() < COUNTED_MAX {
+        if filter.is_some_and(|filter| passes(room, arena, next, (filter, &looked)) == Passes::Yes) {
+            next += 1;
+            continue;
+        }
         match stands(room, arena, next, stream) {
             Stands::Message(whole) => {
                 bytes += whole.len() + 200;
@@ -79,7 +89,7 @@ pub(super) struct Beginning<'a> {
 }
 
 /// Where a client starts that has a place in a room. `shown`: the positions that it showed, unless gaps are known before its
-/// place, and whether it showed any. `bytes_max`: of the messages that it missed, as many are found.
+/// place, and whether it showed any. `bytes_max`: of the messages that it missed, as many are found, if its filter lets them.
 pub(super) fn beginning<'a>(
     room: &Room,
     arena: &'a Arena,
@@ -87,6 +97,7 @@ pub(super) fn beginning<'a>(
     recovering: bool,
     place: u64,
     bytes_max: usize,
+    filter: Option<&Filtering>,
 ) -> Beginning<'a> {
     let blind = planted::is(Bug::RecoveredWithHole);
     let recovered = shown.0.is_some() && !has_gap(room, arena, place) || shown.1 && blind;
@@ -98,7 +109,7 @@ pub(super) fn beginning<'a>(
     };
     let (stream, position) = position(room, arena, place).unwrap_or_default();
     let bounds = if recovered { (bytes_max, usize::MAX) } else { (0, 0) };
-    let (found, next) = messages(room, arena, place, stream, bounds);
+    let (found, next) = messages(room, arena, place, stream, bounds, filter);
     Beginning {
         recovered,
         lost,
@@ -126,11 +137,21 @@ impl Edge {
         };
         let name = join.channel.clone();
         let had = had.filter(|had| !had.0.is_empty());
+        let filter = match filters::wanted(&join) {
+            Ok(filter) => filter,
+            Err(failure) => {
+                self.sessions.counters.subscriptions_refused += 1;
+                return self.fail(now, slot, ticket, failure);
+            }
+        };
         let Some(conn) = self.sessions.live_mut(slot) else {
             return;
         };
         conn.requests = conn.requests.wrapping_add(1);
         let request = conn.requests;
+        filter
+            .into_iter()
+            .for_each(|filter| conn.client.ask_filter(request, filter));
         conn.pending.push(Pending {
             request,
             ticket,
@@ -219,6 +240,9 @@ impl Edge {
                 let had = Positions::at([(stream, offset)]);
                 let name = join.channel.clone();
                 if let Some(conn) = self.sessions.live_mut(slot) {
+                    if let Ok(Some(filter)) = filters::wanted(&join) {
+                        conn.client.ask_filter(request, filter);
+                    }
                     conn.pending.push(Pending {
                         request,
                         ticket,
@@ -234,6 +258,9 @@ impl Edge {
         }
         let recovering = join.recover.is_some();
         let shown = had.as_ref().filter(|_| whole && gaps.is_empty());
+        let filter = self.sessions.live(slot).and_then(|conn| conn.client.filtering(at));
+        // A difference is to the message before, which a filter may have passed.
+        let deltas = join.delta && filter.is_none();
         let begun = beginning(
             room,
             &self.arena,
@@ -241,7 +268,9 @@ impl Edge {
             recovering,
             place,
             RECOVERED_BYTES,
+            filter,
         );
+        let standing = filter.and_then(Filtering::standing);
         let counters = &mut self.sessions.counters;
         counters.recovered += u64::from(recovering && begun.recovered);
         counters.unrecovered += u64::from(recovering && !begun.recovered);
@@ -250,14 +279,18 @@ impl Edge {
             lost,
             stream,
             position,
-            found,
+            mut found,
             next,
         } = begun;
+        if standing.is_some() {
+            found.drain(..found.len().saturating_sub(1));
+        }
+        let caught = !found.is_empty();
         let head = room.ring.next();
         let encoding = self.sessions.conn(slot).and_then(|conn| conn.connection.encoding());
         let texts: Vec<_> = found
             .iter()
-            .map(|message| message.held(encoding.filter(|_| join.delta)))
+            .map(|message| message.held(encoding.filter(|_| deltas)))
             .collect();
         let publications: Vec<_> = found
             .iter()
@@ -280,7 +313,7 @@ impl Edge {
             publications: &publications,
             recovered,
             was_recovering: recovering,
-            delta: join.delta,
+            delta: deltas,
             id: if join.compaction { i64::from(at) + 1 } else { 0 },
             ..SubscribeResult::default()
         };
@@ -315,12 +348,18 @@ impl Edge {
                 stream,
                 compact: join.compaction,
                 bare: !join.channel.contains(':'),
-                deltas: if join.delta { Deltas::First } else { Deltas::No },
+                deltas: if deltas { Deltas::First } else { Deltas::No },
                 made: false,
             });
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.cursor = next;
                 joined.joined_at = joined.joined_at.max(head);
+            }
+            if let Some(standing) = standing.filter(|_| caught) {
+                let due_at = now + standing.period;
+                if let Some(filter) = conn.client.filtering_mut(at) {
+                    filter.stand(Standing { due_at, ..standing });
+                }
             }
             self.sessions.counters.subscriptions += 1;
             self.sessions.mark(slot);

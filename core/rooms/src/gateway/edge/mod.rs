@@ -7,6 +7,7 @@
 mod asks;
 mod entries;
 mod fanout;
+mod filters;
 mod frames;
 mod history;
 mod join_leave;
