@@ -23,6 +23,7 @@ from muster.clock import now_ms
 from muster.instance import start_time
 from muster_server.plane import ways
 from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.ownership.errors import Fenced, StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password, secret
 from muster_server.plane.ways import Way
@@ -67,13 +68,11 @@ from muster_server.systems.fleet.questions import (
 from muster_server.systems.fleet.records import (
     OPEN,
     VALUE_BYTES_MAX,
-    Fenced,
     Lead,
     ResultRow,
     Rolled,
     RunRow,
     Store,
-    StoreError,
     Unstored,
     handed_out,
     scheduled,

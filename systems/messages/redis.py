@@ -23,8 +23,9 @@ import structlog
 
 from muster.clock import now_ms
 from muster_server import _engines
+from muster_server.plane.ownership.errors import Away, Fenced, Full, StoreError, WentBack
 from muster_server.systems.messages import redis_scripts as scripts
-from muster_server.systems.messages.redis_place import Away, Full, Place
+from muster_server.systems.messages.redis_place import Place
 from muster_server.systems.messages.schedule import (
     LISTS_MAX,
     Fields,
@@ -34,7 +35,6 @@ from muster_server.systems.messages.schedule import (
     Overdue,
     PendingChange,
     Reply,
-    StoreError,
     packed,
     settled,
 )
@@ -69,10 +69,6 @@ SKEW_MS: Final = 500
 """A larger difference of the two clocks is logged."""
 WITHDRAWN: Final = {"cancelled", "expired"}
 ENDED: Final = {"done", "dead", *WITHDRAWN}
-
-
-class Back(StoreError):
-    """Redis returned to an older state. The call was not carried out."""
 
 
 class _Service:
@@ -211,7 +207,7 @@ class RedisSchedule:
         return await self._place.run(script, self._prefix.decode(), [self._prefix, self._owner, *arguments])
 
     async def _asked(self, script: str, *arguments: Any) -> list[Any]:
-        """The values after status and count. Raises `Back`, `StoreError` and `Full`."""
+        """The values after status and count. Raises `WentBack`, `Fenced`, `Away` and `Full`."""
         if self.failure:
             raise StoreError(self.failure)
         seen, backs = self._seen, self.backs
@@ -223,12 +219,12 @@ class RedisSchedule:
         status, count, *rest = said
         if count < seen:
             self._came_back(seen, count)
-            raise Back("the Redis of the schedule returned to an older state")
+            raise WentBack("the Redis of the schedule returned to an older state")
         if backs != self.backs:  # the answer is from a state that is lost
-            raise Back("the Redis of the schedule returned to an older state meanwhile")
+            raise WentBack("the Redis of the schedule returned to an older state meanwhile")
         if status:
             self._fail("another center has taken over the schedule in Redis")
-            raise StoreError(self.failure)
+            raise Fenced(self.failure)
         self._is_there()
         self._seen = max(self._seen, count)
         return rest
@@ -524,7 +520,7 @@ class RedisSchedule:
             await asyncio.sleep(LOOK_S)
             if self._back:
                 continue
-            with contextlib.suppress(StoreError, Full):
+            with contextlib.suppress(StoreError):
                 self._overdue = await self._looked(self._now())
 
     async def _looked(self, now: int) -> Overdue:
@@ -561,7 +557,7 @@ class RedisSchedule:
         }
         try:
             live, ready, ended = await self._asked(scripts.STATS, self._now())
-        except (StoreError, Full):
+        except StoreError:
             if self.failure:
                 raise
             return {**figures, "away": self._away}
@@ -644,7 +640,7 @@ class RedisSchedule:
                     continue
             try:
                 await self._claim()
-            except (StoreError, Full):
+            except StoreError:
                 self._next = 0
                 await asyncio.sleep(AGAIN_S)
 
@@ -725,7 +721,7 @@ class RedisSchedule:
             await asyncio.sleep(EVERY_S)
             if self._back:
                 continue
-            with contextlib.suppress(StoreError, Full):
+            with contextlib.suppress(StoreError):
                 await self._asked(scripts.KEEP, LEASE_MS, self._mark)
                 forgotten, dead = FORGET_MAX, 0
                 while forgotten == FORGET_MAX:

@@ -15,16 +15,9 @@ from muster.redis.connections import Opened, opened
 from muster.redis.scripts import run
 from muster.redis.where import parsed
 from muster_server.plane.causes import cause
+from muster_server.plane.ownership.errors import Away, Full
 
 CALL_S: Final = 5.0
-
-
-class Away(Exception):
-    """Redis does not answer, or refuses: the call may have been carried out. The text is one line."""
-
-
-class Full(Exception):
-    """Redis has no room, and nothing was changed."""
 
 
 class Place(Protocol):

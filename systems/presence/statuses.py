@@ -19,6 +19,7 @@ from muster.redis.connections import opened
 from muster.redis.scripts import run
 from muster.redis.where import parsed
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import Full
 from muster_server.systems.presence.status import NewStatus, Record, Status, record_of, shown
 from muster_server.systems.presence.store import CALLS_MAX, WAIT_S, WATCHED, Entry, away
 
@@ -35,10 +36,6 @@ DUE_MAX: Final = 500
 """Limit of statuses that change by themselves in one step."""
 PAGE: Final = 1_000
 TRIES: Final = 4
-
-
-class FullError(Exception):
-    """The site has as many statuses as it may have. The text is one line."""
 
 
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -147,13 +144,13 @@ class Statuses:
         return {user: status for user, record in found.items() if (status := shown(record, now))}
 
     async def set(self, user: int, new: NewStatus) -> Status | None:
-        """Set a status. Raises `FullError`."""
+        """Set a status. Raises `Full`."""
         for _ in range(TRIES):
             now, found = await self.look([user])
             record = record_of(new, found.get(user), now, self._site)
             (taken,) = await self.take([(user, record)])
             if taken < 0:
-                raise FullError(f"{self.name}: {STATUSES_MAX} users have a status; no further one can set one")
+                raise Full(f"{self.name}: {STATUSES_MAX} users have a status; no further one can set one")
             if taken:
                 return shown(record, now)
         return (await self.shown([user])).get(user)  # later ones came at the same time

@@ -18,6 +18,7 @@ from muster.redis.scripts import run
 from muster.redis.where import parsed
 from muster_server.plane.causes import cause
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import Away, Fenced, StoreError, WentBack
 from muster_server.plane.spec import Spec, secret
 from muster_server.systems.presence import scripts
 
@@ -33,24 +34,8 @@ the 101st."""
 _HEAD: Final = struct.Struct(">II")
 
 
-class StoreError(Exception):
-    """The store failed. The text is one line."""
-
-
-class Away(StoreError):
-    """The store does not answer. A call may have been executed."""
-
-
-class Fenced(StoreError):
-    """A later writer owns the shard."""
-
-
 class Foreign(StoreError):
     """Another instance owns the store."""
-
-
-class WentBack(StoreError):
-    """The store lacks the last written batch: it came back empty, or older."""
 
 
 class Packed(NamedTuple):

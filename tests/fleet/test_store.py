@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from muster_server.plane.ownership.errors import Fenced, StoreError
 from muster_server.systems.fleet.questions import Draw, Kept, TaskRow
-from muster_server.systems.fleet.records import Fenced, Lead, ResultRow, Rolled, RunRow, StoreError
+from muster_server.systems.fleet.records import Lead, ResultRow, Rolled, RunRow
 from muster_server.systems.fleet.rollups import Sample, rolled
 from muster_server.systems.fleet.wheel import MissedRuns
 from tests.waiting import PATIENT_S

@@ -66,8 +66,8 @@ def is_clean(text: str, port: int) -> None:
 @pytest.mark.parametrize("place", ["127.0.0.1", "localhost", "[::1]", "no-such-host.invalid"])
 async def test_a_database_that_is_away_hides_where_it_is(kind: str, place: str) -> None:
     from muster_server.plane.database.url import location
+    from muster_server.plane.ownership.errors import StoreError
     from muster_server.systems.fleet.database.store import SqlStore
-    from muster_server.systems.fleet.records import StoreError
 
     (port,) = free_ports(1)
     store = SqlStore(location(f"{kind}://{USER}:{WORD}@{place}:{port}/{BASE}"), "one", call_s=20)
@@ -81,8 +81,8 @@ async def test_a_database_that_is_away_hides_where_it_is(kind: str, place: str) 
 @pytest.mark.parametrize("wrong", ["user", "base"])
 async def test_a_database_that_refuses_hides_who_was_refused(served: "Database", wrong: str) -> None:
     from muster_server.plane.database.url import location
+    from muster_server.plane.ownership.errors import StoreError
     from muster_server.systems.fleet.database.store import SqlStore
-    from muster_server.systems.fleet.records import StoreError
 
     parts = urlsplit(served.url)
     port = parts.port or 0
@@ -98,12 +98,13 @@ async def test_a_database_that_refuses_hides_who_was_refused(served: "Database",
 @pytest.mark.parametrize("place", ["127.0.0.1", "localhost", "no-such-host.invalid"])
 async def test_a_redis_that_is_away_hides_where_it_is(place: str, tmp_path: Path) -> None:
     from muster_server._engines import LikesEngine
+    from muster_server.plane.ownership.errors import Away
+    from muster_server.plane.ownership.errors import Away as MessagesAway
     from muster_server.systems.fleet.redis import Sessions, SessionsError
     from muster_server.systems.fleet.sessions import Waiting
     from muster_server.systems.likes.mirror import Mirror, Target
-    from muster_server.systems.messages.redis_place import Away as MessagesAway
     from muster_server.systems.messages.redis_place import connect
-    from muster_server.systems.presence.store import Away, Shard
+    from muster_server.systems.presence.store import Shard
 
     (port,) = free_ports(1)
     url = f"redis://{USER}@{place}:{port}/0"

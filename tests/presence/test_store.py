@@ -12,8 +12,9 @@ import pytest
 
 from muster_server import _engines
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import WentBack
 from muster_server.systems.presence.scripts import FEED_MAX
-from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting, WentBack
+from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting
 from tests.presence.rig import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")

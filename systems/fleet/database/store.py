@@ -5,7 +5,7 @@ time limit. Each write about runs locks the lead's row first: two leads never wr
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -34,18 +34,17 @@ from muster_server.plane.database.connections import Connections
 from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.systems.fleet.database import schema
 from muster_server.systems.fleet.questions import Draw, Kept, MinuteRow, RunBrief, TaskRow
 from muster_server.systems.fleet.records import (
     OPEN,
     After,
-    Fenced,
     Lead,
     ResultRow,
     Rolled,
     RunPlace,
     RunRow,
-    StoreError,
     Unstored,
 )
 from muster_server.systems.fleet.runs import RunName
@@ -467,9 +466,7 @@ class SqlStore:
 
         try:
             await self._fenced(epoch, lambda connection: work(connection, plain), last_minute)
-        except StoreError as error:
-            if not isinstance(error.__cause__, BadValue):
-                raise
+        except BadValue:
             await self._fenced(epoch, carefully, last_minute)
         return refused
 
@@ -481,16 +478,14 @@ class SqlStore:
             await connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
 
     async def _write(self, work: Callable[[AsyncConnection], Any]) -> None:
-        with _ours():
-            await self._database.open()
-            await self._database.again(work, writes=True)
+        await self._database.open()
+        await self._database.again(work, writes=True)
 
     @contextlib.asynccontextmanager
     async def _read(self) -> Any:
-        with _ours():
-            await self._database.open()
-            async with self._database.transaction() as connection:
-                yield connection
+        await self._database.open()
+        async with self._database.transaction() as connection:
+            yield connection
 
     def _raw(self, column: Any) -> Any:
         if self._kind == "sqlite" and isinstance(column.type, String | Text):
@@ -562,14 +557,6 @@ class SqlStore:
 
 def _leads(lead: Lead | None, epoch: int, last_minute: int | None) -> bool:
     return lead is not None and lead.epoch == epoch and last_minute in {None, lead.last_minute}
-
-
-@contextlib.contextmanager
-def _ours() -> Iterator[None]:
-    try:
-        yield
-    except DatabaseError as error:
-        raise StoreError(str(error)) from error
 
 
 def _behind(minute: Any, name: Any, after: After | None) -> list[ColumnElement[bool]]:

@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Table, and_, delete, func, insert, select,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import CALL_S, Connections
-from muster_server.plane.database.errors import Refused
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.systems.likes.database import schema
 from muster_server.systems.likes.database.schema import erased, items, logs, snapshots, users
 from muster_server.systems.likes.records import Row, StoredState, User
@@ -22,10 +22,6 @@ PART_BYTES: Final = 1 << 20
 """Size of a part of a snapshot; below every server's limit of a packet."""
 LOAD_S: Final = 300.0
 """Limit of loading a snapshot, in seconds; one of 10^7 likes has 60 MB."""
-
-
-class Fenced(Refused):
-    """A later owner of the log writes to the database."""
 
 
 class SqlStore:
