@@ -402,7 +402,7 @@ def _schedule(settings: MessagesSettings, options: CenterOptions, on_fires: OnFi
     schedule: Schedule
     if options.schedule:
         from muster_server.systems.messages.redis import RedisSchedule  # its library is an optional extra
-        from muster_server.systems.messages.redis_place import connect as connected
+        from muster_server.systems.messages.redis import connect as connected
 
         schedule = redis = RedisSchedule(
             connected(options.schedule, password(settings.password_file)),

@@ -24,8 +24,8 @@ import structlog
 from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.plane.ownership.errors import Away, Fenced, Full, StoreError, WentBack
+from muster_server.plane.ownership.redis import RedisStore
 from muster_server.systems.messages import redis_scripts as scripts
-from muster_server.systems.messages.redis_place import Place
 from muster_server.systems.messages.schedule import (
     LISTS_MAX,
     Fields,
@@ -40,6 +40,7 @@ from muster_server.systems.messages.schedule import (
 )
 from muster_server.systems.messages.shapes import Fire, Scrubbed
 
+CALL_S: Final = 5.0
 LEASE_MS: Final = 5_000
 """A center that is silent for this many ms is replaced."""
 EVERY_S: Final = 1.0
@@ -85,12 +86,17 @@ class _Write:
         self.place, self.id, self.there, self.new, self.body, self.reply = place, id, there, new, body, reply
 
 
+def connect(url: str, password: str) -> RedisStore:
+    """The Redis of a schedule. Nothing is opened yet."""
+    return RedisStore(url, password, "the Redis of the schedule", CALL_S)
+
+
 class RedisSchedule:
     """The `systems.messages.schedule.Schedule` in Redis. `lasting`: a log stores what is answered."""
 
     def __init__(
         self,
-        place: Place,
+        place: RedisStore,
         prefix: str,
         on_fires: OnFires,
         log: structlog.typing.FilteringBoundLogger,
@@ -141,8 +147,8 @@ class RedisSchedule:
                 raise BlockingIOError("another center owns the schedule in Redis")
             if not self._lasting:
                 await self._need_disk()
-        except (Away, Full) as error:
-            raise OSError(f"the Redis of the schedule: {error}") from None
+        except StoreError as error:
+            raise OSError(str(error)) from None
         self._seen = count
         for each in (self._fire(), self._keep(), self._look()):
             self._begin(each)
@@ -175,7 +181,7 @@ class RedisSchedule:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if not self.failure:
-            with contextlib.suppress(Away, Full, TimeoutError):
+            with contextlib.suppress(StoreError, TimeoutError):
                 await self._run(scripts.LEAVE)
         self._fail("closed")
         await self._place.close()
@@ -204,7 +210,7 @@ class RedisSchedule:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     async def _run(self, script: str, *arguments: Any) -> Any:
-        return await self._place.run(script, self._prefix.decode(), [self._prefix, self._owner, *arguments])
+        return await self._place.run(script, [self._prefix.decode()], [self._prefix, self._owner, *arguments])
 
     async def _asked(self, script: str, *arguments: Any) -> list[Any]:
         """The values after status and count. Raises `WentBack`, `Fenced`, `Away` and `Full`."""
@@ -215,7 +221,7 @@ class RedisSchedule:
             said: list[Any] = await self._run(script, seen, *arguments)
         except Away as error:
             self._is_away(str(error))
-            raise StoreError(f"the Redis of the schedule: {error}") from None
+            raise
         status, count, *rest = said
         if count < seen:
             self._came_back(seen, count)

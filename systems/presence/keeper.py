@@ -136,7 +136,7 @@ class Keeper:
         while True:
             began = time.monotonic()
             try:
-                begun = await self._store.begin(self._epoch)
+                begun = await self._store.claim(self._epoch)
                 vector = await self._store.vector()
                 pages = [page async for page in self._store.pages()]
                 break
