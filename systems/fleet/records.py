@@ -120,7 +120,7 @@ class Store(Protocol):
     async def lead(self) -> Lead | None:
         """The leading scheduler; None: none ever led."""
 
-    async def take(self, seen: Lead | None, holder: str) -> Lead | None:
+    async def claim(self, seen: Lead | None, holder: str) -> Lead | None:
         """Lead from now on, unless the lead has changed since `seen`; returns None then."""
 
     async def beat(self, epoch: int) -> None:

@@ -141,7 +141,7 @@ class House:
         """One more scheduler takes over and works."""
         taken: Lead | None = None
         while taken is None:  # a lead that lives beats in between
-            taken = await self.store.take(await self.store.lead(), "me")
+            taken = await self.store.claim(await self.store.lead(), "me")
         nodes: Any = self.nodes
         link: Any = self.air.link
         made = Leading(taken, self.store, nodes, self.settings, link, structlog.get_logger())
