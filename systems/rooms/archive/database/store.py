@@ -17,7 +17,6 @@ from muster_server.plane.database.connections import Connections
 from muster_server.plane.database.errors import BadValue
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
-from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.rooms.archive.blocks import Block
 from muster_server.systems.rooms.archive.database import schema
 from muster_server.systems.rooms.archive.database.latest import LatestRows
@@ -62,10 +61,7 @@ class SqlStore:
 
     async def read(self, asked: Read) -> Page:
         """As `Store.read`."""
-        try:
-            return await self._read(lambda connection: self._reading.page(connection, asked))
-        except ValueError as error:
-            raise StoreError(f"{self.where}: {error}") from None
+        return await self._read(lambda connection: self._reading.page(connection, asked))
 
     async def latest(self, asked: ReadLatest) -> Latest:
         """As `Store.latest`."""
@@ -74,10 +70,7 @@ class SqlStore:
             row = await self._reading.row(connection, asked.room)
             return Latest() if row is None else await self._latest.read(connection, row, asked)
 
-        try:
-            return await self._read(read)
-        except ValueError as error:
-            raise StoreError(f"{self.where}: {error}") from None
+        return await self._read(read)
 
     async def totals(self) -> Totals:
         """As `Store.totals`."""
