@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError, ResponseError
 
 from muster.redis.connections import opened
 from muster.redis.scripts import run
@@ -53,7 +53,7 @@ class RedisStore:
     async def _done(self, work: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
         try:
             return await work(*arguments, **options)
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
             said = cause(error)
             if isinstance(error, OutOfMemoryError) or said.startswith("MISCONF"):
                 raise Full(f"{self._name} has no room: {said}") from None
