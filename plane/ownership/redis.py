@@ -6,7 +6,6 @@ No script is cut off and its connection used again: if a caller is cancelled, th
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -46,9 +45,15 @@ class RedisStore:
         self._free.release()
 
     async def call(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """Run a command by its name in the library. One that blocks for what is not there yet takes nobody's turn."""
-        async with contextlib.nullcontext() if "block" in options else self._free:
+        """Run a command by its name in the library."""
+        async with self._free:
             return await self._done(getattr(self._client, command), *arguments, **options)
+
+    async def after(self, stream: str, place: str, count: int, wait_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Entries of a stream after a place, as soon as there is one, or none after a while. It takes nobody's turn."""
+        found = await self._done(self._client.xread, {stream: place}, count=count, block=round(wait_s * 1_000))
+        parts = found.values() if isinstance(found, dict) else (part for _, part in found or [])
+        return [(at, entry) for part in parts for at, entry in part if entry]
 
     async def _done(self, work: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
         try:

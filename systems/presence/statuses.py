@@ -195,9 +195,7 @@ class Statuses:
         return [self._entry(*each) for each in reversed(page)], len(page) < changes_max
 
     async def _page(self, after: str, wait_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        found = await self._redis.call("xread", {self._keys[2]: after}, count=16 * WATCHED, block=round(wait_s * 1_000))
-        parts = found.values() if isinstance(found, dict) else (part for _, part in found or [])
-        return [(place, told) for part in parts for place, told in part if told]
+        return await self._redis.after(self._keys[2], after, 16 * WATCHED, wait_s)
 
     def _entry(self, place: bytes, told: dict[bytes, bytes]) -> Entry:
         """A change as a feed takes it: one record, with the user and an id that no change of a device has."""

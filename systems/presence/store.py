@@ -202,9 +202,7 @@ class Shard:
 
     async def coming(self, after: str, wait_s: float) -> list[Entry]:
         """Entries after an id, as soon as there is one, or none after a while. Raises `Away`."""
-        found = await self._redis.call("xread", {self._keys[2]: after}, count=WATCHED, block=round(wait_s * 1_000))
-        entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
-        return [_entry(place, entry) for part in entries for place, entry in part if entry]
+        return [_entry(*each) for each in await self._redis.after(self._keys[2], after, WATCHED, wait_s)]
 
     def _foreign(self) -> "Foreign":
         keys = self._prefix.partition(":presence:")[0] + ":presence:*"

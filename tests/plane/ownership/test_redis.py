@@ -56,7 +56,7 @@ async def test_a_script_whose_caller_is_cancelled_ends_by_itself_before_the_conn
 
 async def test_calls_beyond_the_limit_wait_and_one_that_blocks_takes_nobodys_turn(server: RedisServer) -> None:
     store = RedisStore(server.url, "", "the store", PATIENT_S)
-    waiting = asyncio.create_task(store.call("xread", {"s": "$"}, block=round(PATIENT_S * 1_000)))
+    waiting = asyncio.create_task(store.after("s", "$", 1, PATIENT_S))
     await until(lambda: int(server.said("INFO", "clients")["blocked_clients"]) == 1)
     assert (
         await asyncio.gather(*(store.run("return 1", ["k"], []) for _ in range(8 * CALLS_MAX))) == [1] * 8 * CALLS_MAX
@@ -65,5 +65,5 @@ async def test_calls_beyond_the_limit_wait_and_one_that_blocks_takes_nobodys_tur
         "one that blocks, and the test's own"
     )
     server.said("XADD", "s", "*", "f", "v")
-    assert await waiting
+    assert [entry for _, entry in await waiting] == [{b"f": b"v"}]
     await store.close()
