@@ -1,8 +1,7 @@
 """A Redis as a store: scripts, each whole or not at all there, and commands. One server, one behind Sentinels, or a Cluster.
 
 Owns the client, the limit of concurrent calls, and the errors. It must not know keys: the scripts of a system compare the
-fence of their owner in the step that writes.
-No script is cut off and its connection used again: if a caller is cancelled, the call ends by itself.
+fence of their owner in the step that writes. If a caller is cancelled, redis-py closes the connection of its call.
 """
 
 import asyncio
@@ -34,6 +33,11 @@ class RedisStore:
 
     async def run(self, script: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Run a script on the server that has `keys`."""
+        async with self._free:
+            return await self._done(run, self._client.execute_command, script, keys, arguments)
+
+    async def finish(self, script: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        """As `run`; if the caller is cancelled, the script ends by itself, and `close` waits for it. It costs 10 us."""
         await self._free.acquire()
         call = asyncio.create_task(self._done(run, self._client.execute_command, script, keys, arguments))
         self._scripts.add(call)
@@ -76,6 +80,6 @@ class RedisStore:
         return "no" in str(said)
 
     async def close(self) -> None:
-        """Close all connections, after the scripts that run."""
+        """Close all connections, after the scripts that finish."""
         await asyncio.gather(*self._scripts, return_exceptions=True)
         await self._close()

@@ -210,7 +210,7 @@ class RedisSchedule:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     async def _run(self, script: str, *arguments: Any) -> Any:
-        return await self._place.run(script, [self._prefix.decode()], [self._prefix, self._owner, *arguments])
+        return await self._place.finish(script, [self._prefix.decode()], [self._prefix, self._owner, *arguments])
 
     async def _asked(self, script: str, *arguments: Any) -> list[Any]:
         """The values after status and count. Raises `WentBack`, `Fenced`, `Away` and `Full`."""

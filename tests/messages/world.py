@@ -254,7 +254,7 @@ class SimPlace(RedisStore):
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
 
-    async def run(self, script: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
+    async def finish(self, script: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
         return await asyncio.shield(asyncio.ensure_future(self._run(script, keys[0], arguments)))
 
     async def _run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:

@@ -45,7 +45,7 @@ async def test_a_redis_without_room_is_full_and_has_changed_nothing(server: Redi
 async def test_a_script_whose_caller_is_cancelled_ends_by_itself_before_the_connections_do(server: RedisServer) -> None:
     store = RedisStore(server.url, "", "the store", PATIENT_S)
     await store.call("ping")
-    callers = [asyncio.create_task(store.run(SLOW, ["k"], [])) for _ in range(3)]
+    callers = [asyncio.create_task(store.finish(SLOW, ["k"], [])) for _ in range(3)]
     await asyncio.sleep(0)  # all have begun
     for each in callers:
         each.cancel()
@@ -66,4 +66,16 @@ async def test_calls_beyond_the_limit_wait_and_one_that_blocks_takes_nobodys_tur
     )
     server.said("XADD", "s", "*", "f", "v")
     assert [entry for _, entry in await waiting] == [{b"f": b"v"}]
+    await store.close()
+
+
+async def test_the_answer_of_a_cancelled_call_goes_to_no_other(server: RedisServer) -> None:
+    store = RedisStore(server.url, "", "the store", PATIENT_S)
+    await store.call("ping")
+    for number in range(3):
+        caller = asyncio.create_task(store.run(SLOW, ["k"], []))
+        await until(lambda expected=2 * number + 1: int(server.said("GET", "k") or 0) >= expected)  # it has been sent
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        assert await store.run("return ARGV[1]", ["k"], [f"{number}"]) == b"%d" % number
     await store.close()
