@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,13 @@ async def test_calls_beyond_the_limit_wait_and_one_that_blocks_takes_nobodys_tur
 async def test_the_answer_of_a_cancelled_call_goes_to_no_other(server: RedisServer) -> None:
     store = RedisStore(server.url, "", "the store", PATIENT_S)
     await store.call("ping")
+
+    def sent(least: int) -> bool:
+        return int(server.said("GET", "k") or 0) >= least
+
     for number in range(3):
         caller = asyncio.create_task(store.run(SLOW, ["k"], []))
-        await until(lambda expected=2 * number + 1: int(server.said("GET", "k") or 0) >= expected)  # it has been sent
+        await until(partial(sent, 2 * number + 1))
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
         assert await store.run("return ARGV[1]", ["k"], [f"{number}"]) == b"%d" % number
