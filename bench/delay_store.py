@@ -25,8 +25,7 @@ from bench.delay_loads import BATCH, CPU, DAY_MS, Used
 from bench.rounds import Sample
 from muster.clock import now_ms
 from muster_server import _engines
-from muster_server.systems.messages.redis import RedisSchedule
-from muster_server.systems.messages.redis_place import connect
+from muster_server.systems.messages.redis import RedisSchedule, connect
 from muster_server.systems.messages.shapes import Envelope
 
 IN_FLIGHT: Final = 8

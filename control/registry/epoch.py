@@ -18,12 +18,15 @@ CLOCK_MAX: Final = EPOCH_MAX - (1 << 28)
 """A clock later than this, in 2097, is taken as wrong: a start by it would leave the node few epochs, or none."""
 
 
-def by_clock(now: float) -> int:
-    """The epoch that the clock gives. Raises `UserError` for a clock that is far ahead."""
+def later(of: str, *epochs: int, now: float) -> int:
+    """An epoch greater than these. Raises `UserError` for a clock that is far ahead, and if no epoch is left."""
     if now > CLOCK_MAX:
         day = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
         raise UserError(f"the clock of this machine says {day}: correct it, and start again")
-    return int(now)
+    epoch = max(int(now), *(each + 1 for each in epochs))
+    if epoch > EPOCH_MAX:
+        raise UserError(f"no epochs of {of} are left")
+    return epoch
 
 
 def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
@@ -35,8 +38,6 @@ def next_epoch(folder: Path, node: int, now: float | None = None) -> int:
         last = 0
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot read the last epoch of node {node}: {error}") from None
-    epoch = max(last + 1, by_clock(time.time() if now is None else now))
-    if epoch > EPOCH_MAX:
-        raise UserError(f"{file}: no epochs of node {node} are left")
+    epoch = later(f"node {node}", last, now=time.time() if now is None else now)
     write_atomically(file, f"{epoch}\n".encode())
     return epoch

@@ -13,7 +13,7 @@ from typing import Final
 
 from muster_server.control.config.layout import FIRST_NUMBERS
 from muster_server.control.errors import UserError
-from muster_server.control.registry.epoch import EPOCH_MAX, by_clock
+from muster_server.control.registry.epoch import later
 from muster_server.control.registry.places import ROOT, Identity, Wrong, encode, read_identity
 from muster_server.control.registry.tree import (
     TRANSACTION_MAX,
@@ -162,13 +162,9 @@ class Identities:
         """The next epoch. After a loss of the registry the clock continues the sequence; after a clock was set back,
         the registry and the process do."""
         try:
-            clock = by_clock(self._wall())
+            return later(name, *before, now=self._wall())
         except UserError as error:
             raise IdentityTaken(str(error)) from None
-        epoch = max(*(each + 1 for each in before), clock)
-        if epoch > EPOCH_MAX:
-            raise IdentityTaken(f"no epochs of {name} are left")
-        return epoch
 
 
 def numbers(name: str, had: int | None = None) -> Iterator[int]:

@@ -21,6 +21,7 @@ from muster_server.plane.database.dialects import DIALECTS
 from muster_server.plane.database.errors import Busy, DatabaseError, translated
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
+from muster_server.plane.ownership.errors import StoreError
 
 CALL_S: Final = 15.0
 UPGRADE_S: Final = 3_600.0
@@ -100,7 +101,7 @@ class Connections:
                 await connection.execution_options(writes=writes)
                 yield connection
                 await connection.commit()
-        except DatabaseError:
+        except StoreError:  # of the work itself
             raise
         except Exception as error:
             self._open = False  # the next server may be another one

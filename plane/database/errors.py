@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from muster_server.plane.causes import HIDDEN, cause
+from muster_server.plane.ownership.errors import StoreError
 
 _LINE_MAX: Final = 300
 
 
-class DatabaseError(Exception):
+class DatabaseError(StoreError):
     """The database failed. The text is one line."""
 
 
@@ -22,6 +23,8 @@ class Refused(DatabaseError):
 
 class Unavailable(DatabaseError):
     """The database fails at the moment."""
+
+    later = True
 
 
 class BadValue(Refused):

@@ -16,17 +16,15 @@ from muster_server.plane.log.words import (
     Beyond,
     Damaged,
     Failed,
-    Fenced,
-    Full,
-    LogError,
     TooLarge,
     Trimmed,
 )
+from muster_server.plane.ownership.errors import Fenced, Full, StoreError
 from muster_server.plane.stores import stamp
 
 SEGMENT_BYTES: Final = 32 << 20
 """Size of one file: eight of the largest batches. A log takes up to two files more than its records need."""
-_ERRORS: Final[dict[str, type[LogError]]] = {
+_ERRORS: Final[dict[str, type[StoreError]]] = {
     "damaged": Damaged,
     "failed": Failed,
     "fenced": Fenced,

@@ -26,11 +26,10 @@ from muster_server.plane.log.words import (
     Beyond,
     Damaged,
     Failed,
-    Fenced,
-    LogError,
     TooLarge,
     Trimmed,
 )
+from muster_server.plane.ownership.errors import Fenced, StoreError
 
 HEAD: Final = struct.Struct("<2sBxIQQ")
 """Magic, kind, number of records, epoch, offset of the first record."""
@@ -119,7 +118,7 @@ class SharedLog:
         self._firsts, self._positions = array("Q"), array("Q")
         """For each batch: the offset of its first record, and its position."""
         self._turn = asyncio.Lock()
-        self._refusal: LogError | None = None
+        self._refusal: StoreError | None = None
 
     @classmethod
     async def open(cls, partition: Partition, epoch: int | None) -> Self:

@@ -1,4 +1,4 @@
-"""The interface of a durable log: batches, the log itself, the set of logs, and the errors.
+"""The interface of a durable log: batches, the log itself, the set of logs, and the errors that only logs have.
 
 Both versions implement it (`embedded`, `kafka`). It must know no system and no record.
 A log has one owner at a time. A batch whose `append` has returned survives every crash, in order, once. A batch whose
@@ -10,21 +10,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
+from muster_server.plane.ownership.errors import StoreError
+
 BATCH_BYTES_MAX: Final = 4 << 20
 """Limit of a batch in bytes, lengths included: as much as the journal takes as one group."""
 _LENGTH: Final = struct.Struct("<I")
 
 
-class LogError(Exception):
-    """The log could not carry out the call."""
-
-
-class Fenced(LogError):
-    """A later owner has the log. This owner can append nothing more."""
-
-
-class Full(LogError):
-    """No room on the disk. The batch is not in the log; append it again when there is room."""
+class LogError(StoreError):
+    """The log could not carry out the call, for a reason that only logs have."""
 
 
 class TooLarge(LogError):

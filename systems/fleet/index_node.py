@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from muster.clock import now_ms
 from muster_server.plane.calls import CallError, Peer, Server, key_of
+from muster_server.plane.ownership.errors import Away
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password, secret
 from muster_server.systems.fleet import index, picks, schema
@@ -426,11 +427,9 @@ class IndexNode:
             raise CallError("kept", "connects and disconnects are not stored: fleet.redis is none")
         if not 0 <= question.last - question.first <= MINUTES_MAX:
             raise CallError("kept", f"too many minutes (limit {MINUTES_MAX} per request)")
-        from muster_server.systems.fleet.redis import SessionsError
-
         try:
             return await self._sessions.minutes(question.first, question.last)
-        except SessionsError as error:
+        except Away as error:
             raise CallError("store", str(error)) from None
 
     async def _readmit(self, question: Readmit) -> bool:

@@ -27,10 +27,6 @@ TARGET_MAX: Final = 1_024
 CUSTOMERS: Final = {customer.name.lower(): customer for customer in Class}
 
 
-class StoreError(Exception):
-    """The store does not answer, or refuses. The text is one line."""
-
-
 class Unstored(msgspec.Struct, frozen=True):
     """A run, or a client's result, that the store cannot hold, with the reason."""
 
@@ -38,10 +34,6 @@ class Unstored(msgspec.Struct, frozen=True):
     client: str
     """Empty: the run itself."""
     reason: str
-
-
-class Fenced(StoreError):
-    """Another scheduler leads now."""
 
 
 class Lead(msgspec.Struct, frozen=True):
@@ -128,7 +120,7 @@ class Store(Protocol):
     async def lead(self) -> Lead | None:
         """The leading scheduler; None: none ever led."""
 
-    async def take(self, seen: Lead | None, holder: str) -> Lead | None:
+    async def claim(self, seen: Lead | None, holder: str) -> Lead | None:
         """Lead from now on, unless the lead has changed since `seen`; returns None then."""
 
     async def beat(self, epoch: int) -> None:

@@ -18,6 +18,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from muster.redis.connections import opened
 from muster_server.plane.causes import cause
+from muster_server.plane.ownership.errors import Away
 from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.options import redis_url
 from muster_server.systems.fleet.questions import MinuteCounts
@@ -31,10 +32,6 @@ COUNTS_S: Final = 31 * 24 * 3600
 """Lifetime of counts per minute, in seconds."""
 WAYS: Final = ("came", "went")
 FAILURES: Final = (RedisError, RedisClusterException, OSError, TimeoutError, msgspec.MsgspecError)
-
-
-class SessionsError(Exception):
-    """Redis does not answer, or refuses. The text is one line."""
 
 
 class Sessions:
@@ -105,14 +102,14 @@ class Sessions:
         return found
 
     async def minutes(self, first: int, last: int) -> list[MinuteCounts]:
-        """Counts of these minutes. Raises `SessionsError`."""
+        """Counts of these minutes. Raises `Away`."""
         try:
             pipe = self._redis.pipeline(transaction=False)
             for minute in range(first, last + 1):
                 pipe.hgetall(self._key(f"minute:{minute}"))
             rows = await cast(Awaitable[list[dict[bytes, bytes]]], pipe.execute())
         except FAILURES as error:
-            raise SessionsError(f"redis: {_told(error)}") from None
+            raise Away(f"redis: {_told(error)}") from None
         return [_minute(first + at, row) for at, row in enumerate(rows) if row]
 
     async def _run(self) -> None:

@@ -23,6 +23,7 @@ from muster.clock import now_ms
 from muster.instance import start_time
 from muster_server.plane import ways
 from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.ownership.errors import Fenced, StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password, secret
 from muster_server.plane.ways import Way
@@ -67,13 +68,11 @@ from muster_server.systems.fleet.questions import (
 from muster_server.systems.fleet.records import (
     OPEN,
     VALUE_BYTES_MAX,
-    Fenced,
     Lead,
     ResultRow,
     Rolled,
     RunRow,
     Store,
-    StoreError,
     Unstored,
     handed_out,
     scheduled,
@@ -703,7 +702,7 @@ class Scheduler:
                 self._is_ready()
                 mine = lead is None or lead.holder.partition("#")[0] in {"", self._place}
                 if mine or time.monotonic() - since >= TAKE_S:
-                    taken = await self._take(store, lead)
+                    taken = await self._claim(store, lead)
                     if taken is not None:
                         await self._lead(taken, store)
                     seen, since = None, time.monotonic()
@@ -711,12 +710,12 @@ class Scheduler:
                 self._is_troubled(error)
             await asyncio.sleep(LOOK_S)
 
-    async def _take(self, store: Store, lead: Lead | None) -> Lead | None:
+    async def _claim(self, store: Store, lead: Lead | None) -> Lead | None:
         """Take over. A stalled lead that holds the lock of the database's file is killed: otherwise no process could
         write."""
         try:
             async with asyncio.timeout(TAKE_CALL_S):
-                return await store.take(lead, self._holder)
+                return await store.claim(lead, self._holder)
         except (StoreError, TimeoutError) as error:
             life = (lead.holder if lead is not None and self._in_file else "").rpartition("#")[2]
             pid, _, started = life.partition(".")

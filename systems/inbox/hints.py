@@ -15,8 +15,9 @@ import structlog
 import muster
 from muster.clock import now_ms
 from muster.sizes import SEND_BYTES_MAX
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.service import Figure
-from muster_server.systems.inbox.records import StoreError, Told
+from muster_server.systems.inbox.records import Told
 from muster_server.systems.inbox.shapes import Entry
 
 USERS_MAX: Final = 65_536

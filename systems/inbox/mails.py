@@ -13,9 +13,10 @@ import msgspec
 import structlog
 
 from muster.clock import now_ms
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.service import Figure
 from muster_server.plane.ways import NotTaken, Way
-from muster_server.systems.inbox.records import Due, Store, StoreError
+from muster_server.systems.inbox.records import Due, Store
 from muster_server.systems.inbox.shapes import Entry
 
 AT_ONCE: Final = 500

@@ -18,12 +18,14 @@ from muster_server.control.cluster.own_client import OwnClient
 from muster_server.control.cluster.places import Places
 from muster_server.plane import ways
 from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.database.errors import BadValue
+from muster_server.plane.ownership.errors import Full, StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, password, secret
 from muster_server.systems.inbox.hints import Hints
 from muster_server.systems.inbox.mails import Mails
 from muster_server.systems.inbox.options import DAY_MS, InboxOptions, InboxSettings
-from muster_server.systems.inbox.records import Full, Limits, Store, StoreError, Told, Unfit
+from muster_server.systems.inbox.records import Limits, Store, Told
 from muster_server.systems.inbox.shapes import (
     ALL,
     DATA_BYTES_MAX,
@@ -182,7 +184,7 @@ class InboxNode:
         except Busy as error:
             self._refused += len(asked.users)
             raise CallError("busy", str(error)) from None
-        except Unfit as error:
+        except BadValue as error:
             raise CallError("question", str(error)) from None
         except StoreError as error:
             raise self._failure(error) from None
@@ -283,7 +285,7 @@ class InboxNode:
         except Full as error:
             self._refused += 1
             raise CallError("full", str(error)) from None
-        except Unfit as error:
+        except BadValue as error:
             raise CallError("question", str(error)) from None
         except StoreError as error:
             raise self._failure(error) from None

@@ -28,14 +28,6 @@ from muster_server.systems.inbox.shapes import (
 )
 
 
-class StoreError(Exception):
-    """The store cannot answer now. The text is one line."""
-
-
-class Unfit(StoreError):
-    """The store cannot take a value."""
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits and defaults of the configuration that a store keeps."""
 
@@ -70,12 +62,9 @@ class Told(msgspec.Struct, frozen=True):
     push: bool
 
 
-class Full(Exception):
-    """The limit of broadcasts or audiences is reached. The text is one line."""
-
-
 class Store(Protocol):
-    """Inboxes of one instance. Every call is one transaction and raises `StoreError`; an answered change is durable."""
+    """Inboxes of one instance. Every call is one transaction; an answered change is durable. Raises `StoreError`, and its
+    `BadValue` for a value that the store cannot take."""
 
     dropped: int
     """Entries beyond the limit of their inboxes, and old ones."""

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from muster.clock import now_ms
-from muster_server.systems.inbox.records import Store, StoreError, Told, Unfit
+from muster_server.plane.database.errors import BadValue
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.inbox.records import Store, Told
 from muster_server.systems.inbox.shapes import New, Noted
 
 TOGETHER_MAX: Final = 2_000
@@ -66,7 +68,7 @@ class Writer:
         try:
             noted = await self._store.notify([each for entries, _ in some for each in entries], now_ms(), told)
         except StoreError as error:
-            if isinstance(error, Unfit) and len(some) > 1:  # the others are not to blame
+            if isinstance(error, BadValue) and len(some) > 1:  # the others are not to blame
                 for each in some:
                     await self._write([each])
                 return

@@ -15,6 +15,7 @@ import structlog
 
 from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.options import LikesOptions
 from muster_server.systems.likes.records import Row, StoredState, User
@@ -121,7 +122,7 @@ class Behind:
         try:
             async with self._passing:
                 await self._pass()
-        except DatabaseError as error:
+        except (DatabaseError, Fenced) as error:
             self.failed += 1
             if not self.error:
                 self._log.warning("cannot write likes to the database; the log keeps them", reason=str(error))

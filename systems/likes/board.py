@@ -21,6 +21,7 @@ from typing import Annotated, Final
 import msgspec
 
 from muster_server.control.registry.tree import BadVersion, Check, Delete, NodeExists, NoNode, Set, Tree, Unavailable
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.systems.likes.lease import Lease, now_s
 from muster_server.systems.likes.slots import PARTITIONS_MAX
 
@@ -30,6 +31,7 @@ GAP_S: Final = 1.0
 DRIFT: Final = 1.02
 """Limit of the ratio between two clocks' speeds; those of real machines differ by less than a thousandth."""
 CALL_S: Final = 2.0
+DEAD: Final = "other nodes count this one as dead"
 AGAIN: Final = 20
 AGAIN_S: Final = 0.02
 
@@ -74,10 +76,6 @@ class Table(msgspec.Struct, frozen=True):
 
     place: str
     parts: Annotated[list[PartitionOwner], msgspec.Meta(min_length=1, max_length=PARTITIONS_MAX)]
-
-
-class Evicted(Exception):
-    """Other nodes count this one as dead."""
 
 
 class Mismatch(Exception):
@@ -138,7 +136,7 @@ class Board:
             self.lease.renew(sent + self._lease_s)
 
     async def beat(self, *, leaving: bool = False) -> None:
-        """Renew the lease. Raises `Evicted`; then there is no lease."""
+        """Renew the lease. Raises `Fenced`; then there is no lease."""
         async with self._turn:
             self.me = msgspec.structs.replace(self.me, beat=self.me.beat + 1, leaving=leaving)
             sent = now_s()
@@ -149,12 +147,12 @@ class Board:
                 raise Unavailable("no answer in time") from None
             except NoNode:
                 self.lease.end()
-                raise Evicted from None
+                raise Fenced(DEAD) from None
             except BadVersion:  # an earlier beat was written, though its answer was lost
                 entry = await self._tree.get(self._path(self.name))
                 if entry is None:
                     self.lease.end()
-                    raise Evicted from None
+                    raise Fenced(DEAD) from None
                 self._mine = entry.version
                 return
             self.lease.renew(sent + self._lease_s)
@@ -245,7 +243,7 @@ class Board:
                     pass
                 except NoNode:
                     self.lease.end()
-                    raise Evicted from None
+                    raise Fenced(DEAD) from None
                 else:
                     assert isinstance(version, int)
                     self.table, self.version = parts, version

@@ -12,9 +12,10 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self
 
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.erasure import Erasures
 from muster_server.systems.likes.leaderboards import Leaderboards, scored
-from muster_server.systems.likes.reach import FEED, FEED_NEWEST, NEWEST, PAGE, LikesError, Reach
+from muster_server.systems.likes.reach import FEED, FEED_NEWEST, NEWEST, PAGE, Reach
 from muster_server.systems.likes.routes import Routes, raised
 
 RANKING: Final = b"rank"
@@ -59,7 +60,7 @@ class FeedEntry:
 
 
 class Likes:
-    """A client of all nodes, with a pool of connections to each; `async with` closes it. Raises `LikesError`."""
+    """A client of all nodes, with a pool of connections to each; `async with` closes it. Raises `StoreError`."""
 
     def __init__(self, reach: Reach, *, connections: int = 16) -> None:
         self._routes = Routes(reach, connections)
@@ -87,10 +88,10 @@ class Likes:
         (said,) = await self.put_all([(item, user, likes)])
         return bool(raised(said))
 
-    async def put_all(self, changes: Sequence[tuple[bytes, int, bool]]) -> list[bool | LikesError]:
+    async def put_all(self, changes: Sequence[tuple[bytes, int, bool]]) -> list[bool | StoreError]:
         """Make many changes, in this order; returns an answer for each."""
         return [
-            said if isinstance(said, LikesError) else bool(said)
+            said if isinstance(said, StoreError) else bool(said)
             for said in await self._routes.ask(
                 [("SETBIT", item, user, int(likes)) for item, user, likes in changes], changes=True
             )
@@ -107,10 +108,10 @@ class Likes:
     async def feed(self, items: Sequence[bytes], viewer: int | None = None, newest: int = 3) -> list[FeedEntry]:
         """A page of a feed in one call: the entry of each of up to 1,000 items, with at most 10 newest likers.
 
-        Each partition has one command for its items. The page is whole, or a `LikesError` is raised.
+        Each partition has one command for its items. The page is whole, or a `StoreError` is raised.
         """
         if len(items) > FEED or not 0 <= newest <= FEED_NEWEST:
-            raise LikesError(
+            raise StoreError(
                 f"a page of a feed has up to {FEED:,} items with 0 to {FEED_NEWEST} newest likers each, not "
                 f"{len(items):,} with {newest}; ask for several pages, or for newest likers item by item"
             )

@@ -13,8 +13,7 @@ import structlog
 
 from muster.clock import now_ms
 from muster_server._engines import LikesEngine
-from muster_server.plane.database.errors import DatabaseError
-from muster_server.plane.log import LogError
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.behind import Behind
 from muster_server.systems.likes.logged import Logged
@@ -58,7 +57,7 @@ class Eraser:
         while True:
             try:
                 worked = await self.turn()
-            except (DatabaseError, LogError, Unfinished) as error:
+            except (StoreError, Unfinished) as error:
                 if not self.error:
                     self._log.warning("an erasure of a user waits", reason=str(error))
                 self.error = str(error)

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
-from muster_server.systems.likes.reach import PAGE, LikesError
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.likes.reach import PAGE
 from muster_server.systems.likes.slots import key_within
 
 if TYPE_CHECKING:  # it imports the Redis library, which a server without likes does not have
@@ -61,7 +62,7 @@ class Exported:
 
 
 class Erasures:
-    """Erasures and exports of one client of likes. Raises `LikesError`."""
+    """Erasures and exports of one client of likes. Raises `StoreError`."""
 
     def __init__(self, routes: "Routes") -> None:
         self._routes = routes
@@ -69,18 +70,18 @@ class Erasures:
     async def begin(self, user: int) -> int:
         """Begin to erase a user; returns the job's number. Durable on all partitions once this returns.
 
-        After a `LikesError` it may have begun on some of them: begin again, with another number.
+        After a `StoreError` it may have begun on some of them: begin again, with another number.
         """
         job = secrets.randbits(JOB_BITS)
         await self._routes.each(("LIKE.ERASE", user, job))
         return job
 
     async def show(self, job: int) -> Erasure:
-        """The progress of a job. Raises `LikesError` if no partition knows it."""
+        """The progress of a job. Raises `StoreError` if no partition knows it."""
         said = await self._routes.each(("LIKE.ERASURES", job))
         found = [partition[0] for partition in said if partition]
         if not found:
-            raise LikesError(f"no erasure {job} is known; a node lists the last 1,000 that have ended")
+            raise StoreError(f"no erasure {job} is known; a node lists the last 1,000 that have ended")
         likes: dict[str, int] = {}
         phases = [_text(each[1]) for each in found] + ["likes"] * (len(said) - len(found))
         for each in found:
@@ -110,17 +111,17 @@ class Erasures:
     async def page(self, user: int, after: str = "", limit: int = PAGE) -> tuple[list[Exported], str]:
         """At most `limit` things of a user, and the cursor to continue with; empty: it was the last page.
 
-        A page may be empty although others follow. Raises `LikesError`, also for a cursor that is none.
+        A page may be empty although others follow. Raises `StoreError`, also for a cursor that is none.
         """
         parts = await self._routes.partitions()
         first, _, cursor = after.partition(":") if after else (str(parts[0][0]), "", BEGIN)
         place = next((place for place, part in enumerate(parts) if str(part[0]) == first), None)
         if place is None:
-            raise LikesError(f"invalid cursor {after!r:.80}")
+            raise StoreError(f"invalid cursor {after!r:.80}")
         command = ("LIKE.EXPORT", user, cursor, min(limit, PAGE))
         keys = [key_within(*parts[place])]
         (said,) = await self._routes.ask([command], keys=keys)
-        if isinstance(said, LikesError):
+        if isinstance(said, StoreError):
             raise said
         next_cursor, entries = _text(said[0]), [_exported(each) for each in said[1]]
         if next_cursor != BEGIN:

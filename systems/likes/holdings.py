@@ -14,7 +14,8 @@ import structlog
 
 from muster_server._engines import LikesEngine
 from muster_server.control.registry.tree import TreeError
-from muster_server.systems.likes.board import Board, Evicted, PartitionOwner
+from muster_server.plane.ownership.errors import Fenced
+from muster_server.systems.likes.board import Board, PartitionOwner
 from muster_server.systems.likes.listener import Listener
 from muster_server.systems.likes.means import Means, Mine
 from muster_server.systems.likes.partition import Partition
@@ -162,7 +163,7 @@ class Holdings:
 
         try:
             await board.change(edit)
-        except (TreeError, Evicted):
+        except (TreeError, Fenced):
             return
 
     # --- handing over -------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Holdings:
                 break
             except TreeError:
                 await asyncio.sleep(AGAIN_S)
-            except Evicted:
+            except Fenced:
                 break
         self._log.info("handed a partition over", partition=partition, to=target)
         self._send_away(partition, held, whole)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from muster_server.systems.likes.reach import MEMBERS, LikesError, Only
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.likes.reach import MEMBERS, Only
 from muster_server.systems.likes.routes import Routes, raised
 
 _CONDITIONS: Final[dict[Only, tuple[str, ...]]] = {
@@ -30,7 +31,7 @@ class Standing:
 
 
 class Leaderboards:
-    """All leaderboards. A key is that of an item or of a leaderboard, never both. Raises `LikesError`."""
+    """All leaderboards. A key is that of an item or of a leaderboard, never both. Raises `StoreError`."""
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
@@ -41,7 +42,7 @@ class Leaderboards:
         if not scores:
             return 0
         if len(scores) > MEMBERS:
-            raise LikesError(f"too many members in a call: {len(scores):,} (limit {MEMBERS}); use several calls")
+            raise StoreError(f"too many members in a call: {len(scores):,} (limit {MEMBERS}); use several calls")
         pairs = [word for member, score in scores for word in (score, member)]
         return int(await self._change("ZADD", name, *_CONDITIONS[only], "CH", *pairs))
 

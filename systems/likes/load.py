@@ -9,7 +9,8 @@ import msgspec
 
 from muster_server.control.load.generator import Share, Slice
 from muster_server.control.load.openloop import OpenLoop
-from muster_server.systems.likes.reach import LikesError, Reach
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.likes.reach import Reach
 
 if TYPE_CHECKING:
     from muster_server.systems.likes.client import Likes
@@ -93,7 +94,7 @@ class LikesGenerator:
         try:
             async with self._lanes:
                 await self._client.put(self._items[at], user, not back)
-        except LikesError as error:
+        except StoreError as error:
             self._unsure[at] += 1
             return type(error).__name__.lower()
         self._sure[at] += -1 if back else 1
@@ -108,7 +109,7 @@ class LikesGenerator:
         for at in range(0, len(self._items), COUNTED_AT_ONCE):
             try:
                 counts = await self._client.counts(self._items[at : at + COUNTED_AT_ONCE])
-            except LikesError:
+            except StoreError:
                 return {"not_counted": len(self._items) - at, "missing": missing, "surplus": surplus}
             for item, count in enumerate(counts, at):
                 missing += max(0, self._sure[item] - self._unsure[item] - count)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from muster.clock import now_ms
 from muster_server._engines import LikesEngine
-from muster_server.plane.log import Batch, Fenced, Full, Log, LogError, TooLarge
+from muster_server.plane.log import Batch, Log, TooLarge
+from muster_server.plane.ownership.errors import Fenced, Full, StoreError
 
 
 async def replayed(engine: LikesEngine, log: Log) -> None:
@@ -38,7 +39,7 @@ class Logged:
             offsets = await self.log.append(batch)
         except (Full, TooLarge) as error:
             engine.batch_failed(f"MISCONF {error}", False, now_ms())
-        except LogError as error:
+        except StoreError as error:
             code = "CLUSTERDOWN" if isinstance(error, Fenced) else "MISCONF"
             engine.suspend(f"{code} {error}", True)  # another owner may have changed the data
             engine.batch_failed(f"{code} {error}", True, now_ms())

@@ -16,10 +16,11 @@ from muster_server.control.host.addresses import outward, split_address
 from muster_server.control.node.enrolment import tree
 from muster_server.control.registry.tree import NodeExists, Tree, TreeError
 from muster_server.plane.files import write_atomically
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.plane.service import Context, Figure, Service
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.likes import service
-from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, PartitionOwner, Table
+from muster_server.systems.likes.board import DEAD, Board, Member, Mismatch, PartitionOwner, Table
 from muster_server.systems.likes.holdings import Holdings
 from muster_server.systems.likes.lease import now_s
 from muster_server.systems.likes.means import Means, passwords
@@ -96,7 +97,7 @@ class LikesNode:
             self.draining = True
             living.cancel()
             await asyncio.wait([living])
-            with contextlib.suppress(TimeoutError, TreeError, Evicted):
+            with contextlib.suppress(TimeoutError, TreeError, Fenced):
                 async with asyncio.timeout(LEAVE_S):
                     await self._hand_over(holdings)
         finally:
@@ -127,7 +128,7 @@ class LikesNode:
                 for task in work:
                     if task.done():
                         task.result()
-            except Evicted:
+            except Fenced:
                 self._log.warning("other nodes counted this one as dead; starting a new life", life=board.name)
             except Mismatch as mismatch:
                 raise SpecError(str(mismatch)) from None
@@ -196,7 +197,7 @@ class LikesNode:
     async def _turn(self, board: Board, holdings: Holdings) -> None:
         await board.look()
         if board.name not in board.members:
-            raise Evicted
+            raise Fenced(DEAD)
         self._give_up_lost(board, holdings)
         await self._publish(board, holdings)
         wanted = planned([board.owner(partition) for partition in range(len(board.table))], board.staying())

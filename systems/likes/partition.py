@@ -15,6 +15,7 @@ import structlog
 from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.log import Beyond, LogError, Logs, Trimmed
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.stores import stamp
 from muster_server.systems.likes.behind import Behind, Store
 from muster_server.systems.likes.logged import Logged, replayed
@@ -130,7 +131,7 @@ async def opened_elsewhere(
     """
     try:
         shared = await logs.open(f"{settings.instance}.likes", number, epoch)
-    except LogError as error:
+    except StoreError as error:
         raise OSError(f"likes.log: {error}") from None
 
     async def engine(kept: StoredState, begin: int) -> LikesEngine:

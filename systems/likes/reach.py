@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from muster_server.plane.ownership.errors import StoreError
+
 MISSING: Final = "likes need the library of Redis; to mend: pip install 'muster-server[likes]'"
 USER_MAX: Final = (1 << 64) - 1
 WINDOWS: Final = ("1h", "24h", "7d")
@@ -27,32 +29,13 @@ Only = Literal["", "new", "existing", "greater", "less"]
 or less; with the last two, new members are added."""
 
 
-class LikesError(Exception):
-    """A node refused; the text is its own."""
-
-    later = False
-    """Whether the same call may succeed later."""
-
-
-class Away(LikesError):
-    """No node answers."""
-
-    later = True
-
-
-class Full(LikesError):
-    """The node accepts no change now: its disk is full, or its log has another owner."""
-
-    later = True
-
-
-class Erasing(LikesError):
+class Erasing(StoreError):
     """The user is being erased."""
 
     later = True
 
 
-class Denied(LikesError):
+class Denied(StoreError):
     """The user or password is wrong."""
 
 

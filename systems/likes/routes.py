@@ -15,7 +15,8 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import TimeoutError as Late
 
 from muster.redis.connections import server
-from muster_server.systems.likes.reach import Away, Denied, Erasing, Full, LikesError, Reach
+from muster_server.plane.ownership.errors import Away, Full, StoreError
+from muster_server.systems.likes.reach import Denied, Erasing, Reach
 from muster_server.systems.likes.slots import SLOTS, slot
 
 WAIT_S: Final = 5.0
@@ -35,7 +36,7 @@ Command = Sequence[Any]
 
 
 class Routes:
-    """All connections of one client. Raises `LikesError`."""
+    """All connections of one client. Raises `StoreError`."""
 
     def __init__(self, reach: Reach, connections: int) -> None:
         self._reach, self._connections = reach, connections
@@ -133,7 +134,7 @@ class Routes:
         return sorted((first, last) for first, last, _ in await self._table())
 
     async def each(self, command: Command) -> list[Any]:
-        """As `everywhere`, also if one node has all items. Raises `LikesError` for a refusal."""
+        """As `everywhere`, also if one node has all items. Raises `StoreError` for a refusal."""
         said = await (self.ask([command]) if await self.alone() else self.everywhere(command))
         return [raised(each) for each in said]
 
@@ -142,7 +143,7 @@ class Routes:
         return next((owner for first, last, owner in self._slots or () if first <= number <= last), None)
 
     async def _tried(self, owner: Address | None, commands: Sequence[Command], changes: bool) -> list[Any]:
-        """The answers; commands that were not executed have `NOT_DONE`. Raises `LikesError` if it is unknown whether
+        """The answers; commands that were not executed have `NOT_DONE`. Raises `StoreError` if it is unknown whether
         one was."""
         if owner is None:
             return [ClusterDownError("CLUSTERDOWN no node has the slot now; try again later")] * len(commands)
@@ -238,15 +239,15 @@ def _text(raw: bytes | str) -> str:
 
 def raised(said: Any) -> Any:
     """An answer; raises it if it is a refusal."""
-    if isinstance(said, LikesError):
+    if isinstance(said, StoreError):
         raise said
     return said
 
 
-def translated(error: Exception) -> LikesError:
-    """Convert a failure to a `LikesError`."""
+def translated(error: Exception) -> StoreError:
+    """Convert a failure to a `StoreError`."""
     text = str(error) or type(error).__name__
-    if isinstance(error, LikesError):
+    if isinstance(error, StoreError):
         return error
     if text.startswith(ERASING):
         return Erasing(text.removeprefix(ERASING))
@@ -258,4 +259,4 @@ def translated(error: Exception) -> LikesError:
         isinstance(error, ResponseError) and text.startswith(("MISCONF", "CLUSTERDOWN"))
     ):
         return Full(text)
-    return LikesError(text)
+    return StoreError(text)

@@ -22,12 +22,13 @@ import structlog
 
 from muster.clock import now_ms
 from muster_server import _engines
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.messages.answers import Answers, LastAnswer
 from muster_server.systems.messages.bucket import Bucket
 from muster_server.systems.messages.figures import BOUNDS_MS, Figures
 from muster_server.systems.messages.leases import LOOK_S, Leases
 from muster_server.systems.messages.ordering import DELIVERED, Ordering
-from muster_server.systems.messages.schedule import NewChange, Reply, Schedule, StoreError
+from muster_server.systems.messages.schedule import NewChange, Reply, Schedule
 from muster_server.systems.messages.shapes import Fire, HeldTarget, Result
 from muster_server.systems.messages.topics import Topic, Topics
 

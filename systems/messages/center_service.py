@@ -14,6 +14,7 @@ import msgspec
 from muster.clock import now_ms
 from muster_server.control.errors import TRY_LATER, UserError
 from muster_server.plane.log import connect
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, password
 from muster_server.systems.messages.answers import Answers, LastAnswer
@@ -33,7 +34,6 @@ from muster_server.systems.messages.schedule import (
     Overdue,
     Reply,
     Schedule,
-    StoreError,
     place,
 )
 from muster_server.systems.messages.service import LOOK_S, MessagesService, answering
@@ -402,7 +402,7 @@ def _schedule(settings: MessagesSettings, options: CenterOptions, on_fires: OnFi
     schedule: Schedule
     if options.schedule:
         from muster_server.systems.messages.redis import RedisSchedule  # its library is an optional extra
-        from muster_server.systems.messages.redis_place import connect as connected
+        from muster_server.systems.messages.redis import connect as connected
 
         schedule = redis = RedisSchedule(
             connected(options.schedule, password(settings.password_file)),

@@ -8,8 +8,9 @@ callback.
 import time
 from typing import Final
 
-from muster_server.plane.log import LogError, TooLarge
+from muster_server.plane.log import TooLarge
 from muster_server.plane.log.producer import KafkaProducer
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.messages.firing import PublishError
 from muster_server.systems.messages.shapes import Envelope
 
@@ -41,7 +42,7 @@ class KafkaTargets:
             )
         except TooLarge as error:
             raise PublishError(f"too large for topic {topic} of Kafka: {error}", lasting=True) from None
-        except LogError as error:
+        except StoreError as error:
             raise PublishError(str(error)) from None
 
     async def close(self) -> None:

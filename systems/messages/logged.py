@@ -20,6 +20,7 @@ import structlog
 
 from muster.clock import now_ms
 from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Log, LogError, Logs, Trimmed
+from muster_server.plane.ownership.errors import Fenced, StoreError
 from muster_server.systems.messages.schedule import (
     Fields,
     NewChange,
@@ -29,7 +30,6 @@ from muster_server.systems.messages.schedule import (
     PendingChange,
     Reply,
     Schedule,
-    StoreError,
     inserted,
     settled,
 )
@@ -97,7 +97,7 @@ class LoggedSchedule:
         try:
             self._log = await self._logs.open(self._name, 0)
             await self._catch_up()
-        except LogError as error:
+        except (LogError, Fenced) as error:
             raise OSError(f"the log of the schedule: {error}") from None
         self._tasks = [asyncio.create_task(each) for each in (self._watch(), self._mark())]
 
@@ -165,7 +165,7 @@ class LoggedSchedule:
                 for batch in _batches([each for records, _ in some for each in records]):
                     await self._log.append(batch)
             # the schedule may have changes that the log lacks: the next owner reads what there is
-            except LogError as error:
+            except StoreError as error:
                 self._fail(f"the log of the schedule: {error}")
             for _, done in some:
                 if done.done():
@@ -192,10 +192,10 @@ class LoggedSchedule:
                 await self._inside.mark(self._place(), self._log.epoch)
                 self._known = int((await self._inside.stats()).get("known", self._known))
                 await self._shorten()
-            except StoreError:  # its failure is watched; one that does not answer is asked again
-                continue
             except LogError as error:
                 self._tell.warning("cannot shorten the log of the schedule", why=str(error))
+            except StoreError:  # its failure is watched; one that does not answer is asked again
+                continue
 
     # --- recovery -----------------------------------------------------------------------------------------------
 

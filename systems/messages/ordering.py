@@ -14,9 +14,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.messages.key_rates import KeyRates
 from muster_server.systems.messages.lanes import Dues, Lanes
-from muster_server.systems.messages.schedule import SAID, NewMessage, Reply, Schedule, StoreError, place
+from muster_server.systems.messages.schedule import SAID, NewMessage, Reply, Schedule, place
 from muster_server.systems.messages.shapes import Envelope, Fire, Result
 from muster_server.systems.messages.topics import Topic
 

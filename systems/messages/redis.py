@@ -23,8 +23,9 @@ import structlog
 
 from muster.clock import now_ms
 from muster_server import _engines
+from muster_server.plane.ownership.errors import Away, Fenced, Full, StoreError, WentBack
+from muster_server.plane.ownership.redis import RedisStore
 from muster_server.systems.messages import redis_scripts as scripts
-from muster_server.systems.messages.redis_place import Away, Full, Place
 from muster_server.systems.messages.schedule import (
     LISTS_MAX,
     Fields,
@@ -34,12 +35,12 @@ from muster_server.systems.messages.schedule import (
     Overdue,
     PendingChange,
     Reply,
-    StoreError,
     packed,
     settled,
 )
 from muster_server.systems.messages.shapes import Fire, Scrubbed
 
+CALL_S: Final = 5.0
 LEASE_MS: Final = 5_000
 """A center that is silent for this many ms is replaced."""
 EVERY_S: Final = 1.0
@@ -71,10 +72,6 @@ WITHDRAWN: Final = {"cancelled", "expired"}
 ENDED: Final = {"done", "dead", *WITHDRAWN}
 
 
-class Back(StoreError):
-    """Redis returned to an older state. The call was not carried out."""
-
-
 class _Service:
     """A worker and a topic: the credits that are left."""
 
@@ -89,12 +86,17 @@ class _Write:
         self.place, self.id, self.there, self.new, self.body, self.reply = place, id, there, new, body, reply
 
 
+def connect(url: str, password: str) -> RedisStore:
+    """The Redis of a schedule. Nothing is opened yet."""
+    return RedisStore(url, password, "the Redis of the schedule", CALL_S)
+
+
 class RedisSchedule:
     """The `systems.messages.schedule.Schedule` in Redis. `lasting`: a log stores what is answered."""
 
     def __init__(
         self,
-        place: Place,
+        place: RedisStore,
         prefix: str,
         on_fires: OnFires,
         log: structlog.typing.FilteringBoundLogger,
@@ -145,8 +147,8 @@ class RedisSchedule:
                 raise BlockingIOError("another center owns the schedule in Redis")
             if not self._lasting:
                 await self._need_disk()
-        except (Away, Full) as error:
-            raise OSError(f"the Redis of the schedule: {error}") from None
+        except StoreError as error:
+            raise OSError(str(error)) from None
         self._seen = count
         for each in (self._fire(), self._keep(), self._look()):
             self._begin(each)
@@ -179,7 +181,7 @@ class RedisSchedule:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if not self.failure:
-            with contextlib.suppress(Away, Full, TimeoutError):
+            with contextlib.suppress(StoreError, TimeoutError):
                 await self._run(scripts.LEAVE)
         self._fail("closed")
         await self._place.close()
@@ -208,10 +210,10 @@ class RedisSchedule:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     async def _run(self, script: str, *arguments: Any) -> Any:
-        return await self._place.run(script, self._prefix.decode(), [self._prefix, self._owner, *arguments])
+        return await self._place.finish(script, [self._prefix.decode()], [self._prefix, self._owner, *arguments])
 
     async def _asked(self, script: str, *arguments: Any) -> list[Any]:
-        """The values after status and count. Raises `Back`, `StoreError` and `Full`."""
+        """The values after status and count. Raises `WentBack`, `Fenced`, `Away` and `Full`."""
         if self.failure:
             raise StoreError(self.failure)
         seen, backs = self._seen, self.backs
@@ -219,16 +221,16 @@ class RedisSchedule:
             said: list[Any] = await self._run(script, seen, *arguments)
         except Away as error:
             self._is_away(str(error))
-            raise StoreError(f"the Redis of the schedule: {error}") from None
+            raise
         status, count, *rest = said
         if count < seen:
             self._came_back(seen, count)
-            raise Back("the Redis of the schedule returned to an older state")
+            raise WentBack("the Redis of the schedule returned to an older state")
         if backs != self.backs:  # the answer is from a state that is lost
-            raise Back("the Redis of the schedule returned to an older state meanwhile")
+            raise WentBack("the Redis of the schedule returned to an older state meanwhile")
         if status:
             self._fail("another center has taken over the schedule in Redis")
-            raise StoreError(self.failure)
+            raise Fenced(self.failure)
         self._is_there()
         self._seen = max(self._seen, count)
         return rest
@@ -524,7 +526,7 @@ class RedisSchedule:
             await asyncio.sleep(LOOK_S)
             if self._back:
                 continue
-            with contextlib.suppress(StoreError, Full):
+            with contextlib.suppress(StoreError):
                 self._overdue = await self._looked(self._now())
 
     async def _looked(self, now: int) -> Overdue:
@@ -561,7 +563,7 @@ class RedisSchedule:
         }
         try:
             live, ready, ended = await self._asked(scripts.STATS, self._now())
-        except (StoreError, Full):
+        except StoreError:
             if self.failure:
                 raise
             return {**figures, "away": self._away}
@@ -644,7 +646,7 @@ class RedisSchedule:
                     continue
             try:
                 await self._claim()
-            except (StoreError, Full):
+            except StoreError:
                 self._next = 0
                 await asyncio.sleep(AGAIN_S)
 
@@ -725,7 +727,7 @@ class RedisSchedule:
             await asyncio.sleep(EVERY_S)
             if self._back:
                 continue
-            with contextlib.suppress(StoreError, Full):
+            with contextlib.suppress(StoreError):
                 await self._asked(scripts.KEEP, LEASE_MS, self._mark)
                 forgotten, dead = FORGET_MAX, 0
                 while forgotten == FORGET_MAX:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from muster_server import _engines
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.messages.shapes import Result, Scrubbed
 
 Reply = tuple[Any, ...]
@@ -42,10 +43,6 @@ SAID: Final = {"delivered": b"d", "retrying": b"r", "buried": b"b", "released": 
 """The outcome of a result, by its step. `x`: refused, its claim is not the current one. `n`: not now, report it again."""
 WORKERS_KEPT: Final = 4_096
 """Limit of workers that left whose fires may still be in transit."""
-
-
-class StoreError(Exception):
-    """The store failed. The call may have been carried out; open the store again."""
 
 
 class Schedule(Protocol):

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from muster_server.systems.presence.store import Entry, StoreError
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.presence.store import Entry
 
 RECENT_MAX: Final = 4_096
 """Limit of changes of a shard that are kept for watches that return: 250 B each, 1 MiB."""

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from muster_server.plane.log import connect
+from muster_server.plane.ownership.errors import Fenced, StoreError, WentBack
 from muster_server.plane.spec import Spec, SpecError, password
 from muster_server.systems.presence.compensation import Compensation, CompensationSettings, Gaps
 from muster_server.systems.presence.options import PresenceSettings
@@ -27,12 +28,9 @@ from muster_server.systems.presence.relay import Relay
 from muster_server.systems.presence.store import (
     BUCKETS,
     NOBODY,
-    Fenced,
     Packed,
     Shard,
-    StoreError,
     Waiting,
-    WentBack,
     stamp_of,
 )
 
@@ -138,7 +136,7 @@ class Keeper:
         while True:
             began = time.monotonic()
             try:
-                begun = await self._store.begin(self._epoch)
+                begun = await self._store.claim(self._epoch)
                 vector = await self._store.vector()
                 pages = [page async for page in self._store.pages()]
                 break

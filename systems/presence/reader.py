@@ -12,6 +12,7 @@ import msgspec
 
 from muster_server._engines import PresenceLookup
 from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.ownership.errors import Full, StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, password, secret
 from muster_server.systems.presence.feeds import Feed, Watching, missed
@@ -37,8 +38,8 @@ from muster_server.systems.presence.questions import (
 )
 from muster_server.systems.presence.seen import Seen, standing
 from muster_server.systems.presence.status import Status, check_text
-from muster_server.systems.presence.statuses import FullError, Statuses
-from muster_server.systems.presence.store import BUCKETS, Looked, Shard, StoreError, stamp_of
+from muster_server.systems.presence.statuses import Statuses
+from muster_server.systems.presence.store import BUCKETS, Looked, Shard, stamp_of
 from muster_server.systems.presence.twins import Twins
 
 USERS_MAX: Final = 10_000
@@ -245,7 +246,7 @@ class Reader:
             status = await self._statuses.set(asked.user, asked.status)
         except ValueError as error:
             raise CallError("question", str(error)) from None
-        except FullError as error:
+        except Full as error:
             raise CallError("full", str(error)) from None
         except StoreError as error:
             self._failed += 1

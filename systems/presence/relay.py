@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from muster_server.plane.log import Batch, Log, LogError, Logs
-from muster_server.systems.presence.store import Shard, StoreError
+from muster_server.plane.ownership.errors import Fenced, StoreError
+from muster_server.systems.presence.store import Shard
 
 APPENDED: Final = 4_000
 """Limit of changes that are appended to the log at once."""
@@ -118,7 +119,7 @@ class Relay:
                     for record in (record for entry in waiting for record in entry.told.records()):
                         change = msgspec.json.decode(record, type=Recalled)
                         last[change.user, change.device] = change
-        except (LogError, StoreError, TimeoutError, msgspec.MsgspecError) as error:
+        except (StoreError, TimeoutError, msgspec.MsgspecError) as error:
             self._log.warning("the last reported changes are not known", cause=str(error) or type(error).__name__)
             await self._reopen()
             return []
@@ -136,12 +137,12 @@ class Relay:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._woken.wait(), LOOK_S)
                 self._why = said = ""
-            except (LogError, StoreError) as error:
+            except StoreError as error:
                 self._why = str(error)
                 if said != str(error):
                     said = str(error)
                     self._log.warning("changes wait: cannot publish them", cause=said)
-                if isinstance(error, LogError):
+                if isinstance(error, LogError | Fenced):
                     await self._reopen()
                 await asyncio.sleep(AGAIN_S)
 
@@ -168,7 +169,7 @@ class Relay:
             opened, self._opened = self._opened, None
             try:
                 await opened.close()
-            except LogError as error:
+            except StoreError as error:
                 self._log.debug("the log did not close", cause=str(error))
 
 

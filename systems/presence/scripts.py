@@ -29,7 +29,7 @@ FEED_MAX: Final = 2_000_000
 PART: Final = 4_000
 """Limit of arguments of one command: a script's stack has 8,000 slots."""
 
-BEGIN: Final = """
+CLAIM: Final = """
 local owner = redis.call('HGET', KEYS[1], 'instance')
 if owner and ARGV[2] ~= '' and owner ~= ARGV[2] then return {'', owner, '', ''} end
 if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'instance', ARGV[2]) end
@@ -41,8 +41,8 @@ redis.call('HDEL', KEYS[1], 'at')
 local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
 return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
 """
-"""A writer begins: earlier ones are fenced (I-1). Returns the current epoch, number of batches, last published entry,
-and the end of the log after it. An empty epoch: the store belongs to another instance."""
+"""A writer claims the shard: earlier ones are fenced (I-1). Returns the current epoch, number of batches, last published
+entry, and the end of the log after it. An empty epoch: the store belongs to another instance."""
 
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')

@@ -8,19 +8,16 @@ by itself, by the time of the next change; `changes`, a stream of the changes of
 step of a reader, by which it finds that the store came back empty or older.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from redis.exceptions import RedisError
 
-from muster.redis.connections import opened
-from muster.redis.scripts import run
-from muster.redis.where import parsed
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import Full
+from muster_server.plane.ownership.redis import RedisStore
 from muster_server.systems.presence.status import NewStatus, Record, Status, record_of, shown
-from muster_server.systems.presence.store import CALLS_MAX, WAIT_S, WATCHED, Entry, away
+from muster_server.systems.presence.store import WAIT_S, WATCHED, Entry
 
 STATUSES_MAX: Final = 1_000_000
 """Limit of statuses of one site: some 300 B each in its store."""
@@ -35,10 +32,6 @@ DUE_MAX: Final = 500
 """Limit of statuses that change by themselves in one step."""
 PAGE: Final = 1_000
 TRIES: Final = 4
-
-
-class FullError(Exception):
-    """The site has as many statuses as it may have. The text is one line."""
 
 
 _decoder: Final = msgspec.json.Decoder(Record)
@@ -124,12 +117,11 @@ class Statuses:
         self._site = site
         self._prefix = f"{{muster:{instance}:presence:{site}:status}}:"
         self._keys = [self._prefix + name for name in ("records", "due", "changes")]
-        self._redis, self._close = opened(parsed(url), password, WAIT_S)
-        self._free = asyncio.Semaphore(CALLS_MAX)
+        self._redis = RedisStore(url, password, f"{self.name}: the store", WAIT_S)
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._close()
+        await self._redis.close()
 
     async def look(self, users: Sequence[int]) -> tuple[int, dict[int, Record]]:
         """The store's time, and the records of those users that have one."""
@@ -147,13 +139,13 @@ class Statuses:
         return {user: status for user, record in found.items() if (status := shown(record, now))}
 
     async def set(self, user: int, new: NewStatus) -> Status | None:
-        """Set a status. Raises `FullError`."""
+        """Set a status. Raises `Full`."""
         for _ in range(TRIES):
             now, found = await self.look([user])
             record = record_of(new, found.get(user), now, self._site)
             (taken,) = await self.take([(user, record)])
             if taken < 0:
-                raise FullError(f"{self.name}: {STATUSES_MAX} users have a status; no further one can set one")
+                raise Full(f"{self.name}: {STATUSES_MAX} users have a status; no further one can set one")
             if taken:
                 return shown(record, now)
         return (await self.shown([user])).get(user)  # later ones came at the same time
@@ -173,7 +165,7 @@ class Statuses:
         """All records, a page at a time; one may come twice."""
         cursor = 0
         while True:
-            cursor, page = await self._called(self._redis.hscan, self._keys[0], cursor, count=PAGE)
+            cursor, page = await self._redis.call("hscan", self._keys[0], cursor, count=PAGE)
             found = [(int(user), _decoder.decode(content)) for user, content in page.items()]
             for at in range(0, len(found), PAGE):
                 yield found[at : at + PAGE]
@@ -184,7 +176,7 @@ class Statuses:
 
     async def end(self) -> str:
         """The place of the newest change."""
-        newest = await self._called(self._redis.xrevrange, self._keys[2], count=1)
+        newest = await self._redis.call("xrevrange", self._keys[2], count=1)
         return newest[0][0].decode() if newest else "0-0"
 
     async def records_after(self, place: str, wait_s: float) -> tuple[str, list[tuple[int, Record]]]:
@@ -199,15 +191,11 @@ class Statuses:
 
     async def recent(self, changes_max: int) -> tuple[list[Entry], bool]:
         """As `Shard.recent`."""
-        page = await self._called(self._redis.xrevrange, self._keys[2], count=changes_max)
+        page = await self._redis.call("xrevrange", self._keys[2], count=changes_max)
         return [self._entry(*each) for each in reversed(page)], len(page) < changes_max
 
     async def _page(self, after: str, wait_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        found = await self._called(
-            self._redis.xread, {self._keys[2]: after}, count=16 * WATCHED, block=round(wait_s * 1_000)
-        )
-        parts = found.values() if isinstance(found, dict) else (part for _, part in found or [])
-        return [(place, told) for part in parts for place, told in part if told]
+        return await self._redis.after(self._keys[2], after, 16 * WATCHED, wait_s)
 
     def _entry(self, place: bytes, told: dict[bytes, bytes]) -> Entry:
         """A change as a feed takes it: one record, with the user and an id that no change of a device has."""
@@ -215,18 +203,8 @@ class Statuses:
         record = {"user": told[b"u"].decode(), "id": f"0-{self._site}-{at}", "record": msgspec.Raw(told[b"r"])}
         return Entry(at, Batch.of([msgspec.json.encode(record)]))
 
-    async def _called(self, command: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
-        try:
-            return await command(*arguments, **options)
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
-
     async def _run(self, script: str, *arguments: Any) -> Any:
-        try:
-            async with self._free:
-                return await run(self._redis.execute_command, script, self._keys, arguments)
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
+        return await self._redis.run(script, self._keys, arguments)
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -4,20 +4,15 @@ Owns the calls of the scripts and the texts of their refusals. Must not know how
 record. A call that was cut short may have been executed: the next call's answer tells.
 """
 
-import asyncio
 import hashlib
 import os
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import RedisError
-
-from muster.redis.connections import opened
-from muster.redis.scripts import run
-from muster.redis.where import parsed
-from muster_server.plane.causes import cause
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import Fenced, StoreError, WentBack
+from muster_server.plane.ownership.redis import RedisStore
 from muster_server.plane.spec import Spec, secret
 from muster_server.systems.presence import scripts
 
@@ -27,30 +22,11 @@ PAGE_USERS: Final = 10_000
 WATCHED: Final = 16
 """Limit of entries that a watch reads at once."""
 WAIT_S: Final = 2.0
-CALLS_MAX: Final = 32
-"""Limit of concurrent calls of a shard, each with a connection; further ones wait their turn. redis-py's pool refuses
-the 101st."""
 _HEAD: Final = struct.Struct(">II")
-
-
-class StoreError(Exception):
-    """The store failed. The text is one line."""
-
-
-class Away(StoreError):
-    """The store does not answer. A call may have been executed."""
-
-
-class Fenced(StoreError):
-    """A later writer owns the shard."""
 
 
 class Foreign(StoreError):
     """Another instance owns the store."""
-
-
-class WentBack(StoreError):
-    """The store lacks the last written batch: it came back empty, or older."""
 
 
 class Packed(NamedTuple):
@@ -69,7 +45,7 @@ NOBODY: Final = b"\x90"
 """An empty list of users."""
 
 
-class Begun(NamedTuple):
+class Claimed(NamedTuple):
     """The state that a writer finds."""
 
     batches: int
@@ -125,30 +101,26 @@ class Shard:
         self.shards, self.shard = shards, shard
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users")]
-        self._redis, self._close = opened(parsed(url), password, WAIT_S)
-        self._free = asyncio.Semaphore(CALLS_MAX)
+        self._redis = RedisStore(url, password, f"{self.name}: the store", WAIT_S)
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._close()
+        await self._redis.close()
 
     # ---- For its writer
 
-    async def begin(self, epoch: int) -> Begun:
-        """Begin as the writer of this epoch. Raises `Fenced`, `Foreign` and `Away`."""
-        in_force, count, published, logged = await self._run(scripts.BEGIN, epoch, self._stamp)
+    async def claim(self, epoch: int) -> Claimed:
+        """Claim the shard for the writer of this epoch. Raises `Fenced`, `Foreign` and `Away`."""
+        in_force, count, published, logged = await self._run(scripts.CLAIM, epoch, self._stamp)
         if not in_force:
             raise self._foreign()
         if int(in_force) != epoch:
             raise Fenced(f"{self.name}: a later writer owns it (epoch {int(in_force)}, this one has {epoch})")
-        return Begun(int(count), published.decode(), int(logged))
+        return Claimed(int(count), published.decode(), int(logged))
 
     async def vector(self) -> list[tuple[int, int, int]]:
         """The applied vector: gateway, epoch, version. Raises `Away`."""
-        try:
-            found = await self._call(self._redis.hgetall, self._keys[1])
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
+        found = await self._redis.call("hgetall", self._keys[1])
         split = ((int(gateway), *map(int, value.split())) for gateway, value in found.items())
         return [(gateway, epoch, version) for gateway, epoch, version in split]
 
@@ -193,7 +165,7 @@ class Shard:
         said = await self._run(scripts.WIPE, epoch)
         if len(said) > 1:
             raise Fenced(f"{self.name}: a later writer owns it (epoch {int(said[0])}, this one has {epoch})")
-        await self.begin(epoch)
+        await self.claim(epoch)
 
     async def drop_feed(self) -> int:
         """Drop the oldest changes beyond `FEED_MAX`; returns their number. Raises `Away`."""
@@ -220,25 +192,17 @@ class Shard:
         """The newest entries, in order, with about as many changes; and whether these are all. Raises `Away`."""
         entries: list[Entry] = []
         before = "+"
-        try:
-            while sum(entry.told.count for entry in entries) < changes_max:
-                page = await self._call(self._redis.xrevrange, self._keys[2], before, count=WATCHED)
-                entries += [_entry(place, told) for place, told in page]
-                if len(page) < WATCHED:
-                    return entries[::-1], True
-                before = f"({entries[-1].place}"
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
+        while sum(entry.told.count for entry in entries) < changes_max:
+            page = await self._redis.call("xrevrange", self._keys[2], before, count=WATCHED)
+            entries += [_entry(place, told) for place, told in page]
+            if len(page) < WATCHED:
+                return entries[::-1], True
+            before = f"({entries[-1].place}"
         return entries[::-1], False
 
     async def coming(self, after: str, wait_s: float) -> list[Entry]:
         """Entries after an id, as soon as there is one, or none after a while. Raises `Away`."""
-        try:
-            found = await self._redis.xread({self._keys[2]: after}, count=WATCHED, block=round(wait_s * 1_000))
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
-        entries = found.values() if isinstance(found, dict) else (part for _, part in found or [])
-        return [_entry(place, entry) for part in entries for place, entry in part if entry]
+        return [_entry(*each) for each in await self._redis.after(self._keys[2], after, WATCHED, wait_s)]
 
     def _foreign(self) -> "Foreign":
         keys = self._prefix.partition(":presence:")[0] + ":presence:*"
@@ -259,29 +223,12 @@ class Shard:
 
     async def stats(self) -> tuple[bytes, int]:
         """Its writer's report in JSON, or empty; and the number of users with a record. Raises `Away`."""
-        try:
-            said = await self._call(self._redis.hget, self._keys[0], "stats")
-            return bytes(said or b""), int(await self._call(self._redis.hlen, self._keys[3]))
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
-
-    async def _call(self, command: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
-        async with self._free:
-            return await command(*arguments, **options)
+        said = await self._redis.call("hget", self._keys[0], "stats")
+        return bytes(said or b""), int(await self._redis.call("hlen", self._keys[3]))
 
     async def _run(self, script: str, *arguments: Any) -> Any:
-        """Run a script. Raises `Away`."""
-        try:
-            async with self._free:
-                return await run(self._redis.execute_command, script, self._keys, arguments)
-        except (RedisError, OSError) as error:
-            raise away(self.name, error) from None
+        return await self._redis.run(script, self._keys, arguments)
 
 
 def _entry(place: bytes, told: dict[bytes, bytes]) -> Entry:
     return Entry(place.decode(), Batch(told[b"c"], int(told[b"k"])))
-
-
-def away(name: str, error: Exception) -> Away:
-    """The error of a store that failed this way."""
-    return Away(f"{name}: the store does not answer: {cause(error)}")

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from muster_server.plane.calls import CallError
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.service import Context
 from muster_server.systems.presence.asking import Readers, addresses
 from muster_server.systems.presence.statuses import Statuses
-from muster_server.systems.presence.store import StoreError
 
 AGAIN_S: Final = 1.0
 STEP_S: Final = 1.0

@@ -46,7 +46,7 @@ async def lead(house: House, topic: Topic) -> Leading:
     )
     taken = None
     while taken is None:
-        taken = await house.store.take(await house.store.lead(), "me")
+        taken = await house.store.claim(await house.store.lead(), "me")
     nodes: Any = house.nodes
     link: Any = house.air.link
     made = Leading(taken, house.store, nodes, house.settings, link, structlog.get_logger(), topic)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sqlalchemy import update
 
+from muster_server.plane.database.owned import OwnedRow
 from muster_server.systems.fleet import replay
 from muster_server.systems.fleet.database.store import SqlStore
 from muster_server.systems.fleet.dispatcher import Dispatcher
@@ -34,21 +36,21 @@ async def goes_red(test: Any, *arguments: Any) -> None:
 
 
 async def test_a_lead_that_is_not_fenced_is_found(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_to_all(self: SqlStore, epoch: int, work: Any, last_minute: int | None = None) -> None:
-        await self._write(work)
+    async def open_to_all(self: OwnedRow, connection: Any, epoch: int, *conditions: Any, **values: Any) -> None:
+        await connection.execute(update(self._table).where(self._here).values(epoch=epoch, **values))
 
-    monkeypatch.setattr(SqlStore, "_fenced", open_to_all)
+    monkeypatch.setattr(OwnedRow, "lock", open_to_all)
     await goes_red(test_scheduler.test_of_two_that_believe_to_lead_one_works, house)
 
 
 async def test_a_last_minute_that_is_not_kept_is_found(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = SqlStore.take
+    claim = SqlStore.claim
 
     async def forgetful(self: SqlStore, seen: Lead | None, holder: str) -> Lead | None:
-        taken = await take(self, seen, holder)
+        taken = await claim(self, seen, holder)
         return taken and Lead(taken.epoch, taken.beat, taken.holder, 0)
 
-    monkeypatch.setattr(SqlStore, "take", forgetful)
+    monkeypatch.setattr(SqlStore, "claim", forgetful)
     await goes_red(test_scheduler.test_minutes_that_no_scheduler_saw_are_told_as_missed, house)
 
 

@@ -15,12 +15,13 @@ import structlog
 
 from muster_server.plane.calls import CallError
 from muster_server.plane.database.url import location
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.systems.fleet import scheduler as module
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.database.store import SqlStore
 from muster_server.systems.fleet.options import Fleet, FleetSettings
 from muster_server.systems.fleet.questions import Draw, Explain, Hour, Picked, PickOne, RunNow, TaskRow
-from muster_server.systems.fleet.records import Fenced, Lead, RunRow, Unstored, scheduled
+from muster_server.systems.fleet.records import Lead, RunRow, Unstored, scheduled
 from muster_server.systems.fleet.scheduler import Leading, Scheduler
 from muster_server.systems.fleet.schema import Order, Result
 from muster_server.systems.fleet.watching import Queue
@@ -140,7 +141,7 @@ class House:
         """One more scheduler takes over and works."""
         taken: Lead | None = None
         while taken is None:  # a lead that lives beats in between
-            taken = await self.store.take(await self.store.lead(), "me")
+            taken = await self.store.claim(await self.store.lead(), "me")
         nodes: Any = self.nodes
         link: Any = self.air.link
         made = Leading(taken, self.store, nodes, self.settings, link, structlog.get_logger())

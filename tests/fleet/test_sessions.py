@@ -14,11 +14,12 @@ import structlog
 from muster_server.control.cluster.programs import Running
 from muster_server.control.host.ports import Ports
 from muster_server.plane.kind import Launch
+from muster_server.plane.ownership.errors import Away
 from muster_server.plane.redis.server import SECRET
 from muster_server.systems.fleet import redis as module
 from muster_server.systems.fleet.index import Update
 from muster_server.systems.fleet.keeper import PROGRAM
-from muster_server.systems.fleet.redis import Sessions, SessionsError
+from muster_server.systems.fleet.redis import Sessions
 from muster_server.systems.fleet.sessions import OTHER, Waiting, mark
 from tests.waiting import PATIENT_S, until
 
@@ -169,7 +170,7 @@ async def test_a_redis_that_dies_is_written_again_and_a_wiped_one_is_filled_anew
     await sessions._redis.flushall()
     await has(sessions, "a", "b")
     await server.running.stop()
-    with pytest.raises(SessionsError, match="redis:"):
+    with pytest.raises(Away, match="redis:"):
         await sessions.minutes(1, 2)
     assert await sessions.load() == []
     await sessions.stop()

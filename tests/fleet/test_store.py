@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from muster_server.plane.ownership.errors import Fenced, StoreError
 from muster_server.systems.fleet.questions import Draw, Kept, TaskRow
-from muster_server.systems.fleet.records import Fenced, Lead, ResultRow, Rolled, RunRow, StoreError
+from muster_server.systems.fleet.records import Lead, ResultRow, Rolled, RunRow
 from muster_server.systems.fleet.rollups import Sample, rolled
 from muster_server.systems.fleet.wheel import MissedRuns
 from tests.waiting import PATIENT_S
@@ -44,13 +45,13 @@ async def stores(database: "Database") -> "AsyncIterator[list[SqlStore]]":
 async def test_one_lead_at_a_time_and_the_one_before_writes_nothing(stores: "list[SqlStore]") -> None:
     first, second, other = stores
     assert await first.lead() is None
-    one = await first.take(None, "a")
+    one = await first.claim(None, "a")
     assert one == Lead(1, 0, "a", 0)
-    assert await second.take(None, "b") is None
+    assert await second.claim(None, "b") is None
     seen = await second.lead()
     await first.beat(1)
-    assert await second.take(seen, "b") is None  # it lives
-    two = await second.take(await second.lead(), "b")
+    assert await second.claim(seen, "b") is None  # it lives
+    two = await second.claim(await second.lead(), "b")
     assert two == Lead(2, 0, "b", 0)
     for write in (
         first.beat(1),
@@ -61,21 +62,21 @@ async def test_one_lead_at_a_time_and_the_one_before_writes_nothing(stores: "lis
         with pytest.raises(Fenced):
             await write
     assert await first.open_runs() == []
-    assert (await other.take(None, "c")) == Lead(1, 0, "c", 0)
+    assert (await other.claim(None, "c")) == Lead(1, 0, "c", 0)
     await second.resign(2)
-    assert await first.take(await first.lead(), "a") == Lead(3, 0, "a", 0)
+    assert await first.claim(await first.lead(), "a") == Lead(3, 0, "a", 0)
 
 
 async def test_of_two_that_take_over_at_once_one_leads(stores: "list[SqlStore]") -> None:
     first, second, _ = stores
-    lead = await first.take(None, "a")
-    taken = await asyncio.gather(first.take(lead, "b"), second.take(lead, "c"))
+    lead = await first.claim(None, "a")
+    taken = await asyncio.gather(first.claim(lead, "b"), second.claim(lead, "c"))
     assert len([each for each in taken if each is not None]) == 1
 
 
 async def test_a_turn_is_written_once_and_whole(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     missed = [MissedRuns("shop", 1, 6, 2, 6)]
     await store.turn(1, 0, 7, [RUN], missed)
     with pytest.raises(Fenced):
@@ -88,7 +89,7 @@ async def test_a_turn_is_written_once_and_whole(stores: "list[SqlStore]") -> Non
 
 async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     running = msgspec.structs.replace(RUN, state="running", started_ms=5, draws=[DRAW], asked=[[("c1", 3), ("c2", 1)]])
     replaced = msgspec.structs.replace(running, replaced=["c1"], asked=[*running.asked, [("c3", 9)]])
     done = msgspec.structs.replace(replaced, state="done", done=2)
@@ -111,7 +112,7 @@ async def test_a_run_goes_forward_only_and_each_result_is_kept_once(stores: "lis
 
 async def test_the_history_has_each_started_run_once_the_newest_first(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     names = [("shop", 7, 50), ("shop", 8, 60), ("tills", 8, 60), ("shop", 9, 60), ("later", 10, 0)]
     runs = [
         msgspec.structs.replace(RUN, task=task, minute=minute, started_ms=at, asked=[[("c1", 3)]], done=1, state="done")
@@ -145,7 +146,7 @@ def ended(minute: int, task: str = "shop") -> "tuple[RunRow, list[ResultRow], Ro
 
 async def test_results_of_a_task_come_in_pages_with_what_was_asked(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     for minute in (7, 8, 9):
         run, results, end = ended(minute)
         assert not await store.write(1, [run], results, [end])
@@ -168,7 +169,7 @@ async def test_results_of_a_task_come_in_pages_with_what_was_asked(stores: "list
 
 async def test_roll_ups_are_kept_once_in_pages_and_longer_than_runs(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     for minute in (7, 8):
         run, results, end = ended(minute)
         for _ in range(2):  # a write whose answer was lost
@@ -191,7 +192,7 @@ async def test_roll_ups_are_kept_once_in_pages_and_longer_than_runs(stores: "lis
 
 async def test_ended_runs_wait_in_order_until_they_are_handed_over(stores: "list[SqlStore]") -> None:
     store, second, other = stores
-    await store.take(None, "a")
+    await store.claim(None, "a")
     for minute in (9, 7, 8):
         run, results, end = ended(minute)
         await store.write(1, [run], results, [end])
@@ -202,7 +203,7 @@ async def test_ended_runs_wait_in_order_until_they_are_handed_over(stores: "list
     await store.handed_over(1, names)
     rest, count = await store.outbox(9)
     assert (count, {*names, *rest}) == (1, {("shop", 7), ("shop", 8), ("shop", 9)})
-    await second.take(await second.lead(), "b")
+    await second.claim(await second.lead(), "b")
     with pytest.raises(Fenced):
         await store.handed_over(1, rest)
     assert (await second.outbox(9))[1] == 1
@@ -214,7 +215,7 @@ async def test_ended_runs_wait_in_order_until_they_are_handed_over(stores: "list
 
 async def test_a_nul_of_a_client_is_kept_as_another_character(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     running = msgspec.structs.replace(RUN, state="missed", reason="a\0b", started_ms=5)
     nul = ResultRow("shop", 7, "c1", False, b'"\\u0000"', "a\0b", 1)
     assert not await store.write(1, [running], [nul])
@@ -224,7 +225,7 @@ async def test_a_nul_of_a_client_is_kept_as_another_character(stores: "list[SqlS
 
 async def test_a_row_that_the_database_cannot_hold_keeps_no_other_one_back(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     runs = [msgspec.structs.replace(RUN, minute=minute) for minute in range(7, 12)]
     runs[2] = msgspec.structs.replace(runs[2], wanted=1 << 70)
     missed = [MissedRuns("shop", 1, 6, 2, 6), MissedRuns("other", 1, 6, 1 << 70, 6)]
@@ -245,7 +246,7 @@ async def test_a_row_that_the_database_cannot_hold_keeps_no_other_one_back(store
 
 async def test_options_that_cannot_be_packed_keep_no_run_back(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     bad = msgspec.structs.replace(RUN, minute=8, options={"n": 1 << 70})
     refused = await store.turn(1, 0, 7, [RUN, bad], [])
     assert [each.run for each in refused] == [("shop", 8)]
@@ -260,7 +261,7 @@ async def test_a_text_that_is_too_long_for_a_server_keeps_no_run_back(
     from muster_server.systems.fleet.database.store import SqlStore
 
     store = SqlStore(location(served.url), "one")
-    await store.take(None, "a")
+    await store.claim(None, "a")
     long = msgspec.structs.replace(RUN, minute=8, **{field: text})
     assert [each.run for each in await store.turn(1, 0, 7, [RUN, long], [])] == [("shop", 8)]
     assert [run.minute for run in await store.open_runs()] == [7]
@@ -269,7 +270,7 @@ async def test_a_text_that_is_too_long_for_a_server_keeps_no_run_back(
 
 async def test_a_clock_that_was_ahead_is_healed(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     rows = [msgspec.structs.replace(TASK, name=f"t{minute}", since_minute=minute) for minute in (3, 50, 101, 500)]
     for row in rows:
         await store.put_task(row, new=True)
@@ -292,7 +293,7 @@ async def test_a_clock_that_was_ahead_is_healed(stores: "list[SqlStore]") -> Non
 
 async def test_names_that_differ_in_spaces_at_the_end_are_different(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     for pick, name in enumerate(("shop", "shop ", "shop  "), 1):
         assert await store.put_task(msgspec.structs.replace(TASK, name=name, pick=pick), new=True)
     assert {task.name: task.pick for task in await store.tasks()} == {"shop": 1, "shop ": 2, "shop  ": 3}
@@ -305,7 +306,7 @@ async def test_names_that_differ_in_spaces_at_the_end_are_different(stores: "lis
 
 async def test_names_that_differ_in_case_are_different(stores: "list[SqlStore]") -> None:
     store = stores[0]
-    await store.take(None, "a")
+    await store.claim(None, "a")
     names = ["Shop", "shop", "sh\N{LATIN SMALL LETTER O WITH DIAERESIS}p"]
     for pick, name in enumerate(names, 1):
         assert await store.put_task(msgspec.structs.replace(TASK, name=name, pick=pick), new=True)
@@ -367,7 +368,7 @@ async def test_a_lead_that_stands_still_in_a_transaction_holds_up_nobody(served:
     from muster_server.systems.fleet.database.store import SqlStore
 
     first, second = SqlStore(location(served.url), "one", call_s=60), SqlStore(location(served.url), "one")
-    await first.take(None, "a")
+    await first.claim(None, "a")
     inside = asyncio.Event()
 
     async def sleeping(connection: object) -> None:
@@ -377,7 +378,7 @@ async def test_a_lead_that_stands_still_in_a_transaction_holds_up_nobody(served:
     standing = asyncio.create_task(first._fenced(1, sleeping))
     await inside.wait()
     async with asyncio.timeout(PATIENT_S):
-        assert await second.take(await second.lead(), "b") == Lead(2, 0, "b", 0)
+        assert await second.claim(await second.lead(), "b") == Lead(2, 0, "b", 0)
     standing.cancel()
     await asyncio.gather(standing, return_exceptions=True)
     with pytest.raises(StoreError):
@@ -390,7 +391,7 @@ async def test_a_database_that_comes_back_is_written_again(served: "Database") -
     from muster_server.systems.fleet.database.store import SqlStore
 
     store = SqlStore(location(served.url), "one")
-    await store.take(None, "a")
+    await store.claim(None, "a")
     served.kill()
     with pytest.raises(StoreError):
         await store.beat(1)

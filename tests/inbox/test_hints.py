@@ -10,8 +10,9 @@ import pytest
 import structlog
 
 from muster.errors import Unavailable
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.inbox.hints import AT_ONCE, Hints
-from muster_server.systems.inbox.records import StoreError, Told
+from muster_server.systems.inbox.records import Told
 from muster_server.systems.inbox.shapes import Entry, New
 from tests.waiting import PATIENT_S, until
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from muster_server.systems.inbox.records import Full, Limits, Told
+from muster_server.plane.ownership.errors import Full
+from muster_server.systems.inbox.records import Limits, Told
 from muster_server.systems.inbox.shapes import (
     ALL,
     COUNT_MAX,

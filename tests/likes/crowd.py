@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Final
 
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.client import FeedEntry, Likes
-from muster_server.systems.likes.reach import LikesError, Reach
+from muster_server.systems.likes.reach import Reach
 from tests.waiting import PATIENT_S
 
 ITEMS: Final = tuple(b"share:%d" % number for number in range(40))
@@ -56,7 +57,7 @@ class Crowd:
                 like, began = (item, user), loop.time()
                 try:
                     was = await likes.put(item, user, bit)
-                except LikesError:
+                except StoreError:
                     self.refused += 1
                     self.open.add(like)
                     continue
@@ -66,10 +67,10 @@ class Crowd:
                 self.told[like] = bit
                 self.acknowledged += 1
                 if random.random() < 0.3:
-                    with contextlib.suppress(LikesError):
+                    with contextlib.suppress(StoreError):
                         assert await likes.likes(item, user) == bit, f"{like}: a stale answer"
                 if random.random() < 0.1:
-                    with contextlib.suppress(LikesError):
+                    with contextlib.suppress(StoreError):
                         self._judge(user, await likes.feed(ITEMS, user, 0))
                 self.longest_s = max(self.longest_s, loop.time() - max(began, self._answered.get(item, began)))
                 self._answered[item] = loop.time()
@@ -80,7 +81,7 @@ class Crowd:
         before = self.scores.get(key, {0.0})
         try:
             score = await likes.leaderboards.add(*key, by)
-        except LikesError:
+        except StoreError:
             self.refused += 1
             self.scores[key] = before | {score + by for score in before}
             return

@@ -14,8 +14,9 @@ from pyroaring import BitMap
 from muster_server._engines import LikesEngine
 from muster_server.plane.database.errors import DatabaseError
 from muster_server.plane.database.url import location
+from muster_server.plane.ownership.errors import Fenced
 from muster_server.systems.likes.behind import Behind
-from muster_server.systems.likes.database.store import Fenced, SqlStore
+from muster_server.systems.likes.database.store import SqlStore
 from muster_server.systems.likes.options import LikesOptions
 from muster_server.systems.likes.partition import Partition, opened
 from muster_server.systems.likes.records import StoredState

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from muster_server.control.registry.tree import TreeError
-from muster_server.systems.likes.board import Board, Evicted, Member, Mismatch, PartitionOwner, Table, later
+from muster_server.plane.ownership.errors import Fenced
+from muster_server.systems.likes.board import Board, Member, Mismatch, PartitionOwner, Table, later
 from tests.fakes.memory import Memory
 from tests.waiting import PATIENT_S, until
 
@@ -70,9 +71,9 @@ async def test_member_that_beats_lives_and_one_that_does_not_is_evicted_after_it
     await looks(two, one.name)
     assert not one.lease.lasts(), "its lease ended before"
     assert two.owner(0) == "", "its partition is free"
-    with pytest.raises(Evicted):
+    with pytest.raises(Fenced):
         await one.beat()
-    with pytest.raises(Evicted):
+    with pytest.raises(Fenced):
         await one.change(take(one.name, 1))
     again = await join(1, life=2)
     await again.look()

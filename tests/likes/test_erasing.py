@@ -17,12 +17,13 @@ import structlog
 from muster.clock import now_ms
 from muster_server.plane.database.errors import DatabaseError, Unavailable
 from muster_server.plane.database.url import location
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.database.store import SqlStore
 from muster_server.systems.likes.erasing import Eraser, Unfinished
 from muster_server.systems.likes.erasure import Exported
 from muster_server.systems.likes.partition import opened
-from muster_server.systems.likes.reach import Erasing, LikesError, Reach
+from muster_server.systems.likes.reach import Erasing, Reach
 from muster_server.systems.likes.stores import LikesStore
 from tests.databases import Database, plain
 from tests.likes.conftest import Face, problem
@@ -414,10 +415,10 @@ async def test_client_erases_and_exports(tmp_path: Path) -> None:
         assert [each async for each in likes.erasures.export(USER)] == []
         assert await likes.counts(items[:11]) == [1] * 10 + [0]
         assert {name: value for name, _, value in node.counters()}["likes_erased_users"] == 1
-        with pytest.raises(LikesError, match="no erasure 5 is known"):
+        with pytest.raises(StoreError, match="no erasure 5 is known"):
             await likes.erasures.show(5)
         for cursor in ("x", "0:x", "1:0", "0:l1.2"):
-            with pytest.raises(LikesError, match="invalid cursor"):
+            with pytest.raises(StoreError, match="invalid cursor"):
                 await likes.erasures.page(USER, cursor)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from muster_server.plane.ownership.errors import Away, Full
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.erasure import Erasure
-from muster_server.systems.likes.reach import Away, Full, Reach
+from muster_server.systems.likes.reach import Reach
 from tests.kafka import Kafka
 from tests.likes.test_erasing import FORMS, USER, traces
 from tests.likes.test_nodes import nodes

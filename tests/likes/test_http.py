@@ -7,8 +7,8 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.client import Likes
-from muster_server.systems.likes.reach import LikesError
 from tests.likes.conftest import Face, Node, problem
 from tests.waiting import PATIENT_S
 
@@ -170,7 +170,7 @@ async def test_a_page_of_a_feed_beyond_its_limits_is_refused(face: Face, likes: 
         problem(await reader.post(path, json={"items": ["share:1", "private:1"]}), 403, "not_allowed")
         assert (await reader.post(path, json={"items": ["share:1"]})).status_code == 200
     for items, newest in (([b"share:1"] * 1_001, 3), ([b"share:1"], 11), ([b"share:1"], -1)):
-        with pytest.raises(LikesError, match="up to 1,000 items with 0 to 10 newest likers"):
+        with pytest.raises(StoreError, match="up to 1,000 items with 0 to 10 newest likers"):
             await likes.feed(items, 7, newest)
 
 

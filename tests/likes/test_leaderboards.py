@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from muster_server._engines import LikesEngine
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.client import Likes
-from muster_server.systems.likes.reach import LikesError
 from tests.likes.conftest import Face, problem
 from tests.likes.test_feed import command, parsed
 from tests.likes.test_http import pages, said
@@ -159,13 +159,13 @@ async def test_an_item_is_no_leaderboard(likes: Likes) -> None:
         likes.leaderboards.put_ties(b"share:1", by_time=True),
         likes.leaderboards.top(b"share:1", 0, 9),
     ):
-        with pytest.raises(LikesError, match="wrong kind"):
+        with pytest.raises(StoreError, match="wrong kind"):
             await call
     assert await likes.counts([b"share:1"]) == [1]
     await likes.leaderboards.add(b"game:7", b"a", 1)
-    with pytest.raises(LikesError, match="wrong kind"):
+    with pytest.raises(StoreError, match="wrong kind"):
         await likes.put(b"game:7", 7, True)
-    with pytest.raises(LikesError, match="too many members in a call: 501"):
+    with pytest.raises(StoreError, match="too many members in a call: 501"):
         await likes.leaderboards.put(b"game:7", [(b"%d" % number, 1) for number in range(501)])
     assert await likes.leaderboards.put(b"game:7", [(b"%d" % number, 1) for number in range(500)]) == 500
 

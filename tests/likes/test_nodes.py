@@ -21,8 +21,9 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import ClusterCrossSlotError, MovedError, RedisError
 
 from muster_server.control.registry.server import RegistryServer
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.client import Likes
-from muster_server.systems.likes.reach import LikesError, Reach
+from muster_server.systems.likes.reach import Reach
 from muster_server.systems.likes.slots import SLOTS, partition_of, slot
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.kafka import Kafka
@@ -300,7 +301,7 @@ async def whole_answers(made: Nodes) -> AsyncIterator[Watch]:
                 assert {each.item for each in await likes.items(STILL, 0, 100)} == items
                 shown = await likes.show(b"still:7")
                 assert [rank.of for rank in shown.ranks if rank.field == "still"] == [40]
-            except LikesError as error:
+            except StoreError as error:
                 if not error.later:
                     raise
 

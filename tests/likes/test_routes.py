@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from muster_server._engines import LikesEngine
+from muster_server.plane.ownership.errors import Full
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.listener import Listener
-from muster_server.systems.likes.reach import Full, Reach
+from muster_server.systems.likes.reach import Reach
 from muster_server.systems.likes.slots import Node, partition_of, slots_of
 from tests.likes.serve import SEGMENT_BYTES, serve
 from tests.redis_server import client_of

@@ -12,10 +12,11 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as Refused
 
+from muster_server.plane.ownership.errors import Away
 from muster_server.plane.spec import SpecError
 from muster_server.systems.likes.client import Likes
 from muster_server.systems.likes.means import passwords
-from muster_server.systems.likes.reach import Away, Denied, Reach
+from muster_server.systems.likes.reach import Denied, Reach
 from muster_server.systems.likes.service import LikesService
 from tests.likes.serve import service, settings
 from tests.waiting import PATIENT_S

@@ -11,8 +11,7 @@ import structlog
 
 from muster_server.plane.log.embedded import EmbeddedLogs
 from muster_server.systems.messages.logged import LoggedSchedule
-from muster_server.systems.messages.redis import RedisSchedule
-from muster_server.systems.messages.redis_place import connect
+from muster_server.systems.messages.redis import RedisSchedule, connect
 from muster_server.systems.messages.schedule import EmbeddedSchedule, Schedule
 from muster_server.systems.messages.shapes import Fire
 from tests.redis_server import RedisServer

@@ -8,8 +8,9 @@ import structlog
 
 from muster.clock import now_ms
 from muster_server.plane.log import connect
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.messages.logged import LoggedSchedule
-from muster_server.systems.messages.schedule import EmbeddedSchedule, Reply, Schedule, StoreError
+from muster_server.systems.messages.schedule import EmbeddedSchedule, Reply, Schedule
 from muster_server.systems.messages.shapes import EVER
 from tests.kafka import Kafka
 from tests.messages.conftest import HOUR_MS, SEGMENT_BYTES, Made

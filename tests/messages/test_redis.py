@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from muster.clock import now_ms
-from muster_server.systems.messages.redis_place import connect
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.messages.redis import connect
 from muster_server.systems.messages.redis_url import mistake
-from muster_server.systems.messages.schedule import NewMessage, Schedule, StoreError
+from muster_server.systems.messages.schedule import NewMessage, Schedule
 from muster_server.systems.messages.shapes import Scrubbed
 from tests.messages.conftest import HOUR_MS, Made
 from tests.ports import free_ports

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from muster.clock import now_ms
-from muster_server.systems.messages.schedule import Schedule, StoreError
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.messages.schedule import Schedule
 from muster_server.systems.messages.shapes import Result
 from tests.messages.conftest import HOUR_MS, Made
 from tests.reference import schedule as reference

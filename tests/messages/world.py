@@ -20,14 +20,15 @@ import structlog
 
 from muster_server.plane.log import Failed
 from muster_server.plane.log.shared import SharedLog
+from muster_server.plane.ownership.errors import Away, StoreError
+from muster_server.plane.ownership.redis import RedisStore
 from muster_server.systems.messages.answers import Answers
 from muster_server.systems.messages.center import Center, Session
 from muster_server.systems.messages.firing import BEHIND_MS
 from muster_server.systems.messages.logged import LoggedSchedule
 from muster_server.systems.messages.receiver import Receiver, Unreachable
 from muster_server.systems.messages.redis import RedisSchedule
-from muster_server.systems.messages.redis_place import Away
-from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply, Schedule, StoreError
+from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply, Schedule
 from muster_server.systems.messages.shapes import Change, Changed, Fire, Numbers, Refused, Result, Scrubbed, Send, Sent
 from muster_server.systems.messages.topics import FILE, Book, NewTopic, TopicsFile
 from tests.messages.redis_in_memory import RedisInMemory
@@ -247,14 +248,14 @@ class World:
                 assert near or id in self.failed, f"{id} came twice and nothing had happened"
 
 
-class SimPlace:
+class SimPlace(RedisStore):
     """The way of one center to Redis."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
 
-    async def run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
-        return await asyncio.shield(asyncio.ensure_future(self._run(script, key, arguments)))
+    async def finish(self, script: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        return await asyncio.shield(asyncio.ensure_future(self._run(script, keys[0], arguments)))
 
     async def _run(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
         world = self._world

@@ -66,8 +66,8 @@ def is_clean(text: str, port: int) -> None:
 @pytest.mark.parametrize("place", ["127.0.0.1", "localhost", "[::1]", "no-such-host.invalid"])
 async def test_a_database_that_is_away_hides_where_it_is(kind: str, place: str) -> None:
     from muster_server.plane.database.url import location
+    from muster_server.plane.ownership.errors import StoreError
     from muster_server.systems.fleet.database.store import SqlStore
-    from muster_server.systems.fleet.records import StoreError
 
     (port,) = free_ports(1)
     store = SqlStore(location(f"{kind}://{USER}:{WORD}@{place}:{port}/{BASE}"), "one", call_s=20)
@@ -81,8 +81,8 @@ async def test_a_database_that_is_away_hides_where_it_is(kind: str, place: str) 
 @pytest.mark.parametrize("wrong", ["user", "base"])
 async def test_a_database_that_refuses_hides_who_was_refused(served: "Database", wrong: str) -> None:
     from muster_server.plane.database.url import location
+    from muster_server.plane.ownership.errors import StoreError
     from muster_server.systems.fleet.database.store import SqlStore
-    from muster_server.systems.fleet.records import StoreError
 
     parts = urlsplit(served.url)
     port = parts.port or 0
@@ -98,29 +98,29 @@ async def test_a_database_that_refuses_hides_who_was_refused(served: "Database",
 @pytest.mark.parametrize("place", ["127.0.0.1", "localhost", "no-such-host.invalid"])
 async def test_a_redis_that_is_away_hides_where_it_is(place: str, tmp_path: Path) -> None:
     from muster_server._engines import LikesEngine
-    from muster_server.systems.fleet.redis import Sessions, SessionsError
+    from muster_server.plane.ownership.errors import Away
+    from muster_server.systems.fleet.redis import Sessions
     from muster_server.systems.fleet.sessions import Waiting
     from muster_server.systems.likes.mirror import Mirror, Target
-    from muster_server.systems.messages.redis_place import Away as MessagesAway
-    from muster_server.systems.messages.redis_place import connect
-    from muster_server.systems.presence.store import Away, Shard
+    from muster_server.systems.messages.redis import connect
+    from muster_server.systems.presence.store import Shard
 
     (port,) = free_ports(1)
     url = f"redis://{USER}@{place}:{port}/0"
     texts: list[str] = []
     sessions = Sessions(url, WORD, "x", 1, Waiting(), list, structlog.get_logger())
-    with pytest.raises(SessionsError) as kept:
+    with pytest.raises(Away) as kept:
         await sessions.minutes(1, 2)
     await sessions.stop()
     texts.append(str(kept.value))
     shard = Shard(url, WORD, instance="x", site=1, shards=1, shard=0)
     with pytest.raises(Away) as away:
-        await shard.begin(1)
+        await shard.claim(1)
     await shard.close()
     texts.append(str(away.value))
     schedule = connect(url, WORD)
-    with pytest.raises(MessagesAway) as none:
-        await schedule.run("return 1", "k", [])
+    with pytest.raises(Away) as none:
+        await schedule.run("return 1", ["k"], [])
     await schedule.close()
     texts.append(str(none.value))
     engine = LikesEngine(folder=str(tmp_path), segment_bytes=8 << 20)

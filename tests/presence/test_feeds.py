@@ -13,10 +13,11 @@ import pytest
 import structlog
 
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import Away
 from muster_server.systems.presence import feeds
 from muster_server.systems.presence.feeds import Feed, Watching, missed
 from muster_server.systems.presence.relay import LATE_S, Relay
-from muster_server.systems.presence.store import Away, Entry, Shard
+from muster_server.systems.presence.store import Entry, Shard
 
 PATIENT_S = 60.0
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bench.presence_nodes import SECRET, settings, spec
 from muster_server.plane.calls import CallError, key_of
+from muster_server.plane.ownership.errors import Full
 from muster_server.plane.service import Context
 from muster_server.systems.presence import statuses as limits
 from muster_server.systems.presence.asking import Readers
@@ -28,7 +29,7 @@ from muster_server.systems.presence.status import (
     record_of,
     shown,
 )
-from muster_server.systems.presence.statuses import BURIED_MS, FullError, Statuses
+from muster_server.systems.presence.statuses import BURIED_MS, Statuses
 from tests.ports import free_ports
 from tests.presence.rig import Redis
 from tests.waiting import PATIENT_S
@@ -128,7 +129,7 @@ async def test_a_full_store_says_so_and_those_with_a_status_may_change_it(
     async with stored(tmp_path) as store:
         for user in (7, 8):
             assert await store.set(user, NewStatus(text="x")) is not None
-        with pytest.raises(FullError, match="have a status"):
+        with pytest.raises(Full, match="have a status"):
             await store.set(9, NewStatus(text="x"))
         assert (await store.shown([7, 8, 9])).keys() == {7, 8}
         changed = await store.set(7, NewStatus(mode="dnd"))

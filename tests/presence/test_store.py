@@ -12,8 +12,9 @@ import pytest
 
 from muster_server import _engines
 from muster_server.plane.log import Batch
+from muster_server.plane.ownership.errors import WentBack
 from muster_server.systems.presence.scripts import FEED_MAX
-from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting, WentBack
+from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting
 from tests.presence.rig import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -58,7 +59,7 @@ async def test_a_store_has_what_was_written_and_tells_when_others_were_seen(tmp_
     await redis.serves()
     shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
     try:
-        assert (await shard.begin(EPOCH)).batches == 0
+        assert (await shard.claim(EPOCH)).batches == 0
         assert await stored(shard) == {}
         assert await looked(shard, []) == []
         model: dict[int, str] = {}
@@ -97,7 +98,7 @@ async def test_changes_beyond_the_most_are_dropped_from_the_oldest_on(tmp_path: 
     await redis.serves()
     shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
     try:
-        await shard.begin(EPOCH)
+        await shard.claim(EPOCH)
         for count in range(1, 5):
             told = Packed(NOBODY, b"", b"", b"%d" % count, FEED_MAX // 2)
             await shard.write(EPOCH, count, told)
@@ -123,7 +124,7 @@ async def test_all_changes_that_wait_are_counted_not_those_of_one_page(tmp_path:
     await redis.serves()
     shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
     try:
-        await shard.begin(EPOCH)
+        await shard.claim(EPOCH)
         assert await shard.keep_alive(EPOCH, 0, b"{}", alive=True) == Waiting(0, 0, 0)
         many = [b"x" * 1_000] * 100
         places = [await shard.write(EPOCH, count, packed({}, [], many)) for count in range(1, 51)]
@@ -153,9 +154,9 @@ async def test_a_store_of_another_instance_of_the_same_name_is_refused_by_writer
         assert (await other.look(*_engines.PresenceLookup([7], 1).question(0, BUCKETS))).alive == 0, (
             "an empty store is nobody's"
         )
-        await own.begin(EPOCH)
+        await own.claim(EPOCH)
         await own.write(EPOCH, 1, packed({7: "of 7"}))
-        for refused in (other.begin(EPOCH + 1), other.look(*_engines.PresenceLookup([7], 1).question(0, BUCKETS))):
+        for refused in (other.claim(EPOCH + 1), other.look(*_engines.PresenceLookup([7], 1).question(0, BUCKETS))):
             with pytest.raises(
                 Foreign, match=r"another instance with the same name 'test'.*instance\.name.*presence\.redis"
             ):
@@ -163,8 +164,8 @@ async def test_a_store_of_another_instance_of_the_same_name_is_refused_by_writer
         assert await looked(own, [7]) == ["of 7"]
         await own.wipe(EPOCH)
         with pytest.raises(Foreign):
-            await other.begin(EPOCH + 1)
-        assert (await unmarked.begin(EPOCH)).batches == 0, "a node without the key of room names takes it as its own"
+            await other.claim(EPOCH + 1)
+        assert (await unmarked.claim(EPOCH)).batches == 0, "a node without the key of room names takes it as its own"
     finally:
         for shard in (own, other, unmarked):
             await shard.close()
@@ -176,7 +177,7 @@ async def test_calls_beyond_the_connections_of_a_shard_wait_their_turn(tmp_path:
     await redis.serves()
     shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
     try:
-        await shard.begin(EPOCH)
+        await shard.claim(EPOCH)
         await shard.write(EPOCH, 1, packed({7: "of 7"}))
         assert await asyncio.gather(*(looked(shard, [7]) for _ in range(400))) == [["of 7"]] * 400
     finally:

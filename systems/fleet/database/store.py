@@ -5,7 +5,7 @@ time limit. Each write about runs locks the lead's row first: two leads never wr
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -33,19 +33,18 @@ from muster.clock import now_ms
 from muster_server.plane.database.connections import Connections
 from muster_server.plane.database.errors import BadValue, DatabaseError
 from muster_server.plane.database.migrate import Schema
+from muster_server.plane.database.owned import OwnedRow
 from muster_server.plane.database.url import Location
 from muster_server.systems.fleet.database import schema
 from muster_server.systems.fleet.questions import Draw, Kept, MinuteRow, RunBrief, TaskRow
 from muster_server.systems.fleet.records import (
     OPEN,
     After,
-    Fenced,
     Lead,
     ResultRow,
     Rolled,
     RunPlace,
     RunRow,
-    StoreError,
     Unstored,
 )
 from muster_server.systems.fleet.runs import RunName
@@ -118,6 +117,7 @@ class SqlStore:
         self.where = location.shown
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
         self._instance, self._kind = instance, location.kind
+        self._row = OwnedRow(schema.lead, {"instance": instance}, f"{self.where}, the lead")
         self._put_run = self._database.upsert(schema.runs, schema.RUN_ORDER)
         self._put_result = self._database.upsert(schema.results, schema.ORDER)
         self._put_missed = self._database.upsert(schema.missed, schema.ORDER)
@@ -133,10 +133,10 @@ class SqlStore:
         async with self._read() as connection:
             return await self._lead(connection)
 
-    async def take(self, seen: Lead | None, holder: str) -> Lead | None:
+    async def claim(self, seen: Lead | None, holder: str) -> Lead | None:
         taken: list[Lead] = []
 
-        async def take(connection: AsyncConnection) -> None:
+        async def claim(connection: AsyncConnection) -> None:
             taken.clear()
             now = await self._lead(connection, lock=True)
             if now != seen:
@@ -149,22 +149,14 @@ class SqlStore:
                 await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(**row))
             taken.append(Lead(epoch, 0, holder, last_minute))
 
-        await self._write(take)
+        await self._write(claim)
         return taken[0] if taken else None
 
     async def beat(self, epoch: int) -> None:
-        async def beat(connection: AsyncConnection) -> None:
-            await connection.execute(
-                update(schema.lead).where(self._here(schema.lead)).values(beat=schema.lead.c.beat + 1)
-            )
-
-        await self._fenced(epoch, beat)
+        await self._fenced(epoch, beat=schema.lead.c.beat + 1)
 
     async def resign(self, epoch: int) -> None:
-        async def resign(connection: AsyncConnection) -> None:
-            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(holder=""))
-
-        await self._fenced(epoch, resign)
+        await self._fenced(epoch, holder="")
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -213,11 +205,10 @@ class SqlStore:
         self, epoch: int, before: int, after: int, runs: Sequence[RunRow], missed: Sequence[MissedRuns]
     ) -> list[Unstored]:
         async def turn(connection: AsyncConnection, put: _Put) -> None:
-            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
             await put(connection, self._put_run, [partial(self._run_row, epoch, run) for run in runs])
             await put(connection, self._put_missed, [partial(self._missed_row, epoch, each) for each in missed])
 
-        return await self._split(epoch, turn, before)
+        return await self._split(epoch, turn, before, last_minute=after)
 
     async def write(
         self, epoch: int, runs: Sequence[RunRow], results: Sequence[ResultRow], ends: Sequence[Rolled] = ()
@@ -296,7 +287,6 @@ class SqlStore:
         left = after - missed.c.first_minute + 1
 
         async def heal(connection: AsyncConnection) -> None:
-            await connection.execute(update(schema.lead).where(self._here(schema.lead)).values(last_minute=after))
             await connection.execute(delete(missed).where(self._here(missed), missed.c.first_minute > after))
             # For a task that began before, the rest that remains; a task's runs are spread evenly.
             await connection.execute(
@@ -311,7 +301,7 @@ class SqlStore:
             soon = (self._here(tasks), tasks.c.since_minute > after + 1, tasks.c.since_minute <= before + 1)
             await connection.execute(update(tasks).where(*soon).values(since_minute=after + 1))
 
-        await self._fenced(epoch, heal, before)
+        await self._fenced(epoch, heal, before, last_minute=after)
 
     async def missed(self, first: int, last: int) -> list[MissedRuns]:
         table = schema.missed
@@ -422,23 +412,27 @@ class SqlStore:
         row = (await connection.execute(wanted.with_for_update() if lock else wanted)).first()
         return None if row is None else Lead(*row)
 
-    async def _fenced(self, epoch: int, work: Callable[[AsyncConnection], Any], last_minute: int | None = None) -> None:
-        """Run `work` in a transaction. Raises `Fenced`, with nothing written, unless this epoch leads and, if given,
-        this is the last minute."""
-        seen: list[Lead | None] = []
+    async def _fenced(
+        self,
+        epoch: int,
+        work: Callable[[AsyncConnection], Any] | None = None,
+        before: int | None = None,
+        **values: Any,
+    ) -> None:
+        """Run `work` in a transaction that sets values of the lead. Raises `Fenced`, with nothing written, unless this
+        epoch leads and, if given, `before` is the last minute."""
+        lead = schema.lead.c
+        exact = [lead.epoch == epoch, *([] if before is None else [lead.last_minute == before])]
 
         async def guarded(connection: AsyncConnection) -> None:
             await self._hasten(connection)
-            seen[:] = [await self._lead(connection, lock=True)]
-            if _leads(seen[0], epoch, last_minute):
+            await self._row.lock(connection, epoch, *exact, **values)
+            if work is not None:
                 await work(connection)
 
         await self._write(guarded)
-        if not _leads(seen[0], epoch, last_minute):
-            lead = "no scheduler" if seen[0] is None else f"the scheduler of epoch {seen[0].epoch}"
-            raise Fenced(f"{lead} leads, not the one of epoch {epoch}")
 
-    async def _split(self, epoch: int, work: _Work, last_minute: int | None = None) -> list[Unstored]:
+    async def _split(self, epoch: int, work: _Work, before: int | None = None, **values: Any) -> list[Unstored]:
         """As `_fenced`. If the database refuses a value, the rows are halved until only the refused ones are left."""
         refused: list[Unstored] = []
 
@@ -466,11 +460,9 @@ class SqlStore:
             await work(connection, halved)
 
         try:
-            await self._fenced(epoch, lambda connection: work(connection, plain), last_minute)
-        except StoreError as error:
-            if not isinstance(error.__cause__, BadValue):
-                raise
-            await self._fenced(epoch, carefully, last_minute)
+            await self._fenced(epoch, lambda connection: work(connection, plain), before, **values)
+        except BadValue:
+            await self._fenced(epoch, carefully, before, **values)
         return refused
 
     async def _hasten(self, connection: AsyncConnection) -> None:
@@ -481,16 +473,14 @@ class SqlStore:
             await connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
 
     async def _write(self, work: Callable[[AsyncConnection], Any]) -> None:
-        with _ours():
-            await self._database.open()
-            await self._database.again(work, writes=True)
+        await self._database.open()
+        await self._database.again(work, writes=True)
 
     @contextlib.asynccontextmanager
     async def _read(self) -> Any:
-        with _ours():
-            await self._database.open()
-            async with self._database.transaction() as connection:
-                yield connection
+        await self._database.open()
+        async with self._database.transaction() as connection:
+            yield connection
 
     def _raw(self, column: Any) -> Any:
         if self._kind == "sqlite" and isinstance(column.type, String | Text):
@@ -558,18 +548,6 @@ class SqlStore:
             "samples": missed.samples,
             "epoch": epoch,
         }
-
-
-def _leads(lead: Lead | None, epoch: int, last_minute: int | None) -> bool:
-    return lead is not None and lead.epoch == epoch and last_minute in {None, lead.last_minute}
-
-
-@contextlib.contextmanager
-def _ours() -> Iterator[None]:
-    try:
-        yield
-    except DatabaseError as error:
-        raise StoreError(str(error)) from error
 
 
 def _behind(minute: Any, name: Any, after: After | None) -> list[ColumnElement[bool]]:

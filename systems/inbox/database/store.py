@@ -13,15 +13,16 @@ from sqlalchemy import and_, bindparam, delete, func, insert, select, tuple_, up
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import Connections
-from muster_server.plane.database.errors import BadValue, DatabaseError
+from muster_server.plane.database.errors import BadValue
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
+from muster_server.plane.ownership.errors import Full
 from muster_server.systems.inbox.database import schema
 from muster_server.systems.inbox.database.reading import Mailed, Reading
 from muster_server.systems.inbox.database.rows import Person, Unreadable
 from muster_server.systems.inbox.database.schema import loaded, stored
 from muster_server.systems.inbox.preferences import written
-from muster_server.systems.inbox.records import Due, Full, Limits, StoreError, Told, Unfit
+from muster_server.systems.inbox.records import Due, Limits, Told
 from muster_server.systems.inbox.shapes import (
     ALL,
     AUDIENCES_MAX,
@@ -96,7 +97,7 @@ class SqlStore:
         renumber = False
         try:
             await self._write(write)
-        except Unfit:  # a user's last number may be behind the entries, as after a restored table
+        except BadValue:  # a user's last number may be behind the entries, as after a restored table
             renumber = True
             await self._write(write)
         self.dropped += over
@@ -387,24 +388,16 @@ class SqlStore:
     @contextlib.asynccontextmanager
     async def _read(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that only reads."""
-        try:
-            await self._database.open()
-            async with self._database.transaction() as connection:
-                yield connection
-        except DatabaseError as error:
-            raise StoreError(str(error)) from None
+        await self._database.open()
+        async with self._database.transaction() as connection:
+            yield connection
 
     async def _write(
         self, work: Callable[[AsyncConnection], Awaitable[None]], full: Callable[[], str] = lambda: ""
     ) -> None:
         """Run a transaction. `full`: why it wrote nothing."""
-        try:
-            await self._database.open()
-            await self._database.again(work, writes=True)
-        except BadValue as error:
-            raise Unfit(str(error)) from None
-        except DatabaseError as error:
-            raise StoreError(str(error)) from None
+        await self._database.open()
+        await self._database.again(work, writes=True)
         if why := full():
             raise Full(why)
 

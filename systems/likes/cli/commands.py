@@ -18,8 +18,9 @@ from muster_server.control.host.shown import one_line
 from muster_server.control.terminal import common
 from muster_server.control.terminal.common import typed
 from muster_server.control.terminal.found import Target, found
+from muster_server.plane.ownership.errors import Away, StoreError
 from muster_server.systems.likes.options import LikesOptions
-from muster_server.systems.likes.reach import FEED, MISSING, USER_MAX, WINDOWS, Away, LikesError, Reach, account
+from muster_server.systems.likes.reach import FEED, MISSING, USER_MAX, WINDOWS, Reach, account
 
 if TYPE_CHECKING:  # imported only where it is used: it takes 0.2 s
     from muster_server.systems.likes.cli.importing import Moving
@@ -60,7 +61,7 @@ def refused_in_one_line() -> Iterator[None]:
     """Turn what a node refuses into one line with its exit code. Raises `UserError`."""
     try:
         yield
-    except LikesError as error:
+    except StoreError as error:
         code = UNAVAILABLE if isinstance(error, Away) else TRY_LATER if error.later else FAILURE
         raise UserError(f"likes: {error}", code) from None
 

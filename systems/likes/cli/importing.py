@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import numpy as np
 from redis.asyncio import Redis
 
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.likes.client import Likes
-from muster_server.systems.likes.reach import LikesError
 
 CHUNK_BYTES: Final = 1 << 17
 """Bytes of a bitmap that are read at once: at most a million users."""
@@ -60,7 +60,7 @@ class Moving:
         self._source, self._target, self._done = source, target, done
 
     async def run(self, pattern: str, progress: Callable[[], None] = lambda: None) -> None:
-        """Move every string that matches. Raises `RedisError` of the source, `LikesError`, and `OSError` of the file.
+        """Move every string that matches. Raises `RedisError` of the source, `StoreError`, and `OSError` of the file.
 
         After any of them another run continues with the remaining keys.
         """
@@ -79,7 +79,7 @@ class Moving:
 
     async def _put(self, key: bytes, users: list[int]) -> None:
         for was in await self._target.put_all([(key, user, True) for user in users]):
-            if isinstance(was, LikesError):
+            if isinstance(was, StoreError):
                 raise was
             self.likes += 1
             self.new += not was

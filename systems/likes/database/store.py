@@ -7,12 +7,12 @@ Raises `DatabaseError`: one line, without the password.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Table, and_, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import CALL_S, Connections
-from muster_server.plane.database.errors import Refused
 from muster_server.plane.database.migrate import Schema
+from muster_server.plane.database.owned import OwnedRow
 from muster_server.plane.database.url import Location
 from muster_server.systems.likes.database import schema
 from muster_server.systems.likes.database.schema import erased, items, logs, snapshots, users
@@ -22,10 +22,6 @@ LOAD_S: Final = 300.0
 """Limit of loading a snapshot, in seconds; one of 10^7 likes has 60 MB."""
 
 
-class Fenced(Refused):
-    """A later owner of the log writes to the database."""
-
-
 class SqlStore:
     """The `systems.likes.behind.Store` over SQL. It opens connections when needed."""
 
@@ -33,7 +29,7 @@ class SqlStore:
         self._database = Connections(location, Schema(schema.STEPS, schema.VERSION_TABLE), call_s=call_s)
         self.where = self._database.where
         self._log = {"instance": instance, "log_number": number}
-        self._epoch = 0
+        self._row, self._epoch = OwnedRow(logs, self._log, f"{self.where}, log {number}"), 0
         self._upsert_item = self._database.upsert(items, schema.ORDER)
         self._upsert_user = self._database.upsert(users, ("dense_id",))
 
@@ -109,7 +105,7 @@ class SqlStore:
             known = (await connection.execute(select(logs.c.epoch).where(self._here(logs)))).scalar_one_or_none()
             if known is None:
                 await connection.execute(insert(logs).values(**self._log, **new))
-            await self._own(connection, epoch=epoch)
+            await self._own(connection)
 
         await self._database.again(claim, writes=True)
 
@@ -196,11 +192,8 @@ class SqlStore:
         await self._database.again(work, writes=True)
 
     async def _own(self, connection: AsyncConnection, **values: Any) -> None:
-        """Lock the log's row for this owner. Raises `Fenced`."""
-        mine = update(logs).where(self._here(logs), logs.c.epoch <= self._epoch)
-        done = await connection.execute(mine.values(writes=logs.c.writes + 1, **values))
-        if done.rowcount != 1:
-            raise Fenced(f"{self.where}: a later owner of the log writes to it")
+        """As `OwnedRow.lock`, of the log's row."""
+        await self._row.lock(connection, self._epoch, writes=logs.c.writes + 1, **values)
 
     def _here(self, table: Table) -> ColumnElement[bool]:
         return and_(*(table.c[name] == value for name, value in self._log.items()))

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.http.problems import Problem
-from muster_server.systems.likes.reach import LikesError
 
 if TYPE_CHECKING:
     from muster_server.systems.likes.client import Likes
@@ -130,7 +130,7 @@ class Importer:
             made.state = "done"
         except (RedisError, ValueError) as error:
             made.error = f"the source Redis: {error}"[:400].replace(asked.url, made.source)
-        except LikesError as error:
+        except StoreError as error:
             made.error = str(error)[:400]
         except Problem as problem:
             made.error = (problem.detail or problem.kind.title)[:400]

@@ -20,6 +20,7 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from muster_server.control.errors import UserError
+from muster_server.plane.ownership.errors import Away, StoreError
 from muster_server.systems.http import cursors
 from muster_server.systems.http.access import Caller
 from muster_server.systems.http.bodies import Body, decoded
@@ -54,7 +55,7 @@ from muster_server.systems.likes.http.imports import Import, ImportAsked, Import
 from muster_server.systems.likes.http.leaderboards import HANDLERS, LeaderboardNodes
 from muster_server.systems.likes.partitions import Partitions
 from muster_server.systems.likes.partitions import partitions as read_partitions
-from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, Away, Denied, LikesError, Reach, account
+from muster_server.systems.likes.reach import MISSING, PAGE, USER_MAX, WINDOWS, Denied, Reach, account
 
 if TYPE_CHECKING:  # the Redis library is imported only when a node is asked
     from muster_server.systems.likes.client import Likes
@@ -135,7 +136,7 @@ class LikesFace:
         likes = await self._found()
         try:
             yield likes
-        except LikesError as error:
+        except StoreError as error:
             if isinstance(error, Away | Denied) and self._likes is likes:
                 self._likes = None  # the node may have moved
                 await likes.close()
@@ -380,7 +381,7 @@ async def batch(
                 outcomes = await node.put_all(wanted) if wanted else []
         entries = [
             BatchEntry(error=Failure(**problem(each).short()))
-            if isinstance(each, LikesError)
+            if isinstance(each, StoreError)
             else BatchEntry(before=each)
             for each in outcomes
         ]
@@ -497,7 +498,7 @@ async def _toggle(face: LikesFace, caller: Caller, item: str, user: str, likes: 
     async with face.node() as node:
         try:
             was = await node.put(item.encode(), number, likes)
-        except LikesError:
+        except StoreError:
             face.count("failed", 1)
             raise
         face.count("done", 1)
@@ -543,7 +544,7 @@ def user_of(text: str) -> int:
     return number
 
 
-def problem(error: LikesError) -> Problem:
+def problem(error: StoreError) -> Problem:
     """Convert a node's refusal to a problem."""
     if isinstance(error, Denied):
         return Problem("unavailable", "the node of likes expects another user or password: see likes.users_file")

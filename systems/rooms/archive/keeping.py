@@ -18,10 +18,11 @@ from muster.clock import now_ms
 from muster_server import _engines
 from muster_server.control.cluster.child import Backoff
 from muster_server.control.errors import UserError
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.trust import PROBES
 from muster_server.systems.http.problems import Problem
 from muster_server.systems.rooms.archive.options import ArchiveOptions, patterns
-from muster_server.systems.rooms.archive.records import Store, StoreError
+from muster_server.systems.rooms.archive.records import Store
 from muster_server.systems.rooms.archive.shapes import full
 from muster_server.systems.rooms.archive.writing import Course, Overtaken, Writer
 from muster_server.systems.rooms.history import with_history

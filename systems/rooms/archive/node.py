@@ -14,11 +14,12 @@ import muster
 from muster.clock import now_ms
 from muster_server.control.cluster.places import Places
 from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, password, secret
 from muster_server.systems.rooms.archive.keeping import Find, Keeping
 from muster_server.systems.rooms.archive.options import ArchiveOptions, ArchiveSettings
-from muster_server.systems.rooms.archive.records import Limits, Store, StoreError, Totals
+from muster_server.systems.rooms.archive.records import Limits, Store, Totals
 from muster_server.systems.rooms.archive.shapes import (
     LATEST_MAX,
     PAGE_MAX,

@@ -12,14 +12,6 @@ from muster_server.systems.rooms.archive.keyed import Keyed
 from muster_server.systems.rooms.archive.shapes import Latest, Page, Read, ReadLatest
 
 
-class StoreError(Exception):
-    """The store cannot answer now. The text is one line."""
-
-
-class Unfit(StoreError):
-    """The store cannot take a value: another attempt fails too."""
-
-
 @dataclass(frozen=True, slots=True)
 class State:
     """How far a room is written. `positions`: the value of `room.positions` behind its newest item."""

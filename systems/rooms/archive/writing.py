@@ -14,9 +14,11 @@ import structlog
 
 import muster
 from muster_server.control.cluster.child import Backoff
+from muster_server.plane.database.errors import BadValue
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.rooms.archive.blocks import ENDLESS, Block, packed, size_of
 from muster_server.systems.rooms.archive.keyed import Keyed, keyed
-from muster_server.systems.rooms.archive.records import State, Store, StoreError, Unfit, Write
+from muster_server.systems.rooms.archive.records import State, Store, Write
 
 WAITING_BYTES_MAX: Final = 64 << 20
 """Limit of bytes that wait, besides one batch of each room."""
@@ -151,7 +153,7 @@ class Writer:
         while True:
             try:
                 overtaken = await self._store.write(writes)
-            except Unfit as error:
+            except BadValue as error:
                 if len(taken) > 1:  # the others are not to blame
                     for one, course in zip(taken, courses, strict=True):
                         await self._write([one], [course])

@@ -24,7 +24,7 @@ from muster_server.systems.rooms.history import Asked, Found, Untimed, found
 from muster_server.systems.rooms.http.bodies import Content
 from muster_server.systems.rooms.http.direct import DirectFeed, DirectStream
 from muster_server.systems.rooms.http.feeds import Feed
-from muster_server.systems.rooms.http.sessions import SWEEP_S, Full, Session, Sessions
+from muster_server.systems.rooms.http.sessions import SWEEP_S, Session, Sessions, TooManySessions
 from muster_server.systems.rooms.http.streams import RoomStream
 
 PUBLISH_S: Final = 10.0
@@ -163,7 +163,7 @@ class Service:
         """The caller's session. Raises `Problem`."""
         try:
             return self._sessions.of(caller.token)
-        except Full:
+        except TooManySessions:
             raise Problem("busy", "too many users at once") from None
 
     async def feed(self, caller: Caller, room: str) -> Feed:

@@ -148,7 +148,7 @@ async def _close(client: muster.Client) -> None:
         return
 
 
-class Full(Exception):
+class TooManySessions(Exception):
     """The limit is reached, and all sessions are in use."""
 
 
@@ -168,7 +168,7 @@ class Sessions:
         return len(self._users)
 
     def of(self, token: bytes | None) -> Session:
-        """The session of a user's token; the process's own without one. Raises `Full`."""
+        """The session of a user's token; the process's own without one. Raises `TooManySessions`."""
         if token is None:
             return self.own
         session = self._users.get(token)
@@ -208,7 +208,7 @@ class Sessions:
     def _evict(self) -> None:
         idle = next((token for token, session in self._users.items() if not session.users), None)
         if idle is None:
-            raise Full
+            raise TooManySessions
         self._drop(idle)
 
     def _drop(self, token: bytes) -> None:

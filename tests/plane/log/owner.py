@@ -10,7 +10,8 @@ from pathlib import Path
 
 import uvloop
 
-from muster_server.plane.log import Batch, Fenced, connect
+from muster_server.plane.log import Batch, connect
+from muster_server.plane.ownership.errors import Fenced
 
 RECORDS = 3
 

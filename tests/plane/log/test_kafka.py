@@ -10,11 +10,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from muster_server.plane.log import Batch, Failed, Fenced, Log
+from muster_server.plane.log import Batch, Failed, Log
 from muster_server.plane.log.kafka import _TOPIC as TOPIC_SETTINGS
 from muster_server.plane.log.kafka import KafkaLogs
 from muster_server.plane.log.place import parse
 from muster_server.plane.log.shared import BATCH, Head
+from muster_server.plane.ownership.errors import Fenced
 from tests.kafka import Kafka
 from tests.plane.log.test_log import read
 from tests.waiting import PATIENT_S, until

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Beyond, Damaged, Fenced, Log, TooLarge, Trimmed
+from muster_server.plane.log import BATCH_BYTES_MAX, Batch, Beyond, Damaged, Log, TooLarge, Trimmed
 from muster_server.plane.log.embedded import EmbeddedLogs
+from muster_server.plane.ownership.errors import Fenced
 from tests import strikes
 from tests.plane.log.conftest import Place
 from tests.plane.log.owner import RECORDS

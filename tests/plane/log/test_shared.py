@@ -10,8 +10,9 @@ from random import Random
 import pytest
 import uvloop
 
-from muster_server.plane.log import Batch, Damaged, Failed, Fenced
+from muster_server.plane.log import Batch, Damaged, Failed
 from muster_server.plane.log.shared import BATCH, CLAIM, Fold, Head, SharedLog, Verdict
+from muster_server.plane.ownership.errors import Fenced
 
 OWNERS, TURNS = 3, 12
 

@@ -12,9 +12,10 @@ import muster.testing
 from muster.archive import Archive, AsyncArchive, Kept
 from muster.clock import now_ms
 from muster_server.plane.calls import CallError
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.plane.trust import PROBES
 from muster_server.systems.rooms.archive.keeping import Patterns
-from muster_server.systems.rooms.archive.records import State, Store, StoreError, Write
+from muster_server.systems.rooms.archive.records import State, Store, Write
 from muster_server.systems.rooms.archive.shapes import Gap, Latest, Message, Page, Read, ReadLatest
 from tests.http.conftest import Beside, eventually
 from tests.rooms.archive.conftest import Rig, Rigged

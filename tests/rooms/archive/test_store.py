@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import muster
+from muster_server.plane.database.errors import BadValue
+from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.rooms.archive.blocks import packed
 from muster_server.systems.rooms.archive.database import schema
 from muster_server.systems.rooms.archive.keyed import keyed
-from muster_server.systems.rooms.archive.records import Limits, State, StoreError, Write
+from muster_server.systems.rooms.archive.records import Limits, State, Write
 from muster_server.systems.rooms.archive.shapes import (
     TRIMMED,
     UNWRITTEN,
@@ -173,7 +175,7 @@ async def test_a_room_whose_number_is_that_of_another_is_refused(
     known = schema.number_of(ROOM)
     for module in (file, reading):
         monkeypatch.setattr(module, "number_of", lambda name: known)
-    with pytest.raises(StoreError, match="the same number"):
+    with pytest.raises(BadValue, match="the same number"):
         await store.write([Write("default:twin", 0, packed(messages(1, 1), 1, 1), b"", True)])
     assert await store.read(Read("default:twin", 1)) == Page()
 

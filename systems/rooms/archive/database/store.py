@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping, and_, bindparam, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from muster_server.plane.database.connections import Connections
-from muster_server.plane.database.errors import BadValue, DatabaseError
+from muster_server.plane.database.errors import BadValue
 from muster_server.plane.database.migrate import Schema
 from muster_server.plane.database.url import Location
 from muster_server.systems.rooms.archive.blocks import Block
@@ -23,7 +23,7 @@ from muster_server.systems.rooms.archive.database.latest import LatestRows
 from muster_server.systems.rooms.archive.database.reading import Reading
 from muster_server.systems.rooms.archive.database.schema import number_of
 from muster_server.systems.rooms.archive.options import KEYS_MAX
-from muster_server.systems.rooms.archive.records import Limits, State, StoreError, Totals, Trimmed, Unfit, Write
+from muster_server.systems.rooms.archive.records import Limits, State, Totals, Trimmed, Write
 from muster_server.systems.rooms.archive.shapes import Latest, Page, Read, ReadLatest
 
 TRIMMED_AT_ONCE: Final = 256
@@ -61,10 +61,7 @@ class SqlStore:
 
     async def read(self, asked: Read) -> Page:
         """As `Store.read`."""
-        try:
-            return await self._read(lambda connection: self._reading.page(connection, asked))
-        except ValueError as error:
-            raise StoreError(f"{self.where}: {error}") from None
+        return await self._read(lambda connection: self._reading.page(connection, asked))
 
     async def latest(self, asked: ReadLatest) -> Latest:
         """As `Store.latest`."""
@@ -73,10 +70,7 @@ class SqlStore:
             row = await self._reading.row(connection, asked.room)
             return Latest() if row is None else await self._latest.read(connection, row, asked)
 
-        try:
-            return await self._read(read)
-        except ValueError as error:
-            raise StoreError(f"{self.where}: {error}") from None
+        return await self._read(read)
 
     async def totals(self) -> Totals:
         """As `Store.totals`."""
@@ -133,7 +127,7 @@ class SqlStore:
         if row is None:
             return write.last_seq == 0
         if row["name"] != write.room:
-            raise Unfit(f"{self.where}: the rooms {write.room!r} and {row['name']!r} have the same number")
+            raise BadValue(f"{self.where}: the rooms {write.room!r} and {row['name']!r} have the same number")
         return bool(row["last_seq"] == write.last_seq)
 
     async def _write_rooms(
@@ -263,21 +257,13 @@ class SqlStore:
     # --- transactions -------------------------------------------------------------------------------------------------
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[A]]) -> A:
-        try:
-            await self._database.open()
-            async with self._database.transaction() as connection:
-                return await work(connection)
-        except DatabaseError as error:
-            raise StoreError(str(error)) from None
+        await self._database.open()
+        async with self._database.transaction() as connection:
+            return await work(connection)
 
     async def _write(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
-        try:
-            await self._database.open()
-            await self._database.again(work, writes=True)
-        except BadValue as error:
-            raise Unfit(str(error)) from None
-        except DatabaseError as error:
-            raise StoreError(str(error)) from None
+        await self._database.open()
+        await self._database.again(work, writes=True)
 
 
 def _is_written(write: Write, row: _Row | None) -> bool:
