@@ -24,6 +24,7 @@ MANY_ROOMS, MANY_ROOMS_QUICK, LINEAR = 300_000, 100_000, 2.0
 MACHINES = ("gateway", "router", "broker")
 ENGINES = ("gateway", "proxy", "broker", "router")
 SECRET: Final = bytes(32)
+NAME_KEY: Final = SECRET[:16]
 
 
 def entries(*, quick: bool) -> list[Entry]:
@@ -92,7 +93,7 @@ def _snapshot(nodes: int, epoch: int) -> Snapshot:
 
 
 def _engine(role: str) -> RoomsEngine:
-    common: dict[str, Any] = {
+    links: Any = {
         "node": 1,
         "epoch": 1,
         "link_bind": ("127.0.0.1", 0),
@@ -101,26 +102,22 @@ def _engine(role: str) -> RoomsEngine:
         "recv_buffer": 0,
         "send_buffer": 0,
         "payload_bytes": 1_200,
-        "faults": None,
     }
-    named: dict[str, Any] = {"name_key": SECRET[:16]}
-    clients: dict[str, Any] = {
-        "keepalive_ms": 15_000,
-        "idle_timeout_ms": 45_000,
+    door: Any = {
         "bind": ("127.0.0.1", 0),
+        "name_key": NAME_KEY,
         "server_key": SECRET,
         "reset_secret": SECRET,
     }
-    arena: dict[str, Any] = {"arena_bytes": 1 << 20}
     match role:
         case "gateway":
-            return GatewayEngine(**common, **named, **clients, **arena, paced_namespaces=[])
+            return GatewayEngine(links, door, b"{}")
         case "proxy":
-            return ProxyEngine(**common, **named, **clients)
+            return ProxyEngine(links, door, b"{}")
         case "broker":
-            return BrokerEngine(**common, **named, **arena)
+            return BrokerEngine(links, NAME_KEY, b"{}")
         case _:
-            return RouterEngine(**common)
+            return RouterEngine(links, b"{}")
 
 
 def cases(results: Results, *, quick: bool) -> Iterator[Case]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import msgspec
+
 from bench import pin
 from muster_server import _engines
 from muster_server.control.node import entry
@@ -107,8 +109,12 @@ def main() -> int:
     spec = read(spec_file)
     if own.gateway_alone:
         pin.pin(own.gateway_alone[spec.role != "gateway"])
-    options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
-    gateway = functools.partial(_engines.GatewayEngine, **options)
+
+    def gateway(links: Any, door: Any, settings: bytes, **more: Any) -> Any:
+        bundle = not own.unbundled
+        settings = msgspec.json.encode({**msgspec.json.decode(settings), "bundle": bundle})
+        return _engines.GatewayEngine(links, door, settings, coalesce=bundle and not own.single, **more)
+
     vars(build)["_engines"] = SimpleNamespace(**(vars(_engines) | {"GatewayEngine": gateway}))
     if own.ticks:
         vars(node)["serve"] = _beside(node.serve, tick, functools.partial(ticks_file, spec_file.parent))

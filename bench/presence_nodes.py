@@ -101,15 +101,16 @@ class Gateway:
         self.devices: set[tuple[int, str, int]] = set()
         """User, device and this gateway, of all that are online."""
         self._engine = PresenceGatewayEngine(
-            node=node,
-            epoch=epoch,
-            link_bind=(HOST, port),
-            cluster_key=(1, bytes.fromhex(SECRET)),
-            seed=node,
-            recv_buffer=BUFFER,
-            send_buffer=BUFFER,
-            payload_bytes=1_200,
-            faults=None,
+            {
+                "node": node,
+                "epoch": epoch,
+                "link_bind": (HOST, port),
+                "cluster_key": (1, bytes.fromhex(SECRET)),
+                "seed": node,
+                "recv_buffer": BUFFER,
+                "send_buffer": BUFFER,
+                "payload_bytes": 1_200,
+            },
             version=version,
             window_us=window_us,
         )

@@ -121,11 +121,8 @@ class DoorEngine(Engine, Protocol):
     def revoke(self, users: Set[int], tokens: Set[int]) -> None:
         """End the sessions of these users, and those opened by these tokens."""
 
-    def backoff(self, first_ms: int, max_ms: int) -> None:
-        """Set the delays that clients are told for reconnecting after a loss."""
-
-    def session_limits(self, sessions: int, accept_rate: int) -> None:
-        """Set the limits: sessions, and handshakes per second from one network."""
+    def settings(self, json: bytes, /) -> None:
+        """Use the settings that may change while it runs; `json` has all, as at the start. Raises `ValueError`."""
 
     def stay(self) -> None:
         """Accept clients again, after `drain`."""

@@ -5,11 +5,14 @@ Reads files that a spec names. The engine does the handshakes.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from muster_server import _engines
 from muster_server.plane.kinds import linked
 from muster_server.plane.spec import Spec, SpecError, secret
+
+if TYPE_CHECKING:
+    from muster_server._engines import LinkOptions
 
 KEY_BYTES: Final = 32
 NODE_MAX: Final = 2**32 - 1
@@ -37,6 +40,26 @@ class ClusterKeys(NamedTuple):
     other: tuple[int, bytes] | None
     allow: Allow | None = None
     """Set if nodes prove their identity."""
+
+
+def link_options(spec: Spec) -> "LinkOptions":
+    """The first argument of every engine with links. Raises `SpecError`."""
+    if spec.link_bind is None:
+        raise SpecError(f"a {spec.role} needs link_bind")
+    keys = cluster_keys(spec)
+    return {
+        "node": spec.node,
+        "epoch": spec.epoch,
+        "link_bind": spec.link_bind,
+        "cluster_key": keys.current,
+        "cluster_other": keys.other,
+        "cluster_allow": keys.allow,
+        "seed": spec.seed,
+        "recv_buffer": spec.recv_buffer,
+        "send_buffer": spec.send_buffer,
+        "payload_bytes": spec.payload_bytes,
+        "faults": spec.faults,
+    }
 
 
 def cluster_keys(spec: Spec) -> ClusterKeys:

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal, final, type_check_only
+from typing import Any, Literal, NotRequired, TypedDict, final, type_check_only
 
 __all__ = [
     "RIGHTS",
@@ -73,14 +73,35 @@ def room_owners(
 
 # This node's private key, the list (node, role, public key), and "accepted", "offered" or "required".
 _Allow = tuple[bytes, list[tuple[int, str, bytes]], str]
-# A namespace, its percent of the arena, and the messages, bytes and seconds that its rooms are kept.
-_Retention = tuple[str, int, int | None, int | None, int | None]
 # Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the
 # mean length of a burst.
 _Fault = (
     tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
     | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 )
+
+# The arguments of each node with links.
+@type_check_only
+class LinkOptions(TypedDict):
+    node: int
+    epoch: int
+    link_bind: tuple[str, int]
+    cluster_key: tuple[int, bytes]  # id and secret for new links
+    cluster_other: NotRequired[tuple[int, bytes] | None]  # another one that is accepted
+    cluster_allow: NotRequired[_Allow | None]  # the nodes that may link
+    seed: int
+    recv_buffer: int
+    send_buffer: int
+    payload_bytes: int
+    faults: NotRequired[Sequence[_Fault] | None]
+
+# Further ones of a node that clients connect to. Settings are JSON, with the names that they have in the configuration.
+@type_check_only
+class DoorOptions(TypedDict):
+    bind: tuple[str, int]
+    name_key: bytes
+    server_key: NotRequired[bytes]  # of clients over UDP
+    reset_secret: bytes
 
 # The rights of one user, room by room: words for each pattern, which is a room's name, the beginning of one with "*", or
 # "*". The most specific pattern decides. Raises `ValueError` for a text that is no pattern.
@@ -158,19 +179,8 @@ class _Engine:
         self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ..., allow: _Allow | None = ...
     ) -> None: ...
     def speak(self, lowest: int, highest: int) -> None: ...  # these versions of the protocol: as another release does
-    def history_max(self, messages: int) -> None: ...  # gateways only
-    def backoff(self, first_ms: int, max_ms: int) -> None: ...  # for clients; gateways and proxies only
-    def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # gateways and proxies only
-    def command_limit(self, rate: int, burst: int) -> None: ...  # of a user, a second and at once; proxies only
-    def bounds(  # of a user, and of rooms; gateways and proxies only
-        self,
-        *,
-        sessions: int,
-        places: int | None = ...,
-        rooms: int | None = ...,
-        messages: int | None = ...,  # a second; 0: any number
-        bytes: int | None = ...,
-    ) -> None: ...
+    # Uses those that may change while it runs, of all as at the start; gateways, edges and proxies. Raises `ValueError`.
+    def settings(self, json: bytes) -> None: ...
     # Host, port, public key and weight of the servers that clients learn; gateways and proxies only.
     def servers(
         self, gateways: list[tuple[str, int, bytes, int]], proxies: list[tuple[str, int, bytes, int]]
@@ -191,43 +201,12 @@ class _Engine:
 class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and speak the Centrifuge client protocol
     def __new__(
         cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
-        name_key: bytes,
-        bind: tuple[str, int],  # of the WebSocket listener
-        reset_secret: bytes,
-        arena_bytes: int,
-        paced_namespaces: list[str],
-        namespaces: list[_Retention] = ...,
-        history_max: int = ...,  # messages that a history command may ask for
-        membership_again_ms: int = ...,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
+        links: LinkOptions,
+        door: DoorOptions,  # of the WebSocket listener, which has no server key
+        # Calls of its `methods` are events ("call", question, user, grant, method, data).
+        settings: bytes,
         presence: tuple[int, str, list[tuple[int, int, str]]] | None = None,  # as of a gateway
         tls: tuple[bytes, bytes] | None = None,  # certificates and key in PEM; None: not encrypted
-        origins: list[str] | None = None,  # whose pages may connect; None: the edge's own host; "*": any
-        path: str = "/connection/websocket",
-        connections: int = ...,  # at once
-        address_connections: int = 0,  # of one address; 0: any number
-        half_open: int = 4096,
-        user_timeout_ms: int = 20000,
-        ping_ms: int = 25000,
-        pong_ms: int = 8000,
-        commands: tuple[int, int] = ...,  # of a connection, a second and at once
-        stall_ms: int = 10000,  # a client whose socket takes nothing for this long is slow
-        drain_ms: int = 10000,  # a drain sends clients away over this long
-        write_interval_ms: int = 0,  # messages of rooms leave together this long after each other
-        join_leave_max: int = 0,  # joins and leaves are told in rooms with at most this many users; 0: in none
-        version: str = "",  # of the server, as clients are told
-        calls: list[str] = ...,  # methods whose calls are events ("call", question, user, grant, method, data)
         undelivered: Undelivered | None = ...,  # takes users' messages to users of whom no device has them
     ) -> EdgeEngine: ...
     # Answers an event ("authenticate", question, token) or ("subscribe", question, token, channel). The first has an empty
@@ -251,18 +230,7 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
     # "not_allowed", "not_available" or "too_many_requests".
     def answer_call(self, question_id: int, data: bytes | None, failure: str = ...) -> None: ...
     def revoke(self, users: AbstractSet[int], tokens: AbstractSet[int]) -> None: ...
-    def write_interval(self, interval_ms: int) -> None: ...  # from now on
-    def join_leave_max(self, users: int) -> None: ...
     def tls(self, certificates: bytes, key: bytes) -> None: ...  # for connections that come from now on
-    def connection_limits(
-        self,
-        *,
-        connections: int,
-        address_connections: int = 0,
-        half_open: int = 4096,
-        user_timeout_ms: int = 20000,
-    ) -> None: ...
-    def allow_origins(self, origins: list[str] | None) -> None: ...
     def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, from_: tuple[int, int], limit: int, /
@@ -273,33 +241,12 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
 class GatewayEngine(_Engine):
     def __new__(
         cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        keepalive_ms: int,
-        idle_timeout_ms: int,
-        faults: Sequence[_Fault] | None,
-        name_key: bytes,
-        bind: tuple[str, int],
-        server_key: bytes,
-        reset_secret: bytes,
-        arena_bytes: int,
-        paced_namespaces: list[str],
-        namespaces: list[_Retention] = ...,
-        history_max: int = ...,  # messages of history that a join may ask for
-        membership_again_ms: int = ...,  # repeat an unacknowledged membership change after this; 0: never
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
-        bundle: bool = True,
-        coalesce: bool = True,
+        links: LinkOptions,
+        door: DoorOptions,
+        settings: bytes,
         # Window of a packet in us, policy of devices, and ranges of users (first, last) with theirs; None: no presence.
         presence: tuple[int, str, list[tuple[int, int, str]]] | None = None,
+        coalesce: bool = True,
     ) -> GatewayEngine: ...
     # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
     # The session ends after `left_ms`. `token`: the number by which it can be revoked.
@@ -327,26 +274,9 @@ class GatewayEngine(_Engine):
 class ProxyEngine(_Engine):
     def __new__(
         cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        keepalive_ms: int,
-        idle_timeout_ms: int,
-        faults: Sequence[_Fault] | None,
-        name_key: bytes,
-        bind: tuple[str, int],
-        server_key: bytes,
-        reset_secret: bytes,
-        age_every: int = 0,  # one of this many publish frames carries its messages' age; 0: none
-        namespaces: list[str] = ...,  # those of which brokers are told, as they keep their rooms otherwise
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
+        links: LinkOptions,
+        door: DoorOptions,
+        settings: bytes,
         unicast: bool = False,  # take messages to users
         undelivered: Undelivered | None = ...,  # takes users' messages to users of whom no device has them
     ) -> ProxyEngine: ...
@@ -374,24 +304,7 @@ class ProxyEngine(_Engine):
 
 @final
 class BrokerEngine(_Engine):
-    def __new__(
-        cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
-        name_key: bytes,
-        arena_bytes: int,
-        namespaces: list[_Retention] = ...,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
-    ) -> BrokerEngine: ...
+    def __new__(cls, links: LinkOptions, name_key: bytes, settings: bytes) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def rooms(self, place: int, limit: int, text: str = "") -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
@@ -401,22 +314,7 @@ class BrokerEngine(_Engine):
 
 @final
 class RouterEngine(_Engine):
-    def __new__(
-        cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
-        memberships_max: int = ...,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
-    ) -> RouterEngine: ...
+    def __new__(cls, links: LinkOptions, settings: bytes) -> RouterEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def keep_changes(self, max: int) -> None: ...  # most rooms whose changes wait for `take_changes`
     # Ended lives (gateway, epoch), then changes (gateway, epoch, room, check, version, present).
@@ -934,43 +832,13 @@ class PresenceWriter:
 # An online proxy's node, as `muster_server.plane.engine.Engine`.
 @final
 class OnlineProxyEngine(_Engine):
-    def __new__(
-        cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
-        site: int,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
-    ) -> OnlineProxyEngine: ...
+    def __new__(cls, links: LinkOptions, site: int) -> OnlineProxyEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
 
 # A unicast service's node. It asks where users are by events ("route", user).
 @final
 class UnicastEngine(_Engine):
-    def __new__(
-        cls,
-        *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
-        site: int,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
-    ) -> UnicastEngine: ...
+    def __new__(cls, links: LinkOptions, site: int) -> UnicastEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def readers(self, known: bool) -> None: ...
     # Of each device its gateway, its name and whether it is online; None: no reader could say.
@@ -981,16 +849,8 @@ class UnicastEngine(_Engine):
 class OnlineWriterEngine(_Engine):
     def __new__(
         cls,
+        links: LinkOptions,
         *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
         site: int,
         shards: int,
         shard: int,
@@ -1000,8 +860,6 @@ class OnlineWriterEngine(_Engine):
         late_us: int = ...,
         # Of devices: for all users, and for ranges of users (first, last); None: older sessions elsewhere stay.
         policies: tuple[str, Sequence[tuple[int, int, str]]] | None = None,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
     ) -> OnlineWriterEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def now(self) -> int: ...
@@ -1032,22 +890,12 @@ class OnlineWriterEngine(_Engine):
 class PresenceGatewayEngine(_Engine):
     def __new__(
         cls,
+        links: LinkOptions,
         *,
-        node: int,
-        epoch: int,
-        link_bind: tuple[str, int],
-        cluster_key: tuple[int, bytes],
-        seed: int,
-        recv_buffer: int,
-        send_buffer: int,
-        payload_bytes: int,
-        faults: Sequence[_Fault] | None,
         version: int = ...,
         window_us: int = ...,
         ring_bytes: int = ...,
         full_bytes_per_second: int = ...,
-        cluster_other: tuple[int, bytes] | None = ...,
-        cluster_allow: _Allow | None = ...,
     ) -> PresenceGatewayEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def online(self, wall_ms: int, users: list[int], device_name: str, session: int) -> None: ...

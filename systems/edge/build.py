@@ -13,51 +13,31 @@ from muster import __version__
 from muster_server import _engines
 from muster_server.plane import ways
 from muster_server.plane.auth import answer, answering, taking
+from muster_server.plane.keys import link_options
 from muster_server.plane.role import Handler, Role
 from muster_server.plane.service import Context
-from muster_server.plane.spec import Spec, SpecError, secret
+from muster_server.plane.spec import Spec, SpecError
 from muster_server.plane.trust import shared_token, trust_of
 from muster_server.plane.users import Texts
 from muster_server.systems.edge.calls import Calls
 from muster_server.systems.edge.engine import EdgeEngine
-from muster_server.systems.edge.options import EdgeOptions, EdgeSettings
+from muster_server.systems.edge.options import EdgeSettings
 from muster_server.systems.edge.tokens import EdgeAuthenticator
-from muster_server.systems.rooms.build import link_options, name_key, placing, station
+from muster_server.systems.rooms.build import door_options, placing, settings_json, station
 
 
 def edge(spec: Spec, settings: EdgeSettings) -> Role:
     """Make an edge, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
     options = settings.options
-    if spec.bind is None or spec.token_file is None:
-        raise SpecError("an edge needs bind and token_file")
-    links = link_options(spec)
+    if spec.token_file is None:
+        raise SpecError("an edge needs token_file")
     queue = _engines.Undelivered() if settings.not_online else None
     engine: Any = _engines.EdgeEngine(
-        **links,
-        bind=spec.bind,
-        name_key=name_key(spec),
-        reset_secret=secret(spec.reset_secret_file, 32),
-        arena_bytes=options.arena_mib << 20,
-        paced_namespaces=settings.paced_namespaces,
-        namespaces=settings.namespaces,
-        history_max=options.history_max,
-        membership_again_ms=options.membership_again_ms,
+        link_options(spec),
+        door_options(spec),
+        blob(settings),
         presence=station(settings.presence),
         tls=certificate(settings),
-        origins=origins(options),
-        connections=options.connections_max,
-        address_connections=options.address_connections_max,
-        half_open=options.half_open_max,
-        user_timeout_ms=options.user_timeout_ms,
-        ping_ms=options.ping_ms,
-        pong_ms=options.pong_ms,
-        commands=(options.command_rate, options.command_burst),
-        stall_ms=options.stall_ms,
-        drain_ms=int(options.drain_s * 1_000),
-        write_interval_ms=options.write_interval_ms,
-        join_leave_max=options.join_leave_max,
-        version=f"muster {__version__}",
-        calls=list(settings.calls),
         undelivered=queue,
     )
     calls = Calls(engine, settings.calls, spec)
@@ -96,25 +76,14 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
 
 def take(engine: EdgeEngine, settings: EdgeSettings) -> None:
     """Use the settings that a running edge can change. Raises `SpecError`."""
-    options = settings.options
-    engine.allow_origins(origins(options))
-    engine.connection_limits(
-        connections=options.connections_max,
-        address_connections=options.address_connections_max,
-        half_open=options.half_open_max,
-        user_timeout_ms=options.user_timeout_ms,
-    )
-    engine.write_interval(options.write_interval_ms)
-    engine.join_leave_max(options.join_leave_max)
-    engine.history_max(options.history_max)
-    engine.bounds(sessions=options.user_sessions_max, places=options.user_rooms_max, rooms=options.rooms_max)
+    engine.settings(blob(settings))
     if (files := certificate(settings)) is not None:
         engine.tls(*files)
 
 
-def origins(options: EdgeOptions) -> list[str] | None:
-    """As the engine takes them."""
-    return list(options.origins) or None
+def blob(settings: EdgeSettings) -> bytes:
+    """The settings as the engine reads them."""
+    return settings_json(settings, version=f"muster {__version__}", methods=list(settings.calls))
 
 
 def certificate(settings: EdgeSettings) -> tuple[bytes, bytes] | None:

@@ -8,7 +8,15 @@ from muster_server.plane import ways
 from muster_server.plane.kind import Around
 from muster_server.plane.options import FaceAddress, LinkAddress, MachineOptions, key
 from muster_server.systems.rooms.gateway import PresenceSettings, presence
-from muster_server.systems.rooms.options import ArenaMib, Retention, UserSessions, Words, default_rights, retentions
+from muster_server.systems.rooms.options import (
+    ArenaMib,
+    Retention,
+    UserSessions,
+    Words,
+    default_rights,
+    paced,
+    retentions,
+)
 from muster_server.systems.rooms.proxy import not_online, sends
 
 RELOADED: Final = (
@@ -205,6 +213,7 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The settings of an edge."""
 
     options: EdgeOptions
+    arena_bytes: int
     tls_cert_file: str
     tls_key_file: str
     default_rights: list[tuple[str, list[str]]]
@@ -224,13 +233,13 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def settle(options: EdgeOptions, around: Around) -> EdgeSettings:
     """Made from the configuration."""
-    spaces = around.section("namespaces")
     return EdgeSettings(
         options=options,
+        arena_bytes=options.arena_mib << 20,
         tls_cert_file=around.absolute(options.tls_cert_file),
         tls_key_file=around.absolute(options.tls_key_file),
         default_rights=default_rights(around),
-        paced_namespaces=[name for name, space in spaces.items() if space.flow == "paced"],
+        paced_namespaces=paced(around),
         namespaces=retentions(around),
         presence=presence(around),
         sends=sends(around),

@@ -4,11 +4,11 @@ Separate from the descriptors, which every command reads: only a node needs the 
 """
 
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from muster_server import _engines
 from muster_server.plane.engine import Engine, Node, Placement
-from muster_server.plane.keys import cluster_keys
+from muster_server.plane.keys import link_options
 from muster_server.plane.role import Role
 from muster_server.plane.spec import Spec
 from muster_server.systems.presence.options import PresenceSettings
@@ -33,7 +33,7 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
     """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
     place = place_of(spec, settings)
     engine = _engines.OnlineWriterEngine(
-        **link_options(spec),
+        link_options(spec),
         site=place.site,
         shards=place.shards,
         shard=place.shard,
@@ -46,23 +46,5 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
 
 def proxy(spec: Spec, settings: PresenceSettings) -> Role:
     """Make an online proxy, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _engines.OnlineProxyEngine(**link_options(spec), site=site_of(spec, settings))
+    engine = _engines.OnlineProxyEngine(link_options(spec), site=site_of(spec, settings))
     return Role(engine, place=partial(placing, engine))
-
-
-def link_options(spec: Spec) -> dict[str, Any]:
-    """The arguments of every engine. Raises `SpecError`."""
-    keys = cluster_keys(spec)
-    return {
-        "node": spec.node,
-        "epoch": spec.epoch,
-        "link_bind": spec.link_bind,
-        "cluster_key": keys.current,
-        "cluster_other": keys.other,
-        "cluster_allow": keys.allow,
-        "seed": spec.seed,
-        "recv_buffer": spec.recv_buffer,
-        "send_buffer": spec.send_buffer,
-        "payload_bytes": spec.payload_bytes,
-        "faults": spec.faults,
-    }

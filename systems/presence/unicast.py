@@ -12,11 +12,12 @@ from typing import Final, Protocol
 
 from muster_server import _engines
 from muster_server.plane.calls import CallError, key_of
+from muster_server.plane.keys import link_options
 from muster_server.plane.role import Role
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, secret
 from muster_server.systems.presence.asking import Address, Readers, addresses
-from muster_server.systems.presence.build import link_options, placing
+from muster_server.systems.presence.build import placing
 from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import site_of
 
@@ -107,6 +108,6 @@ class Routes:
 
 def build(spec: Spec, settings: PresenceSettings) -> Role:
     """Make a unicast service, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _engines.UnicastEngine(**link_options(spec), site=site_of(spec, settings))
+    engine = _engines.UnicastEngine(link_options(spec), site=site_of(spec, settings))
     routes = Routes(engine, key_of(secret(spec.cluster_secret_file, 32)))
     return Role(engine, {"route": routes.want}, place=partial(placing, engine), beside=routes.opened)

@@ -4,22 +4,27 @@ Separate from the descriptors, which every command reads: only a node needs the 
 """
 
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from muster_server import _engines
 from muster_server.plane import ways
 from muster_server.plane.auth import answering, embedded, taking
 from muster_server.plane.engine import Placement
-from muster_server.plane.keys import cluster_keys
+from muster_server.plane.keys import link_options
 from muster_server.plane.role import Role, Servers
 from muster_server.plane.spec import Spec, SpecError, secret
 from muster_server.plane.users import Texts
 from muster_server.systems.rooms.broker import BrokerSettings
-from muster_server.systems.rooms.engine import GatewayEngine, ProxyEngine, RoomsDoor, RoomsEngine
+from muster_server.systems.rooms.engine import RoomsDoor, RoomsEngine
 from muster_server.systems.rooms.gateway import GATEWAY, GatewaySettings, PresenceSettings
 from muster_server.systems.rooms.options import DoorSettings
 from muster_server.systems.rooms.proxy import PROXY, ProxySettings
 from muster_server.systems.rooms.router import RouterSettings
+
+if TYPE_CHECKING:
+    from muster_server._engines import DoorOptions
 
 ONE: Final = (1, 0)
 """The default for a layer without an entry in the spec."""
@@ -28,14 +33,7 @@ ONE: Final = (1, 0)
 def gateway(spec: Spec, settings: GatewaySettings) -> Role:
     """Make a gateway, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
     engine = _engines.GatewayEngine(
-        **link_options(spec),
-        **client_options(spec, settings),
-        paced_namespaces=settings.paced_namespaces,
-        namespaces=settings.namespaces,
-        arena_bytes=settings.arena_bytes,
-        history_max=settings.history_max,
-        membership_again_ms=settings.membership_again_ms,
-        presence=station(settings.presence),
+        link_options(spec), udp_door(spec), settings_json(settings), presence=station(settings.presence)
     )
     authenticator, texts = embedded(spec, GATEWAY.door, settings.default_rights), Texts()
     return Role(
@@ -43,7 +41,7 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         {"authenticate": answering(engine, authenticator, texts)},
         partial(taking, engine, authenticator),
         partial(placing, engine),
-        partial(take_gateway, engine),
+        partial(take, engine),
         partial(naming, engine),
         texts,
     )
@@ -54,21 +52,18 @@ def station(told: PresenceSettings | None) -> tuple[int, str, list[tuple[int, in
     return None if told is None else (told.window_ms * 1_000, told.devices, told.users)
 
 
-def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
-    """Use the settings that a running gateway can change."""
-    take_door(engine, settings)
-    engine.history_max(settings.history_max)
-    engine.bounds(sessions=settings.user_sessions_max, places=settings.user_rooms_max, rooms=settings.rooms_max)
+def take(engine: RoomsDoor, settings: DoorSettings) -> None:
+    """Use the settings that a running gateway or proxy can change."""
+    engine.settings(settings_json(settings))
 
 
 def proxy(spec: Spec, settings: ProxySettings) -> Role:
     """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
     queue = _engines.Undelivered() if settings.not_online else None
     engine = _engines.ProxyEngine(
-        **link_options(spec),
-        **client_options(spec, settings),
-        age_every=settings.age_every,
-        namespaces=settings.namespaces,
+        link_options(spec),
+        udp_door(spec),
+        settings_json(settings),
         unicast=settings.sends is not None,
         undelivered=queue,
     )
@@ -79,43 +74,23 @@ def proxy(spec: Spec, settings: ProxySettings) -> Role:
         {"authenticate": answering(engine, authenticator, texts)},
         partial(taking, engine, authenticator),
         partial(placing, engine),
-        partial(take_proxy, engine),
+        partial(take, engine),
         partial(naming, engine),
         texts,
         None if queue is None else ways.hands_on(spec, settings.folder, settings.not_online, queue),
     )
 
 
-def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
-    """Use the settings that a running proxy can change."""
-    take_door(engine, settings)
-    engine.command_limit(settings.command_rate, settings.command_burst)
-    engine.bounds(
-        sessions=settings.user_sessions_max, messages=settings.user_message_rate, bytes=settings.user_byte_rate
-    )
-
-
 def broker(spec: Spec, settings: BrokerSettings) -> Role:
     """Make a broker, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _engines.BrokerEngine(
-        **link_options(spec),
-        name_key=name_key(spec),
-        arena_bytes=settings.arena_bytes,
-        namespaces=settings.namespaces,
-    )
+    engine = _engines.BrokerEngine(link_options(spec), name_key(spec), settings_json(settings))
     return Role(engine, place=partial(placing, engine))
 
 
 def router(spec: Spec, settings: RouterSettings) -> Role:
     """Make a router, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _engines.RouterEngine(**link_options(spec), memberships_max=settings.memberships_max)
+    engine = _engines.RouterEngine(link_options(spec), settings_json(settings))
     return Role(engine, place=partial(placing, engine))
-
-
-def take_door(engine: RoomsDoor, settings: DoorSettings) -> None:
-    """Use the settings that a running gateway or proxy can change."""
-    engine.backoff(settings.backoff_ms, settings.backoff_max_ms)
-    engine.session_limits(settings.sessions_max, settings.accept_rate)
 
 
 def placing(engine: RoomsEngine, placement: Placement) -> None:
@@ -134,36 +109,26 @@ def naming(engine: RoomsDoor, servers: Servers) -> None:
     engine.servers(servers.get("gateway", []), servers.get("proxy", []))
 
 
-def link_options(spec: Spec) -> dict[str, Any]:
-    """The arguments of every engine. Raises `SpecError`."""
-    keys = cluster_keys(spec)
-    return {
-        "node": spec.node,
-        "epoch": spec.epoch,
-        "link_bind": spec.link_bind,
-        "cluster_key": keys.current,
-        "cluster_other": keys.other,
-        "cluster_allow": keys.allow,
-        "seed": spec.seed,
-        "recv_buffer": spec.recv_buffer,
-        "send_buffer": spec.send_buffer,
-        "payload_bytes": spec.payload_bytes,
-        "faults": spec.faults,
-    }
-
-
-def client_options(spec: Spec, settings: DoorSettings) -> dict[str, Any]:
-    """Further arguments of engines that clients connect to. Raises `SpecError`."""
+def door_options(spec: Spec) -> "DoorOptions":
+    """The second argument of every engine that clients connect to. Raises `SpecError`."""
     if spec.bind is None:
         raise SpecError(f"a {spec.role} needs bind")
     return {
         "bind": spec.bind,
         "name_key": name_key(spec),
-        "keepalive_ms": settings.keepalive_ms,
-        "idle_timeout_ms": settings.idle_timeout_ms,
-        "server_key": secret(spec.server_key_file, 32),
         "reset_secret": secret(spec.reset_secret_file, 32),
     }
+
+
+def udp_door(spec: Spec) -> "DoorOptions":
+    """The same for clients over UDP, who know the server's key. Raises `SpecError`."""
+    return {**door_options(spec), "server_key": secret(spec.server_key_file, 32)}
+
+
+def settings_json(settings: msgspec.Struct, **more: Any) -> bytes:
+    """Settings as engines read them: the keys of the role's own table and of `[clients]`, and what others make of them."""
+    fields = msgspec.to_builtins(settings)
+    return msgspec.json.encode({**fields.pop("options", {}), **fields.pop("clients", {}), **fields, **more})
 
 
 def name_key(spec: Spec) -> bytes:

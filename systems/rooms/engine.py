@@ -43,23 +43,3 @@ class RoomsDoor(RoomsEngine, DoorEngine, Protocol):
 
     def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
         """Name these servers to clients from now on, except those of weight 0. Raises `ValueError` for a wrong key."""
-
-
-class GatewayEngine(RoomsDoor, Protocol):
-    """The engine of a gateway."""
-
-    def history_max(self, messages: int) -> None:
-        """Set the limit of history messages of a join."""
-
-    def bounds(self, *, sessions: int, places: int, rooms: int) -> None:
-        """Set the limits: sessions and joined rooms per user, and rooms."""
-
-
-class ProxyEngine(RoomsDoor, Protocol):
-    """The engine of a proxy."""
-
-    def bounds(self, *, sessions: int, messages: int, bytes: int) -> None:
-        """Set the limits per user: sessions, and messages and bytes per second; 0: no limit."""
-
-    def command_limit(self, rate: int, burst: int) -> None:
-        """Set the limit of a user's commands per second, and the burst."""

@@ -15,12 +15,11 @@ from muster_server.systems.rooms.options import (
     DoorSettings,
     Retention,
     UserSessions,
+    default_rights,
     door_reloads,
-    door_settings,
+    paced,
     retentions,
 )
-
-RELOADED: Final = ("history_max", "rooms_max", "user_rooms_max", "user_sessions_max")
 
 
 class Gateway(DoorOptions, frozen=True):
@@ -80,12 +79,8 @@ class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class GatewaySettings(DoorSettings, frozen=True):
     """The settings of a gateway."""
 
+    options: Gateway
     arena_bytes: int
-    history_max: int
-    rooms_max: int
-    user_rooms_max: int
-    user_sessions_max: int
-    membership_again_ms: int
     paced_namespaces: list[str]
     namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
     presence: PresenceSettings | None = None
@@ -94,14 +89,11 @@ class GatewaySettings(DoorSettings, frozen=True):
 def settle(options: Gateway, around: Around) -> GatewaySettings:
     """Make the settings from the configuration."""
     return GatewaySettings(
-        **door_settings(options, around),
+        options=options,
+        clients=around.section("clients"),
+        default_rights=default_rights(around),
         arena_bytes=options.arena_mib << 20,
-        history_max=options.history_max,
-        rooms_max=options.rooms_max,
-        user_rooms_max=options.user_rooms_max,
-        user_sessions_max=options.user_sessions_max,
-        membership_again_ms=options.membership_again_ms,
-        paced_namespaces=[name for name, space in around.section("namespaces").items() if space.flow == "paced"],
+        paced_namespaces=paced(around),
         namespaces=retentions(around),
         presence=presence(around),
     )
@@ -144,5 +136,5 @@ GATEWAY: Final = RoleKind(
     sent="muster_messages_sent_total",
     carried="muster_messages_sent_total",
     delivered="muster_messages_sent_total",
-    reloads=door_reloads("gateway") | {f"gateway.{name}": name for name in RELOADED},
+    reloads=door_reloads("gateway", "history_max", "rooms_max", "user_rooms_max", "user_sessions_max"),
 )

@@ -1,12 +1,12 @@
 """Options and settings that several roles of rooms share."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from muster_server.plane.kind import Around
-from muster_server.plane.options import DoorOptions, Section, key
+from muster_server.plane.options import Section, key
 
 ArenaMib = Annotated[
     int,
@@ -140,6 +140,11 @@ def retentions(around: Around) -> list[Retention]:
     return [retention(name, each) for name, each in sorted(namespaces.items()) if keeps(each)]
 
 
+def paced(around: Around) -> list[str]:
+    """The namespaces of paced rooms."""
+    return [name for name, space in around.section("namespaces").items() if space.flow == "paced"]
+
+
 def keeps(space: Namespace) -> bool:
     """Whether a namespace has retention settings."""
     return any((space.history_messages, space.history_kib, space.history_s, space.arena_share))
@@ -154,12 +159,7 @@ def retention(name: str, space: Namespace) -> Retention:
 class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of a gateway's and a proxy's sessions."""
 
-    keepalive_ms: int
-    idle_timeout_ms: int
-    backoff_ms: int
-    backoff_max_ms: int
-    sessions_max: int
-    accept_rate: int
+    clients: Clients
     default_rights: list[tuple[str, list[str]]]
     """For users without `cap`: patterns of room names, each with its rights."""
 
@@ -173,21 +173,7 @@ def default_rights(around: Around) -> list[tuple[str, list[str]]]:
     return [(pattern, words.split(",")) for pattern, words in rights.items()]
 
 
-def door_settings(options: DoorOptions, around: Around) -> dict[str, Any]:
-    """The fields of `DoorSettings`."""
-    clients: Clients = around.section("clients")
-    return {
-        "keepalive_ms": options.keepalive_ms,
-        "idle_timeout_ms": options.idle_timeout_ms,
-        "backoff_ms": clients.backoff_ms,
-        "backoff_max_ms": clients.backoff_max_ms,
-        "sessions_max": options.sessions_max,
-        "accept_rate": options.accept_rate,
-        "default_rights": default_rights(around),
-    }
-
-
-def door_reloads(role: str) -> dict[str, str]:
-    """The keys that a running gateway or proxy reloads, and their fields."""
-    own = {f"{role}.{name}": name for name in ("sessions_max", "accept_rate")}
-    return own | {f"clients.{name}": name for name in ("backoff_ms", "backoff_max_ms")}
+def door_reloads(role: str, *names: str) -> dict[str, str]:
+    """The keys that a running gateway or proxy reloads, its own ones by `names`, and their fields."""
+    own = {f"{role}.{name}": f"options.{name}" for name in ("sessions_max", "accept_rate", *names)}
+    return own | {f"clients.{name}": f"clients.{name}" for name in ("backoff_ms", "backoff_max_ms")}

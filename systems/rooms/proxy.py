@@ -14,8 +14,8 @@ from muster_server.systems.rooms.options import (
     PAGES,
     DoorSettings,
     UserSessions,
+    default_rights,
     door_reloads,
-    door_settings,
     retentions,
 )
 
@@ -77,12 +77,7 @@ class Proxy(DoorOptions, frozen=True):
 class ProxySettings(DoorSettings, frozen=True):
     """The settings of a proxy."""
 
-    age_every: int
-    command_rate: int
-    command_burst: int
-    user_sessions_max: int
-    user_message_rate: int
-    user_byte_rate: int
+    options: Proxy
     namespaces: list[str] = msgspec.field(default_factory=list[str])
     """The namespaces that brokers are told, because their rooms have retention settings."""
     sends: list[tuple[int, int, list[str]]] | None = None
@@ -97,14 +92,10 @@ class ProxySettings(DoorSettings, frozen=True):
 def settle(options: Proxy, around: Around) -> ProxySettings:
     """Make the settings from the configuration."""
     return ProxySettings(
-        **door_settings(options, around),
-        age_every=options.age_every,
-        command_rate=options.command_rate,
-        command_burst=options.command_burst,
+        options=options,
+        clients=around.section("clients"),
+        default_rights=default_rights(around),
         namespaces=[name for name, *_ in retentions(around)],
-        user_sessions_max=options.user_sessions_max,
-        user_message_rate=options.user_message_rate,
-        user_byte_rate=options.user_byte_rate,
         sends=sends(around),
         not_online=not_online(around),
         folder=str(around.folder),
@@ -156,5 +147,5 @@ PROXY: Final = RoleKind(
     received="muster_messages_received_total",
     sent="muster_messages_forwarded_total",
     carried="muster_messages_forwarded_total",
-    reloads=door_reloads("proxy") | {f"proxy.{name}": name for name in RELOADED},
+    reloads=door_reloads("proxy", *RELOADED),
 )

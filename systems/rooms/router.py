@@ -64,7 +64,7 @@ class DatabaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of a router."""
 
-    memberships_max: int
+    options: Router
     database: DatabaseSettings | None = None
 
 
@@ -79,7 +79,7 @@ def settle(options: Router, around: Around) -> RouterSettings:
             cluster=around.instance,
             partition=around.partition,
         )
-    return RouterSettings(memberships_max=options.memberships_max, database=kept)
+    return RouterSettings(options=options, database=kept)
 
 
 ROUTER: Final = RoleKind(

@@ -9,10 +9,10 @@ from muster_server.plane.engine import Placement
 from muster_server.plane.role import Servers
 from muster_server.plane.spec import Registration, Spec
 from muster_server.systems.rooms.broker import BrokerSettings
-from muster_server.systems.rooms.router import RouterSettings
+from muster_server.systems.rooms.router import Router, RouterSettings
 
 SETTINGS: Final = {
-    "router": RouterSettings(memberships_max=2),
+    "router": RouterSettings(options=Router(memberships_max=2)),
     "broker": BrokerSettings(arena_bytes=1 << 20),
 }
 

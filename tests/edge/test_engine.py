@@ -17,20 +17,18 @@ PING = bytes([0x80 | wire.PING, 0x80]) + bytes(4)
 
 def engine() -> Any:
     return _engines.EdgeEngine(
-        node=1,
-        epoch=1,
-        link_bind=("127.0.0.1", 0),
-        cluster_key=(1, bytes(32)),
-        seed=1,
-        recv_buffer=1 << 20,
-        send_buffer=1 << 20,
-        payload_bytes=1_200,
-        faults=None,
-        name_key=bytes(16),
-        bind=("127.0.0.1", 0),
-        reset_secret=bytes(32),
-        arena_bytes=1 << 20,
-        paced_namespaces=[],
+        {
+            "node": 1,
+            "epoch": 1,
+            "link_bind": ("127.0.0.1", 0),
+            "cluster_key": (1, bytes(32)),
+            "seed": 1,
+            "recv_buffer": 1 << 20,
+            "send_buffer": 1 << 20,
+            "payload_bytes": 1_200,
+        },
+        {"bind": ("127.0.0.1", 0), "name_key": bytes(16), "reset_secret": bytes(32)},
+        b"{}",
     )
 
 

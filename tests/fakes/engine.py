@@ -3,6 +3,7 @@
 `die` ends the process, `raise` raises, `not_ready` reports that, `authenticate TEXT` asks for the user of TEXT.
 """
 
+import json
 import os
 import socket
 from collections.abc import Sequence, Set
@@ -16,7 +17,10 @@ from muster_server.plane.engine import Event, Node, OtherCluster
 class FakeEngine:
     """The methods of `plane.engine.Engine`, and a record of their calls."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *tables: Any, **options: Any) -> None:
+        """`tables`: of links, and of clients; then the settings."""
+        for table in tables:
+            options |= table if isinstance(table, dict) else {}
         self.options = options
         self.sockets = [_bind(options[name]) for name in ("bind", "link_bind") if options.get(name)]
         self.link = self.sockets[-1]
@@ -82,20 +86,8 @@ class FakeEngine:
     ) -> None:
         self.keys, self.allow = (key, other), allow
 
-    def history_max(self, messages: int) -> None:
-        self.options["history_max"] = messages
-
-    def backoff(self, first_ms: int, max_ms: int) -> None:
-        self.options["backoff"] = (first_ms, max_ms)
-
-    def session_limits(self, sessions: int, accept_rate: int) -> None:
-        self.options["session_limits"] = (sessions, accept_rate)
-
-    def command_limit(self, rate: int, burst: int) -> None:
-        self.options["command_limit"] = (rate, burst)
-
-    def bounds(self, **bounds: int) -> None:
-        self.options["bounds"] = bounds
+    def settings(self, settings: bytes, /) -> None:
+        self.options["settings"] = json.loads(settings)
 
     def servers(self, gateways: list[Any], proxies: list[Any]) -> None:
         self.options["servers"] = (gateways, proxies)
@@ -122,10 +114,7 @@ class FakeEngine:
             "epoch": self.options.get("epoch"),
             "key_ids": [key[0] for key in self.keys if key],
             "linger_us": self.options.get("linger_us"),
-            "history_max": self.options.get("history_max"),
-            "backoff": self.options.get("backoff"),
-            "command_limit": self.options.get("command_limit"),
-            "bounds": self.options.get("bounds"),
+            "settings": self.options.get("settings"),
             "servers": self.options.get("servers"),
         }
 

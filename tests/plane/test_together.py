@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import structlog
@@ -194,17 +195,17 @@ async def test_a_machine_without_a_place_keeps_to_its_own_descriptor() -> None:
 
 
 def router() -> RouterEngine:
-    return RouterEngine(
-        node=1,
-        epoch=1,
-        link_bind=("127.0.0.1", 0),
-        cluster_key=(1, secrets.token_bytes(32)),
-        seed=1,
-        recv_buffer=1 << 16,
-        send_buffer=1 << 16,
-        payload_bytes=1_200,
-        faults=None,
-    )
+    links: Any = {
+        "node": 1,
+        "epoch": 1,
+        "link_bind": ("127.0.0.1", 0),
+        "cluster_key": (1, secrets.token_bytes(32)),
+        "seed": 1,
+        "recv_buffer": 1 << 16,
+        "send_buffer": 1 << 16,
+        "payload_bytes": 1_200,
+    }
+    return RouterEngine(links, b"{}")
 
 
 def lingered(engine: RouterEngine) -> int:

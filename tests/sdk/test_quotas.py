@@ -16,7 +16,7 @@ ANN = b"ann's"
 
 async def test_a_publisher_above_its_users_rate_is_told_the_limit_and_loses_nothing() -> None:
     async with muster.testing.instance(tokens={ANN: 7}) as address, muster.connect(address, token=ANN) as client:
-        address._engines["proxy"].bounds(sessions=8, messages=RATE, bytes=0)
+        address._engines["proxy"].settings(b'{"user_message_rate": %d, "user_byte_rate": 0}' % RATE)
         async with client.join("r") as room:
             began = asyncio.get_running_loop().time()
             for number in range(2 * RATE):
@@ -34,7 +34,7 @@ async def test_a_publisher_above_its_users_rate_is_told_the_limit_and_loses_noth
 
 async def test_a_user_with_too_many_sessions_is_told_so_and_comes_in_when_one_ends() -> None:
     async with muster.testing.instance(tokens={ANN: 7}) as address:
-        address._engines["gateway"].bounds(sessions=1)
+        address._engines["gateway"].settings(b'{"user_sessions_max": 1}')
         async with muster.connect(address, token=ANN, proxies=()):
             with pytest.raises(muster.TimedOut, match=r"refuses a further session of this user \(rate_limited"):
                 async with muster.connect(address, token=ANN, proxies=(), timeout=1.0):
@@ -49,7 +49,7 @@ async def test_a_user_in_too_many_rooms_is_refused_another_one_by_any_client() -
         muster.connect(address, token=ANN) as one,
         muster.connect(address, token=ANN) as other,
     ):
-        address._engines["gateway"].bounds(sessions=8, places=2)
+        address._engines["gateway"].settings(b'{"user_rooms_max": 2}')
         async with one.join("a"), other.join("a"):
             with pytest.raises(muster.Refused, match="user_rooms_max") as refused:
                 async with other.join("b"):

@@ -9,14 +9,13 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use muster_rooms::limits::MEMBERSHIPS_MAX;
 use muster_rooms::{
-    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Proxy, ProxyConfig, ProxyEvent, Router,
-    RouterConfig, Side,
+    Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, ClientEvent, DoorSettings, Endpoint, Proxy,
+    ProxyConfig, ProxyEvent, ProxySettings, Router, RouterConfig, RouterSettings, Side,
 };
 use muster_transport::{
     Addr, Arrival, ClusterKeys, Direction, HasSessions, Header, Identity, Inbox, KeyCache, KeySlots, Machine, Micros,
-    Outbox, PlacedNode, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
+    NodeConfig, Outbox, PlacedNode, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
 };
 use muster_udp::{Counters, Cursor, Kernel, KernelEntropy, Receiver, Sender, Socket, SocketOptions};
 
@@ -27,6 +26,7 @@ const ROOM: &str = "bench";
 const LINK: SocketId = 1 - PUBLIC_SOCKET;
 /// Longer than any run: no session times out on a clock that hardly advances.
 const KEEPALIVE_MS: u32 = 600_000;
+const ARENA_BYTES: usize = 16 << 20;
 /// Maximum number of concurrent handshakes: fewer than may wait for the authenticator.
 const CONNECT_AT_A_TIME: usize = 200;
 /// A client that is told to come back later does so within this time.
@@ -109,7 +109,6 @@ impl Feed {
             other: None,
             allow: None,
         };
-        let me = |node, role| Identity { node, role, epoch: 1 };
         let nodes = [
             (2, role::PROXY, PROXY_LINK),
             (3, role::BROKER, BROKER),
@@ -119,33 +118,41 @@ impl Feed {
         let placement = room_placement(1, nodes.to_vec(), 1, 1);
         let server_key = ServerKey::from_private([2; 32]);
         let public = server_key.public();
-        let proxy = ProxyConfig {
-            namespaces: Vec::new(),
-            me: me(2, role::PROXY),
+        let node = |number, role| NodeConfig {
+            me: Identity {
+                node: number,
+                role,
+                epoch: 1,
+            },
             payload: PAYLOAD,
-            keepalive_ms: KEEPALIVE_MS,
-            idle_ms: 4 * KEEPALIVE_MS,
+            cluster: cluster.clone(),
+            reset_secret: [number as u8; 32],
+        };
+        let proxy = ProxyConfig {
+            node: node(2, role::PROXY),
             name_key: [9; 16],
             server_key,
-            cluster: cluster.clone(),
-            reset_secret: [4; 32],
-            age_every: 1_024,
+            settings: ProxySettings {
+                door: DoorSettings {
+                    keepalive_ms: KEEPALIVE_MS,
+                    idle_timeout_ms: 4 * KEEPALIVE_MS,
+                    ..DoorSettings::default()
+                },
+                age_every: 1_024,
+                ..ProxySettings::default()
+            },
         };
         let broker = BrokerConfig {
-            namespaces: Vec::new(),
-            me: me(3, role::BROKER),
-            payload: PAYLOAD,
-            arena_bytes: 16 << 20,
+            node: node(3, role::BROKER),
             name_key: [9; 16],
-            cluster: cluster.clone(),
-            reset_secret: [5; 32],
+            settings: BrokerSettings {
+                arena_bytes: ARENA_BYTES,
+                ..BrokerSettings::default()
+            },
         };
         let router = RouterConfig {
-            me: me(4, role::ROUTER),
-            payload: PAYLOAD,
-            cluster,
-            reset_secret: [6; 32],
-            memberships_max: MEMBERSHIPS_MAX,
+            node: node(4, role::ROUTER),
+            settings: RouterSettings::default(),
         };
         let plain = SocketOptions {
             receive_bytes: Some(SINK_BYTES),

@@ -8,15 +8,14 @@ use muster_rooms::{role, room_placement};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use muster_rooms::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
-    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Gateway, GatewayConfig, GatewayEvent, Router,
-    RouterConfig, SESSION_ROOMS,
+    Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, ClientEvent, DoorSettings, Endpoint, Gateway,
+    GatewayConfig, GatewayEvent, GatewaySettings, RoomsSettings, Router, RouterConfig, RouterSettings, SESSION_ROOMS,
 };
 use muster_transport::{
-    Addr, Arrival, ClusterKeys, Growth, Identity, Inbox, Layer, Machine, Micros, NodeState, Outbox, PlacedNode, Role,
-    ServerKey, SocketId, LINK_SOCKET, PUBLIC_SOCKET,
+    Addr, Arrival, ClusterKeys, Growth, Identity, Inbox, Layer, Machine, Micros, NodeConfig, NodeState, Outbox,
+    PlacedNode, Role, ServerKey, SocketId, LINK_SOCKET, PUBLIC_SOCKET,
 };
 use muster_udp::{thread_cpu_now, KernelEntropy};
 
@@ -26,6 +25,7 @@ use crate::own_addr;
 const PAYLOAD: usize = 1_200;
 /// Longer than any run: clients that have joined need not send again.
 const KEEPALIVE_MS: u32 = 3_600_000;
+const ARENA_BYTES: usize = 16 << 20;
 /// Sessions that join at a time: fewer than may wait for the authenticator.
 const SESSIONS_AT_A_TIME: usize = 100;
 /// Longer than anything takes on the machines' clock.
@@ -131,53 +131,54 @@ impl Plane {
     }
 
     fn add(&mut self, node: PlacedNode) {
+        let door = DoorSettings {
+            keepalive_ms: KEEPALIVE_MS,
+            idle_timeout_ms: 4 * KEEPALIVE_MS,
+            ..DoorSettings::default()
+        };
         let me = Identity {
             node: node.node,
             role: node.role,
             epoch: 1,
         };
-        let cluster = cluster();
         let (seed, entropy) = (self.seed + u64::from(node.node), Box::new(KernelEntropy));
-        let (reset_secret, name_key) = ([node.node as u8; 32], [9; 16]);
+        let name_key = [9; 16];
+        let made = NodeConfig {
+            me,
+            payload: PAYLOAD,
+            cluster: cluster(),
+            reset_secret: [node.node as u8; 32],
+        };
         let part = match node.role {
             role::GATEWAY => {
-                let config = GatewayConfig {
-                    namespaces: Vec::new(),
-                    me,
-                    payload: PAYLOAD,
-                    arena_bytes: 16 << 20,
-                    keepalive_ms: KEEPALIVE_MS,
-                    idle_ms: 4 * KEEPALIVE_MS,
-                    name_key,
-                    paced: Vec::new(),
+                let rooms = RoomsSettings {
+                    arena_bytes: ARENA_BYTES,
                     history_max: 0,
-                    membership_again_ms: MEMBERSHIP_AGAIN_MS,
-                    bundle: true,
+                    ..RoomsSettings::default()
+                };
+                let config = GatewayConfig {
+                    node: made,
+                    name_key,
                     server_key: ServerKey::from_private([2; 32]),
-                    cluster,
-                    reset_secret,
+                    settings: GatewaySettings { door, rooms },
                 };
                 RoleMachine::Gateway(Box::new(Gateway::new(config, seed, entropy)))
             }
             role::ROUTER => {
                 let config = RouterConfig {
-                    me,
-                    payload: PAYLOAD,
-                    cluster,
-                    reset_secret,
-                    memberships_max: MEMBERSHIPS_MAX,
+                    node: made,
+                    settings: RouterSettings::default(),
                 };
                 RoleMachine::Router(Box::new(Router::new(config, seed, entropy)))
             }
             _ => {
                 let config = BrokerConfig {
-                    namespaces: Vec::new(),
-                    me,
-                    payload: PAYLOAD,
-                    arena_bytes: 16 << 20,
+                    node: made,
                     name_key,
-                    cluster,
-                    reset_secret,
+                    settings: BrokerSettings {
+                        arena_bytes: ARENA_BYTES,
+                        ..BrokerSettings::default()
+                    },
                 };
                 RoleMachine::Broker(Box::new(Broker::new(config, seed, entropy)))
             }
@@ -503,16 +504,19 @@ pub struct Known(Box<Router>);
 
 impl Known {
     pub fn new(gateways: u32, each: u64, seed: u64) -> Self {
+        let me = Identity {
+            node: ROUTER,
+            role: role::ROUTER,
+            epoch: 1,
+        };
         let config = RouterConfig {
-            me: Identity {
-                node: ROUTER,
-                role: role::ROUTER,
-                epoch: 1,
+            node: NodeConfig {
+                me,
+                payload: PAYLOAD,
+                cluster: cluster(),
+                reset_secret: [1; 32],
             },
-            payload: PAYLOAD,
-            cluster: cluster(),
-            reset_secret: [1; 32],
-            memberships_max: MEMBERSHIPS_MAX,
+            settings: RouterSettings::default(),
         };
         let mut router = Box::new(Router::new(config, seed, Box::new(KernelEntropy)));
         for gateway in 1..=gateways {

@@ -8,8 +8,8 @@ use crate::kinds;
 use crate::limits::HERE_EVERY;
 use crate::wire::{Here, Message};
 use muster_transport::{
-    Access, Arrival, ClusterKeys, Code, Control, ControlRecord, Door, DoorKey, Encode, Entropy, Frames, HasLinks,
-    Identity, Inbox, LinkChange, Links, Machine, Mail, Micros, Node, Outbox, Placement, Records, ResetSecret, Role,
+    Access, Arrival, Code, Control, ControlRecord, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity, Inbox,
+    LinkChange, Links, Machine, Mail, Micros, Node, NodeConfig, Outbox, Placement, Records, ResetSecret, Role,
     SystemRecord, Writer, HEADER,
 };
 use std::collections::VecDeque;
@@ -19,10 +19,7 @@ const LOG_BYTES: usize = 4_096;
 
 /// The configuration of a node.
 pub struct PostConfig {
-    pub me: Identity,
-    pub payload: usize,
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
+    pub node: NodeConfig,
     /// Roles whose nodes are dialled.
     pub dials: Vec<Role>,
 }
@@ -142,13 +139,13 @@ pub struct Post<T: Task> {
 impl<T: Task> Post<T> {
     pub fn new(config: PostConfig, seed: u64, mut entropy: Box<dyn Entropy>, task: T) -> Self {
         let door = Door::new(
-            DoorKey::Cluster(Box::new(config.cluster.clone())),
-            ResetSecret::new(config.reset_secret),
+            DoorKey::Cluster(Box::new(config.node.cluster.clone())),
+            ResetSecret::new(config.node.reset_secret),
             entropy.as_mut(),
         );
         Post {
-            node: Node::new(config.me, config.payload, seed, entropy),
-            links: Links::new(door, config.cluster, LOG_BYTES),
+            node: Node::new(config.node.me, config.node.payload, seed, entropy),
+            links: Links::new(door, config.node.cluster, LOG_BYTES),
             dials: config.dials,
             placement: Placement::default(),
             is_placed: false,

@@ -6,6 +6,7 @@ engines, without mocks, and leave nothing behind. A test can stop and start each
 """
 
 import contextlib
+import json
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import import_module
@@ -52,6 +53,11 @@ def _engines() -> Any:
         "muster.testing needs the servers' engines; install them with: pip install 'muster[testing]'",
         name="muster_server",
     )
+
+
+def _json(**settings: Any) -> bytes:
+    """Settings as engines read them."""
+    return json.dumps(settings).encode()
 
 
 class _Server(Engine, Protocol):
@@ -152,25 +158,23 @@ class Instance(Address):
         }
         engine: _Server
         if role == "router":
-            engine = self._made.RouterEngine(**link)
+            engine = self._made.RouterEngine(link, b"{}")
         elif role == "broker":
-            engine = self._made.BrokerEngine(**link, name_key=self._name_key, arena_bytes=ARENA_BYTES)
+            engine = self._made.BrokerEngine(link, self._name_key, _json(arena_bytes=ARENA_BYTES))
         else:
-            public: dict[str, Any] = {
+            door = {
                 "bind": (HOST, ports[0]),
                 "name_key": self._name_key,
                 "server_key": self._secrets[role],
                 "reset_secret": self._secrets["reset"],
-                "keepalive_ms": KEEPALIVE_MS,
-                "idle_timeout_ms": IDLE_TIMEOUT_MS,
             }
+            times = {"keepalive_ms": KEEPALIVE_MS, "idle_timeout_ms": IDLE_TIMEOUT_MS}
             if role == "proxy":
-                proxy = engine = self._made.ProxyEngine(**link, **public)
-                proxy.command_limit(*self._command_limit)
+                rate, burst = self._command_limit
+                engine = self._made.ProxyEngine(link, door, _json(**times, command_rate=rate, command_burst=burst))
             else:
-                engine = self._made.GatewayEngine(
-                    **link, **public, arena_bytes=ARENA_BYTES, paced_namespaces=self._paced
-                )
+                settings = _json(**times, arena_bytes=ARENA_BYTES, paced_namespaces=self._paced)
+                engine = self._made.GatewayEngine(link, door, settings)
         self._engines[role] = engine
         self._ports[role] = [port for _, port in engine.addresses()]
 

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use muster_transport::Micros;
+use serde::Deserialize;
 
 use crate::wire::{GapReason, PublisherId, StreamGap};
 
@@ -38,7 +39,8 @@ const CHAIN_AT: u32 = 56;
 const UNIT: usize = 8;
 
 /// The settings of a namespace's rooms.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Listed")]
 pub struct Retention {
     pub namespace: String,
     /// The part of the arena reserved for these rooms, in percent; 0: they use the common part.
@@ -49,6 +51,21 @@ pub struct Retention {
     pub bytes: Option<usize>,
     /// How long a broker keeps a room without members and publishers.
     pub idle: Option<Micros>,
+}
+
+/// A [`Retention`] in a list: the namespace, its percent, and messages, bytes and seconds.
+type Listed = (String, usize, Option<usize>, Option<usize>, Option<u64>);
+
+impl From<Listed> for Retention {
+    fn from((namespace, share_percent, messages, bytes, idle_s): Listed) -> Retention {
+        Retention {
+            namespace,
+            share_percent,
+            messages,
+            bytes,
+            idle: idle_s.map(|seconds| seconds * 1_000_000),
+        }
+    }
 }
 
 /// One entry of a room's sequence: a message or a gap.

@@ -40,6 +40,7 @@ mod ring;
 pub mod role;
 mod router;
 mod segments;
+mod settings;
 mod shards;
 mod shares;
 mod untold;
@@ -68,3 +69,6 @@ pub use owners::{DETOUR_AFTER, SPEAKS_WITHIN};
 pub use proxy::{Proxy, ProxyConfig, ProxyCounters, ProxyEvent};
 pub use rights::{Admitted, Grant, PatternError, Rights};
 pub use router::{Router, RouterConfig, SETTLE};
+#[cfg(feature = "edge")]
+pub use settings::EdgeSettings;
+pub use settings::{BrokerSettings, DoorSettings, GatewaySettings, ProxySettings, RoomsSettings, RouterSettings};

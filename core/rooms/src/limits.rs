@@ -51,9 +51,6 @@ pub const fn log_bytes(rooms: usize) -> usize {
 pub const MEMBERSHIPS_MAX: usize = 16 << 20;
 /// A gateway that is away for this long counts as having no members.
 pub const GATEWAY_LEASE: Micros = 30 * SECOND;
-/// How long a gateway waits before it repeats an unacknowledged report to a router, unless configured otherwise
-/// (ROOM-11).
-pub const MEMBERSHIP_AGAIN_MS: u32 = 10;
 /// Longest room name including its namespace, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 200;
 /// Longest namespace, in bytes of `a-z`, `0-9`, `_`, `-`.
@@ -71,10 +68,6 @@ pub const USER_PLACES_MAX: u32 = 1_024;
 /// configured otherwise. 16 MiB are an eighth of 1 Gbit/s and a sixteenth of a broker's default arena.
 pub const USER_MESSAGES_A_SECOND: u32 = 100_000;
 pub const USER_BYTES_A_SECOND: u32 = 16 << 20;
-
-/// Maximum number of messages of history that a join may request, unless configured otherwise: one request to an
-/// owner brings as many.
-pub const HISTORY_DEFAULT: u32 = 1_024;
 
 // ---- Publishing -------------------------------------------------------------------------------------------------
 

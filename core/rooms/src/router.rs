@@ -17,8 +17,8 @@ use crate::layers::room_placement;
 use crate::role;
 
 use muster_transport::{
-    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity, Inbox, KeyedState,
-    LinkChange, Links, Machine, Micros, Node, NodeState, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
+    Arrival, Code, Control, Door, DoorKey, Encode, Entropy, Frames, HasLinks, Identity, Inbox, KeyedState, LinkChange,
+    Links, Machine, Micros, Node, NodeConfig, NodeState, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
     NODES_MAX,
 };
 
@@ -26,6 +26,7 @@ use crate::changes::{ChangeQueue, Changed};
 use crate::interest::{Change, Interest, Taken};
 use crate::limits::{log_bytes, GATEWAY_LEASE, LINK_LOG_BYTES};
 use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
+use crate::settings::RouterSettings;
 use crate::untold::Untold;
 use crate::wire::record::{Membership, Record};
 
@@ -38,12 +39,8 @@ type Life = (u32, u32);
 
 /// The configuration of a router.
 pub struct RouterConfig {
-    pub me: Identity,
-    pub payload: usize,
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
-    /// Maximum number of memberships, over all gateways: 64 B each.
-    pub memberships_max: usize,
+    pub node: NodeConfig,
+    pub settings: RouterSettings,
 }
 
 muster_transport::counters! {
@@ -138,6 +135,8 @@ pub struct Router {
 
 impl Router {
     pub fn new(config: RouterConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let memberships_max = config.settings.memberships_max;
+        let config = config.node;
         let door = Door::new(
             DoorKey::Cluster(Box::new(config.cluster.clone())),
             ResetSecret::new(config.reset_secret),
@@ -146,11 +145,7 @@ impl Router {
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         // A peer gets everything at once.
-        let links = Links::new(
-            door,
-            config.cluster,
-            LINK_LOG_BYTES.max(log_bytes(config.memberships_max)),
-        );
+        let links = Links::new(door, config.cluster, LINK_LOG_BYTES.max(log_bytes(memberships_max)));
         Router {
             links,
             interest: Interest::new(hash),
@@ -166,7 +161,7 @@ impl Router {
             complete: false,
             peers_missing: Missing::default(),
             brokers_missing: Missing::default(),
-            rooms_max: config.memberships_max,
+            rooms_max: memberships_max,
             untold: Untold::default(),
             records: Records::default(),
             changes: Vec::new(),
@@ -1088,7 +1083,7 @@ impl Machine for Router {
 mod tests {
     use super::*;
     use crate::limits::MEMBERSHIPS_MAX;
-    use muster_transport::fixtures::{cluster, me, Zeros};
+    use muster_transport::fixtures::{me, node, Zeros};
 
     fn router() -> Router {
         router_of(MEMBERSHIPS_MAX)
@@ -1096,11 +1091,8 @@ mod tests {
 
     fn router_of(memberships_max: usize) -> Router {
         let config = RouterConfig {
-            me: me(role::ROUTER),
-            payload: 1_200,
-            cluster: cluster(),
-            reset_secret: [1; 32],
-            memberships_max,
+            node: node(role::ROUTER),
+            settings: RouterSettings { memberships_max },
         };
         Router::new(config, 1, Box::new(Zeros))
     }

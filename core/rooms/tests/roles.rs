@@ -14,13 +14,13 @@ use muster_rooms::wire::{
 };
 use muster_rooms::{
     role, room_placement, Broker, Client, ClientEvent, Endpoint, Gateway, Item, Policy, Proxy, PublishError, RoomKey,
-    Router, RouterConfig, Side, ANSWER_WAIT, BACKFILL_WAIT, DETOUR_AFTER, DETOUR_IDLE, FIRST_PLACE, HOLE_WAIT,
-    LOST_WAIT, MISSING_WAIT, SESSION_ROOMS, SILENCE_MAX, SPEAKS_WITHIN, USER_PUBLICATIONS_MAX,
+    Router, RouterConfig, RouterSettings, Side, ANSWER_WAIT, BACKFILL_WAIT, DETOUR_AFTER, DETOUR_IDLE, FIRST_PLACE,
+    HOLE_WAIT, LOST_WAIT, MISSING_WAIT, SESSION_ROOMS, SILENCE_MAX, SPEAKS_WITHIN, USER_PUBLICATIONS_MAX,
 };
 use muster_transport::{
-    append, weight, Addr, Code, ControlRecord, DatagramKind, Dice, FrameKind, HasSessions, Header, Identity, Machine,
-    Micros, NodeState, Outbox, PlacedNode, Placement, Role, Scope, Server, Status, Writer, HEADER, NUMBER_MAX,
-    PUBLIC_SOCKET, SLICE_DATAGRAMS,
+    append, weight, Addr, Code, ControlRecord, DatagramKind, Dice, FrameKind, HasSessions, Header, Machine, Micros,
+    NodeState, Outbox, PlacedNode, Placement, Role, Scope, Server, Status, Writer, HEADER, NUMBER_MAX, PUBLIC_SOCKET,
+    SLICE_DATAGRAMS,
 };
 use std::collections::BTreeSet;
 
@@ -718,15 +718,8 @@ fn a_gateway_learns_of_a_full_routers_refusals_once_linked() {
 fn refused_without_a_link(early: bool) {
     let mut rig = Rig::<Router>::bare();
     let config = RouterConfig {
-        me: Identity {
-            node: ROUTER,
-            role: role::ROUTER,
-            epoch: EPOCH,
-        },
-        payload: PAYLOAD,
-        cluster: cluster(),
-        reset_secret: [6; 32],
-        memberships_max: 1,
+        node: node_config(ROUTER, role::ROUTER, 6),
+        settings: RouterSettings { memberships_max: 1 },
     };
     rig.machine = Router::new(config, 1, entropy(1));
     rig.machine.set_placement(rig.now, placement());

@@ -3,15 +3,15 @@
 use muster_rooms::{role, room_placement};
 use std::collections::VecDeque;
 
-use muster_rooms::limits::MEMBERSHIPS_MAX;
 use muster_rooms::wire::Positions;
 use muster_rooms::{
-    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Gateway, GatewayConfig, GatewayEvent, Item,
-    Policy, Proxy, ProxyConfig, ProxyEvent, Router, RouterConfig, Side,
+    Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, ClientEvent, DoorSettings, Endpoint, Gateway,
+    GatewayConfig, GatewayEvent, GatewaySettings, Item, Policy, Proxy, ProxyConfig, ProxyEvent, ProxySettings,
+    RoomsSettings, Router, RouterConfig, RouterSettings, Side,
 };
 use muster_transport::{
-    Addr, Arrival, ClusterKeys, Dice, Entropy, Identity, Inbox, Machine, Micros, Outbox, PlacedNode, ServerKey,
-    SocketId,
+    Addr, Arrival, ClusterKeys, Dice, Entropy, Identity, Inbox, Machine, Micros, NodeConfig, Outbox, PlacedNode,
+    ServerKey, SocketId,
 };
 
 struct Seeded(Dice);
@@ -120,59 +120,59 @@ fn a_message_walks_through_all_five_machines() {
         inbox_bytes: 1 << 20,
         socket: 0,
     };
+    let node = |number, role| NodeConfig {
+        me: me(number, role),
+        payload: 1200,
+        cluster: cluster.clone(),
+        reset_secret: [number as u8; 32],
+    };
+    let door = DoorSettings {
+        keepalive_ms: 1000,
+        idle_timeout_ms: 10_000,
+        ..DoorSettings::default()
+    };
+    let rooms = RoomsSettings {
+        history_max: 0,
+        membership_again_ms: 0,
+        ..RoomsSettings::default()
+    };
     let mut gateway = Gateway::new(
         GatewayConfig {
-            namespaces: Vec::new(),
-            me: me(1, role::GATEWAY),
-            payload: 1200,
-            arena_bytes: 1 << 20,
-            keepalive_ms: 1000,
-            idle_ms: 10_000,
+            node: node(1, role::GATEWAY),
             name_key: [9; 16],
-            history_max: 0,
-            membership_again_ms: 0,
-            paced: vec![],
-            bundle: true,
             server_key: gateway_key,
-            cluster: cluster.clone(),
-            reset_secret: [3; 32],
+            settings: GatewaySettings {
+                door: door.clone(),
+                rooms,
+            },
         },
         1,
         entropy(1),
     );
     let mut proxy = Proxy::new(
         ProxyConfig {
-            namespaces: Vec::new(),
-            me: me(2, role::PROXY),
-            payload: 1200,
-            keepalive_ms: 1000,
-            idle_ms: 10_000,
+            node: node(2, role::PROXY),
             name_key: [9; 16],
             server_key: proxy_key,
-            cluster: cluster.clone(),
-            reset_secret: [4; 32],
-            age_every: 2,
+            settings: ProxySettings {
+                door,
+                age_every: 2,
+                ..ProxySettings::default()
+            },
         },
         2,
         entropy(2),
     );
     let broker_config = BrokerConfig {
-        namespaces: Vec::new(),
-        me: me(3, role::BROKER),
-        payload: 1200,
-        arena_bytes: 1 << 20,
+        node: node(3, role::BROKER),
         name_key: [9; 16],
-        cluster: cluster.clone(),
-        reset_secret: [5; 32],
+        settings: BrokerSettings::default(),
     };
     let mut broker = Broker::new(broker_config, 3, entropy(3));
     let mut router = Router::new(
         RouterConfig {
-            me: me(4, role::ROUTER),
-            payload: 1200,
-            cluster,
-            reset_secret: [6; 32],
-            memberships_max: MEMBERSHIPS_MAX,
+            node: node(4, role::ROUTER),
+            settings: RouterSettings::default(),
         },
         4,
         entropy(4),

@@ -3,6 +3,7 @@
 use crate::handshake::ClusterKeys;
 use crate::machine::Entropy;
 use crate::node::Identity;
+use crate::node::NodeConfig;
 use crate::wire::Role;
 
 /// Roles of a system that serves clients.
@@ -25,6 +26,16 @@ pub fn me(role: Role) -> Identity {
         node: 1,
         role,
         epoch: 1,
+    }
+}
+
+/// How [`me`] is set up.
+pub fn node(role: Role) -> NodeConfig {
+    NodeConfig {
+        me: me(role),
+        payload: 1_200,
+        cluster: cluster(),
+        reset_secret: [1; 32],
     }
 }
 

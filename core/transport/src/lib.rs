@@ -51,7 +51,7 @@ pub use allow::{AllowList, Demand, Listed};
 pub use codec::{Reader, Writer, NUMBER_MAX};
 pub use conn::{Conn, Control, Heard, Reject, Stamp, Wants, SESSION_LOG_BYTES, TAIL_PROBES};
 pub use dice::Dice;
-pub use door::{reset_token, Door, DoorCounters, DoorKey, Knock};
+pub use door::{reset_token, Door, DoorCounters, DoorKey, Knock, PREFIX_RATE};
 pub use flow::charge;
 pub use guest::{Guest, GuestSessions, Host, Lodge};
 pub use handshake::{hello_proof, prologue, respond, same, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey};
@@ -66,14 +66,14 @@ pub use machine::{
     soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId, OUTBOX_BYTES, SLICE_DATAGRAMS,
 };
 pub use mail::{Filled, Mail};
-pub use node::{Identity, Node};
+pub use node::{Identity, Node, NodeConfig};
 pub use past::{Loss, Past};
 pub use placement::{weight, Growth, Layer, NodeState, PlacedLayer, PlacedNode, Placement};
 pub use scope::{Scope, PARTITIONS_MAX};
 pub use seal::{Direction, KeyCache, KeySlots, Secret, TAG};
 pub use sessions::{
-    Admission, Answered, Denied, End, Gone, Question, Sessions, BACKOFF_FIRST, BACKOFF_MAX, EARLY_BYTES_MAX,
-    EARLY_UNKNOWN_MAX, PUBLIC_SOCKET, SESSION_BLOCKS, WAITING_BYTES_MAX,
+    Admission, Answered, Denied, End, Gone, Question, Sessions, BACKOFF_DEFAULT, BACKOFF_FIRST, BACKOFF_MAX,
+    EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX, PUBLIC_SOCKET, SESSIONS_MAX, SESSION_BLOCKS, WAITING_BYTES_MAX,
 };
 pub use setters::{HasLinks, HasSessions};
 pub use timer::Wheel;

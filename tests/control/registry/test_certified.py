@@ -226,10 +226,19 @@ async def test_the_prober_shows_no_shared_token_to_a_forged_gateway() -> None:
     """Found: it did, unasked, as soon as the registry named one."""
     private = b"\x07" * 32
     engine = _engines.GatewayEngine(
-        node=7, epoch=1, link_bind=("127.0.0.1", 0), cluster_key=(1, b"f" * 32), seed=1, recv_buffer=0, send_buffer=0,
-        payload_bytes=1_200, keepalive_ms=1_000, idle_timeout_ms=5_000, faults=None, name_key=b"n" * 16,
-        bind=("127.0.0.1", 0), server_key=private, reset_secret=b"r" * 32, arena_bytes=1 << 20, paced_namespaces=[],
-    )  # fmt: skip
+        {
+            "node": 7,
+            "epoch": 1,
+            "link_bind": ("127.0.0.1", 0),
+            "cluster_key": (1, b"f" * 32),
+            "seed": 1,
+            "recv_buffer": 0,
+            "send_buffer": 0,
+            "payload_bytes": 1_200,
+        },
+        {"bind": ("127.0.0.1", 0), "name_key": b"n" * 16, "server_key": private, "reset_secret": b"r" * 32},
+        b'{"keepalive_ms": 1000, "idle_timeout_ms": 5000}',
+    )
     shown: list[bytes] = []
 
     def on_events(events: list[Any]) -> None:

@@ -5,27 +5,24 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use muster_driver::{Driver, Turn};
-use muster_edge::websocket::{Origins, Refusal};
-use muster_edge::{Failure, Settings};
-use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
-use muster_rooms::{role, Admitted, Ages, Bounds, Edge, EdgeConfig, EdgeEvent, EdgeRefusal, Letters, RoomName};
+use muster_edge::websocket::Refusal;
+use muster_edge::Failure;
+use muster_rooms::{role, Admitted, Ages, Edge, EdgeConfig, EdgeEvent, EdgeRefusal, EdgeSettings, Letters, RoomName};
 use muster_tcp::{tls_config, Limits, Tcp};
-use muster_transport::{Admission, Denied, Identity, Micros, Rate, ResetSecret, Role};
+use muster_transport::{Admission, Denied, Micros, Role};
 use muster_udp::{monotonic_now, KernelEntropy, Near};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::convert::{self, array, Allow, FaultRule};
+use crate::convert;
 use crate::grant::Grant;
 use crate::letters::UserLetters;
 use crate::lingering::Lingering;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
-use crate::server::{
-    closed, cluster, engine, retentions, room_dict, sockets, Beside, ClusterKey, HostPort, InterestPage,
-    RetentionOptions, RoleMachine, RoomsPage, Running,
-};
+use crate::server::{closed, engine, room_dict, Beside, InterestPage, RoleMachine, RoomsPage, Running};
+use crate::setup::{self, os_error, DoorOptions, HostPort, LinkOptions};
 use crate::undelivered::Undelivered;
 
 /// Seconds after which a client may retry when the edge is full.
@@ -126,6 +123,10 @@ impl Beside<Edge> for Streams {
             .collect()
     }
 
+    fn apply(&mut self, settings: &EdgeSettings) {
+        self.tcp.set_limits(limits(settings));
+    }
+
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.tcp.counters().each(each);
     }
@@ -133,6 +134,7 @@ impl Beside<Edge> for Streams {
 
 impl RoleMachine for Edge {
     type Beside = Streams;
+    type Settings = EdgeSettings;
 
     fn not_ready(&self) -> Option<&'static str> {
         Edge::not_ready(self)
@@ -219,21 +221,12 @@ impl RoleMachine for Edge {
         Some((&self.ages, role::BROKER))
     }
 
-    fn take_bounds(&mut self, user: Bounds, rooms: usize) {
-        Edge::set_bounds(self, user);
-        self.set_rooms_max(rooms);
-    }
-
-    fn set_history_max(&mut self, messages: u32) {
-        Edge::set_history_max(self, messages);
+    fn apply(&mut self, settings: &EdgeSettings) {
+        Edge::apply(self, settings);
     }
 
     fn cut_off(&self) -> Option<String> {
         Edge::cut_off(self)
-    }
-
-    fn set_command_limit(&mut self, rate: u32, burst: u32) {
-        Edge::set_command_limit(self, rate, burst);
     }
 
     fn begin_drain(&mut self) {
@@ -255,128 +248,49 @@ engine!(
 );
 
 /// The limits of streams; those that come when it is full are told so.
-fn limits(connections: usize, address_connections: u32, half_open: usize, user_timeout_ms: u32) -> Limits {
+fn limits(settings: &EdgeSettings) -> Limits {
     let mut refusal = Vec::new();
     Refusal::Busy { retry_s: RETRY_S }.write(&mut refusal);
     Limits {
-        streams: connections,
-        streams_of_address: address_connections,
-        half_open,
-        user_timeout_ms,
+        streams: settings.connections_max,
+        streams_of_address: settings.address_connections_max,
+        half_open: settings.half_open_max,
+        user_timeout_ms: settings.user_timeout_ms,
         refusal: refusal.into(),
         ..Limits::default()
-    }
-}
-
-/// None: the edge's own host alone. `*`: any.
-fn origins(listed: Option<Vec<String>>) -> Origins {
-    match listed {
-        None => Origins::SameHost,
-        Some(listed) if listed.iter().any(|origin| origin == "*") => Origins::Any,
-        Some(listed) => Origins::Listed(listed),
     }
 }
 
 #[pymethods]
 impl EdgeEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key,
-        bind, reset_secret, arena_bytes, paced_namespaces, namespaces = Vec::new(), history_max = HISTORY_DEFAULT,
-        membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, presence = None, tls = None,
-        origins = None, path = "/connection/websocket", connections = 1 << 20, address_connections = 0, half_open = 4_096,
-        user_timeout_ms = 20_000, ping_ms = 25_000, pong_ms = 8_000, commands = (100, 512), stall_ms = 10_000,
-        drain_ms = 10_000, write_interval_ms = 0, join_leave_max = 0, version = "", calls = Vec::new(),
-        undelivered = None))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (links, door, settings, presence = None, tls = None, undelivered = None))]
     fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
-        name_key: &[u8],
-        bind: HostPort,
-        reset_secret: &[u8],
-        arena_bytes: usize,
-        paced_namespaces: Vec<String>,
-        namespaces: Vec<RetentionOptions>,
-        history_max: u32,
-        membership_again_ms: u32,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
+        mut links: LinkOptions,
+        door: DoorOptions,
+        settings: &[u8],
         presence: Option<StationOptions>,
         tls: Option<(Vec<u8>, Vec<u8>)>,
-        origins: Option<Vec<String>>,
-        path: &str,
-        connections: usize,
-        address_connections: u32,
-        half_open: usize,
-        user_timeout_ms: u32,
-        ping_ms: u64,
-        pong_ms: u64,
-        commands: (u32, u32),
-        stall_ms: u64,
-        drain_ms: u64,
-        write_interval_ms: u64,
-        join_leave_max: usize,
-        version: &str,
-        calls: Vec<String>,
         undelivered: Option<&Undelivered>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let me = Identity {
-            node,
-            role: role::EDGE,
-            epoch,
-        };
-        let settings = Settings {
-            path: path.to_owned(),
-            origins: self::origins(origins),
-            busy: None,
-            ping_every: ping_ms * 1_000,
-            pong_within: pong_ms * 1_000,
-            commands: Rate {
-                a_second: commands.0,
-                burst: commands.1,
-            },
-            version: version.to_owned(),
-            node: node.to_string(),
-        };
         let config = EdgeConfig {
-            me,
-            payload: payload_bytes,
-            arena_bytes,
-            namespaces: retentions(namespaces),
-            name_key: array(name_key, "a name key")?,
-            history_max,
-            membership_again_ms,
-            paced: paced_namespaces,
-            cluster,
-            reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
-            settings,
-            stall: stall_ms * 1_000,
-            drain: drain_ms * 1_000,
+            node: links.config(role::EDGE, Some(&door))?,
+            name_key: door.name_key()?,
+            settings: setup::settings(settings)?,
             letters: presence.is_some().then(|| Box::new(UserLetters) as Box<dyn Letters>),
-            calls,
         };
-        let mut tcp = Tcp::new(limits(connections, address_connections, half_open, user_timeout_ms))?;
+        let me = config.node.me;
+        let mut tcp = Tcp::new(limits(&config.settings))?;
         if let Some((certificates, key)) = tls {
             tcp.set_tls(Some(tls_of(&certificates, &key)?));
         }
-        tcp.listen(listener(&bind)?)?;
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let mut machine = Edge::edge(config, seed, Box::new(KernelEntropy));
-        machine.set_write_interval(write_interval_ms * 1_000);
-        machine.set_join_leave_max(join_leave_max);
+        tcp.listen(listener(&door.bind)?)?;
+        let sockets = links.sockets(None)?;
+        let mut machine = Edge::edge(config, links.seed, Box::new(KernelEntropy));
         if let Some(options) = presence {
             machine.take_in(online::two_doors(me, options, undelivered)?);
         }
-        let faults = convert::faults(seed, faults, None)?;
-        let running = Running::with(machine, sockets, faults, Streams::new(tcp)?)?;
+        let running = Running::with(machine, sockets, links.faults(None)?, Streams::new(tcp)?)?;
         running.beside.lingering.add(running.driver.fd(), LINKS)?;
         Ok(EdgeEngine { running: Some(running) })
     }
@@ -462,40 +376,6 @@ impl EdgeEngine {
         Ok(())
     }
 
-    /// Sets the bounds of connections from now on.
-    #[pyo3(signature = (*, connections, address_connections = 0, half_open = 4_096, user_timeout_ms = 20_000))]
-    fn connection_limits(
-        &mut self,
-        connections: usize,
-        address_connections: u32,
-        half_open: usize,
-        user_timeout_ms: u32,
-    ) -> PyResult<()> {
-        let limits = limits(connections, address_connections, half_open, user_timeout_ms);
-        self.get_mut()?.beside.tcp.set_limits(limits);
-        Ok(())
-    }
-
-    /// Messages of rooms leave this long after each other from now on; 0: each as soon as it is there.
-    fn write_interval(&mut self, interval_ms: u64) -> PyResult<()> {
-        let running = self.get_mut()?;
-        running.driver.machine_mut().set_write_interval(interval_ms * 1_000);
-        running.driver.kick();
-        Ok(())
-    }
-
-    /// Joins and leaves are told in rooms with at most this many users; 0: in none.
-    fn join_leave_max(&mut self, users: usize) -> PyResult<()> {
-        self.get_mut()?.driver.machine_mut().set_join_leave_max(users);
-        Ok(())
-    }
-
-    /// Sets the origins whose pages may connect from now on; None: those of the edge's own host; `*`: any.
-    fn allow_origins(&mut self, origins: Option<Vec<String>>) -> PyResult<()> {
-        self.get_mut()?.driver.machine_mut().settings_mut().origins = self::origins(origins);
-        Ok(())
-    }
-
     /// At most `limit` rooms that have members here and `text` in their names, from a place on, and the place at which others
     /// may follow.
     #[pyo3(signature = (place, limit, text = ""))]
@@ -529,11 +409,5 @@ fn tls_of(certificates: &[u8], key: &[u8]) -> PyResult<std::sync::Arc<muster_tcp
 }
 
 fn listener((host, port): &HostPort) -> PyResult<TcpListener> {
-    TcpListener::bind((host.as_str(), *port)).map_err(|error| {
-        let text = format!("{host}:{port}");
-        match error.raw_os_error() {
-            Some(code) => pyo3::exceptions::PyOSError::new_err((code, error.to_string(), text)),
-            None => pyo3::exceptions::PyOSError::new_err(format!("{text}: {error}")),
-        }
-    })
+    TcpListener::bind((host.as_str(), *port)).map_err(|error| os_error(&error, host, *port))
 }

@@ -16,7 +16,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use crate::convert::{self, Allow, FaultRule};
 use crate::online::{self, PolicyOptions};
 use crate::presence::{self, FullEntry, SourceEntry};
-use crate::server::{closed, cluster, engine, ClusterKey, HostPort, RoleMachine, Running};
+use crate::server::{closed, engine, RoleMachine, Running};
+use crate::setup::LinkOptions;
 
 /// Figures of a node of presence, beyond those of every node.
 pub trait Told: Task {
@@ -28,6 +29,7 @@ pub trait Told: Task {
 
 impl<T: Told> RoleMachine for Post<T> {
     type Beside = ();
+    type Settings = serde::de::IgnoredAny;
 
     fn not_ready(&self) -> Option<&'static str> {
         Post::not_ready(self)
@@ -130,19 +132,10 @@ engine!(
 #[pymethods]
 impl OnlineWriterEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site, shards, shard,
-        grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, policies = None, cluster_other = None, cluster_allow = None))]
+    #[pyo3(signature = (links, *, site, shards, shard, grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, policies = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
+        links: LinkOptions,
         site: u16,
         shards: u16,
         shard: u16,
@@ -151,17 +144,9 @@ impl OnlineWriterEngine {
         reorder_us: u64,
         late_us: u64,
         policies: Option<PolicyOptions>,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let me = (node, muster_presence::role::ONLINE_WRITER, epoch);
-        let config = online::post_config(
-            me,
-            payload_bytes,
-            cluster,
-            vec![muster_rooms::role::GATEWAY, muster_rooms::role::EDGE],
-        );
+        let role = muster_presence::role::ONLINE_WRITER;
+        let dials = vec![muster_rooms::role::GATEWAY, muster_rooms::role::EDGE];
         let settings = WriterSettings {
             grace: grace_us,
             lease: lease_us,
@@ -170,16 +155,10 @@ impl OnlineWriterEngine {
             policies: policies.map(online::policies).transpose()?,
         };
         let shard = presence::shard(shards, shard)?;
-        let writer = Writer::new(shard, epoch, settings);
-        let keeping = Keeping::new(
-            site,
-            shard,
-            vec![muster_rooms::role::GATEWAY, muster_rooms::role::EDGE],
-            writer,
-        );
-        let at = (&link_bind, recv_buffer, send_buffer);
+        let writer = Writer::new(shard, links.me(role).epoch, settings);
+        let keeping = Keeping::new(site, shard, dials.clone(), writer);
         Ok(OnlineWriterEngine {
-            running: online::running(config, seed, at, faults, keeping)?,
+            running: online::running(links, role, dials, keeping)?,
         })
     }
 
@@ -329,40 +308,28 @@ impl OnlineWriterEngine {
 #[pymethods]
 impl PresenceGatewayEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, version = 0,
-        window_us = 50_000, ring_bytes = 4 << 20, full_bytes_per_second = 8 << 20, cluster_other = None, cluster_allow = None))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (links, *, version = 0, window_us = 50_000, ring_bytes = 4 << 20, full_bytes_per_second = 8 << 20))]
     fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
+        links: LinkOptions,
         version: u64,
         window_us: u64,
         ring_bytes: usize,
         full_bytes_per_second: u64,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let me = (node, muster_rooms::role::GATEWAY, epoch);
-        let config = online::post_config(me, payload_bytes, cluster, Vec::new());
         let settings = AccessSettings {
             window: window_us,
             ring_bytes,
             full_bytes_per_second,
             ..AccessSettings::default()
         };
-        let origin = Origin { ap: node, epoch };
+        let me = links.me(muster_rooms::role::GATEWAY);
+        let origin = Origin {
+            ap: me.node,
+            epoch: me.epoch,
+        };
         let access = AccessPoint::new(origin, version, settings, monotonic_now());
-        let at = (&link_bind, recv_buffer, send_buffer);
         Ok(PresenceGatewayEngine {
-            running: online::running(config, seed, at, faults, Apart::new(access))?,
+            running: online::running(links, me.role, Vec::new(), Apart::new(access))?,
         })
     }
 

@@ -16,6 +16,7 @@ mod online;
 mod presence;
 mod recipients;
 mod server;
+mod setup;
 mod stored;
 mod undelivered;
 

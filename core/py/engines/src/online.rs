@@ -7,15 +7,16 @@ use muster_presence::{
     AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Sending, Splitting, Station,
     StationSettings, Task, TwoDoors, Unnamed, Wall, Whereabouts,
 };
-use muster_transport::{Identity, ResetSecret, Role};
+use muster_transport::{Identity, Role};
 use muster_udp::{monotonic_now, KernelEntropy};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::convert::{self, Allow, FaultRule};
+use crate::convert;
 use crate::keeping::Told;
-use crate::server::{closed, cluster, engine, sockets, ClusterKey, HostPort, RoleMachine, Running};
+use crate::server::{closed, engine, RoleMachine, Running};
+use crate::setup::LinkOptions;
 use crate::undelivered::Undelivered;
 
 /// Of a gateway with presence: the window of a packet in microseconds; the policy of devices of users of no range (`many`, `one per kind`,
@@ -132,74 +133,36 @@ engine!(
     UnicastEngine, UnicastNode, silent
 );
 
-/// How a node of presence is set up.
-pub(crate) fn post_config(
-    (node, role, epoch): (u32, Role, u32),
-    payload: usize,
-    cluster: muster_transport::ClusterKeys,
-    dials: Vec<Role>,
-) -> PostConfig {
-    let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
-    PostConfig {
-        me: Identity { node, role, epoch },
-        payload,
-        cluster,
-        reset_secret,
-        dials,
-    }
-}
-
-/// A node of presence with its socket: where it listens, and the sizes of its buffers in bytes.
+/// A node of presence at work, which dials nodes of these roles.
 pub(crate) fn running<T: Task>(
-    config: PostConfig,
-    seed: u64,
-    (bind, receive, send): (&HostPort, usize, usize),
-    faults: Option<Vec<FaultRule>>,
+    mut links: LinkOptions,
+    role: Role,
+    dials: Vec<Role>,
     task: T,
 ) -> PyResult<Option<Running<Post<T>>>>
 where
     Post<T>: RoleMachine<Beside = ()>,
 {
-    let sockets = sockets(&[bind], receive, send)?;
-    let machine = Post::new(config, seed, Box::new(KernelEntropy), task);
-    Ok(Some(Running::new(
-        machine,
-        sockets,
-        convert::faults(seed, faults, None)?,
-    )?))
+    let config = PostConfig {
+        node: links.config(role, None)?,
+        dials,
+    };
+    let machine = Post::new(config, links.seed, Box::new(KernelEntropy), task);
+    links.run(machine)
 }
 
 #[pymethods]
 impl OnlineProxyEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site,
-        cluster_other = None, cluster_allow = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
-        site: u16,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
-    ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let me = (node, muster_presence::role::ONLINE_PROXY, epoch);
+    fn new(links: LinkOptions, site: u16) -> PyResult<Self> {
         let dials = vec![
             muster_rooms::role::GATEWAY,
             muster_rooms::role::EDGE,
             muster_presence::role::ONLINE_WRITER,
         ];
-        let config = post_config(me, payload_bytes, cluster, dials);
-        let at = (&link_bind, recv_buffer, send_buffer);
+        let role = muster_presence::role::ONLINE_PROXY;
         Ok(OnlineProxyEngine {
-            running: running(config, seed, at, faults, Splitting::new(site))?,
+            running: running(links, role, dials, Splitting::new(site))?,
         })
     }
 }
@@ -207,34 +170,15 @@ impl OnlineProxyEngine {
 #[pymethods]
 impl UnicastEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, site,
-        cluster_other = None, cluster_allow = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
-        site: u16,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
-    ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let me = (node, muster_presence::role::UNICAST, epoch);
+    fn new(links: LinkOptions, site: u16) -> PyResult<Self> {
         let dials = vec![
             muster_rooms::role::GATEWAY,
             muster_rooms::role::EDGE,
             muster_rooms::role::PROXY,
         ];
-        let config = post_config(me, payload_bytes, cluster, dials);
-        let at = (&link_bind, recv_buffer, send_buffer);
+        let role = muster_presence::role::UNICAST;
         Ok(UnicastEngine {
-            running: running(config, seed, at, faults, Courier::new(site))?,
+            running: running(links, role, dials, Courier::new(site))?,
         })
     }
 

@@ -7,30 +7,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use muster_driver::{Budget, Driver, FaultCounters, Turn};
-use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::Membership;
 use muster_rooms::{
-    Admitted, Ages, Bounds, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent,
-    Retention, RoomName, Router, RouterConfig,
+    Admitted, Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, GatewaySettings, Proxy, ProxyConfig,
+    ProxyEvent, ProxySettings, RoomName, Router, RouterConfig,
 };
 use muster_transport::{
-    Admission, ClusterKeys, Denied, HasLinks, HasSessions, Identity, LinkChange, Machine, Micros, ResetSecret, Role,
-    Server, ServerKey,
+    Admission, ClusterKeys, Denied, HasLinks, HasSessions, LinkChange, Machine, Micros, Role, Server,
 };
 use muster_udp::{monotonic_now, KernelEntropy, Near, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::convert::{self, allow_list, array, Allow, FaultRule};
+use crate::convert::{self, array, Allow};
 use crate::grant::Grant;
 use crate::mailboxes::Mailboxes;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
+use crate::setup::{self, cluster, ClusterKey, DoorOptions, HostPort, LinkOptions};
 use crate::undelivered::Undelivered;
 
 /// A way in beside a driver's sockets.
-pub trait Beside<M: Machine> {
+pub trait Beside<M: RoleMachine> {
     /// The descriptor that stands for both; `None`: the driver's own does.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -56,14 +56,19 @@ pub trait Beside<M: Machine> {
         Vec::new()
     }
 
+    /// Uses the settings that may change while it runs.
+    fn apply(&mut self, _settings: &M::Settings) {}
+
     fn each_counter(&self, _each: &mut dyn FnMut(&'static str, &'static str, u64)) {}
 }
 
-impl<M: Machine> Beside<M> for () {}
+impl<M: RoleMachine> Beside<M> for () {}
 
 /// A role's machine as the binding needs it.
 pub trait RoleMachine: Machine + HasLinks + Sized {
     type Beside: Beside<Self>;
+    /// `IgnoredAny`: none that change while it runs.
+    type Settings: DeserializeOwned;
     fn not_ready(&self) -> Option<&'static str>;
     fn set_buffers(&mut self, bytes: &[u32]);
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
@@ -78,14 +83,12 @@ pub trait RoleMachine: Machine + HasLinks + Sized {
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
         self.set_cluster(now, cluster);
     }
-    fn set_history_max(&mut self, _messages: u32) {}
     /// Why a peer is left out of choices, if it is.
     fn ejected(&self, _node: u32) -> Option<&'static str> {
         None
     }
-    fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
-    /// Sets the bounds of a user; and, where the role has them, those of rooms.
-    fn take_bounds(&mut self, _user: Bounds, _rooms: usize) {}
+    /// Uses the settings that may change while it runs.
+    fn apply(&mut self, _settings: &Self::Settings) {}
     fn drained(&self) -> bool {
         true
     }
@@ -111,22 +114,12 @@ pub trait RoleMachine: Machine + HasLinks + Sized {
 
 /// [`HasSessions`] without the type of a role's session data.
 pub trait Clients {
-    fn set_backoff(&mut self, first_ms: u32, max_ms: u32);
-    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32);
     fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>);
     fn drain(&mut self);
     fn stay(&mut self);
 }
 
 impl<M: HasSessions> Clients for M {
-    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
-        HasSessions::set_backoff(self, first_ms, max_ms);
-    }
-
-    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
-        HasSessions::set_session_limits(self, sessions, prefix_rate);
-    }
-
     fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
         HasSessions::set_servers(self, now, [(role::GATEWAY, gateways), (role::PROXY, proxies)]);
     }
@@ -142,6 +135,7 @@ impl<M: HasSessions> Clients for M {
 
 impl RoleMachine for Gateway {
     type Beside = ();
+    type Settings = GatewaySettings;
 
     fn not_ready(&self) -> Option<&'static str> {
         Gateway::not_ready(self)
@@ -199,13 +193,8 @@ impl RoleMachine for Gateway {
         Some((&self.ages, role::BROKER))
     }
 
-    fn take_bounds(&mut self, user: Bounds, rooms: usize) {
-        Gateway::set_bounds(self, user);
-        self.set_rooms_max(rooms);
-    }
-
-    fn set_history_max(&mut self, messages: u32) {
-        Gateway::set_history_max(self, messages);
+    fn apply(&mut self, settings: &GatewaySettings) {
+        Gateway::apply(self, settings);
     }
 
     fn cut_off(&self) -> Option<String> {
@@ -223,6 +212,7 @@ impl RoleMachine for Gateway {
 
 impl RoleMachine for Proxy {
     type Beside = ();
+    type Settings = ProxySettings;
 
     fn not_ready(&self) -> Option<&'static str> {
         Proxy::not_ready(self)
@@ -273,12 +263,8 @@ impl RoleMachine for Proxy {
         Some(self.health.ejected(node)?.name())
     }
 
-    fn set_command_limit(&mut self, rate: u32, burst: u32) {
-        Proxy::set_command_limit(self, rate, burst);
-    }
-
-    fn take_bounds(&mut self, user: Bounds, _rooms: usize) {
-        Proxy::set_bounds(self, user);
+    fn apply(&mut self, settings: &ProxySettings) {
+        Proxy::apply(self, settings);
     }
 
     fn cut_off(&self) -> Option<String> {
@@ -296,6 +282,7 @@ impl RoleMachine for Proxy {
 
 impl RoleMachine for Broker {
     type Beside = ();
+    type Settings = IgnoredAny;
 
     fn not_ready(&self) -> Option<&'static str> {
         Broker::not_ready(self)
@@ -346,6 +333,7 @@ impl RoleMachine for Broker {
 
 impl RoleMachine for Router {
     type Beside = ();
+    type Settings = IgnoredAny;
 
     fn not_ready(&self) -> Option<&'static str> {
         Router::not_ready(self)
@@ -578,20 +566,6 @@ pub(crate) fn closed() -> PyErr {
     PyRuntimeError::new_err("the engine is closed")
 }
 
-/// A secret of the cluster, and its id.
-pub(crate) type ClusterKey = (u8, Vec<u8>);
-
-/// The cluster's secrets: that of new links, and another one that is accepted; and the list of nodes that may link.
-pub(crate) fn cluster(key: &ClusterKey, other: Option<&ClusterKey>, allow: Option<Allow>) -> PyResult<ClusterKeys> {
-    let read = |key: &ClusterKey| array(&key.1, "a cluster secret").map(|secret| (key.0, secret));
-    let (current, other) = (read(key)?, other.map(read).transpose()?);
-    if other.is_some_and(|(id, _)| id == current.0) {
-        return Err(PyValueError::new_err("two cluster secrets with one id"));
-    }
-    let allow = allow.map(allow_list).transpose()?;
-    Ok(ClusterKeys { current, other, allow })
-}
-
 macro_rules! engine {
     ($(#[$doc:meta])* $name:ident, $machine:ident, $extra:tt) => {
         $(#[$doc])*
@@ -672,48 +646,13 @@ macro_rules! engine {
                 Ok(())
             }
 
-            fn history_max(&mut self, messages: u32) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().set_history_max(messages);
-                Ok(())
-            }
-
-            fn backoff(&mut self, first_ms: u32, max_ms: u32) -> PyResult<()> {
-                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
-                    clients.set_backoff(first_ms, max_ms);
-                }
-                Ok(())
-            }
-
-            fn session_limits(&mut self, sessions: usize, prefix_rate: u32) -> PyResult<()> {
-                if let Some(clients) = self.get_mut()?.driver.machine_mut().clients() {
-                    clients.set_session_limits(sessions, prefix_rate);
-                }
-                Ok(())
-            }
-
-            fn command_limit(&mut self, rate: u32, burst: u32) -> PyResult<()> {
-                self.get_mut()?.driver.machine_mut().set_command_limit(rate, burst);
-                Ok(())
-            }
-
-            #[pyo3(signature = (*, sessions, places = None, rooms = None, messages = None, bytes = None))]
-            fn bounds(
-                &mut self,
-                sessions: u32,
-                places: Option<u32>,
-                rooms: Option<usize>,
-                messages: Option<u32>,
-                bytes: Option<u32>,
-            ) -> PyResult<()> {
-                let usual = muster_rooms::Bounds::default();
-                let user = muster_rooms::Bounds {
-                    sessions,
-                    places: places.unwrap_or(usual.places),
-                    messages: messages.unwrap_or(usual.messages),
-                    bytes: bytes.unwrap_or(usual.bytes),
-                };
-                let machine = self.get_mut()?.driver.machine_mut();
-                machine.take_bounds(user, rooms.unwrap_or(muster_rooms::limits::ROOMS_MAX));
+            /// Uses the settings that may change while it runs: JSON as at the start.
+            fn settings(&mut self, json: &[u8]) -> PyResult<()> {
+                let settings = $crate::setup::settings(json)?;
+                let running = self.get_mut()?;
+                $crate::server::Beside::apply(&mut running.beside, &settings);
+                RoleMachine::apply(running.driver.machine_mut(), &settings);
+                running.driver.kick();
                 Ok(())
             }
 
@@ -859,109 +798,36 @@ engine!(
     RouterEngine, Router, silent
 );
 
-pub(crate) type HostPort = (String, u16);
 /// Rooms, and the place at which others follow.
 pub(crate) type RoomsPage<'py> = (Bound<'py, PyList>, Option<usize>);
 /// (gateway, room id) each, and from where on others follow.
 pub(crate) type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
 
-/// A namespace's name, its percent of the arena, and messages, bytes and seconds that its rooms are kept.
-pub(crate) type RetentionOptions = (String, usize, Option<usize>, Option<usize>, Option<u64>);
-
-pub(crate) fn retentions(given: Vec<RetentionOptions>) -> Vec<Retention> {
-    let retention = |(namespace, share_percent, messages, bytes, idle_s): RetentionOptions| Retention {
-        namespace,
-        share_percent,
-        messages,
-        bytes,
-        idle: idle_s.map(|seconds| seconds * 1_000_000),
-    };
-    given.into_iter().map(retention).collect()
-}
-
-pub(crate) fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> PyResult<Vec<Socket>> {
-    let options = convert::socket_options(recv_buffer, send_buffer);
-    let mut sockets = Vec::new();
-    for (host, port) in addresses {
-        let socket = Socket::bind(convert::addr(host, *port)?, &options);
-        sockets.push(socket.map_err(|error| {
-            let code = error.raw_os_error();
-            let text = format!("{host}:{port}");
-            match code {
-                Some(code) => pyo3::exceptions::PyOSError::new_err((code, error.to_string(), text)),
-                None => pyo3::exceptions::PyOSError::new_err(format!("{text}: {error}")),
-            }
-        })?);
-    }
-    Ok(sockets)
-}
-
 #[pymethods]
 impl GatewayEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, namespaces = Vec::new(), history_max = HISTORY_DEFAULT, membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true, presence = None))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (links, door, settings, presence = None, coalesce = true))]
     fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        keepalive_ms: u32,
-        idle_timeout_ms: u32,
-        faults: Option<Vec<FaultRule>>,
-        name_key: &[u8],
-        bind: HostPort,
-        server_key: &[u8],
-        reset_secret: &[u8],
-        arena_bytes: usize,
-        paced_namespaces: Vec<String>,
-        namespaces: Vec<RetentionOptions>,
-        history_max: u32,
-        membership_again_ms: u32,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
-        bundle: bool,
-        coalesce: bool,
+        mut links: LinkOptions,
+        door: DoorOptions,
+        settings: &[u8],
         presence: Option<StationOptions>,
+        coalesce: bool,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = GatewayConfig {
-            me: Identity {
-                node,
-                role: role::GATEWAY,
-                epoch,
-            },
-            payload: payload_bytes,
-            arena_bytes,
-            namespaces: retentions(namespaces),
-            keepalive_ms,
-            idle_ms: idle_timeout_ms,
-            name_key: array(name_key, "a name key")?,
-            history_max,
-            membership_again_ms,
-            paced: paced_namespaces,
-            bundle,
-            server_key: ServerKey::from_private(array(server_key, "a server key")?),
-            cluster,
-            reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
+            node: links.config(role::GATEWAY, Some(&door))?,
+            name_key: door.name_key()?,
+            server_key: door.server_key()?,
+            settings: setup::settings(settings)?,
         };
-        let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
-        let me = config.me;
-        let mut machine = Gateway::new(config, seed, Box::new(KernelEntropy));
+        let me = config.node.me;
+        let coalesce = coalesce && config.settings.rooms.bundle;
+        let mut machine = Gateway::new(config, links.seed, Box::new(KernelEntropy));
         if let Some(options) = presence {
             machine.take_in(online::station(me, options)?);
         }
-        let mut running = Running::new(
-            machine,
-            sockets,
-            convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?,
-        )?;
-        if !(bundle && coalesce) {
+        let mut running = links.run_with(machine, &door)?;
+        if !coalesce {
             running.driver.set_coalesce(false);
         }
         Ok(GatewayEngine { running: Some(running) })
@@ -1023,60 +889,27 @@ pub(crate) fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) 
 #[pymethods]
 impl ProxyEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, namespaces = Vec::new(), cluster_other = None, cluster_allow = None, unicast = false,
-        undelivered = None))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (links, door, settings, unicast = false, undelivered = None))]
     fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        keepalive_ms: u32,
-        idle_timeout_ms: u32,
-        faults: Option<Vec<FaultRule>>,
-        name_key: &[u8],
-        bind: HostPort,
-        server_key: &[u8],
-        reset_secret: &[u8],
-        age_every: u32,
-        namespaces: Vec<String>,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
+        mut links: LinkOptions,
+        door: DoorOptions,
+        settings: &[u8],
         unicast: bool,
         undelivered: Option<&Undelivered>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = ProxyConfig {
-            me: Identity {
-                node,
-                role: role::PROXY,
-                epoch,
-            },
-            payload: payload_bytes,
-            keepalive_ms,
-            idle_ms: idle_timeout_ms,
-            name_key: array(name_key, "a name key")?,
-            server_key: ServerKey::from_private(array(server_key, "a server key")?),
-            cluster,
-            reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
-            age_every,
-            namespaces,
+            node: links.config(role::PROXY, Some(&door))?,
+            name_key: door.name_key()?,
+            server_key: door.server_key()?,
+            settings: setup::settings(settings)?,
         };
-        let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
-        let me = config.me;
-        let mut machine = Proxy::new(config, seed, Box::new(KernelEntropy));
+        let me = config.node.me;
+        let mut machine = Proxy::new(config, links.seed, Box::new(KernelEntropy));
         if unicast {
             machine.take_in(Box::new(online::sending(me, undelivered)));
         }
-        let faults = convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?;
-        Ok(ProxyEngine {
-            running: Some(Running::new(machine, sockets, faults)?),
-        })
+        let running = links.run_with(machine, &door)?;
+        Ok(ProxyEngine { running: Some(running) })
     }
 
     /// A proxy keeps no room.
@@ -1099,45 +932,15 @@ impl ProxyEngine {
 #[pymethods]
 impl BrokerEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes, namespaces = Vec::new(), cluster_other = None, cluster_allow = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
-        name_key: &[u8],
-        arena_bytes: usize,
-        namespaces: Vec<RetentionOptions>,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
-    ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
-        let name_key = array(name_key, "a name key")?;
-        let me = Identity {
-            node,
-            role: role::BROKER,
-            epoch,
-        };
+    fn new(mut links: LinkOptions, name_key: &[u8], settings: &[u8]) -> PyResult<Self> {
         let config = BrokerConfig {
-            me,
-            payload: payload_bytes,
-            arena_bytes,
-            namespaces: retentions(namespaces),
-            name_key,
-            cluster,
-            reset_secret,
+            node: links.config(role::BROKER, None)?,
+            name_key: array(name_key, "a name key")?,
+            settings: setup::settings(settings)?,
         };
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let machine = Broker::new(config, seed, Box::new(KernelEntropy));
+        let machine = Broker::new(config, links.seed, Box::new(KernelEntropy));
         Ok(BrokerEngine {
-            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+            running: links.run(machine)?,
         })
     }
 
@@ -1200,39 +1003,14 @@ type KeptChange = (u32, u32, u64, u64, u64, bool);
 #[pymethods]
 impl RouterEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, memberships_max = MEMBERSHIPS_MAX, cluster_other = None, cluster_allow = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        node: u32,
-        epoch: u32,
-        link_bind: HostPort,
-        cluster_key: ClusterKey,
-        seed: u64,
-        recv_buffer: usize,
-        send_buffer: usize,
-        payload_bytes: usize,
-        faults: Option<Vec<FaultRule>>,
-        memberships_max: usize,
-        cluster_other: Option<ClusterKey>,
-        cluster_allow: Option<Allow>,
-    ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
-        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
+    fn new(mut links: LinkOptions, settings: &[u8]) -> PyResult<Self> {
         let config = RouterConfig {
-            me: Identity {
-                node,
-                role: role::ROUTER,
-                epoch,
-            },
-            payload: payload_bytes,
-            cluster,
-            reset_secret,
-            memberships_max,
+            node: links.config(role::ROUTER, None)?,
+            settings: setup::settings(settings)?,
         };
-        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
-        let machine = Router::new(config, seed, Box::new(KernelEntropy));
+        let machine = Router::new(config, links.seed, Box::new(KernelEntropy));
         Ok(RouterEngine {
-            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+            running: links.run(machine)?,
         })
     }
 

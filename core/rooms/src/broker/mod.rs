@@ -21,19 +21,20 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Arrival, ClusterKeys, Code, Control, Door, DoorKey, Entropy, Frame, Frames, HasLinks, Homes, Identity, Inbox,
-    KeyedState, LinkChange, Links, Machine, Micros, Move, Node, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
+    Arrival, Code, Control, Door, DoorKey, Entropy, Frame, Frames, HasLinks, Homes, Identity, Inbox, KeyedState,
+    LinkChange, Links, Machine, Micros, Move, Node, NodeConfig, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
     NODES_MAX,
 };
 
 use crate::age::Ages;
-use crate::arena::{Arena, Retention};
+use crate::arena::Arena;
 use crate::command::AWAY_GRACE;
 use crate::interest::{Change, Interest};
 use crate::limits::{GATEWAY_LEASE, LINK_LOG_BYTES, ROOMS_MAX};
 use crate::missing::MISSING_WAIT;
 use crate::name::RoomName;
 use crate::segments::Segments;
+use crate::settings::BrokerSettings;
 use crate::shards;
 use crate::untold::Untold;
 use crate::wire::record::Record;
@@ -76,15 +77,10 @@ const QUEUE_SPARE: usize = 1_024;
 
 /// The configuration of a broker.
 pub struct BrokerConfig {
-    pub me: Identity,
-    pub payload: usize,
-    pub arena_bytes: usize,
-    /// Namespaces with settings of their own.
-    pub namespaces: Vec<Retention>,
+    pub node: NodeConfig,
     /// The key to compute a room's id from its name, for `room`; otherwise a broker knows rooms only by id.
     pub name_key: [u8; 16],
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
+    pub settings: BrokerSettings,
 }
 
 muster_transport::counters! {
@@ -212,8 +208,8 @@ impl GatewayPeer {
 /// comes. [`Broker::not_ready`] returns why it does not serve yet.
 ///
 /// ```no_run
-/// use muster_rooms::{role, room_placement, Broker, BrokerConfig};
-/// use muster_transport::{ClusterKeys, Entropy, Identity, Machine, Outbox};
+/// use muster_rooms::{role, room_placement, Broker, BrokerConfig, BrokerSettings};
+/// use muster_transport::{ClusterKeys, Entropy, Identity, Machine, NodeConfig, Outbox};
 ///
 /// # struct Zeros;
 /// # impl Entropy for Zeros {
@@ -222,15 +218,13 @@ impl GatewayPeer {
 /// #     }
 /// # }
 /// # let entropy = Box::new(Zeros);
-/// let config = BrokerConfig {
+/// let node = NodeConfig {
 ///     me: Identity { node: 3, role: role::BROKER, epoch: 1 },
 ///     payload: 1_200,
-///     arena_bytes: 1 << 20,
-///     namespaces: Vec::new(),
-///     name_key: [9; 16],
 ///     cluster: ClusterKeys { current: (1, [7; 32]), other: None, allow: None },
 ///     reset_secret: [3; 32],
 /// };
+/// let config = BrokerConfig { node, name_key: [9; 16], settings: BrokerSettings::default() };
 /// let mut broker = Broker::new(config, 1, entropy);
 /// let now = 1_000_000; // microseconds of a monotonic clock
 /// broker.set_placement(now, room_placement(1, Vec::new(), 1, 1));
@@ -301,6 +295,11 @@ pub struct Broker {
 
 impl Broker {
     pub fn new(config: BrokerConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let BrokerConfig {
+            node: config,
+            name_key,
+            settings,
+        } = config;
         let door = Door::new(
             DoorKey::Cluster(Box::new(config.cluster.clone())),
             ResetSecret::new(config.reset_secret),
@@ -321,11 +320,11 @@ impl Broker {
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
             commands: Commands::new(hash),
-            arena: Arena::with(config.arena_bytes, &config.namespaces),
+            arena: Arena::with(settings.arena_bytes, &settings.namespaces),
             namespaces: BTreeMap::new(),
             segments: Segments::new(node.secret_u64()),
             placement: room_placement(0, Vec::new(), 1, 1),
-            name_key: config.name_key,
+            name_key,
             generation: 0,
             outlived: 0,
             rooms_max: ROOMS_MAX,
@@ -1239,17 +1238,13 @@ mod tests {
     use super::*;
     use crate::command::{Ask, CommandId};
     use crate::ring::Entry;
-    use muster_transport::fixtures::{cluster, me, Zeros};
+    use muster_transport::fixtures::{node, Zeros};
 
     fn broker() -> Broker {
         let config = BrokerConfig {
-            me: me(role::BROKER),
-            payload: 1_200,
-            arena_bytes: 0,
-            namespaces: Vec::new(),
+            node: node(role::BROKER),
             name_key: [1; 16],
-            cluster: cluster(),
-            reset_secret: [1; 32],
+            settings: BrokerSettings::default(),
         };
         let mut broker = Broker::new(config, 1, Box::new(Zeros));
         let node = muster_transport::PlacedNode::new(1, role::BROKER, Default::default());

@@ -7,9 +7,10 @@ use muster_transport::{
     Outbox, ResetSecret, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
-use super::{Client, Gateway, GatewayConfig, GatewayEvent, RoomsConfig, CONTROL_RATE};
+use super::{Client, Gateway, GatewayConfig, GatewayEvent, CONTROL_RATE};
 use crate::admission;
 use crate::rights::Admitted;
+use crate::settings::GatewaySettings;
 use crate::wire::kinds;
 use crate::wire::record::Record;
 
@@ -17,24 +18,21 @@ impl Gateway {
     pub fn new(config: GatewayConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
         let public = Door::new(
             DoorKey::Server(Box::new(config.server_key)),
-            ResetSecret::new(config.reset_secret),
+            ResetSecret::new(config.node.reset_secret),
             entropy.as_mut(),
         );
-        let sessions = Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE);
-        let rooms = RoomsConfig {
-            me: config.me,
-            payload: config.payload,
-            arena_bytes: config.arena_bytes,
-            namespaces: config.namespaces,
-            name_key: config.name_key,
-            history_max: config.history_max,
-            membership_again_ms: config.membership_again_ms,
-            paced: config.paced,
-            bundle: config.bundle,
-            cluster: config.cluster,
-            reset_secret: config.reset_secret,
-        };
-        Gateway::with(rooms, sessions, seed, entropy)
+        let door = &config.settings.door;
+        let sessions = Sessions::new(public, door.keepalive_ms, door.idle_timeout_ms, CONTROL_RATE);
+        let rooms = config.settings.rooms.clone();
+        let mut gateway = Gateway::with(config.node, config.name_key, rooms, sessions, seed, entropy);
+        gateway.apply(&config.settings);
+        gateway
+    }
+
+    /// Uses the settings that may change while it runs.
+    pub fn apply(&mut self, settings: &GatewaySettings) {
+        settings.door.apply(self);
+        self.apply_rooms(&settings.rooms, settings.door.user_sessions_max);
     }
 
     /// Whether nothing is left to do after a drain.

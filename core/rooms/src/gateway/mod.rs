@@ -33,9 +33,9 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    ClusterKeys, Code, ControlRecord, Debt, Door, DoorKey, Entropy, FrameKinds, Guest, HasLinks, Homes, Identity,
-    KeyedState, LinkChange, Links, Lodge, Micros, Node, NodeState, PlacedNode, Placement, Question, Rate, Records,
-    ResetSecret, ServerKey, Sessions, Wheel,
+    Code, ControlRecord, Debt, Door, DoorKey, Entropy, FrameKinds, Guest, HasLinks, Homes, KeyedState, LinkChange,
+    Links, Lodge, Micros, Node, NodeConfig, NodeState, PlacedNode, Placement, Question, Rate, Records, ResetSecret,
+    ServerKey, Sessions, Wheel,
 };
 
 use self::backlog::Backlog;
@@ -45,7 +45,7 @@ use self::members::Members;
 use crate::accounts::{AccountId, Accounts, Bounds};
 use crate::admission::HasGrant;
 use crate::age::Ages;
-use crate::arena::{Arena, Retention};
+use crate::arena::Arena;
 use crate::filter::Filter;
 use crate::interest::Page;
 use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
@@ -53,6 +53,7 @@ use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
 use crate::rights::{Grant, Rights};
 use crate::segments::Segments;
+use crate::settings::{GatewaySettings, RoomsSettings};
 use crate::shards;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
@@ -95,26 +96,10 @@ const TRIM_EVERY: Micros = 1_000_000;
 
 /// How a gateway is set up.
 pub struct GatewayConfig {
-    pub me: Identity,
-    pub payload: usize,
-    pub arena_bytes: usize,
-    /// Namespaces whose rooms it keeps otherwise than others.
-    pub namespaces: Vec<Retention>,
-    pub keepalive_ms: u32,
-    pub idle_ms: u32,
+    pub node: NodeConfig,
     pub name_key: [u8; 16],
-    /// Messages that a join may ask to come first.
-    pub history_max: u32,
-    /// A report to a router that is not acknowledged after this is sent once more; 0: only when it may be lost
-    /// (ROOM-11).
-    pub membership_again_ms: u32,
-    /// Namespaces of paced rooms.
-    pub paced: Vec<String>,
-    /// Whether several messages may share a datagram (off only to measure).
-    pub bundle: bool,
     pub server_key: ServerKey,
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
+    pub settings: GatewaySettings,
 }
 
 muster_transport::counters! {
@@ -449,24 +434,16 @@ pub struct Gateway<S = Sessions<Client>> {
     wakes: Wheel,
 }
 
-/// What gateways with any sessions are set up with.
-struct RoomsConfig {
-    me: Identity,
-    payload: usize,
-    arena_bytes: usize,
-    namespaces: Vec<Retention>,
-    name_key: [u8; 16],
-    history_max: u32,
-    membership_again_ms: u32,
-    paced: Vec<String>,
-    bundle: bool,
-    cluster: ClusterKeys,
-    reset_secret: [u8; 32],
-}
-
 impl<S: Members> Gateway<S> {
     /// A gateway of these sessions.
-    fn with(config: RoomsConfig, sessions: S, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+    fn with(
+        config: NodeConfig,
+        name_key: [u8; 16],
+        settings: RoomsSettings,
+        sessions: S,
+        seed: u64,
+        mut entropy: Box<dyn Entropy>,
+    ) -> Self {
         let link = Door::new(
             DoorKey::Cluster(Box::new(config.cluster.clone())),
             ResetSecret::new(config.reset_secret),
@@ -481,7 +458,7 @@ impl<S: Members> Gateway<S> {
             free: Vec::new(),
             members: 0,
             by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),
-            arena: Arena::with(config.arena_bytes, &config.namespaces),
+            arena: Arena::with(settings.arena_bytes, &settings.namespaces),
             segments: Segments::new(k0 ^ k1),
             active: VecDeque::new(),
             room_wheel: Wheel::new(),
@@ -499,12 +476,12 @@ impl<S: Members> Gateway<S> {
             owners: Owners::default(),
             trim_at: 0,
             trim_next: 0,
-            config_paced: config.paced,
-            history_max: config.history_max,
-            membership_again: Micros::from(config.membership_again_ms) * 1_000,
+            config_paced: settings.paced_namespaces,
+            history_max: settings.history_max,
+            membership_again: Micros::from(settings.membership_again_ms) * 1_000,
             several_brokers: false,
-            name_key: config.name_key,
-            bundle: config.bundle,
+            name_key,
+            bundle: settings.bundle,
             lodge: Lodge::default(),
             link_kinds: kinds::ALL,
             now: 0,
@@ -550,6 +527,13 @@ impl<S: Members> Gateway<S> {
     /// Sets how many rooms there may be at once, at most [`ROOMS_MAX`]; those that are there stay.
     pub fn set_rooms_max(&mut self, rooms: usize) {
         self.rooms_max = rooms.min(ROOMS_MAX);
+    }
+
+    /// Uses the settings that may change while it runs.
+    fn apply_rooms(&mut self, settings: &RoomsSettings, sessions: u32) {
+        self.set_history_max(settings.history_max);
+        self.set_bounds(settings.bounds(sessions));
+        self.set_rooms_max(settings.rooms_max);
     }
 
     /// Takes a guest in, which hears of sessions and links from now on.

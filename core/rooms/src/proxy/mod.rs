@@ -14,9 +14,9 @@ use crate::role;
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Arrival, ClusterKeys, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds, Frames,
-    Guest, HasLinks, HasSessions, Health, Identity, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros, Node,
-    Outbox, Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
+    append, Arrival, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds, Frames, Guest, HasLinks,
+    HasSessions, Health, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros, Node, NodeConfig, Outbox,
+    Placement, Question, Reading, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
 
 use crate::accounts::{AccountId, Accounts, Bounds};
@@ -30,6 +30,7 @@ use crate::name::{RoomKey, RoomName};
 use crate::owners::Owners;
 use crate::queue::Queue;
 use crate::rights::{Admitted, Grant, Rights};
+use crate::settings::ProxySettings;
 use crate::wire::publish::{flags_of, numbered, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
 use crate::wire::room::HEADERS;
@@ -51,18 +52,10 @@ const ACKS_MAX: usize = 512;
 
 /// The configuration of a proxy.
 pub struct ProxyConfig {
-    pub me: Identity,
-    pub payload: usize,
-    pub keepalive_ms: u32,
-    pub idle_ms: u32,
+    pub node: NodeConfig,
     pub name_key: [u8; 16],
     pub server_key: ServerKey,
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
-    /// One of this many publish frames carries the age of its messages; 0: none.
-    pub age_every: u32,
-    /// Namespaces with settings at brokers, which get their names and numbers.
-    pub namespaces: Vec<String>,
+    pub settings: ProxySettings,
 }
 
 muster_transport::counters! {
@@ -197,8 +190,14 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn new(config: ProxyConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let ProxyConfig {
+            node: config,
+            name_key,
+            server_key,
+            settings,
+        } = config;
         let reset = || ResetSecret::new(config.reset_secret);
-        let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
+        let public = Door::new(DoorKey::Server(Box::new(server_key)), reset(), entropy.as_mut());
         let link = Door::new(
             DoorKey::Cluster(Box::new(config.cluster.clone())),
             reset(),
@@ -206,25 +205,35 @@ impl Proxy {
         );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
-        Proxy {
+        let door = &settings.door;
+        let mut proxy = Proxy {
             links: Links::new(link, config.cluster, LINK_LOG_BYTES),
-            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
+            sessions: Sessions::new(public, door.keepalive_ms, door.idle_timeout_ms, CONTROL_RATE),
             queues: BTreeMap::new(),
             owners: Owners::default(),
             placement: room_placement(0, Vec::new(), 1, 1),
-            name_key: config.name_key,
-            namespaces: config.namespaces,
+            name_key,
+            namespaces: settings.namespaces.clone(),
             commands: Commands::new(hash),
             limits: Limits::new(hash),
             accounts: Accounts::new(hash),
-            ages: Sampler::new(config.age_every),
+            ages: Sampler::new(settings.age_every),
             lodge: Lodge::default(),
             link_kinds: kinds::ALL,
             health: Health::default(),
             counters: ProxyCounters::default(),
             events: VecDeque::new(),
             node,
-        }
+        };
+        proxy.apply(&settings);
+        proxy
+    }
+
+    /// Uses the settings that may change while it runs.
+    pub fn apply(&mut self, settings: &ProxySettings) {
+        settings.door.apply(self);
+        self.set_command_limit(settings.command_rate, settings.command_burst);
+        self.set_bounds(settings.bounds());
     }
 
     /// Takes the control plane's placement; an older one changes nothing.

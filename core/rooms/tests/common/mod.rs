@@ -10,22 +10,22 @@ use std::collections::{BTreeMap, VecDeque};
 
 use muster_rooms::command::{Ask, CommandId, Outcome, Page};
 use muster_rooms::filter::Filter;
-use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::wire::{
     write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LeftOut, LinkBlock,
     LinkHead, LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record, RoomBlock,
     Skip, StreamGap, StreamId, NUMBERED, WHOLE,
 };
 use muster_rooms::{
-    Admitted, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, GatewayEvent, Grant,
-    Policy, Proxy, ProxyConfig, ProxyEvent, Retention, Rights, RoomKey, RoomName, Router, RouterConfig,
+    Admitted, Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, DoorSettings, Endpoint, Gateway,
+    GatewayConfig, GatewayEvent, GatewaySettings, Grant, Policy, Proxy, ProxyConfig, ProxyEvent, ProxySettings,
+    Retention, Rights, RoomKey, RoomName, RoomsSettings, Router, RouterConfig, RouterSettings,
 };
 use muster_transport::{
     append, prologue, respond, Addr, AllowList, Arrival, ClusterKeys, Code, Conn, ControlRecord, DatagramKind, Demand,
     Denied, Dice, Door, DoorKey, Encode, Entropy, FrameKind, Frames, HasLinks, HasSessions, Header, Identity, Inbox,
-    InitiatorKey, KeyCache, Knock, Links, Listed, Machine, Micros, Outbox, PlacedNode, Placement, Reader, Records,
-    ResetSecret, ResponderKey, Role, Scope, Server, ServerKey, SocketId, Stamp, Status, Versions, Wants, Writer,
-    HEADER, LINK_SOCKET, PUBLIC_SOCKET, VERSION,
+    InitiatorKey, KeyCache, Knock, Links, Listed, Machine, Micros, NodeConfig, Outbox, PlacedNode, Placement, Reader,
+    Records, ResetSecret, ResponderKey, Role, Scope, Server, ServerKey, SocketId, Stamp, Status, Versions, Wants,
+    Writer, HEADER, LINK_SOCKET, PUBLIC_SOCKET, VERSION,
 };
 
 pub const PAYLOAD: usize = 1200;
@@ -1172,25 +1172,38 @@ fn sessions_digest<T: Default>(sessions: &muster_transport::Sessions<T>) -> (usi
     (sessions.table.len(), open.count())
 }
 
+/// How a node of a rig is set up.
+pub fn node_config(node: u32, role: Role, reset: u8) -> NodeConfig {
+    NodeConfig {
+        me: identity(node, role),
+        payload: PAYLOAD,
+        cluster: cluster(),
+        reset_secret: [reset; 32],
+    }
+}
+
+fn door() -> DoorSettings {
+    DoorSettings {
+        keepalive_ms: 1_000,
+        idle_timeout_ms: 10_000,
+        ..DoorSettings::default()
+    }
+}
+
 impl Subject for Gateway {
     const ROLE: Role = role::GATEWAY;
 
     fn build(seed: u64) -> Self {
-        let config = GatewayConfig {
+        let rooms = RoomsSettings {
             namespaces: vec![kept()],
-            me: identity(GATEWAY, role::GATEWAY),
-            payload: PAYLOAD,
-            arena_bytes: 1 << 20,
-            keepalive_ms: 1000,
-            idle_ms: 10_000,
+            paced_namespaces: vec!["paced".into()],
+            ..RoomsSettings::default()
+        };
+        let config = GatewayConfig {
+            node: node_config(GATEWAY, role::GATEWAY, 3),
             name_key: NAME_KEY,
-            history_max: HISTORY_DEFAULT,
-            membership_again_ms: MEMBERSHIP_AGAIN_MS,
-            paced: vec!["paced".into()],
-            bundle: true,
             server_key: server_key(),
-            cluster: cluster(),
-            reset_secret: [3; 32],
+            settings: GatewaySettings { door: door(), rooms },
         };
         let mut gateway = Gateway::new(config, seed, entropy(seed));
         gateway.set_placement(1_000_000, placement());
@@ -1264,16 +1277,13 @@ impl Subject for Proxy {
 
     fn build(seed: u64) -> Self {
         let config = ProxyConfig {
-            namespaces: Vec::new(),
-            me: identity(PROXY, role::PROXY),
-            payload: PAYLOAD,
-            keepalive_ms: 1000,
-            idle_ms: 10_000,
+            node: node_config(PROXY, role::PROXY, 4),
             name_key: NAME_KEY,
             server_key: server_key(),
-            cluster: cluster(),
-            reset_secret: [4; 32],
-            age_every: 0,
+            settings: ProxySettings {
+                door: door(),
+                ..ProxySettings::default()
+            },
         };
         let mut proxy = Proxy::new(config, seed, entropy(seed));
         proxy.set_placement(1_000_000, placement());
@@ -1399,13 +1409,12 @@ impl Subject for Broker {
 
     fn build(seed: u64) -> Self {
         let config = BrokerConfig {
-            namespaces: vec![kept()],
-            me: identity(BROKER, role::BROKER),
-            payload: PAYLOAD,
-            arena_bytes: 1 << 20,
+            node: node_config(BROKER, role::BROKER, 5),
             name_key: NAME_KEY,
-            cluster: cluster(),
-            reset_secret: [5; 32],
+            settings: BrokerSettings {
+                namespaces: vec![kept()],
+                ..BrokerSettings::default()
+            },
         };
         let mut broker = Broker::new(config, seed, entropy(seed));
         broker.set_placement(1_000_000, placement());
@@ -1458,11 +1467,8 @@ impl Subject for Router {
 
     fn build(seed: u64) -> Self {
         let config = RouterConfig {
-            me: identity(ROUTER, role::ROUTER),
-            payload: PAYLOAD,
-            cluster: cluster(),
-            reset_secret: [6; 32],
-            memberships_max: MEMBERSHIPS_MAX,
+            node: node_config(ROUTER, role::ROUTER, 6),
+            settings: RouterSettings::default(),
         };
         let mut router = Router::new(config, seed, entropy(seed));
         router.set_placement(1_000_000, placement());

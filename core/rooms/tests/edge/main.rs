@@ -168,7 +168,7 @@ fn a_client_that_comes_back_to_an_edge_that_is_new_gets_what_it_missed() {
     let epoch = reply["subscribe"]["epoch"].as_str().expect("an epoch").to_owned();
     world.publish("sports:final", b"1");
     assert_eq!(world.publication(web)["offset"], 1);
-    world.restart_edge(Default::default());
+    world.restart_edge();
     world.publish("sports:final", b"2");
     world.pass(SECOND);
     let web = world.connected("all");
@@ -191,7 +191,7 @@ fn who_cannot_have_all_that_it_missed_starts_at_the_head_and_is_told_so() {
     world.pass(100 * MS);
     // The owner dies with what it had, and so does the only edge that had it as well.
     world.restart_broker(0);
-    world.restart_edge(Default::default());
+    world.restart_edge();
     world.pass(2 * SECOND);
     let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":1"#);
     let web = world.connected("all");
@@ -632,7 +632,7 @@ fn positions_and_missed_ranges_are_told_to_a_client_that_asks() {
     world.publish("sports:final", b"2");
     world.pass(100 * MS);
     world.restart_broker(0);
-    world.restart_edge(Default::default());
+    world.restart_edge();
     world.pass(2 * SECOND);
     let web = world.connected("all");
     let rest = format!(r#""channel":"sports:final","recover":true,"epoch":"{epoch}","offset":1"#);

@@ -148,7 +148,7 @@ fn run(seed: u64) -> Result<(), String> {
             }
             3 if deaths && step > 100 && step < 400 && dice.below(3) == 0 => world.restart_broker(0),
             5 if dice.below(8) == 0 => parted_until = step + 1 + dice.below(200),
-            4 if step % 2 == 0 && dice.below(6) == 0 => world.restart_edge(Default::default()),
+            4 if step % 2 == 0 && dice.below(6) == 0 => world.restart_edge(),
             _ => {}
         }
         look(&mut world, &mut sdks, step)?;

@@ -4,15 +4,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use muster_edge::{Failure, Settings};
+use muster_edge::Failure;
 use muster_rooms::{
-    role, room_placement, Admitted, Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Edge, EdgeConfig,
-    EdgeEvent, EdgeRefusal, Endpoint, Grant, Proxy, ProxyConfig, ProxyEvent, Rights, Router, RouterConfig, Side,
+    role, room_placement, Admitted, Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, ClientEvent,
+    DoorSettings, Edge, EdgeConfig, EdgeEvent, EdgeRefusal, EdgeSettings, Endpoint, Grant, Proxy, ProxyConfig,
+    ProxyEvent, ProxySettings, Rights, RoomsSettings, Router, RouterConfig, RouterSettings, Side,
 };
 use muster_tcp::{Ended, Ordered, StreamId, Streams};
 use muster_transport::{
-    Addr, Admission, Arrival, ClusterKeys, Denied, Dice, Entropy, Identity, Inbox, Machine, Micros, Outbox, PlacedNode,
-    Role, ServerKey, SocketId,
+    Addr, Admission, Arrival, ClusterKeys, Denied, Dice, Entropy, Identity, Inbox, Machine, Micros, NodeConfig, Outbox,
+    PlacedNode, Role, ServerKey, SocketId,
 };
 use serde_json::Value;
 
@@ -136,34 +137,31 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64) -> World {
-        World::with(seed, 1, Settings::default())
+        World::with(seed, 1)
     }
 
-    pub fn with(seed: u64, brokers: u32, settings: Settings) -> World {
-        let me = |node, role| identity(node, role, 1);
+    pub fn with(seed: u64, brokers: u32) -> World {
         let router = Router::new(
             RouterConfig {
-                me: me(ROUTER, role::ROUTER),
-                payload: 1_200,
-                cluster: cluster(),
-                reset_secret: [1; 32],
-                memberships_max: 1_000,
+                node: node(ROUTER, role::ROUTER, 1),
+                settings: RouterSettings { memberships_max: 1_000 },
             },
             seed,
             entropy(seed ^ 1),
         );
         let proxy = Proxy::new(
             ProxyConfig {
-                me: me(PROXY, role::PROXY),
-                payload: 1_200,
-                keepalive_ms: 1_000,
-                idle_ms: 4_000,
+                node: node(PROXY, role::PROXY, 1),
                 name_key: NAME_KEY,
                 server_key: ServerKey::from_private([2; 32]),
-                cluster: cluster(),
-                reset_secret: [2; 32],
-                age_every: 0,
-                namespaces: Vec::new(),
+                settings: ProxySettings {
+                    door: DoorSettings {
+                        keepalive_ms: 1_000,
+                        idle_timeout_ms: 4_000,
+                        ..DoorSettings::default()
+                    },
+                    ..ProxySettings::default()
+                },
             },
             seed,
             entropy(seed ^ 2),
@@ -263,9 +261,9 @@ impl World {
     }
 
     /// The edge dies and is back at once. Its streams are gone.
-    pub fn restart_edge(&mut self, settings: Settings) {
+    pub fn restart_edge(&mut self) {
         self.edge_epoch += 1;
-        *self.edge = edge(self.seed ^ u64::from(self.edge_epoch) << 8, self.edge_epoch, settings);
+        *self.edge = edge(self.seed ^ u64::from(self.edge_epoch) << 8, self.edge_epoch);
         self.webs.values_mut().for_each(|web| web.gone = true);
         self.place();
     }
@@ -691,36 +689,45 @@ impl Web {
     }
 }
 
-fn broker(node: u32, epoch: u32, seed: u64) -> Broker {
-    let config = BrokerConfig {
-        me: identity(node, role::BROKER, epoch),
+fn node(node: u32, role: Role, epoch: u32) -> NodeConfig {
+    NodeConfig {
+        me: identity(node, role, epoch),
         payload: 1_200,
-        arena_bytes: 8 << 20,
-        namespaces: Vec::new(),
-        name_key: NAME_KEY,
         cluster: cluster(),
         reset_secret: [node as u8; 32],
-    };
-    Broker::new(config, seed, entropy(seed ^ u64::from(node)))
+    }
 }
 
-fn edge(seed: u64, epoch: u32, settings: Settings) -> Edge {
-    let config = EdgeConfig {
-        me: identity(EDGE, role::EDGE, epoch),
-        payload: 1_200,
-        arena_bytes: 4 << 20,
-        namespaces: Vec::new(),
+fn broker(number: u32, epoch: u32, seed: u64) -> Broker {
+    let config = BrokerConfig {
+        node: node(number, role::BROKER, epoch),
         name_key: NAME_KEY,
-        history_max: 1_024,
-        membership_again_ms: 250,
-        paced: vec!["paced".into()],
-        cluster: cluster(),
-        reset_secret: [3; 32],
+        settings: BrokerSettings {
+            arena_bytes: 8 << 20,
+            ..BrokerSettings::default()
+        },
+    };
+    Broker::new(config, seed, entropy(seed ^ u64::from(number)))
+}
+
+fn edge(seed: u64, epoch: u32) -> Edge {
+    let settings = EdgeSettings {
+        rooms: RoomsSettings {
+            arena_bytes: 4 << 20,
+            membership_again_ms: 250,
+            paced_namespaces: vec!["paced".into()],
+            ..RoomsSettings::default()
+        },
+        drain_s: 2.0,
+        join_leave_max: 100,
+        methods: vec!["muster.status".into()],
+        ..EdgeSettings::default()
+    };
+    let config = EdgeConfig {
+        node: node(EDGE, role::EDGE, epoch),
+        name_key: NAME_KEY,
         settings,
-        stall: 10 * SECOND,
-        drain: 2 * SECOND,
         letters: None,
-        calls: vec!["muster.status".into()],
     };
     Edge::edge(config, seed, entropy(seed ^ 5))
 }

@@ -3,13 +3,12 @@
 //! Owns all settings of machines.
 
 use muster_rooms::command::COMMAND_RATE;
-use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_rooms::{
-    role, Broker, BrokerConfig, Client, ClientConfig, Endpoint, Gateway, GatewayConfig, Proxy, ProxyConfig, Router,
-    RouterConfig,
+    role, Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, DoorSettings, Endpoint, Gateway, GatewayConfig,
+    GatewaySettings, Proxy, ProxyConfig, ProxySettings, RoomsSettings, Router, RouterConfig, RouterSettings,
 };
 use muster_simkit::{Fault, Seeded};
-use muster_transport::{Entropy, HasSessions, Identity, Role as NodeRole, Server, ServerKey};
+use muster_transport::{Entropy, HasSessions, Identity, NodeConfig, Role as NodeRole, Server, ServerKey};
 
 use super::role::role_of;
 use super::{Role, Rooms, Sim};
@@ -42,26 +41,31 @@ impl Rooms {
             epoch,
         };
         let placement = self.placement(process);
-        let (payload, keepalive_ms, idle_ms) = (1_200, 1_000, 3_000);
-        let reset_secret = [process as u8 + 50; 32];
+        let node = NodeConfig {
+            me,
+            payload: 1_200,
+            cluster,
+            reset_secret: [process as u8 + 50; 32],
+        };
+        let door = DoorSettings {
+            keepalive_ms: 1_000,
+            idle_timeout_ms: 3_000,
+            ..DoorSettings::default()
+        };
         let now = world.now;
         match kind {
             Kind::Gateway => {
-                let config = GatewayConfig {
-                    namespaces: Vec::new(),
-                    me,
-                    payload,
+                let rooms = RoomsSettings {
                     arena_bytes: self.plan.arena_bytes,
-                    history_max: HISTORY_DEFAULT,
-                    membership_again_ms: MEMBERSHIP_AGAIN_MS,
-                    keepalive_ms,
-                    idle_ms,
-                    name_key: NAME_KEY,
-                    paced: vec!["paced".into()],
+                    paced_namespaces: vec!["paced".into()],
                     bundle: self.plan.bundle,
+                    ..RoomsSettings::default()
+                };
+                let config = GatewayConfig {
+                    node,
+                    name_key: NAME_KEY,
                     server_key: self.keys[process].clone(),
-                    cluster,
-                    reset_secret,
+                    settings: GatewaySettings { door, rooms },
                 };
                 let mut machine = Gateway::new(config, seed, entropy);
                 machine.set_placement(now, placement);
@@ -69,37 +73,34 @@ impl Rooms {
                 Role::Gateway(Box::new(machine))
             }
             Kind::Proxy => {
-                let name_key = NAME_KEY;
-                let server_key = self.keys[process].clone();
-                let config = ProxyConfig {
-                    namespaces: Vec::new(),
-                    me,
-                    payload,
-                    keepalive_ms,
-                    idle_ms,
-                    name_key,
-                    server_key,
-                    cluster,
-                    reset_secret,
+                let settings = ProxySettings {
+                    door,
                     // Every frame, one of three, or hardly any.
                     age_every: [1_024, 1, 1_024, 3][(world.seed % 4) as usize],
+                    command_rate: COMMAND_RATE,
+                    command_burst: COMMAND_BURST,
+                    ..ProxySettings::default()
+                };
+                let config = ProxyConfig {
+                    node,
+                    name_key: NAME_KEY,
+                    server_key: self.keys[process].clone(),
+                    settings,
                 };
                 let mut machine = Proxy::new(config, seed, entropy);
-                machine.set_command_limit(COMMAND_RATE, COMMAND_BURST);
                 machine.set_placement(now, placement);
                 machine.set_servers(now, self.servers());
                 Role::Proxy(Box::new(machine))
             }
             Kind::Broker => {
-                let arena_bytes = self.plan.arena_bytes;
+                let settings = BrokerSettings {
+                    arena_bytes: self.plan.arena_bytes,
+                    ..BrokerSettings::default()
+                };
                 let config = BrokerConfig {
-                    namespaces: Vec::new(),
-                    me,
-                    payload,
-                    arena_bytes,
+                    node,
                     name_key: NAME_KEY,
-                    cluster,
-                    reset_secret,
+                    settings,
                 };
                 let mut machine = Broker::new(config, seed, entropy);
                 machine.set_placement(now, placement);
@@ -108,11 +109,8 @@ impl Rooms {
             Kind::Router => {
                 let mut machine = Router::new(
                     RouterConfig {
-                        me,
-                        payload,
-                        cluster,
-                        reset_secret,
-                        memberships_max: MEMBERSHIPS_MAX,
+                        node,
+                        settings: RouterSettings::default(),
                     },
                     seed,
                     entropy,
@@ -127,7 +125,7 @@ impl Rooms {
                     proxies: self.given(Kind::Proxy, client),
                     learns: [self.plan.learns; 2],
                     credential: (client as u64).to_le_bytes().to_vec(),
-                    payload,
+                    payload: 1_200,
                     inbox_bytes: self.plan.clients[client].inbox_bytes,
                     socket: 0,
                 };

@@ -2,22 +2,23 @@
 
 use std::collections::HashSet;
 
+use muster_edge::websocket::Origins;
 use muster_edge::{Connection, Counters, Disconnect, Settings, Write};
 use muster_tcp::{Ended, Outbox, StreamId, Streams};
 use muster_transport::{
-    Addr, ClusterKeys, Denied, Dice, End, Entropy, Health, Identity, Inbox, KeyedState, LinkChange, Machine, Micros,
-    Outbox as Datagrams, Question, Wheel,
+    Addr, Denied, Dice, End, Entropy, Health, Inbox, KeyedState, LinkChange, Machine, Micros, NodeConfig,
+    Outbox as Datagrams, Question, Rate, Wheel,
 };
 
 use super::frames::Built;
 use super::join_leave::Watches;
 use super::publishing::Publishing;
 use super::{Conn, Drain, Edge, EdgeCounters, EdgeSessions, Letters};
-use crate::arena::Retention;
 use crate::dispatch::{Commands, Dispatch, Limits};
 use crate::gateway::members::Members;
-use crate::gateway::{Client, Gateway, GatewayEvent, RoomsConfig};
+use crate::gateway::{Client, Gateway, GatewayEvent};
 use crate::rights::Grant;
+use crate::settings::EdgeSettings;
 
 /// Full sockets are looked at this often.
 const STALLS_EVERY: Micros = 1_000_000;
@@ -26,27 +27,10 @@ const DRAIN_EVERY: Micros = 100_000;
 
 /// How an edge is set up.
 pub struct EdgeConfig {
-    pub me: Identity,
-    pub payload: usize,
-    pub arena_bytes: usize,
-    /// Namespaces whose rooms it keeps otherwise than others; brokers are told of these.
-    pub namespaces: Vec<Retention>,
+    pub node: NodeConfig,
     pub name_key: [u8; 16],
-    /// Messages that a history command may ask for.
-    pub history_max: u32,
-    pub membership_again_ms: u32,
-    /// Namespaces of paced rooms.
-    pub paced: Vec<String>,
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
-    pub settings: Settings,
-    /// A client whose socket takes nothing for this long is slow.
-    pub stall: Micros,
-    /// A drain sends clients away over this long.
-    pub drain: Micros,
+    pub settings: EdgeSettings,
     pub letters: Option<Box<dyn Letters>>,
-    /// Methods that the control plane answers.
-    pub calls: Vec<String>,
 }
 
 /// Events for an edge's control plane.
@@ -56,7 +40,7 @@ pub enum EdgeEvent {
     Authenticate(Question),
     /// A token for this channel alone is to be judged.
     Subscribe(Question, String),
-    /// A client calls a method of [`EdgeConfig::calls`]: [`Edge::answer_call`].
+    /// A client calls a method of [`EdgeSettings::methods`]: [`Edge::answer_call`].
     Call {
         question: u64,
         user: u64,
@@ -78,8 +62,25 @@ pub enum EdgeRefusal {
 
 impl Edge {
     pub fn edge(config: EdgeConfig, seed: u64, entropy: Box<dyn Entropy>) -> Edge {
+        let EdgeConfig {
+            node,
+            name_key,
+            settings,
+            letters,
+        } = config;
+        let kept = &settings.rooms.namespaces;
         let sessions = EdgeSessions {
-            settings: config.settings,
+            settings: Settings {
+                ping_every: settings.ping_ms * 1_000,
+                pong_within: settings.pong_ms * 1_000,
+                commands: Rate {
+                    a_second: settings.command_rate,
+                    burst: settings.command_burst,
+                },
+                version: settings.version.clone(),
+                node: node.me.node.to_string(),
+                ..Settings::default()
+            },
             connections: Counters::default(),
             counters: EdgeCounters::default(),
             conns: Vec::new(),
@@ -88,17 +89,17 @@ impl Edge {
             ready: Default::default(),
             wheel: Wheel::new(),
             stalls_at: None,
-            stall: config.stall,
+            stall: settings.stall_ms * 1_000,
             write_interval: 0,
             write_at: 0,
             answers: Default::default(),
             gone: Vec::new(),
             questions: std::collections::HashMap::with_hasher(KeyedState::new(seed, !seed)),
             question: 0,
-            calls: config.calls,
+            calls: settings.methods.clone(),
             events: Default::default(),
             built: Built::new(seed),
-            publishing: Publishing::new(config.payload),
+            publishing: Publishing::new(node.payload),
             commands: Commands::new(KeyedState::new(seed, !seed)),
             limits: Limits::new(KeyedState::new(seed, !seed)),
             health: Health::default(),
@@ -106,8 +107,8 @@ impl Edge {
             watches: Watches::new(KeyedState::new(seed, !seed)),
             outcomes: Default::default(),
             links_changed: false,
-            letters: config.letters,
-            drain_over: config.drain,
+            letters,
+            drain_over: (settings.drain_s * 1e6) as Micros,
             drain: None,
             proven: Vec::new(),
             reads: Vec::new(),
@@ -118,34 +119,29 @@ impl Edge {
             frames: Vec::new(),
             steps: Vec::new(),
             asks: Vec::new(),
-            namespaces: config.namespaces.iter().map(|kept| kept.namespace.clone()).collect(),
+            namespaces: kept.iter().map(|kept| kept.namespace.clone()).collect(),
         };
-        let rooms = RoomsConfig {
-            me: config.me,
-            payload: config.payload,
-            arena_bytes: config.arena_bytes,
-            namespaces: config.namespaces,
-            name_key: config.name_key,
-            history_max: config.history_max,
-            membership_again_ms: config.membership_again_ms,
-            paced: config.paced,
-            bundle: true,
-            cluster: config.cluster,
-            reset_secret: config.reset_secret,
-        };
-        let mut edge = Gateway::with(rooms, sessions, seed, entropy);
+        let mut edge = Gateway::with(node, name_key, settings.rooms.clone(), sessions, seed, entropy);
         let (k0, k1) = (edge.node.secret_u64(), edge.node.secret_u64());
         edge.sessions.dice = Dice::new(k0);
         edge.sessions.commands = Commands::new(KeyedState::new(k0, k1));
         edge.sessions.limits = Limits::new(KeyedState::new(k0, k1));
         edge.sessions.watches = Watches::new(KeyedState::new(k0, k1));
         edge.sessions.questions = std::collections::HashMap::with_hasher(KeyedState::new(k0, k1));
+        edge.apply(&settings);
         edge
     }
 
-    /// The settings of connections, for those that come from now on.
-    pub fn settings_mut(&mut self) -> &mut Settings {
-        &mut self.sessions.settings
+    /// Uses the settings that may change while it runs; those of connections for new ones.
+    pub fn apply(&mut self, settings: &EdgeSettings) {
+        self.apply_rooms(&settings.rooms, settings.user_sessions_max);
+        self.set_write_interval(settings.write_interval_ms * 1_000);
+        self.set_join_leave_max(settings.join_leave_max);
+        self.sessions.settings.origins = match settings.origins.as_slice() {
+            [] => Origins::SameHost,
+            listed if listed.iter().any(|origin| origin == "*") => Origins::Any,
+            listed => Origins::Listed(listed.to_vec()),
+        };
     }
 
     /// Counters of connections, and of their part in rooms.
