@@ -22,6 +22,7 @@ __all__ = [
     "PresenceAccess",
     "PresenceGatewayEngine",
     "PresenceLookup",
+    "PresenceTable",
     "PresenceWriter",
     "ProxyEngine",
     "Recipients",
@@ -877,8 +878,25 @@ class PresenceLookup:
     def __new__(cls, users: list[int], shards: int) -> PresenceLookup: ...
     def shards(self) -> list[int]: ...  # those that have some of the users
     def question(self, shard: int, buckets: int) -> tuple[bytes, bytes]: ...  # its users, and the bucket of each
-    # The site's answer in MessagePack; of each shard its number, what its store answered, its clock and keepalive in ms.
-    def found(self, site: int, parts: list[tuple[int, bytes, int, int]], lost: bool = ...) -> bytes: ...
+    # The site's answer in MessagePack; of each shard its number, its store's answer or its copy, clock and keepalive in ms.
+    def found(self, site: int, parts: Sequence[tuple[int, bytes | PresenceTable, int, int]], lost: bool = ...) -> bytes: ...
+
+@final
+class PresenceTable:
+    def __new__(cls, *, shards: int, buckets: int, seed: int) -> PresenceTable: ...
+    def begin(self, batches: int) -> None: ...  # loading starts from a store that has so many batches, or more
+    def page(self, bytes: bytes) -> int: ...  # records; returns the number of users
+    def seen_page(self, bytes: bytes) -> None: ...  # last-seen times
+    def loaded(self) -> None: ...
+    def batch(self, number: int, users: bytes, gone: bytes, at_s: int) -> bool: ...  # False: one before it is missing
+    @property
+    def is_whole(self) -> bool: ...
+    @property
+    def batches(self) -> int: ...
+    @property
+    def users(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
 
 @final
 class PresenceWriter:

@@ -17,6 +17,12 @@ muster_planted::planted! {
     LateOverrules,
     /// The last packets of a gateway that falls idle are not noticed as missing.
     TailForgotten,
+    /// A page of the store overrules a batch that a reader's copy took before.
+    PageOverrules,
+    /// A reader's copy takes a batch although one before it is missing.
+    GapTaken,
+    /// Users that went stay in a reader's copy.
+    GoneKept,
     /// A message that arrived on both paths is delivered twice.
     DeliveredTwice,
 }
