@@ -13,7 +13,7 @@ import secrets
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-_frames: Final = msgspec.msgpack.Decoder(Frame)
+_KINDS: Final[dict[bytes, Kind]] = {name.encode(): name for name in get_args(Kind)}
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 Serve = Callable[[Any], Awaitable[Any] | AsyncIterator[Any]]
@@ -267,7 +267,25 @@ async def _read(reader: asyncio.StreamReader) -> Frame:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > FRAME_BYTES_MAX:
         raise CallError("question", f"frame too long: {length} bytes")
-    return _frames.decode(await reader.readexactly(length))
+    return frame_of(await reader.readexactly(length))
+
+
+def frame_of(data: bytes) -> Frame:
+    """Read the head of a frame. Its body, which may have thousands of values, is checked once, when it is decoded. Raises
+    `msgspec.DecodeError`."""
+    try:
+        first, at = data[1], 2
+        if 0xCC <= first <= 0xCF:
+            at += 1 << first - 0xCC
+        number = int.from_bytes(data[2:at], "big") if at > 2 else first
+        begin = at + 1
+        kind = _KINDS.get(data[begin : begin + data[at] - 0xA0])
+        body = data[begin + data[at] - 0xA0 :]
+    except IndexError:
+        raise msgspec.DecodeError("frame too short") from None
+    if data[0] != 0x93 or kind is None or (at == 2 and first > 0x7F) or not body:
+        raise msgspec.DecodeError("malformed frame")
+    return Frame(number, kind, msgspec.Raw(body))
 
 
 def _send(writer: asyncio.StreamWriter, data: bytes) -> None:

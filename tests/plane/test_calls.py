@@ -1,13 +1,15 @@
 """Questions between nodes of the fleet: a connection that proves nothing is closed at both ends."""
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster import fleet
-from muster_server.plane.calls import NONCE, CallError, Peer, Server, key_of
+from muster_server.plane.calls import NONCE, CallError, Frame, Kind, Peer, Server, frame_of, key_of
 from tests.ports import free_ports
 from tests.waiting import PATIENT_S
 
@@ -94,3 +96,17 @@ async def test_a_server_that_ends_says_nothing_of_connections_that_are_open() ->
     await peer.close()
     await asyncio.sleep(0)
     assert said == []
+
+
+@given(st.integers(0, (1 << 64) - 1), st.sampled_from(get_args(Kind)), st.binary(max_size=20), st.integers(0, 30))
+def test_a_frame_is_read_as_a_whole_decoder_reads_it_or_refused(number: int, kind: Kind, body: bytes, cut: int) -> None:
+    packed = msgspec.msgpack.encode(Frame(number, kind, msgspec.Raw(msgspec.msgpack.encode(body))))
+    read = frame_of(packed)
+    assert (read.number, read.kind, msgspec.msgpack.decode(read.body)) == (number, kind, body)
+    for bytes_ in (packed[: min(cut, len(packed) - 1)], body):
+        try:
+            told = frame_of(bytes_)
+            msgspec.msgpack.decode(told.body)
+        except msgspec.DecodeError:
+            continue
+        assert told == msgspec.msgpack.decode(bytes_, type=Frame)
