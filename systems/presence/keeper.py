@@ -363,6 +363,7 @@ def companion(
             shards=place.shards,
             shard=place.shard,
             stamp=stamp,
+            near=settings.near,
         )
         logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
         # If a site changes its number of shards, it gets another log: each begins with an empty view.
