@@ -879,7 +879,9 @@ class PresenceLookup:
     def shards(self) -> list[int]: ...  # those that have some of the users
     def question(self, shard: int, buckets: int) -> tuple[bytes, bytes]: ...  # its users, and the bucket of each
     # The site's answer in MessagePack; of each shard its number, its store's answer or its copy, clock and keepalive in ms.
-    def found(self, site: int, parts: Sequence[tuple[int, bytes | PresenceTable, int, int]], lost: bool = ...) -> bytes: ...
+    def found(
+        self, site: int, parts: Sequence[tuple[int, bytes | PresenceTable, int, int]], lost: bool = ...
+    ) -> bytes: ...
 
 @final
 class PresenceTable:
