@@ -137,14 +137,10 @@ return {ARGV[1]}
 
 PAGE: Final = """
 local page = redis.call('HSCAN', KEYS[4], ARGV[1], 'COUNT', ARGV[2])
-local all, parts = page[2], {}
-for at = 1, #all, 2 do
-  parts[#parts + 1] = struct.pack('>I1c0I4c0', #all[at], all[at], #all[at + 1], all[at + 1])
-end
-return {page[1], table.concat(parts)}
+return {page[1], cmsgpack.pack(page[2])}
 """
-"""A page of the records, from a cursor on. Returns the next cursor, 0 after the last, and the records. One may come
-twice."""
+"""A page of the records, from a cursor on. Returns the next cursor, 0 after the last, and users with their records in
+MessagePack. One may come twice."""
 
 HEAD: Final = """
 local meta = redis.call('HMGET', KEYS[1], 'at', 'life', 'count', 'place', 'instance')

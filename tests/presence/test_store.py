@@ -46,11 +46,8 @@ async def stored(shard: Shard) -> dict[int, str]:
     """All records, as a writer reads them when it begins."""
     found: dict[int, str] = {}
     async for page in shard.pages():
-        rest = page
-        while rest:
-            user, rest = rest[1 : 1 + rest[0]], rest[1 + rest[0] :]
-            (length,) = struct.unpack_from(">I", rest)
-            found[int(user)], rest = rest[4 : 4 + length].decode(), rest[4 + length :]
+        told = msgspec.msgpack.decode(page, type=list[str])
+        found |= zip(map(int, told[::2]), told[1::2], strict=True)
     return found
 
 

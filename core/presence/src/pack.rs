@@ -497,10 +497,20 @@ mod tests {
         assert!((0..known.len()).all(|len| answers(&known[..len], |_, _| Some(())).is_none()));
         let (names, places) = Lookup::new((0..70_000).collect(), 1).question(0, 8_192);
         assert_eq!((&names[..5], places.len()), (&b"\xdd\0\x01\x11\x70"[..], 280_000));
-        assert_eq!(page(b"\x017\0\0\0\x01x"), Some(vec![(7, &b"x"[..])]));
-        for len in 1..7 {
-            assert_eq!(page(&b"\x017\0\0\0\x01x"[..len]), None);
+        assert_eq!(page(b"\x92\xa17\xa1x"), Some(vec![(7, &b"x"[..])]));
+        assert_eq!(page(b"\x90"), Some(vec![]));
+        for len in 0..5 {
+            assert_eq!(page(&b"\x92\xa17\xa1x"[..len]), None);
         }
-        assert_eq!(page(b"\x01x\0\0\0\0"), None, "no number");
+        for malformed in [
+            &b"\x92\xa1x\xa1x"[..],
+            b"\x91\xa17",
+            b"\x92\xa17\x05",
+            b"\x92\x07\xa1x",
+            b"\x90\x90",
+            b"\xdd\xff\xff\xff\xfe",
+        ] {
+            assert_eq!(page(malformed), None, "{malformed:?}");
+        }
     }
 }

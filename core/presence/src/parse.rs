@@ -1,4 +1,4 @@
-//! Parses the bytes that a store's scripts return: lists in MessagePack, numbers, texts, pages of records.
+//! Parses the bytes that a store's scripts return: lists in MessagePack, numbers, texts, records.
 //!
 //! Owns none of their meaning; `pack` has the layouts.
 
@@ -40,25 +40,28 @@ fn take_number(rest: &mut &[u8], len: usize) -> Option<usize> {
     Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
-/// Parses a page of a shard's records: user, record (4 B of length). `None`: malformed.
+/// Parses records of a shard, a list in MessagePack: user, record, user, record, … `None`: malformed.
 pub fn page(bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
-    let mut users = Vec::new();
     let mut rest = bytes;
-    while !rest.is_empty() {
-        let len = usize::from(*take(&mut rest, 1)?.first()?);
-        let user = std::str::from_utf8(take(&mut rest, len)?).ok()?.parse().ok()?;
-        users.push((user, take_long(&mut rest)?));
+    let count = take_array(&mut rest)?;
+    // A count that is larger than the bytes is found by the first value that is missing.
+    let mut users = Vec::with_capacity((count / 2).min(bytes.len()));
+    for _ in 0..count / 2 {
+        let (Value::Text(name), Value::Text(record)) = (take_value(&mut rest)?, take_value(&mut rest)?) else {
+            return None;
+        };
+        users.push((digits(name)?, record));
     }
-    Some(users)
+    (rest.is_empty() && count % 2 == 0).then_some(users)
+}
+
+/// A user.
+pub fn digits(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 pub fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(len)?;
     *rest = left;
     Some(taken)
-}
-
-fn take_long<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
-    take(rest, len as usize)
 }

@@ -10,7 +10,7 @@
 
 use crate::bucket::bucket;
 use crate::limits::{TABLE_SEEN_MAX, TABLE_SEEN_S, TABLE_USERS_MAX};
-use crate::parse::{page, take, take_array, take_value, Value};
+use crate::parse::{digits, page, take, Value};
 use crate::planted::{self, Bug};
 use std::collections::BTreeSet;
 
@@ -124,19 +124,9 @@ impl Table {
             self.is_whole &= number <= self.batches;
             return Ok(number <= self.batches);
         }
-        let mut rest = users;
-        let count = take_array(&mut rest).ok_or(TableError::Malformed)?;
-        for _ in 0..count / 2 {
-            let (name, record) = (take_value(&mut rest), take_value(&mut rest));
-            let (Some(Value::Text(name)), Some(Value::Text(record))) = (name, record) else {
-                return Err(TableError::Malformed);
-            };
-            let user = digits(name).ok_or(TableError::Malformed)?;
+        for (user, record) in page(users).ok_or(TableError::Malformed)? {
             self.touch(user);
             self.put(user, record)?;
-        }
-        if !rest.is_empty() || count % 2 != 0 {
-            return Err(TableError::Malformed);
         }
         self.read_gone(gone, at_s).ok_or(TableError::Malformed)?;
         self.batches = number;
@@ -382,8 +372,4 @@ fn number(rest: &mut &[u8]) -> Option<u32> {
 fn user(rest: &mut &[u8]) -> Option<u64> {
     let len = usize::from(take(rest, 1)?[0]);
     digits(take(rest, len)?)
-}
-
-fn digits(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -26,6 +26,18 @@ fn text(bytes: &mut Vec<u8>, content: &[u8]) {
     bytes.extend_from_slice(content);
 }
 
+/// Users with their records, in MessagePack.
+fn list<'a>(users: impl Iterator<Item = (&'a u64, &'a Vec<u8>)>) -> Vec<u8> {
+    let users: Vec<_> = users.collect();
+    let mut bytes = vec![0xdd];
+    bytes.extend_from_slice(&(2 * users.len() as u32).to_be_bytes());
+    for (user, record) in users {
+        text(&mut bytes, user.to_string().as_bytes());
+        text(&mut bytes, record);
+    }
+    bytes
+}
+
 fn short(bytes: &mut Vec<u8>, user: u64) {
     let digits = user.to_string();
     bytes.push(digits.len() as u8);
@@ -68,12 +80,7 @@ impl Batch {
     }
 
     fn take_in(&self, table: &mut Table, buckets: u32) -> Result<bool, TableError> {
-        let (mut users, mut gone) = (vec![0xdd], Vec::new());
-        users.extend_from_slice(&(2 * self.records.len() as u32).to_be_bytes());
-        for (user, record) in &self.records {
-            text(&mut users, user.to_string().as_bytes());
-            text(&mut users, record);
-        }
+        let (users, mut gone) = (list(self.records.iter()), Vec::new());
         for (user, ago_s) in &self.gone {
             gone.extend_from_slice(&bucket(*user, SHARDS, buckets).to_be_bytes());
             gone.extend_from_slice(&ago_s.to_be_bytes());
@@ -111,13 +118,7 @@ impl Store {
     }
 
     fn page(&self, of: impl Fn(u64) -> bool) -> Vec<u8> {
-        let mut page = Vec::new();
-        for (user, record) in self.users.iter().filter(|(user, _)| of(**user)) {
-            short(&mut page, *user);
-            page.extend_from_slice(&(record.len() as u32).to_be_bytes());
-            page.extend_from_slice(record);
-        }
-        page
+        list(self.users.iter().filter(|(user, _)| of(**user)))
     }
 
     fn seen_page(&self, now_s: u64, of: u32) -> Vec<u8> {
