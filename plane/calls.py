@@ -21,6 +21,7 @@ FRAME_BYTES_MAX: Final = 256 << 20  # a snapshot of a million clients has about 
 NONCE: Final = 32
 PROOF_S: Final = 5.0
 OPEN_MAX: Final = 1_024  # limit of concurrent requests of one connection
+BUSY: Final = "too many concurrent requests on this connection"
 ITEMS_MAX: Final = 1_024  # limit of replies that wait for the asking end; a slower reader is disconnected
 _LENGTH: Final = struct.Struct("!I")
 
@@ -121,9 +122,7 @@ class Server:
                         task.cancel()
                 elif frame.kind == "ask":
                     if len(running) >= OPEN_MAX:
-                        _write(
-                            writer, frame.number, "error", ("busy", "too many concurrent requests on this connection")
-                        )
+                        _write(writer, frame.number, ("error", ("busy", BUSY)))
                         continue
                     task = asyncio.create_task(self._answer(frame, writer))
                     running[frame.number] = task
@@ -139,16 +138,18 @@ class Server:
             answer = self._serve[type(question)](question)
             if isinstance(answer, AsyncIterator):
                 async for each in answer:
-                    _write(writer, frame.number, "item", each)
+                    _write(writer, frame.number, ("item", each))
                     await writer.drain()
+                _write(writer, frame.number, ("end", None))
             else:
-                _write(writer, frame.number, "item", await answer)
-            _write(writer, frame.number, "end", None)
+                _write(
+                    writer, frame.number, ("item", await answer), ("end", None)
+                )  # one call of the kernel, one wake-up
             await writer.drain()
         except CallError as error:
-            _write(writer, frame.number, "error", (error.code, str(error)))
+            _write(writer, frame.number, ("error", (error.code, str(error))))
         except msgspec.MsgspecError as error:
-            _write(writer, frame.number, "error", ("question", str(error)))
+            _write(writer, frame.number, ("error", ("question", str(error))))
 
 
 class Peer:
@@ -182,7 +183,7 @@ class Peer:
         self._waiting[number] = queue
         over = False
         try:
-            _write(writer, number, "ask", question)
+            _write(writer, number, ("ask", question))
             while True:
                 kind, body = await queue.get()
                 if kind == "item":
@@ -194,8 +195,9 @@ class Peer:
                 return
         finally:
             self._waiting.pop(number, None)
+            over = over or (not queue.empty() and queue.get_nowait()[0] in {"end", "error"})
             if not over and not writer.is_closing():
-                _write(writer, number, "drop", None)
+                _write(writer, number, ("drop", None))
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -249,7 +251,7 @@ class Peer:
                         queue.get_nowait()
                     queue.put_nowait(("error", ("slow", f"{self._where} sends faster than this process reads")))
                 else:
-                    queue.put_nowait((frame.kind, bytes(frame.body)))
+                    queue.put_nowait((frame.kind, frame.body))
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, CallError):
             pass
         finally:
@@ -295,11 +297,15 @@ def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
-def _write(writer: asyncio.StreamWriter, number: int, kind: Kind, body: Any) -> None:
+def _write(writer: asyncio.StreamWriter, number: int, *frames: tuple[Kind, Any]) -> None:
+    """Write frames of one request at once; each is its kind and its body."""
     if writer.is_closing():
         return
-    content = _encode(Frame(number, kind, msgspec.Raw(_encode(body))))
-    writer.write(_LENGTH.pack(len(content)) + content)
+    parts: list[bytes] = []
+    for kind, body in frames:
+        head, content = b"\x93" + _encode(number) + _encode(kind), _encode(body)
+        parts += (_LENGTH.pack(len(head) + len(content)), head, content)
+    writer.write(b"".join(parts))
 
 
 def _proof(key: bytes, way: bytes, theirs: bytes, mine: bytes) -> bytes:

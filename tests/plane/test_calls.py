@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster import fleet
+from muster_server.plane import calls
 from muster_server.plane.calls import NONCE, CallError, Frame, Kind, Peer, Server, frame_of, key_of
 from tests.ports import free_ports
 from tests.waiting import PATIENT_S
@@ -96,6 +97,55 @@ async def test_a_server_that_ends_says_nothing_of_connections_that_are_open() ->
     await peer.close()
     await asyncio.sleep(0)
     assert said == []
+
+
+async def test_a_reply_comes_with_its_end_so_nothing_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[Kind] = []
+    read = calls._read
+
+    async def watched(reader: asyncio.StreamReader) -> Frame:
+        frame = await read(reader)
+        kinds.append(frame.kind)
+        return frame
+
+    async def answer(question: Question) -> Question:
+        return question
+
+    monkeypatch.setattr(calls, "_read", watched)
+    (port,) = free_ports(1)
+    server = Server(key_of(b"secret"), {Question: answer})
+    await server.start("127.0.0.1", port)
+    peer = Peer(("127.0.0.1", port), key_of(b"secret"))
+    for _ in range(3):
+        assert await peer.ask(Question(), Question, PATIENT_S) == Question()
+    await peer.close()
+    await server.stop()
+    assert kinds == ["ask", "item", "end"] * 3
+
+
+class Written:
+    """Stands for a connection's `StreamWriter`."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def is_closing(self) -> bool:
+        """Never."""
+        return False
+
+    def write(self, data: bytes) -> None:
+        """Keep it."""
+        self.data += data
+
+
+@given(st.integers(0, (1 << 64) - 1), st.lists(st.tuples(st.sampled_from(get_args(Kind)), st.binary(max_size=20))))
+def test_frames_are_written_as_a_whole_encoder_writes_them(number: int, frames: list[tuple[Kind, bytes]]) -> None:
+    written: Any = Written()
+    calls._write(written, number, *frames)
+    whole = [
+        msgspec.msgpack.encode(Frame(number, kind, msgspec.Raw(msgspec.msgpack.encode(body)))) for kind, body in frames
+    ]
+    assert written.data == b"".join(len(each).to_bytes(4, "big") + each for each in whole)
 
 
 @given(st.integers(0, (1 << 64) - 1), st.sampled_from(get_args(Kind)), st.binary(max_size=20), st.integers(0, 30))
