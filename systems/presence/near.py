@@ -13,7 +13,6 @@ grows old. Must not know requests.
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -22,7 +21,7 @@ import structlog
 from muster_server._engines import PresenceTable
 from muster_server.plane.ownership.errors import StoreError
 from muster_server.systems.presence.questions import CopyStats
-from muster_server.systems.presence.store import BUCKETS, Head, Shard, Written
+from muster_server.systems.presence.store import BUCKETS, Head, Shard, Written, seconds
 
 HEAD_S: Final = 0.5
 """Interval of questions for the state of the store, in seconds."""
@@ -33,11 +32,6 @@ AGAIN_MAX_S: Final = 10.0
 store's time for each million users."""
 SEEN_BUCKETS: Final = 64
 """Buckets of last-seen times in one page: at most 16,384 users, for which the store takes about 10 ms."""
-
-
-def seconds() -> float:
-    """A clock that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Table(Protocol):

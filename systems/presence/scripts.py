@@ -3,10 +3,10 @@
 Owns the layout of the store. `core/presence/src/pack.rs` packs arguments and results; `store.py` calls them. All keys
 of a shard have one hash tag, so that a cluster of Redis keeps them together.
 
-- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own
-clock), `relay` and `logged` (the last published entry, and the end of the log after it), `told` (number of all
-changes), `stats` and `instance` (the owning instance, if its writer knows it); and for copies of the shard in readers
-`life`, a mark that each claim of a writer and each rewriting replaces, and `place`, the id of the last batch.
+- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive: when the shard was whole, in ms
+of the store's own clock), `relay` and `logged` (the last published entry, and the end of the log after it), `told` (number
+of all changes), `stats` and `instance` (the owning instance, if its writer knows it); and for copies of the shard in
+readers `life`, a mark that each claim of a writer and each rewriting replaces, and `place`, the id of the last batch.
 - `vector`: a hash of gateways; a value is the epoch and the highest version up to which all versions are applied.
 - `outbox`: a stream of changes, until they are published and a minute longer. An entry has those of a batch: `n`, the
 number of earlier changes; `k`, the number of these; `c`, all of them as one batch of the log, which no script parses.
@@ -39,21 +39,22 @@ PART: Final = 4_000
 
 CLAIM: Final = """
 local owner = redis.call('HGET', KEYS[1], 'instance')
-if owner and ARGV[2] ~= '' and owner ~= ARGV[2] then return {'', owner, '', ''} end
+if owner and ARGV[2] ~= '' and owner ~= ARGV[2] then return {'', owner, '', '', 0} end
 if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'instance', ARGV[2]) end
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', '', ''} end
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', '', '', 0} end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
 redis.call('HSETNX', KEYS[1], 'count', '0')
 redis.call('HDEL', KEYS[1], 'at', 'place')
 redis.call('DEL', KEYS[5])
 if ARGV[3] == '' then redis.call('HDEL', KEYS[1], 'life') else redis.call('HSET', KEYS[1], 'life', ARGV[3]) end
 local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
-return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
+local time = redis.call('TIME')
+return {ARGV[1], known[1], known[2] or '', known[3] or '0', time[1] * 1000 + math.floor(time[2] / 1000)}
 """
 """A writer claims the shard: earlier ones are fenced (I-1). Returns the current epoch, number of batches, last published
-entry, and the end of the log after it. An empty epoch: the store belongs to another instance. The third argument: the life
-that begins; empty: no batches for copies."""
+entry, the end of the log after it, and now in ms. An empty epoch: the store belongs to another instance. The third
+argument: the life that begins; empty: no batches for copies."""
 
 WRITE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count', 'life')
@@ -105,9 +106,8 @@ ALIVE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
 if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] then return {{head[1] or '', head[2] or ''}} end
 local time = redis.call('TIME')
-if ARGV[3] == '1' then
-  redis.call('HSET', KEYS[1], 'at', time[1] * 1000 + math.floor(time[2] / 1000))
-end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if ARGV[3] ~= '' then redis.call('HSET', KEYS[1], 'at', string.format('%d', math.min(now, tonumber(ARGV[3])))) end
 redis.call('HSET', KEYS[1], 'stats', ARGV[4])
 redis.call('XTRIM', KEYS[5], 'MINID', string.format('%d', time[1] * 1000 - {BATCHES_MS}))
 local told = redis.call('HMGET', KEYS[1], 'told', 'relay')
@@ -119,11 +119,12 @@ end
 local all = since('-')
 local waiting, oldest = since(told[2] and '(' .. told[2] or '-')
 local age = 0
-if oldest ~= '' then age = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(string.match(oldest, '^%d+')) end
-return {{all, waiting, age}}
+if oldest ~= '' then age = now - tonumber(string.match(oldest, '^%d+')) end
+return {{all, waiting, age, now}}
 """
-"""The keepalive. Returns the number of changes in the stream, of unpublished ones, and the age in ms of the oldest of
-these."""
+"""The keepalive. The third argument: when the shard was whole, in ms of the store's clock, as a keepalive may be executed
+long after it was sent; empty: it is not whole. Returns the number of changes in the stream, of unpublished ones, the age
+in ms of the oldest of these, and now."""
 
 WIPE: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')

@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import struct
+import time
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,11 @@ WATCHED: Final = 16
 """Limit of entries that a watch reads at once."""
 WAIT_S: Final = 2.0
 _HEAD: Final = struct.Struct(">II")
+
+
+def seconds() -> float:
+    """A clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Foreign(StoreError):
@@ -138,6 +144,9 @@ class Shard:
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
         self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users", "batches")]
         self._redis = RedisStore(url, password, f"{self.name}: the store", WAIT_S)
+        self._clock = 0, seconds()
+        """The store's clock in ms in its last answer to a writer, and when that came: since then at least as much time
+        has passed there as here, so a time by it is never too late."""
 
     async def close(self) -> None:
         """Close its connections."""
@@ -148,11 +157,12 @@ class Shard:
     async def claim(self, epoch: int) -> Claimed:
         """Claim the shard for the writer of this epoch. Raises `Fenced`, `Foreign` and `Away`."""
         life = secrets.token_hex(8) if self._near else ""
-        in_force, count, published, logged = await self._run(scripts.CLAIM, epoch, self._stamp, life)
+        in_force, count, published, logged, now = await self._run(scripts.CLAIM, epoch, self._stamp, life)
         if not in_force:
             raise self._foreign()
         if int(in_force) != epoch:
             raise Fenced(f"{self.name}: a later writer owns it (epoch {int(in_force)}, this one has {epoch})")
+        self._clock = int(now), seconds()
         return Claimed(int(count), published.decode(), int(logged))
 
     async def vector(self) -> list[tuple[int, int, int]]:
@@ -176,15 +186,18 @@ class Shard:
         self._check(epoch, count, said)
         return said[0].decode() if len(said) == 1 else ""
 
-    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> Waiting:
-        """Declare the shard whole, and report its state; returns the numbers of waiting changes.
+    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, whole_at: float | None) -> Waiting:
+        """Report the shard's state, and declare that it was whole at a time of `seconds`; None: it is not. Returns the
+        numbers of waiting changes.
 
         Raises `WentBack`, `Fenced`, `Away`.
         """
-        said = await self._run(scripts.ALIVE, epoch, count, int(alive), stats)
-        if len(said) == 2:
-            self._check(epoch, count, said)
+        at = "" if whole_at is None else self._clock[0] + round((whole_at - self._clock[1]) * 1_000)
+        *said, now = await self._run(scripts.ALIVE, epoch, count, at, stats)
+        if len(said) == 1:
+            self._check(epoch, count, [*said, now])
             return Waiting(0, 0, 0)
+        self._clock = int(now), seconds()
         return Waiting(*map(int, said))
 
     def _check(self, epoch: int, count: int, said: list[bytes]) -> None:

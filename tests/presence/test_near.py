@@ -28,7 +28,7 @@ from muster_server.systems.presence import scripts
 from muster_server.systems.presence.near import Fresh, Near, Standing
 from muster_server.systems.presence.questions import Found, User, Who
 from muster_server.systems.presence.reader import Reader
-from muster_server.systems.presence.store import BUCKETS, Head, Packed, Shard
+from muster_server.systems.presence.store import BUCKETS, Head, Packed, Shard, seconds
 from tests.ports import free_ports
 from tests.presence.rig import Redis, Rig
 from tests.reference import presence
@@ -210,7 +210,7 @@ class Written:
 
     async def alive(self) -> None:
         """The keepalive."""
-        await self.shard.keep_alive(self.epoch, self.count, b"{}", alive=True)
+        await self.shard.keep_alive(self.epoch, self.count, b"{}", whole_at=seconds())
 
     async def copied(self) -> None:
         """Return once the copy may be asked, and has the last batch."""
