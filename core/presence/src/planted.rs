@@ -13,6 +13,8 @@ muster_planted::planted! {
     DuplicateCounted,
     /// A writer reports that it is in sync although it lacks versions (H7).
     AliveOutOfSync,
+    /// A writer that heard no gateway for long is in sync as soon as it hears one (H7).
+    SilenceForgotten,
     /// A late packet overrules a newer one (H4).
     LateOverrules,
     /// The last packets of a gateway that falls idle are not noticed as missing.
