@@ -6,9 +6,9 @@ the number of batches: a copy that has these batches was the store's content the
 look-up in the store. The store's clock goes on by this process's one, counted from before the question: a late answer
 makes the copy look older than it is, never younger.
 
-Whatever is in doubt goes to the store: a writer that claimed the shard, or a store that was written again (another life), or that went
-back (fewer batches), and a batch that is missing, load the copy again. A store that does not answer leaves the copy, which
-grows old. Must not know requests.
+Whatever is in doubt goes to the store: a writer that claimed the shard, or a store that was written again (another life), or
+that went back (fewer batches), and a batch that is missing, load the copy again. A store that does not answer leaves the
+copy, which grows old. Must not know requests.
 """
 
 import asyncio

@@ -123,7 +123,7 @@ async def test_a_keepalive_that_a_store_executes_late_makes_no_shard_look_fresh(
     shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
     question = _engines.PresenceLookup([7], 1).question(0, BUCKETS)
     try:
-        await shard.begin(EPOCH)
+        await shard.claim(EPOCH)
         await shard.keep_alive(EPOCH, 0, b"{}", whole_at=seconds())
         looked = await shard.look(*question)
         assert 0 < looked.alive <= looked.now
