@@ -6,6 +6,7 @@ use muster_tcp::{Ended, Ordered, Outbox, StreamId, Streams};
 use muster_transport::Addr;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// The sockets of clients, as a `Tcp` would have them.
 struct Sockets {
@@ -16,6 +17,10 @@ struct Sockets {
     blocked: Vec<u32>,
     unread: Vec<u32>,
     closed: Vec<u32>,
+}
+
+fn from() -> Addr {
+    SocketAddr::from(([127, 0, 0, 1], 1)).into()
 }
 
 fn stream(slot: u32) -> StreamId {
@@ -34,7 +39,7 @@ impl Sockets {
         };
         for slot in 0..clients {
             let mut serving = sockets.clients.serving(&mut sockets.node.front, NOW_MS);
-            serving.opened(0, stream(slot), Addr::from(([127, 0, 0, 1], 1)));
+            serving.opened(0, stream(slot), from());
         }
         sockets
     }
@@ -198,7 +203,10 @@ proptest! {
 #[test]
 fn a_client_that_sends_no_more_gets_its_replies_and_is_closed() {
     let mut sockets = Sockets::new(1);
-    sockets.receive(0, &[line("SETBIT share:1 7 1"), line("GETBIT share:1 7"), b"*2\r\n".to_vec()].concat());
+    sockets.receive(
+        0,
+        &[line("SETBIT share:1 7 1"), line("GETBIT share:1 7"), b"*2\r\n".to_vec()].concat(),
+    );
     sockets
         .clients
         .serving(&mut sockets.node.front, NOW_MS)
@@ -234,12 +242,15 @@ fn changes_of_a_client_that_is_gone_stay_and_its_place_is_another_ones() {
     sockets.receive(0, &line("SETBIT share:1 7 1"));
     let mut serving = sockets.clients.serving(&mut sockets.node.front, NOW_MS);
     serving.ended(0, stream(0), Ended::Broken);
-    serving.opened(0, StreamId::new(0, 2), Addr::from(([127, 0, 0, 1], 1)));
+    serving.opened(0, StreamId::new(0, 2), from());
     serving.received(0, stream(0), &mut line("PING"));
     serving.received(0, StreamId::new(0, 2), &mut line("GETBIT share:1 7"));
     sockets.transmit();
     sockets.commit();
     sockets.transmit();
-    assert_eq!(sockets.said[&0], b":0\r\n", "a question is answered from what is durable");
+    assert_eq!(
+        sockets.said[&0], b":0\r\n",
+        "a question is answered from what is durable"
+    );
     assert!(sockets.node.front.engine().likes(b"share:1", 7));
 }
