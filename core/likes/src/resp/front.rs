@@ -332,9 +332,8 @@ impl Front {
     /// Whether all whole commands were executed and their replies taken.
     pub fn is_done(&self, id: ConnectionId) -> bool {
         let connection = self.connections.get(id.0 as usize).and_then(Option::as_ref);
-        connection.is_none_or(|connection| {
-            connection.waiting == 0 && connection.replies.is_empty() && !connection.is_full()
-        })
+        connection
+            .is_none_or(|connection| connection.waiting == 0 && connection.replies.is_empty() && !connection.is_full())
     }
 
     /// Whether to close the socket once its replies are written.
