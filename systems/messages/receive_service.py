@@ -37,7 +37,7 @@ class ReceiveService(MessagesService):
             delay_days_max=options.delay_days_max,
             kinds=frozenset(settings.targets),
         )
-        self._leases_link = Link(CENTER, self._centers, self.token, connections_max=LEASES_MAX)
+        self._leases_link = Link(CENTER, self._centers, self.token, requests_max=LEASES_MAX)
         self._leasing = Leasing(self.topics, LeasesLink(self._leases_link))
         self._sent = self._refused = self._changed = 0
 

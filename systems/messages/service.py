@@ -71,7 +71,7 @@ class MessagesService:
         tasks: list[asyncio.Task[Any]] = []
         try:
             if self.spec.bind is not None:
-                self._listener = Listener(self.spec.bind, self.token, self.questions(), self.log)
+                self._listener = Listener(self.spec.bind, self.token, self.questions())
                 await self._listener.start()
             tasks = [asyncio.create_task(each) for each in (stop.wait(), self.work(), self._follow())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -136,7 +136,7 @@ class MessagesFace:
             await self._look()
         if self._leases is None:
             places = partial(self._places, RECEIVE)
-            self._leases = Link(RECEIVE, places, self._token(), connections_max=LEASES_MAX)
+            self._leases = Link(RECEIVE, places, self._token(), requests_max=LEASES_MAX)
         return await _asked(self._leases.ask("lease", asked, list[Leased], timeout_s=asked.wait_s + LEASE_MORE_S))
 
     async def _look(self) -> None:
