@@ -74,7 +74,7 @@ def _certificates(options: Any, around: Around) -> tuple[str, str, str]:
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why none of the roles can run; None: nothing is missing."""
-    if not (find_spec("cronsim") and find_spec("httptools") and find_spec("httpx2")):
+    if not find_spec("cronsim"):
         return MISSING
     center = section("center")
     if center.schedule and not find_spec("redis"):
