@@ -43,6 +43,11 @@ class MessagesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     options: dict[str, Any]
 
 
+def told(around: Around) -> dict[str, Any]:
+    """The settings of a receiver, for an HTTP face that accepts messages itself; empty: messages are not enabled here."""
+    return msgspec.to_builtins(_settle(around.section(RECEIVE), around)) if around.runs("messages") else {}
+
+
 def _folder(around: Around, given: str) -> str:
     return around.absolute(given) or str(around.folder / "messages")
 
@@ -198,5 +203,6 @@ SYSTEM: Final = System(
         Action("manage", "change the settings of these topics, and rotate their secrets"),
     ),
     http="muster_server.systems.messages.http.routes",
+    http_settings="muster_server.systems.messages.system:told",
     outlet="muster_server.systems.messages.outlet:made",
 )
