@@ -170,7 +170,7 @@ class Server:
         except _MALFORMED as error:
             _write(writer, frame.number, "error", ("question", str(error)))
         except Exception as error:
-            if writer.is_closing():  # the asking end is gone
+            if isinstance(error, OSError) and writer.is_closing():  # the asking end is gone
                 return
             _write(writer, frame.number, "error", ("internal", "internal error; see the log of the node"))
             asyncio.get_running_loop().call_exception_handler(

@@ -1,7 +1,8 @@
 """The system of delayed messages: four roles.
 
-`receive` accepts and changes messages, as HTTP faces do themselves; `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin`
-owns the topics and answers operators. The schedule is the truth; messages between nodes only wake them up.
+`receive` accepts and changes messages, as HTTP faces do themselves; `center` owns the schedule, `messages-worker` makes
+callbacks, `messages-admin` owns the topics and answers operators. The schedule is the truth; messages between nodes only
+wake them up.
 """
 
 from collections.abc import Callable
