@@ -6,7 +6,7 @@ from pathlib import Path
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec
 from muster_server.systems.messages.listener import Question
-from muster_server.systems.messages.receiving import COUNTERS, Receiving
+from muster_server.systems.messages.receiving import COUNTERS, Receives, Receiving
 from muster_server.systems.messages.service import MessagesService, answering
 from muster_server.systems.messages.shapes import Change, Lease, LeaseEnd, Send
 from muster_server.systems.messages.system import CENTER, MessagesSettings
@@ -34,15 +34,8 @@ class ReceiveService(MessagesService):
         return self.topics.known and bool(self._centers())
 
     def questions(self) -> Mapping[str, Question]:
-        """The questions; each names its topic first."""
-        receiving = self._receiving
-        return {
-            "send": answering(lambda asked: receiving.send(*asked), tuple[str, list[Send]]),
-            "change": answering(lambda asked: receiving.change(*asked), tuple[str, list[Change]]),
-            "show": answering(lambda asked: receiving.show(*asked), tuple[str, list[str]]),
-            "lease": Question(Lease, answer=receiving.lease, waits=True),
-            "leases": answering(lambda asked: receiving.end_leases(*asked), tuple[str, list[LeaseEnd]]),
-        }
+        """Those of `questions`."""
+        return questions(self._receiving)
 
     def counters(self) -> list[Figure]:
         """Messages and changes."""
@@ -50,6 +43,17 @@ class ReceiveService(MessagesService):
             *super().counters(),
             *((name, text, float(self._counts[name])) for name, text in COUNTERS.items()),
         ]
+
+
+def questions(receives: Receives) -> Mapping[str, Question]:
+    """The questions that `receiving.Receivers` asks; each names its topic first."""
+    return {
+        "send": answering(lambda asked: receives.send(*asked), tuple[str, list[Send]]),
+        "change": answering(lambda asked: receives.change(*asked), tuple[str, list[Change]]),
+        "show": answering(lambda asked: receives.show(*asked), tuple[str, list[str]]),
+        "lease": Question(Lease, answer=receives.lease, waits=True),
+        "leases": answering(lambda asked: receives.end_leases(*asked), tuple[str, list[LeaseEnd]]),
+    }
 
 
 def build(spec: Spec, settings: MessagesSettings, context: Context) -> ReceiveService:
