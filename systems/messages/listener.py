@@ -14,6 +14,8 @@ import msgspec
 
 from muster_server.control.errors import UserError
 from muster_server.plane.calls import CallError, Server, key_of
+from muster_server.plane.ownership.errors import StoreError
+from muster_server.systems.messages.receiver import Unreachable
 from muster_server.systems.messages.refusal import Asked, Refusal
 
 FINISH_S: Final = 2.0
@@ -34,9 +36,17 @@ class Question:
 class Listener:
     """Call `start`, then `end`."""
 
-    def __init__(self, bind: tuple[str, int], token: bytes, questions: Mapping[str, Question]) -> None:
+    def __init__(
+        self,
+        bind: tuple[str, int],
+        token: bytes,
+        questions: Mapping[str, Question],
+        malformed: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """`malformed`: errors of answers that mean a malformed body."""
         self._questions = {name: (each, msgspec.msgpack.Decoder(each.kind)) for name, each in questions.items()}
         self._server = Server(key_of(token), {Asked: self._answer})
+        self._errors = _Errors(malformed)
         self._changing: set[asyncio.Task[Any]] = set()
         self._malformed = 0
         self.address = bind
@@ -78,12 +88,12 @@ class Listener:
             self._malformed += 1
             raise
         if question.pieces is not None:
-            return _stream(question.pieces(body))
+            return self._stream(question.pieces(body))
         assert question.answer is not None
         return self._one(question.answer(body), waits=question.waits)
 
     async def _one(self, answer: Awaitable[Any], *, waits: bool) -> Any:
-        with _refused():
+        with self._errors:
             if waits:
                 return await answer
             task = asyncio.ensure_future(answer)
@@ -91,17 +101,26 @@ class Listener:
             task.add_done_callback(self._changing.discard)
             return await asyncio.shield(task)
 
+    async def _stream(self, pieces: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        with self._errors:
+            async with contextlib.aclosing(pieces) as each:  # type: ignore[type-var]
+                async for piece in each:
+                    yield piece
 
-async def _stream(pieces: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    with _refused():
-        async with contextlib.aclosing(pieces) as each:  # type: ignore[type-var]
-            async for piece in each:
-                yield piece
 
+class _Errors(contextlib.AbstractContextManager[None]):
+    """Errors that leave as those of a call, in all roles alike."""
 
-class _refused(contextlib.AbstractContextManager[None]):
-    """A refusal leaves as the error of a call."""
+    def __init__(self, malformed: tuple[type[Exception], ...]) -> None:
+        self._malformed = malformed
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, Refusal):
             raise CallError(error.code, error.detail) from None
+        if isinstance(error, Unreachable):
+            raise CallError("unavailable", str(error)) from None
+        if isinstance(error, StoreError):
+            text = f"the schedule failed: {error}; the request may have been carried out"
+            raise CallError("unavailable", text) from None
+        if isinstance(error, self._malformed):
+            raise CallError("question", str(error)) from None

@@ -7,7 +7,7 @@ serves one to commands and other systems. It must not know how requests come.
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -43,30 +43,8 @@ Count = Callable[[str, int], None]
 """Adds to one of `COUNTERS`."""
 
 
-class Receives(Protocol):
-    """Raises `Refusal`, and `Unreachable` where a node does not answer."""
-
-    async def send(self, topic: str, sends: Sequence[Send]) -> list[Sent | Refused]:
-        """As `Receiver.send`."""
-
-    async def change(self, topic: str, changes: Sequence[Change]) -> list[Changed | Refused]:
-        """As `Receiver.change`."""
-
-    async def show(self, topic: str, ids: Sequence[str]) -> list[Shown | None]:
-        """As `Receiver.show`."""
-
-    async def lease(self, asked: Lease) -> list[Leased]:
-        """As `Leasing.lease`."""
-
-    async def end_leases(self, topic: str, ends: Sequence[LeaseEnd]) -> list[LeaseSaid]:
-        """As `Leasing.end`."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-
-
 class Receiving:
-    """Carries requests out here."""
+    """Carries requests out here. All raise `Refusal`."""
 
     def __init__(self, settings: MessagesSettings, topics: Topics, centers: Look, token: bytes, count: Count) -> None:
         options = msgspec.convert(settings.options, ReceiveOptions)
@@ -83,7 +61,7 @@ class Receiving:
         self._leasing = Leasing(topics, LeasesLink(self._leases_link))
 
     async def send(self, topic: str, sends: Sequence[Send]) -> list[Sent | Refused]:
-        """As `Receives`."""
+        """As `Receiver.send`."""
         with self._known(topic):
             answers = await self._receiver.send(topic, sends)
         kept = sum(isinstance(each, Sent) for each in answers)
@@ -92,35 +70,35 @@ class Receiving:
         return answers
 
     async def change(self, topic: str, changes: Sequence[Change]) -> list[Changed | Refused]:
-        """As `Receives`."""
+        """As `Receiver.change`."""
         with self._known(topic):
             answers = await self._receiver.change(topic, changes)
         self._count("messages_changes", len(answers))
         return answers
 
     async def show(self, topic: str, ids: Sequence[str]) -> list[Shown | None]:
-        """As `Receives`."""
+        """As `Receiver.show`."""
         with self._known(topic):
             return await self._receiver.show(topic, ids)
 
     async def lease(self, asked: Lease) -> list[Leased]:
-        """As `Receives`."""
+        """As `Leasing.lease`."""
         with self._known(asked.topic):
             return await self._leasing.lease(asked)
 
     async def end_leases(self, topic: str, ends: Sequence[LeaseEnd]) -> list[LeaseSaid]:
-        """As `Receives`."""
+        """As `Leasing.end`."""
         with self._known(topic):
             return await self._leasing.end(topic, ends)
 
     async def close(self) -> None:
-        """As `Receives`."""
+        """Close the connections."""
         await self._link.close()
         await self._leases_link.close()
 
     @contextlib.contextmanager
     def _known(self, topic: str) -> Iterator[None]:
-        """Look at the topics, and name errors as `Receives` does."""
+        """Look at the topics, and make refusals of errors."""
         if self._topics.named(topic) is None:
             self._topics.look()  # they may be a moment old
         if not self._topics.known:
@@ -136,36 +114,40 @@ class Receiving:
 
 
 class Receivers:
-    """Asks the nodes of the role `receive`, for a process without the settings of messages."""
+    """The same by the nodes of the role `receive`, for a process without the settings of messages. Raises `Unreachable`
+    too."""
 
     def __init__(self, receivers: Look, token: bytes) -> None:
         self._link = Link(RECEIVE, receivers, token)
         self._leases_link = Link(RECEIVE, receivers, token, requests_max=LEASES_MAX)
 
     async def send(self, topic: str, sends: Sequence[Send]) -> list[Sent | Refused]:
-        """As `Receives`."""
+        """As `Receiving`."""
         return await self._link.ask("send", (topic, sends), list[Sent | Refused])
 
     async def change(self, topic: str, changes: Sequence[Change]) -> list[Changed | Refused]:
-        """As `Receives`."""
+        """As `Receiving`."""
         return await self._link.ask("change", (topic, changes), list[Changed | Refused])
 
     async def show(self, topic: str, ids: Sequence[str]) -> list[Shown | None]:
-        """As `Receives`."""
+        """As `Receiving`."""
         return await self._link.ask("show", (topic, ids), list[Shown | None])
 
     async def lease(self, asked: Lease) -> list[Leased]:
-        """As `Receives`."""
+        """As `Receiving`."""
         return await self._leases_link.ask("lease", asked, list[Leased], timeout_s=asked.wait_s + LEASE_MORE_S)
 
     async def end_leases(self, topic: str, ends: Sequence[LeaseEnd]) -> list[LeaseSaid]:
-        """As `Receives`."""
+        """As `Receiving`."""
         return await self._link.ask("leases", (topic, ends), list[LeaseSaid])
 
     async def close(self) -> None:
-        """As `Receives`."""
+        """As `Receiving`."""
         await self._link.close()
         await self._leases_link.close()
+
+
+Receives = Receiving | Receivers
 
 
 class Following:

@@ -24,6 +24,8 @@ class MessagesService:
 
     take_trust: Final = None
     """It checks nobody's token."""
+    malformed: tuple[type[Exception], ...] = ()
+    """As for `Listener`."""
 
     def __init__(self, spec: Spec, context: Context, folder: str, topics: Topics) -> None:
         """`folder`: of the instance or node. Raises `SpecError`."""
@@ -70,7 +72,7 @@ class MessagesService:
         tasks: list[asyncio.Task[Any]] = []
         try:
             if self.spec.bind is not None:
-                self._listener = Listener(self.spec.bind, self.token, self.questions())
+                self._listener = Listener(self.spec.bind, self.token, self.questions(), self.malformed)
                 await self._listener.start()
             tasks = [asyncio.create_task(each) for each in (stop.wait(), self.work(), self._follow(following))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
