@@ -13,7 +13,7 @@ import secrets
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -23,12 +23,14 @@ PROOF_S: Final = 5.0
 SILENT_S: Final = 5.0
 """After a request without a reply, a connection on which nothing came for this many seconds gets no further request."""
 OPEN_MAX: Final = 4_096  # limit of concurrent requests of one connection; as many may wait for messages to lease
+BUSY: Final = "too many concurrent requests on this connection"
 ITEMS_MAX: Final = 1_024  # limit of replies that wait for the asking end; a slower reader is disconnected
 _LENGTH: Final = struct.Struct("!I")
 _MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 Kind = Literal["ask", "item", "end", "error", "drop"]
 A = TypeVar("A")
+Body = msgspec.Raw | bytes
 
 
 class CallError(Exception):
@@ -48,7 +50,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-_frames: Final = msgspec.msgpack.Decoder(Frame)
+_KINDS: Final[dict[bytes, Kind]] = {name.encode(): name for name in get_args(Kind)}
 _errors: Final = msgspec.msgpack.Decoder(tuple[str, str])
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -136,12 +138,10 @@ class Server:
                     if frame.number in running:
                         raise CallError("question", f"the number {frame.number} is in use")
                     if self._ending:
-                        _write(writer, frame.number, "error", ("away", "the node is ending"))
+                        _write(writer, frame.number, ("error", ("away", "the node is ending")))
                         continue
                     if len(running) >= OPEN_MAX:
-                        _write(
-                            writer, frame.number, "error", ("busy", "too many concurrent requests on this connection")
-                        )
+                        _write(writer, frame.number, ("error", ("busy", BUSY)))
                         continue
                     task = asyncio.create_task(self._answer(frame, writer))
                     running[frame.number] = task
@@ -159,20 +159,20 @@ class Server:
             if isinstance(answer, AsyncIterator):
                 async with contextlib.aclosing(answer):  # type: ignore[type-var]
                     async for each in answer:
-                        _write(writer, frame.number, "item", each)
+                        _write(writer, frame.number, ("item", each))
                         await writer.drain()
+                _write(writer, frame.number, ("end", None))
             else:
                 await self._reply(frame.number, answer, writer)
-            _write(writer, frame.number, "end", None)
             await writer.drain()
         except CallError as error:
-            _write(writer, frame.number, "error", (error.code, str(error)))
+            _write(writer, frame.number, ("error", (error.code, str(error))))
         except _MALFORMED as error:
-            _write(writer, frame.number, "error", ("question", str(error)))
+            _write(writer, frame.number, ("error", ("question", str(error))))
         except Exception as error:
             if isinstance(error, OSError) and writer.is_closing():  # the asking end is gone
                 return
-            _write(writer, frame.number, "error", ("internal", "internal error; see the log of the node"))
+            _write(writer, frame.number, ("error", ("internal", "internal error; see the log of the node")))
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"a request failed: {type(question).__name__}", "exception": error}
             )
@@ -182,7 +182,8 @@ class Server:
         assert task is not None
         self._finishing.add(task)
         try:
-            _write(writer, number, "item", await answer)
+            reply = await answer
+            _write(writer, number, ("item", reply), ("end", None))  # one call of the kernel, one wake-up
         finally:
             self._finishing.discard(task)
 
@@ -273,7 +274,7 @@ class Peer:
             self.leave()
         return CallError("late", f"{self._where} {text}", maybe_done=replies is not None)
 
-    def _decoded(self, body: bytes, answer: type[A]) -> A:
+    def _decoded(self, body: Body, answer: type[A]) -> A:
         try:
             return msgspec.msgpack.decode(body, type=answer)
         except _MALFORMED as error:
@@ -310,7 +311,7 @@ class _Connection:
 
     def __init__(self, where: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._where, self._writer = where, writer
-        self._waiting: dict[int, asyncio.Queue[tuple[Kind, bytes]]] = {}
+        self._waiting: dict[int, asyncio.Queue[tuple[Kind, Body]]] = {}
         self._last = 0
         self._left = False
         self.clock = asyncio.get_running_loop().time
@@ -327,7 +328,7 @@ class _Connection:
         if self._writer.is_closing():
             raise CallError("away", f"{self._where} ended the connection")
         self._last += 1
-        _write(self._writer, self._last, "ask", question)
+        _write(self._writer, self._last, ("ask", question))
         queue = self._waiting[self._last] = asyncio.Queue(ITEMS_MAX)
         return _Replies(self, self._last, queue)
 
@@ -340,7 +341,7 @@ class _Connection:
         """A request waits no more. `over`: its last reply has come."""
         self._waiting.pop(number, None)
         if not over:
-            _write(self._writer, number, "drop", None)
+            _write(self._writer, number, ("drop", None))
         if self._left and not self._waiting:
             self._writer.close()
 
@@ -367,7 +368,7 @@ class _Connection:
                     del self._waiting[frame.number]
                     self._fail(queue, "slow", f"{self._where} sends faster than this process reads")
                 else:
-                    queue.put_nowait((frame.kind, bytes(frame.body)))
+                    queue.put_nowait((frame.kind, frame.body))
         except (OSError, asyncio.IncompleteReadError, CallError, *_MALFORMED):
             pass
         finally:
@@ -376,7 +377,7 @@ class _Connection:
                 self._fail(queue, "away", f"{self._where} ended the connection")
             self._waiting.clear()
 
-    def _fail(self, queue: asyncio.Queue[tuple[Kind, bytes]], code: str, text: str) -> None:
+    def _fail(self, queue: asyncio.Queue[tuple[Kind, Body]], code: str, text: str) -> None:
         if queue.full():
             queue.get_nowait()
         queue.put_nowait(("drop", _encode((code, text))))
@@ -385,7 +386,7 @@ class _Connection:
 class _Replies:
     """The replies of one request. Call `close` once."""
 
-    def __init__(self, connection: _Connection, number: int, queue: asyncio.Queue[tuple[Kind, bytes]]) -> None:
+    def __init__(self, connection: _Connection, number: int, queue: asyncio.Queue[tuple[Kind, Body]]) -> None:
         self.connection, self.number, self._queue = connection, number, queue
         self._sent_at = connection.clock()
         self._over = False
@@ -394,7 +395,7 @@ class _Replies:
         """Seconds since the request, or since something came after it."""
         return self.connection.clock() - max(self._sent_at, self.connection.heard_at)
 
-    async def next(self) -> bytes | None:
+    async def next(self) -> Body | None:
         """The next reply; None: there is no further one. Raises `CallError`."""
         await self.connection.sent()
         kind, body = await self._queue.get()
@@ -420,7 +421,25 @@ async def _read(reader: asyncio.StreamReader) -> Frame:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > FRAME_BYTES_MAX:
         raise CallError("question", f"frame too long: {length} bytes")
-    return _frames.decode(await reader.readexactly(length))
+    return frame_of(await reader.readexactly(length))
+
+
+def frame_of(data: bytes) -> Frame:
+    """Read the head of a frame. Its body, which may have thousands of values, is checked once, when it is decoded. Raises
+    `msgspec.DecodeError`."""
+    try:
+        first, at = data[1], 2
+        if 0xCC <= first <= 0xCF:
+            at += 1 << first - 0xCC
+        number = int.from_bytes(data[2:at], "big") if at > 2 else first
+        begin = at + 1
+        kind = _KINDS.get(data[begin : begin + data[at] - 0xA0])
+        body = data[begin + data[at] - 0xA0 :]
+    except IndexError:
+        raise msgspec.DecodeError("frame too short") from None
+    if data[0] != 0x93 or kind is None or (at == 2 and first > 0x7F) or not body:
+        raise msgspec.DecodeError("malformed frame")
+    return Frame(number, kind, msgspec.Raw(body))
 
 
 def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -430,15 +449,20 @@ def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
-def _write(writer: asyncio.StreamWriter, number: int, kind: Kind, body: Any) -> None:
-    """Raises `CallError` for a body that is too long."""
+def _write(writer: asyncio.StreamWriter, number: int, *frames: tuple[Kind, Any]) -> None:
+    """Write frames of one request at once; each is its kind and its body. Raises `CallError` for a body that is too
+    long."""
     if writer.is_closing():
         return
-    content = _encode(Frame(number, kind, msgspec.Raw(_encode(body))))
-    if len(content) > FRAME_BYTES_MAX:
-        name = "request" if kind == "ask" else "reply"
-        raise CallError("too_long", f"{name} too long: {len(content)} bytes (limit {FRAME_BYTES_MAX})")
-    writer.write(_LENGTH.pack(len(content)) + content)
+    parts: list[bytes] = []
+    for kind, body in frames:
+        head, content = b"\x93" + _encode(number) + _encode(kind), _encode(body)
+        length = len(head) + len(content)
+        if length > FRAME_BYTES_MAX:
+            name = "request" if kind == "ask" else "reply"
+            raise CallError("too_long", f"{name} too long: {length} bytes (limit {FRAME_BYTES_MAX})")
+        parts += (_LENGTH.pack(length), head, content)
+    writer.write(b"".join(parts))
 
 
 def _proof(key: bytes, way: bytes, theirs: bytes, mine: bytes) -> bytes:
