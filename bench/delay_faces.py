@@ -36,7 +36,7 @@ from muster_server.systems.http.system import KEYS
 BODY: Final = b'{"order": "%013d", "pad": "' + b"x" * 160 + b'"}'
 START_S: Final = 60.0
 END_S: Final = 60.0
-ROLES: Final = ("http", "receive", "center", "messages-worker")
+ROLES: Final = ("http", "center", "messages-worker")
 """The roles that a message passes; the others of the instance are idle."""
 NATS_MIN: Final = (2, 12)
 """Its first version with scheduled messages."""

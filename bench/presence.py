@@ -36,10 +36,13 @@ from muster_server import _engines
 from muster_server.plane import systems
 from muster_server.plane.calls import CallError, key_of
 from muster_server.systems.presence.asking import Readers
+from muster_server.systems.presence.options import PresenceSettings
+from muster_server.systems.presence.questions import CopyStats
 
 EVENTS, EVENTS_QUICK = 20_000, 5_000
 ONE_BY_ONE, ONE_BY_ONE_QUICK = 4_000, 1_000
 FEED: Final = "{muster:presence:presence:1:1.0}:outbox"
+BATCHES: Final = "{muster:presence:presence:1:1.0}:batches"
 HELD: Final = 1_000_000
 """First number of the users that stay online."""
 STANDING, STANDING_QUICK = 100_000, 10_000
@@ -58,6 +61,7 @@ LOOK_S: Final = 0.005
 SIZES, SIZES_QUICK = (10_000, 100_000, 1_000_000), (10_000, 50_000)
 
 DROP_NS, ABOVE_S = "ns a duplicate", "s"
+WRITER, READER, PLAIN = "writer", "reader", "reader without a copy"
 RATE, CPU_EACH, P50, P99 = "events/s", "writer, µs CPU an event", "p50, ms", "p99, ms"
 USERS, SECONDS, FEED_US = "users/s", "s", "µs an event"
 GOALS: Final = {
@@ -68,6 +72,10 @@ GOALS: Final = {
     "return": Goal("PF-26", "<=", 5),
     "late": Goal("PF-24", "<=", 2),
     "users": Goal("PF-24", ">=", 5),
+    "copy late": Goal("PF-24", "<=", 1),
+    "copy users": Goal("PF-24", ">=", 20),
+    "copy bytes": Goal("PF-24", "<=", 100),
+    "copied": Goal("PF-24", "<=", 5),
 }
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -92,22 +100,28 @@ class Nodes:
         self._secret = self._folder / "secret"
         self._secret.write_text(SECRET)
         self._secret.chmod(0o600)
-        self._ports = {name: free_port() for name in ("gateway", "writer", "writer admin", "reader", "reader admin")}
+        names = ("gateway", *(f"{name}{more}" for name in (WRITER, READER, PLAIN) for more in ("", " admin")))
+        self._ports = {name: free_port() for name in names}
         self._epochs = itertools.count(int(time.time()))
         self._told = settings([f"redis://{HOST}:{self.redis.port}/0"], str(self._folder), writers=(1,))
-        self.asking = Readers(lambda: [(HOST, self._ports["reader"])], key_of(bytes.fromhex(SECRET)))
+        key = key_of(bytes.fromhex(SECRET))
+        self.asking = Readers(lambda: [(HOST, self._ports[READER])], key)
+        self.asking_plain = Readers(lambda: [(HOST, self._ports[PLAIN])], key)
+        """The reader without a copy."""
         self.gateway: Gateway
         self.writer: Child
+        self.reader: Child
 
     async def __aenter__(self) -> "Nodes":
         self.gateway = Gateway(1, next(self._epochs), self._ports["gateway"])
         self.start_writer()
-        self._start("online-reader", "reader")
+        self.start_reader()
+        self._start("online-reader", PLAIN, msgspec.structs.replace(self._told, near=False))
         await self.serving(START_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.asking.close()
+        await asyncio.gather(self.asking.close(), self.asking_plain.close())
         await self.gateway.end()
 
     async def restart_gateway(self) -> None:
@@ -117,15 +131,19 @@ class Nodes:
 
     def start_writer(self) -> None:
         """A writer's next life."""
-        self.writer = self._start("online-writer", "writer")
+        self.writer = self._start("online-writer", WRITER)
 
-    def _start(self, role: str, name: str) -> Child:
+    def start_reader(self) -> None:
+        """The next life of the reader that has a copy."""
+        self.reader = self._start("online-reader", READER)
+
+    def _start(self, role: str, name: str, told: PresenceSettings | None = None) -> Child:
         file = self._folder / f"{name}.json"
         made = spec(
             role,
             0,
             epoch=next(self._epochs),
-            told=self._told,
+            told=told or self._told,
             secret_file=str(self._secret),
             port=self._ports[name],
             admin=self._ports[f"{name} admin"],
@@ -149,12 +167,26 @@ class Nodes:
         until = time.monotonic() + seconds
         while True:
             try:
-                await self.asking.who([0])
+                for asking in (self.asking, self.asking_plain):
+                    await asking.who([0])
+                await self.copied(seconds)
                 return
             except CallError as error:
                 if time.monotonic() > until:
                     raise ChildFailedError(f"presence does not serve after {seconds:g} s: {error}") from None
                 await asyncio.sleep(LOOK_S)
+
+    async def copied(self, seconds: float) -> CopyStats:
+        """Return once the reader answers from its copy. Raises `ChildFailedError`."""
+        until = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(CallError):
+                (shard,) = await self.asking.stats()
+                if shard.copy is not None and not shard.copy.why:
+                    return shard.copy
+            if time.monotonic() > until:
+                raise ChildFailedError(f"the reader has no copy after {seconds:g} s")
+            await asyncio.sleep(LOOK_S)
 
     async def seen(self, user: int, online: bool, seconds: float = SEEN_S) -> None:
         """Return once the reader tells that a user is online, or is not. Raises `ChildFailedError`."""
@@ -174,7 +206,7 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with pin.on(pin.DRIVER_CORE), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         results = _measured(runner.run, rounds, quick, progress)
-        sizes = runner.run(_sizes(SIZES_QUICK if quick else SIZES))
+        sizes = runner.run(_sizes(SIZES_QUICK if quick else SIZES, quick))
     rooms = presence_rooms.run(rounds=rounds, quick=quick, progress=progress)
     return (*_cases(results, quick), *sizes, *rooms)
 
@@ -191,7 +223,8 @@ def _measured(run: Run, rounds: int, quick: bool, progress: Progress) -> Results
             entries = [
                 Entry("events", lambda: run(_events(nodes, events))),
                 Entry("events, redis-py", lambda: run(asyncio.to_thread(_one_by_one, nodes, one_by_one))),
-                Entry("look-ups", lambda: run(_look_ups(nodes, asked, calls))),
+                Entry("copy", lambda: run(_look_ups(nodes.asking, asked, calls))),
+                Entry("look-ups", lambda: run(_look_ups(nodes.asking_plain, asked, calls))),
                 Entry("look-ups, redis-py", lambda: run(asyncio.to_thread(_pipelines, nodes, asked, calls))),
                 Entry("writer alone", lambda: _fed(FED_QUICK if quick else FED)),
                 Entry("second path", lambda: _dropped(FED_QUICK if quick else FED)),
@@ -243,12 +276,12 @@ def _one_by_one(nodes: Nodes, count: int) -> Sample:
     return Sample({RATE: count / seconds})
 
 
-async def _look_ups(nodes: Nodes, asked: list[list[int]], calls: int) -> Sample:
+async def _look_ups(asking: Readers, asked: list[list[int]], calls: int) -> Sample:
     took: list[float] = []
     began = time.perf_counter()
     for _, users in zip(range(calls), itertools.cycle(asked), strict=False):
         at = time.perf_counter()
-        found = (await nodes.asking.who(users)).users
+        found = (await asking.who(users)).users
         took.append(time.perf_counter() - at)
         if len(found) != len(users) or not all(user.devices for user in found):
             raise ChildFailedError("a user that is online was not found")
@@ -368,7 +401,7 @@ async def _restart(nodes: Nodes) -> Sample:
         await asyncio.sleep(LOOK_S)
 
 
-async def _sizes(sizes: tuple[int, ...]) -> tuple[Case, ...]:
+async def _sizes(sizes: tuple[int, ...], quick: bool) -> tuple[Case, ...]:
     """Bytes a user with one device, beyond what processes have with none."""
     cases: list[Case] = []
     with ExitStack() as stack:
@@ -390,7 +423,23 @@ async def _sizes(sizes: tuple[int, ...]) -> tuple[Case, ...]:
                     Case.plain(f"{size:,} users online, {name}, bytes a user", Series((value,)))
                     for name, value in each.items()
                 ]
+                copy = await nodes.copied(SEEN_S)
+                title = f"{size:,} users online, a reader's copy, bytes a user"
+                cases.append(Case.limit(title, Series((copy.bytes / size,)), GOALS["copy bytes"], quick=quick))
+            took = Series((await _copied_again(nodes),))
+            title = f"a reader's restart with {users:,} users online, until its copy answers, s"
+            cases.append(Case.limit(title, took, GOALS["copied"], quick=quick))
     return tuple(cases)
+
+
+async def _copied_again(nodes: Nodes) -> float:
+    """From kill -9 of the reader until its next life answers from a copy, in seconds."""
+    os.kill(nodes.reader.pid, signal.SIGKILL)
+    nodes.reader.process.wait()
+    began = time.perf_counter()
+    nodes.start_reader()
+    await nodes.copied(START_S)
+    return time.perf_counter() - began
 
 
 def _gateway_bytes(users: int) -> int:
@@ -402,9 +451,11 @@ def _gateway_bytes(users: int) -> int:
 
 def _held(nodes: Nodes) -> dict[str, float]:
     with RedisPy(port=nodes.redis.port) as redis:
-        feed = redis.memory_usage(FEED, samples=0) or 0  # changes of the last minute
+        # Changes of the last minute, and batches of the last seconds.
+        feed = sum(redis.memory_usage(each, samples=0) or 0 for each in (FEED, BATCHES))
         store = float(redis.info("memory")["used_memory"]) - float(feed)
-    return {"store": store, "writer": float(cpu.rss_bytes(nodes.writer.pid))}
+    pids = {"writer": nodes.writer.pid, "reader": nodes.reader.pid}
+    return {"store": store} | {name: float(cpu.rss_bytes(pid)) for name, pid in pids.items()}
 
 
 def _cases(results: Results, quick: bool) -> Iterator[Case]:
@@ -417,14 +468,20 @@ def _cases(results: Results, quick: bool) -> Iterator[Case]:
     title = "the writer's machine drops what came on the second path, ns CPU each"
     yield Case.limit(title, results.series("second path", DROP_NS), GOALS["drop"], quick=quick)
     title = f"{ASKED:,} users in one call"
-    yield Case.plain(f"{title}: {P50}", results.series("look-ups", P50))
-    if quick:
-        yield Case.plain(f"{title}: {P99}", results.series("look-ups", P99))
-    else:
-        yield Case.limit(f"{title}: {P99}", results.series("look-ups", P99), GOALS["late"])
+    others = results.series("look-ups, redis-py", USERS)
+    for name, where, late, more in (
+        ("look-ups", "", "late", "users"),
+        ("copy", ", from a copy", "copy late", "copy users"),
+    ):
+        yield Case.plain(f"{title}{where}: {P50}", results.series(name, P50))
+        if quick:
+            yield Case.plain(f"{title}{where}: {P99}", results.series(name, P99))
+        else:
+            yield Case.limit(f"{title}{where}: {P99}", results.series(name, P99), GOALS[late])
+        users = results.series(name, USERS)
+        told = f"{title}{where}, users/s, over HGETALL in a pipeline"
+        yield Case.compared(told, users, others, GOALS[more], quick=quick)
     yield Case.plain(f"{title}, redis-py: {P50}", results.series("look-ups, redis-py", P50))
-    users, others = results.series("look-ups", USERS), results.series("look-ups, redis-py", USERS)
-    yield Case.compared(f"{title}, users/s, over HGETALL in a pipeline", users, others, GOALS["users"], quick=quick)
     yield Case.limit("a writer's restart, until its shard serves, s", results.series("restart", SECONDS),
                      GOALS["restart"], quick=quick)  # fmt: skip
     title = "a gateway's restart with all of its users, writer or store above twice their steady load, s"

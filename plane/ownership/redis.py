@@ -53,9 +53,13 @@ class RedisStore:
         async with self._free:
             return await self._done(getattr(self._client, command), *arguments, **options)
 
-    async def after(self, stream: str, place: str, count: int, wait_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Entries of a stream after a place, as soon as there is one, or none after a while. It takes nobody's turn."""
-        found = await self._done(self._client.xread, {stream: place}, count=count, block=round(wait_s * 1_000))
+    async def after(
+        self, stream: str, place: str, count: int, wait_s: float | None
+    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Entries of a stream after a place, as soon as there is one, or none after a while. It takes nobody's turn.
+        `wait_s` None: without waiting."""
+        block = None if wait_s is None else max(1, round(wait_s * 1_000))  # 0 waits for ever
+        found = await self._done(self._client.xread, {stream: place}, count=count, block=block)
         parts = found.values() if isinstance(found, dict) else (part for _, part in found or [])
         return [(at, entry) for part in parts for at, entry in part if entry]
 

@@ -74,7 +74,7 @@ class Holdings:
     async def open_door(self) -> tuple[str, int]:
         """Listen for clients. Raises `OSError` if the address is in use."""
         self.tell([], {}, 0)
-        self._bind = await self.door.start(self._bind, self._means.tls)
+        self._bind = self.door.start(self._bind, self._means.tls)
         self.tell([], {}, 0)
         return self._bind
 
@@ -123,7 +123,7 @@ class Holdings:
         served = Served(self._means, opened, self._keys(partition), board.lease)
         self._tell(served, partition, ("", 0))
         try:
-            _, port = await self._listen(served, partition)
+            _, port = self._listen(served, partition)
         except BaseException:
             await self._shut(served, opened)
             raise
@@ -135,13 +135,13 @@ class Holdings:
     def _keys(self, partition: int) -> Mine:
         return lambda key: partition_of(key, self._partitions) == partition
 
-    async def _listen(self, served: Served, partition: int) -> tuple[str, int]:
+    def _listen(self, served: Served, partition: int) -> tuple[str, int]:
         if self._fixed:
             try:
-                return await served.start((self._bind[0], self._fixed + FIXED + partition), self._means.tls)
+                return served.start((self._bind[0], self._fixed + FIXED + partition), self._means.tls)
             except OSError as error:
                 self._log.info("a partition's port is in use", partition=partition, reason=str(error))
-        return await served.start((self._bind[0], 0), self._means.tls)
+        return served.start((self._bind[0], 0), self._means.tls)
 
     @staticmethod
     async def _shut(served: Served, opened: Partition) -> None:

@@ -19,7 +19,7 @@ from muster_server.plane.log import Logs, connect
 from muster_server.plane.service import Context
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.likes.changes import Changes
-from muster_server.systems.likes.listener import context
+from muster_server.systems.likes.listener import certificate
 from muster_server.systems.likes.live import Live
 from muster_server.systems.likes.options import LikesSettings
 from muster_server.systems.likes.partition import Partition, opened, opened_elsewhere
@@ -40,7 +40,7 @@ class Means:
         self.settings, self.log = settings, context_.log
         self.passwords = passwords(settings.users_file)
         try:
-            self.tls = context(settings.tls_cert_file, settings.tls_key_file)
+            self.tls = certificate(settings.tls_cert_file, settings.tls_key_file)
         except (OSError, ssl.SSLError) as error:
             raise SpecError(f"likes.tls_cert_file: {settings.tls_cert_file}: {error}") from None
         self._database_password = _line(settings.database_password_file)

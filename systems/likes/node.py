@@ -317,6 +317,7 @@ class LikesNode:
             return {"state": state}
         served = {partition: held.served for partition, held in sorted(holdings.held.items())}
         figures = {partition: each.engine.figures() for partition, each in served.items()}
+        clients = [holdings.door.clients(), *(each.listener.clients() for each in served.values())]
         behind = [each.behind.status() for each in served.values()]
         errors = [str(each["error"]) for each in behind if each["error"]]
         added = ("items", "users", "likes", "offset", "not_written_behind", "commands")
@@ -326,7 +327,7 @@ class LikesNode:
             "refusal": next((each["refusal"] for each in figures.values() if each["refusal"]), None),
             "trouble": next((each["trouble"] for each in figures.values() if each["trouble"]), None),
             "not_taken": sum(each["not_taken"] for each in figures.values()),
-            "connections": sum(len(each.listener.clients) for each in served.values()) + len(holdings.door.clients),
+            "connections": sum(each.connected for each in clients),
             "write_behind": {
                 "url": behind[0]["url"] if behind else "",
                 "connected": all(each["connected"] for each in behind),

@@ -5,7 +5,6 @@ Owns the order of start and end, and the replies of an owner that may have lost 
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from muster_server._engines import LikesEngine
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.erasing import Eraser
 from muster_server.systems.likes.lease import Lease
-from muster_server.systems.likes.listener import Listener
+from muster_server.systems.likes.listener import Listener, Tls
 from muster_server.systems.likes.means import Means, Mine
 from muster_server.systems.likes.partition import Partition
 from muster_server.systems.likes.slots import Node
@@ -46,9 +45,9 @@ class Served:
         self._unsure = self.lost = False
         """`lost`: a later owner has the log."""
 
-    async def start(self, bind: tuple[str, int], tls: ssl.SSLContext | None) -> tuple[str, int]:
+    def start(self, bind: tuple[str, int], tls: Tls | None) -> tuple[str, int]:
         """Listen; returns the bound address. Raises `OSError` if it is in use."""
-        bound = await self.listener.start(bind, tls)
+        bound = self.listener.start(bind, tls)
         work = [self.behind.run(), self.eraser.run(), _watch(self.engine), *self._means.shows(self.engine, self.mirror)]
         self.tasks = [asyncio.create_task(each) for each in work]
         return bound
@@ -154,14 +153,14 @@ class Served:
 
     def counters(self) -> list[Figure]:
         """Commands, batches, clients, passes."""
-        listener, figures = self.listener, self.engine.figures()
+        listener, clients, figures = self.listener, self.listener.clients(), self.engine.figures()
         return [
             ("likes_commands", "Commands of clients", figures["commands"]),
             ("likes_feeds", "Pages of feeds that were answered, one for each partition", figures["feeds"]),
             ("likes_feed_items", "Items of these pages", figures["feed_items"]),
             ("likes_batches", "Groups of changes that were made durable with one sync", listener.batches),
-            ("likes_clients", "Clients that connected", listener.accepted),
-            ("likes_clients_refused", "Clients refused beyond likes.connections_max", listener.refused),
+            ("likes_clients", "Clients that connected", clients.accepted),
+            ("likes_clients_refused", "Clients refused beyond likes.connections_max", clients.refused),
             ("likes_changes_not_taken", "Changes that the log did not accept", figures["not_taken"]),
             *self.behind.counters(),
             *self.eraser.counters(),
@@ -183,7 +182,7 @@ class Served:
                 "Partitions that accept no change now, because their disk is full",
                 int(bool(figures["trouble"])),
             ),
-            ("likes_connections", "Connected clients", len(self.listener.clients)),
+            ("likes_connections", "Connected clients", self.listener.clients().connected),
             *self.behind.gauges(),
             *self.eraser.gauges(),
             *([] if self.mirror is None else self.mirror.gauges()),

@@ -47,7 +47,7 @@ class LikesService:
 
     async def _serve(self, partition: Partition, stopping: asyncio.Task[bool], drain_s: float) -> None:
         served = Served(self._means, partition)
-        self._bind = await served.start(self._bind, self._means.tls)
+        self._bind = served.start(self._bind, self._means.tls)
         self._served = served
         figures = served.engine.figures()
         self._log.info(
@@ -81,7 +81,7 @@ class LikesService:
         return {
             "state": state,
             **served.engine.figures(),
-            "connections": len(served.listener.clients),
+            "connections": served.listener.clients().connected,
             "write_behind": served.behind.status(),
             **({} if live is None else {"live_counts": live.status()}),
             **({} if served.mirror is None else {"redis": served.mirror.status()}),

@@ -203,9 +203,7 @@ class AdminService(MessagesService):
         return TopicState(topic=topic, pending=pending, dead=dead, overdue=overdue, overdue_ms=overdue_ms, held=held)
 
     async def _state(self, topic: Topic) -> tuple[int, int, list[HeldTarget]]:
-        state: tuple[int, int, list[HeldTarget]]
-        state = await self._asked(self._link.ask("state", topic, tuple[int, int, list[HeldTarget]]))
-        return state
+        return await self._link.ask("state", topic, tuple[int, int, list[HeldTarget]])
 
     async def _topics(self, _: None) -> list[Topic]:
         return list(self.topics.all())
@@ -224,7 +222,7 @@ class AdminService(MessagesService):
 
     async def _stats(self, name: str) -> Stats:
         topic = self._topic(name)
-        minutes = await self._asked(self._link.ask("figures", topic.number, list[dict[str, Any]]))
+        minutes = await self._link.ask("figures", topic.number, list[dict[str, Any]])
         found = await self._found(Which(topic.number, 0, EVER, list(LIVE), 0))
         backlog = dict(zip(BACKLOG, found.backlog, strict=True))
         overdue, overdue_ms, _ = await self._state(topic)
@@ -280,7 +278,7 @@ class AdminService(MessagesService):
                 changes.append((number, "cancel", None, None))
             elif asked.verb == "move":
                 changes.append((number, "later" if asked.at > message.due_at else "sooner", None, asked.at))
-        replies = await self._asked(self._center.change(topic.number, changes)) if changes else []
+        replies = await self._center.change(topic.number, changes) if changes else []
         done = sum(reply[0] == "changed" for reply in replies)
         self._by_tag[asked.verb] += len(numbers) if asked.verb == "count" else done
         if full := next((reply for reply in replies if reply[0] == "disk_full"), None):
@@ -291,7 +289,7 @@ class AdminService(MessagesService):
     async def _dead(self, query: Query) -> DeadPage:
         found = await self._found(self._which(query))
         numbers = [each[1][0] for each in found.found]
-        answers = await self._asked(self._link.ask("answers", numbers, list[LastAnswer]))
+        answers = await self._link.ask("answers", numbers, list[LastAnswer])
         known = {each.number: each for each in answers}
         ran_out = LastAnswer(0, 0, "claim ran out", None, b"")
         letters: list[Dead] = []
@@ -313,7 +311,7 @@ class AdminService(MessagesService):
     async def _letters(self, name: str, ids: list[str], verb: str, time: int | None) -> list[Changed]:
         topic, key = self._topic(name), self.topics.key
         changes = [(number, verb, None, time) for number in Numbers(key, topic.number).of(ids)]
-        replies = await self._asked(self._center.change(topic.number, changes))
+        replies = await self._center.change(topic.number, changes)
         answers: list[Changed] = []
         for id, reply in zip(ids, replies, strict=True):
             if reply[0] == "changed":
@@ -341,7 +339,7 @@ class AdminService(MessagesService):
         query = Query(asked.topic, 0, until, ["dead"], LIMIT_MAX, asked.after)
         found = await self._found(self._which(query))
         numbers = [each[1][0] for each in found.found]
-        answers = await self._asked(self._link.ask("answers", numbers, list[LastAnswer]))
+        answers = await self._link.ask("answers", numbers, list[LastAnswer])
         later = {each.number for each in answers if each.at > until}
         shown = zip(self._shown(found), numbers, strict=True)
         ids = [message.id for message, number in shown if number not in later]
@@ -349,8 +347,7 @@ class AdminService(MessagesService):
         return LettersChanged(changed=changed, until=until, next=_next(found))
 
     async def _scrub(self, _: None) -> Scrubbed:
-        found: Scrubbed = await self._asked(self._link.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S))
-        return found
+        return await self._link.ask("scrub", None, Scrubbed, timeout_s=SCRUB_S)
 
     def counters(self) -> list[Figure]:
         """Counters of jobs."""
@@ -368,14 +365,7 @@ class AdminService(MessagesService):
         return [shown(named.get(each[2], str(each[2])), tuple(each)) for each in found.found]
 
     async def _found(self, which: Which) -> Found:
-        found: Found = await self._asked(self._link.ask("list", which, Found, timeout_s=60.0))
-        return found
-
-    async def _asked(self, answer: Any) -> Any:
-        try:
-            return await answer
-        except Unreachable as error:
-            raise Refusal("unavailable", str(error)) from None
+        return await self._link.ask("list", which, Found, timeout_s=60.0)
 
 
 def _written(change: Callable[[], Topic]) -> Topic:
@@ -392,8 +382,6 @@ async def _entry(change: Awaitable[Entry]) -> Entry:
         return await change
     except RecurringError as error:
         raise Refusal(error.code, str(error)) from None
-    except Unreachable as error:
-        raise Refusal("unavailable", str(error)) from None
     except OSError as error:
         raise Refusal("unavailable", f"the recurring messages cannot be written: {error.strerror}") from None
 

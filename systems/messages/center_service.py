@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,7 +32,6 @@ from muster_server.systems.messages.schedule import (
     NewChange,
     OnFires,
     Overdue,
-    Reply,
     Schedule,
     place,
 )
@@ -54,7 +53,6 @@ from muster_server.systems.messages.system import MessagesSettings
 from muster_server.systems.messages.topics import FILE as TOPICS
 from muster_server.systems.messages.topics import Topic, Topics
 
-T = TypeVar("T")
 LOCK_S: Final = 10.0
 """Seconds to wait for the former process of this node, which may still be ending."""
 SWEEP_S: Final = 1.0
@@ -70,6 +68,9 @@ LISTS_WAITING_MAX: Final = 256
 
 class CenterService(MessagesService):
     """The `plane.service.Service` of the center."""
+
+    malformed = (ValueError,)
+    """Of an array of another shape, which compiled code reads."""
 
     def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))
@@ -163,8 +164,8 @@ class CenterService(MessagesService):
         """The questions of receivers, workers and operators."""
         return {
             "insert": answering(self._insert, msgspec.Raw),
-            "change": answering(self._change, tuple[int, list[NewChange]]),
-            "get": answering(self._get, list[int]),
+            "change": answering(lambda asked: self._center.change(*asked), tuple[int, list[NewChange]]),
+            "get": answering(self._schedule.get, list[int]),
             "list": answering(self._list, Which),
             "answers": answering(self._last_answers, list[int]),
             "figures": answering(self._figures, int),
@@ -174,18 +175,12 @@ class CenterService(MessagesService):
             "state": answering(self._state, Topic),
             "fires": Question(Join, pieces=self._fires),
             "lease": Question(tuple[int, int, float, float], answer=self._lease, waits=True),
-            "end-leases": answering(self._end_leases, list[Result]),
-            "extend-leases": answering(self._extend_leases, list[tuple[int, int, int]]),
+            "end-leases": answering(self._center.end_leases, list[Result]),
+            "extend-leases": answering(self._center.extend_leases, list[tuple[int, int, int]]),
         }
 
     async def _insert(self, messages: msgspec.Raw) -> msgspec.Raw:
-        return msgspec.Raw(await self._asked(self._center.insert(bytes(messages))))
-
-    async def _change(self, asked: tuple[int, list[NewChange]]) -> list[Reply]:
-        return await self._asked(self._center.change(*asked))
-
-    async def _get(self, numbers: list[int]) -> list[Reply]:
-        return await self._asked(self._schedule.get(numbers))
+        return msgspec.Raw(await self._center.insert(bytes(messages)))
 
     async def _list(self, which: Which) -> Found:
         asked = which.topic, which.begin, which.end, which.states, which.limit, which.after
@@ -194,14 +189,14 @@ class CenterService(MessagesService):
         self._lists_waiting += 1
         try:
             async with self._lists:
-                said = await self._asked(self._schedule.find(*asked))
+                said = await self._schedule.find(*asked)
                 while said[0] == "busy":  # a list whose client has left is still being made
                     await asyncio.sleep(AGAIN_S)
-                    said = await self._asked(self._schedule.find(*asked))
+                    said = await self._schedule.find(*asked)
         finally:
             self._lists_waiting -= 1
         _, messages, times, cut = said
-        found = await self._asked(self._schedule.get([message[0] for message, _ in messages]))
+        found = await self._schedule.get([message[0] for message, _ in messages])
         if which.tag:
             tagged = [list(each) for each in found if each[0] == "found" and has_tag(each[3], which.tag)]
             last = place(messages[-1][0]) if messages and len(messages) == which.limit else None
@@ -219,7 +214,7 @@ class CenterService(MessagesService):
         return list(rows(self._center.figures.of(topic)))
 
     async def _scrub(self, _: None) -> Scrubbed:
-        found = await self._asked(self._schedule.scrub())
+        found = await self._schedule.scrub()
         if found is None:
             raise Refusal("busy", "the schedule is being scrubbed already; try again when that has ended")
         self._scrubs += 1
@@ -230,7 +225,7 @@ class CenterService(MessagesService):
         return found
 
     async def _results(self, asked: Results) -> bytes:
-        return await self._asked(self._center.results(asked.incarnation, asked.weight, bytes(asked.results)))
+        return await self._center.results(asked.incarnation, asked.weight, bytes(asked.results))
 
     async def _holds(self, asked: Holds) -> None:
         self._center.holds(asked.incarnation, asked.held)
@@ -261,25 +256,9 @@ class CenterService(MessagesService):
             await asyncio.sleep(min(wait_s, LOOK_S))
             return []
         try:
-            return await self._asked(self._center.lease(topic, most, wait_s, lease_s))
+            return await self._center.lease(topic, most, wait_s, lease_s)
         except Busy:
             raise Refusal("busy", "too many requests wait for messages to lease") from None
-
-    async def _end_leases(self, results: list[Result]) -> bytes:
-        return await self._asked(self._center.end_leases(results))
-
-    async def _extend_leases(self, asked: list[tuple[int, int, int]]) -> list[tuple[str, int]]:
-        return await self._asked(self._center.extend_leases(asked))
-
-    async def _asked(self, answer: Awaitable[T]) -> T:
-        try:
-            return await answer
-        except StoreError as error:
-            raise Refusal(
-                "unavailable", f"the schedule failed: {error}; the request may have been carried out"
-            ) from None
-        except ValueError as error:  # an array of another shape
-            raise Refusal("bad_request", str(error)) from None
 
     # --- status -------------------------------------------------------------------------------------------------
 

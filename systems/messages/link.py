@@ -1,140 +1,96 @@
-"""Requests from a node, or the command, to nodes of the system: HTTP/1.1 to their listeners.
+"""Requests from a node, or the command, to nodes of the system, by `plane.calls`.
 
-Owns the choice among nodes, connections that are kept for the next request, and the meaning of a failure. It must not
-know the content of requests.
+Owns the choice among nodes, and the meaning of a failure. It must not know the content of requests.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from muster_server.plane.asking import Look
+from muster_server.plane.calls import CallError, Peer, key_of
 from muster_server.systems.messages.answers import LastAnswer
-from muster_server.systems.messages.connection import Broken, Connection, connect
 from muster_server.systems.messages.receiver import Unreachable
-from muster_server.systems.messages.refusal import LENGTH_BYTES, Refusal
+from muster_server.systems.messages.refusal import Asked, Refusal
 from muster_server.systems.messages.schedule import NewChange, NewMessage, Reply
 from muster_server.systems.messages.shapes import Fire, Result
 
 ASK_S: Final = 10.0
 SCRUB_S: Final = 3_600.0
 """Limit of a scrub of the schedule, which reads all of it, in seconds: at 100 MB/s, 360 GB."""
-CONNECT_S: Final = 2.0
 STREAM_S: Final = 15.0
 """A stream without a piece for this many seconds is cut: its other end sends something every 5 s."""
-PIECE_BYTES_MAX: Final = 512 << 20
-CONNECTIONS_MAX: Final = 64
+REQUESTS_MAX: Final = 64
 """Limit of concurrent requests; further ones wait."""
 LEASES_MAX: Final = 4_096
 """The same for requests that wait for messages to lease."""
-IDLE_MAX: Final = 16
-IDLE_S: Final = 30.0
-"""A connection that was unused for this many seconds is not used again: its other end closes it after 60 s."""
 MERGED_MAX: Final = 4_000
 LANES: Final = 2
 """Concurrent requests to the schedule, so that the next is in transit while one is made durable."""
+UNREACHABLE: Final = frozenset({"away", "late", "slow"})
+CODES: Final = {"question": "bad_request", "reply": "unavailable"}
+"""Codes of refusals for those of calls, where they differ."""
 
-Addresses = Callable[[], Sequence[tuple[str, int]]]
 T = TypeVar("T")
 
 
 class Link:
     """Asks the first node of a role that answers. `addresses` is looked up for each request."""
 
-    def __init__(
-        self, role: str, addresses: Addresses, token: bytes, *, connections_max: int = CONNECTIONS_MAX
-    ) -> None:
+    def __init__(self, role: str, addresses: Look, token: bytes, *, requests_max: int = REQUESTS_MAX) -> None:
         self._role, self._addresses = role, addresses
-        self._credential = token
-        self._idle: dict[tuple[str, int], list[Connection]] = {}
-        self._places = asyncio.Semaphore(connections_max)
-        self._streams: set[Connection] = set()
+        self._key = key_of(token)
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._places = asyncio.Semaphore(requests_max)
         self._encoder = msgspec.msgpack.Encoder()
 
     async def ask(self, question: str, asked: Any, kind: type[T], *, timeout_s: float = ASK_S) -> T:
         """Send a request, and decode the answer. Raises `Refusal`, and `Unreachable` if no node answered."""
-        body = self._encoder.encode(asked)
-        cause = f"no {self._role} is known"
-        for address in self._addresses():
-            where = f"{self._role} at {address[0]}:{address[1]}"
+        request = self._request(question, asked)
+        failure = Unreachable(f"no {self._role} is known")
+        for peer in self._nodes():
             async with self._places:
                 try:
-                    connection = await self._connection(address)
-                except OSError as error:
-                    cause = f"{where}: {str(error) or type(error).__name__}"
-                    continue  # no request was sent
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        status = await connection.ask(self._head(address, question), body)
-                        answer = await connection.body()
-                except (Broken, TimeoutError) as error:
-                    raise Unreachable(f"{where}: {str(error) or 'no answer in time'}") from None
-                finally:
-                    self._give_back(address, connection)
-            return _decoded(status, answer, kind, where)
-        raise Unreachable(cause)
+                    return await peer.ask(request, kind, timeout_s)
+                except CallError as error:
+                    if error.code != "away" or error.maybe_done:
+                        raise self._failure(error) from None
+                    failure = Unreachable(f"{self._role} at {error}")  # nothing was carried out: the next one is asked
+        raise failure
 
-    @contextlib.asynccontextmanager
-    async def stream(self, question: str, asked: Any, kind: type[T]) -> AsyncIterator[AsyncIterator[T]]:
-        """The pieces of a stream. Raises as `ask`, also between pieces."""
-        places = self._addresses()
-        if not places:
-            raise Unreachable(f"no {self._role} is known")
-        where = f"{self._role} at {places[0][0]}:{places[0][1]}"
-        try:
-            connection = await self._connection(places[0])
-        except OSError as error:
-            raise Unreachable(f"{where}: {str(error) or type(error).__name__}") from None
-        self._streams.add(connection)
-        try:
-            async with asyncio.timeout(STREAM_S):
-                status = await connection.ask(self._head(places[0], question), self._encoder.encode(asked))
-                if status != 200:
-                    _decoded(status, await connection.body(), kind, where)
-            yield _pieces(connection, kind)
-        except (Broken, TimeoutError) as error:
-            raise Unreachable(f"{where}: {str(error) or 'no data in time'}") from None
-        finally:
-            self._streams.discard(connection)
-            connection.abort()
+    async def stream(self, question: str, asked: Any, kind: type[T]) -> AsyncGenerator[T]:
+        """The pieces of a stream of the first node. Raises as `ask`."""
+        for peer in self._nodes()[:1]:
+            async with contextlib.aclosing(peer.stream(self._request(question, asked), kind, STREAM_S)) as pieces:
+                try:
+                    async for piece in pieces:
+                        yield piece
+                except CallError as error:
+                    raise self._failure(error) from None
+            return
+        raise Unreachable(f"no {self._role} is known")
 
     async def close(self) -> None:
         """Close all connections."""
-        for connection in (*self._streams, *(each for idle in self._idle.values() for each in idle)):
-            connection.abort()
-        self._idle.clear()
-        await asyncio.sleep(0)  # the loop closes them
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
 
-    async def _connection(self, address: tuple[str, int]) -> Connection:
-        """An open connection. Raises `OSError`."""
-        idle = self._idle.get(address, [])
-        while idle:
-            connection = idle.pop()
-            if connection.open and asyncio.get_running_loop().time() - connection.used_at < IDLE_S:
-                return connection
-            connection.abort()
-        async with asyncio.timeout(CONNECT_S):
-            return await connect(*address)
+    def _request(self, question: str, asked: Any) -> Asked:
+        return Asked(question, msgspec.Raw(self._encoder.encode(asked)))
 
-    def _give_back(self, address: tuple[str, int], connection: Connection) -> None:
-        """Keep the connection for the next request, unless a request is in progress."""
-        idle = self._idle.setdefault(address, [])
-        if connection.open and len(idle) < IDLE_MAX:
-            idle.append(connection)
-        else:
-            connection.abort()
+    def _nodes(self) -> list[Peer]:
+        """The current nodes; a connection to another one ends with its last answer."""
+        now = self._addresses()
+        for gone in self._peers.keys() - set(now):
+            self._peers.pop(gone).leave()
+        return [self._peers.setdefault(each, Peer(each, self._key)) for each in now]
 
-    def _head(self, address: tuple[str, int], question: str) -> bytes:
-        """The head of a request, without its length and its end."""
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return b"POST /%b HTTP/1.1\r\nhost: %b:%d\r\nauthorization: Bearer %b\r\n" % (
-            question.encode(),
-            host.encode(),
-            address[1],
-            self._credential,
-        )
+    def _failure(self, error: CallError) -> Exception:
+        if error.code in UNREACHABLE:
+            return Unreachable(f"{self._role} at {error}")
+        return Refusal(CODES.get(error.code, error.code), str(error))
 
 
 class CenterLink:
@@ -165,7 +121,7 @@ class CenterLink:
 
 
 class LeasesLink:
-    """A `systems.messages.leasing.Center`. A request that waits has a connection of its own."""
+    """A `systems.messages.leasing.Center`. Its `link` is its own: requests wait there."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -222,35 +178,3 @@ class Merged:
                 if not done.done():
                     done.set_result(answers[first : first + len(entries)])
                 first += len(entries)
-
-
-def _decoded(status: int, body: bytes, kind: type[T], where: str) -> T:
-    if status == 200:
-        return msgspec.msgpack.decode(body, type=kind)
-    try:
-        code, detail = msgspec.msgpack.decode(body, type=tuple[str, str])
-    except msgspec.MsgspecError:
-        raise Refusal(
-            "unavailable", f"{where} answers with status {status}: it has another credential or version"
-        ) from None
-    raise Refusal(code, detail)
-
-
-async def _pieces(connection: Connection, kind: type[T]) -> AsyncIterator[T]:
-    decoder = msgspec.msgpack.Decoder(kind)
-    buffer = bytearray()
-    while True:
-        async with asyncio.timeout(STREAM_S):
-            part = await connection.part()
-        if part is None:
-            return
-        buffer += part
-        while len(buffer) >= LENGTH_BYTES:
-            length = int.from_bytes(buffer[:LENGTH_BYTES], "big")
-            if length > PIECE_BYTES_MAX:
-                raise Unreachable("a piece of the stream is too long")
-            if len(buffer) < LENGTH_BYTES + length:
-                break
-            piece = bytes(buffer[LENGTH_BYTES : LENGTH_BYTES + length])
-            del buffer[: LENGTH_BYTES + length]
-            yield decoder.decode(piece)

@@ -7,7 +7,7 @@ from muster_server.plane.options import FaceOptions, Section, key
 
 
 class ReceiveOptions(FaceOptions, frozen=True):
-    """Accepts messages and changes of them, for the HTTP face, the command and other programs of the cluster."""
+    """Accepts messages and changes of them, for commands and other systems; HTTP faces have the same limits."""
 
     body_bytes_max: Annotated[
         int,

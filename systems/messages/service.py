@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from muster_server.control.cluster.places import Places, token
@@ -10,10 +11,9 @@ from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec
 from muster_server.systems.messages.link import Link
 from muster_server.systems.messages.listener import Listener, Question
-from muster_server.systems.messages.receiver import Unreachable
-from muster_server.systems.messages.refusal import Refusal
+from muster_server.systems.messages.receiving import Following, newer
 from muster_server.systems.messages.system import ADMIN
-from muster_server.systems.messages.topics import Book, Topics
+from muster_server.systems.messages.topics import Topics
 
 LOOK_S: Final = 0.25
 """Seconds between checks of the file of topics."""
@@ -24,6 +24,8 @@ class MessagesService:
 
     take_trust: Final = None
     """It checks nobody's token."""
+    malformed: tuple[type[Exception], ...] = ()
+    """As for `Listener`."""
 
     def __init__(self, spec: Spec, context: Context, folder: str, topics: Topics) -> None:
         """`folder`: of the instance or node. Raises `SpecError`."""
@@ -62,8 +64,7 @@ class MessagesService:
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Serve until `stop` is set or the work fails."""
-        if not self.topics.look():
-            self.topics.recall()
+        following = Following(self.topics, partial(newer, self._admin) if self._admin else None)
         if not await self._opened(stop):
             await self.shut()
             self.closed = True
@@ -71,9 +72,9 @@ class MessagesService:
         tasks: list[asyncio.Task[Any]] = []
         try:
             if self.spec.bind is not None:
-                self._listener = Listener(self.spec.bind, self.token, self.questions(), self.log)
+                self._listener = Listener(self.spec.bind, self.token, self.questions(), self.malformed)
                 await self._listener.start()
-            tasks = [asyncio.create_task(each) for each in (stop.wait(), self.work(), self._follow())]
+            tasks = [asyncio.create_task(each) for each in (stop.wait(), self.work(), self._follow(following))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.draining = True
@@ -110,28 +111,16 @@ class MessagesService:
     async def drain(self) -> None:
         """Finish accepted work, for a short time."""
 
-    async def _follow(self) -> None:
+    async def _follow(self, following: Following) -> None:
         self.topics_changed()
         while True:
-            if await self._looked():
+            if await following.changed():
                 self.topics_changed()
             ready = self.is_ready()
             if ready != self.ready:
                 self.ready = ready
                 self.on_ready(ready)
             await asyncio.sleep(LOOK_S if ready else 0.02)
-
-    async def _looked(self) -> bool:
-        """Whether the topics changed: in the file, or at the node that has it, if that is another machine."""
-        if self.topics.look():
-            return True
-        if self.topics.has_file or self._admin is None:
-            return False
-        try:
-            (book,) = await self._admin.ask("book", self.topics.version, tuple[Book | None])
-        except (Refusal, Unreachable):  # the last topics stay
-            return False
-        return book is not None and self.topics.tell(book)
 
     # --- status -------------------------------------------------------------------------------------------------
 

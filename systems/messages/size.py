@@ -26,8 +26,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Microseconds of one core, or bytes."""
 
     accept_http_us: Us = 8.0
-    """An HTTP face, for a message of a batch."""
+    """An HTTP face, for a message of a batch: its parsing."""
     accept_receive_us: Us = 8.0
+    """The same face, or a receiver: the checks, and the request to the center."""
     accept_center_us: Us = 3.0
     fire_center_us: Us = 17.0
     """The center, for a message that fires and its result."""
@@ -68,8 +69,7 @@ def plan(demand: Demand, costs: Costs, machine: Machine) -> Planned:
             "second, or as many pending as its memory holds): split the topics over several instances."
         )
     parts = [
-        _spread("http", demand.delayed * costs.accept_http_us / 1e6, demand),
-        _spread("receive", demand.delayed * costs.accept_receive_us / 1e6, demand),
+        _spread("http", demand.delayed * (costs.accept_http_us + costs.accept_receive_us) / 1e6, demand),
         Part(
             role="center",
             nodes=2,
@@ -90,7 +90,6 @@ def plan(demand: Demand, costs: Costs, machine: Machine) -> Planned:
         config={
             "up": {
                 "http": counts["http"],
-                "receives": counts["receive"],
                 "callback_workers": counts["messages-worker"],
             }
         },

@@ -1,7 +1,8 @@
 """The system of delayed messages: four roles.
 
-`receive` accepts and changes messages, `center` owns the schedule, `messages-worker` makes callbacks, `messages-admin`
-owns the topics and answers operators. The schedule is the truth; messages between nodes only wake them up.
+`receive` accepts and changes messages, as HTTP faces do themselves; `center` owns the schedule, `messages-worker` makes
+callbacks, `messages-admin` owns the topics and answers operators. The schedule is the truth; messages between nodes only
+wake them up.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,11 @@ class MessagesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     options: dict[str, Any]
 
 
+def told(around: Around) -> dict[str, Any]:
+    """The settings of a receiver, for an HTTP face that accepts messages itself; empty: messages are not enabled here."""
+    return msgspec.to_builtins(_settle(around.section(RECEIVE), around)) if around.runs("messages") else {}
+
+
 def _folder(around: Around, given: str) -> str:
     return around.absolute(given) or str(around.folder / "messages")
 
@@ -74,7 +80,7 @@ def _certificates(options: Any, around: Around) -> tuple[str, str, str]:
 
 def lacks(section: Callable[[str], Any]) -> str | None:
     """Why none of the roles can run; None: nothing is missing."""
-    if not (find_spec("cronsim") and find_spec("httptools") and find_spec("httpx2")):
+    if not find_spec("cronsim"):
         return MISSING
     center = section("center")
     if center.schedule and not find_spec("redis"):
@@ -198,5 +204,6 @@ SYSTEM: Final = System(
         Action("manage", "change the settings of these topics, and rotate their secrets"),
     ),
     http="muster_server.systems.messages.http.routes",
+    http_settings="muster_server.systems.messages.system:told",
     outlet="muster_server.systems.messages.outlet:made",
 )

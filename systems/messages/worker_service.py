@@ -112,7 +112,8 @@ class WorkerService(MessagesService):
         try:
             while True:
                 try:
-                    async with self._link.stream("fires", self._join, msgspec.Raw) as pieces:
+                    stream = self._link.stream("fires", self._join, msgspec.Raw)
+                    async with contextlib.aclosing(stream) as pieces:
                         async for fires in pieces:
                             if not self._joined:
                                 self._joined = True

@@ -41,6 +41,14 @@ def described(shard: ShardStats) -> dict[str, Any]:
             "fulls_asked": writer.fulls_asked,
             "unpublished": writer.unpublished,
         }
+    if shard.copy is not None:
+        told["copy"] = {
+            "answers": not shard.copy.why,
+            "why": shard.copy.why,
+            "users": shard.copy.users,
+            "bytes": shard.copy.bytes,
+            "loads": shard.copy.loads,
+        }
     return told
 
 

@@ -31,6 +31,7 @@ from muster_server.systems.presence.store import (
     Packed,
     Shard,
     Waiting,
+    seconds,
     stamp_of,
 )
 
@@ -101,6 +102,11 @@ class Keeper:
         self._unpublished_bytes = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._read_s = 0.0
+        self._pass: tuple[float, bool] | None = None
+        """When the engine gave the first of the batches that have all of its changes until then, and whether it was in
+        sync. None: they are written."""
+        self._whole_at: float | None = None
+        """The last time of which the store has everything, while the engine was in sync."""
         self._batches = self._users = self._changes = self._failed = self._went_back = self._dropped = 0
         self._waiting = Waiting(0, 0, 0)
 
@@ -206,9 +212,12 @@ class Keeper:
 
     async def _write_batch(self) -> bool:
         """Write one batch; returns whether there was one."""
+        if self._pass is None:
+            self._pass = (seconds(), self._engine.standing()[0] == "in_sync")
         batch = self._engine.batch(BATCH, BUCKETS)
         if batch is None:
             self._rewriting = False
+            self._end_pass()
             return False
         users, changes, records, gone, vector, told = batch
         packed = Packed(records, gone, vector, told, changes)
@@ -219,13 +228,21 @@ class Keeper:
         if changes:
             self._remember(place, told, changes)
             self._relay.wake()
+        if users < BATCH:
+            self._end_pass()
         return True
+
+    def _end_pass(self) -> None:
+        if self._pass is not None and self._pass[1]:
+            self._whole_at = self._pass[0]
+        self._pass = None
 
     async def _write_anew(self) -> None:
         """Empty the store; the engine returns its whole state again, and changes that are not in the log are written
         first."""
         await self._store.wipe(self._epoch)
         self._count = 0
+        self._pass = self._whole_at = None
         self._engine.rewrite()
         self._relay.begin_anew()
         again, self._unpublished, self._unpublished_bytes = list(self._unpublished), deque(), 0
@@ -259,7 +276,9 @@ class Keeper:
             why = why or "the store is being rewritten"
         self._alive_at = time.monotonic() + ALIVE_S
         stats = msgspec.json.encode(self.stats(why))
-        self._waiting = await self._store.keep_alive(self._epoch, self._count, stats, alive=not why)
+        self._waiting = await self._store.keep_alive(
+            self._epoch, self._count, stats, whole_at=None if why else self._whole_at
+        )
         self._why = why
         self._relay.oldest_s = self._waiting.oldest_ms / 1_000
         if self._waiting.all > self._relay.waiting_max:
@@ -363,6 +382,7 @@ def companion(
             shards=place.shards,
             shard=place.shard,
             stamp=stamp,
+            near=settings.near,
         )
         logs = connect(settings.log, Path(settings.folder) / "presence", partitions=place.shards)
         # If a site changes its number of shards, it gets another log: each begins with an empty view.

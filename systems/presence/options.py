@@ -139,6 +139,14 @@ class Presence(Section, frozen=True):
         int,
         key("Age of a shard's keepalive from which on readers refuse the shard", "three keepalives", "ms", ge=500),
     ] = 3_000
+    near: Annotated[
+        bool,
+        key(
+            "Readers keep a copy of each shard of their site in memory, and answer from it while it is fresh; off: each"
+            " look-up goes to the store, and writers leave nothing there for copies",
+            "a look-up takes no trip; up to 100 B in each reader for each user who is online",
+        ),
+    ] = True
 
 
 class OnlineProxy(MachineOptions, frozen=True):
@@ -187,6 +195,8 @@ class PresenceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     grace_ms: int
     lease_ms: int
     fresh_ms: int
+    near: bool = True
+    """Readers have copies of their shards."""
     devices: Devices = "many"
     """Policy for a user's devices."""
     users: list[tuple[int, int, Devices]] = []
@@ -251,6 +261,7 @@ def settle(options: Section, around: Around) -> PresenceSettings:
         grace_ms=presence.grace_ms,
         lease_ms=presence.lease_ms,
         fresh_ms=presence.fresh_ms,
+        near=presence.near,
         devices=presence.devices,
         users=[(each.first, each.last, each.devices) for each in around.section("users").values()],
     )

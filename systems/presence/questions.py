@@ -159,6 +159,19 @@ class WriterStats(msgspec.Struct, frozen=True):
     unpublished: int
 
 
+class CopyStats(msgspec.Struct, frozen=True):
+    """The state of a reader's copy of a shard."""
+
+    why: str
+    """Why the store answers look-ups instead; empty: the copy does."""
+    users: int
+    """Users online, or offline for less than the grace time."""
+    bytes: int
+    """Memory of the copy."""
+    loads: int
+    """Times that it was read from the store since the reader's start."""
+
+
 class ShardStats(msgspec.Struct, frozen=True):
     """The state of a shard, as its reader finds it."""
 
@@ -173,3 +186,5 @@ class ShardStats(msgspec.Struct, frozen=True):
     """The writer's last report."""
     users: int | None = None
     """Users that are online, or offline for less than the grace time; None: the store does not tell."""
+    copy: CopyStats | None = None
+    """The copy of the reader that was asked; None: it keeps none."""

@@ -1,4 +1,5 @@
-"""The online reader: looks users up in the stores of its own site, in one round trip for each shard.
+"""The online reader: looks users up in its copies of the shards of its own site, or in their stores, in one round trip
+for each shard.
 
 Owns the check that an answer is fresh: a shard whose keepalive is old is refused with a code, never answered with
 outdated data. Callers then ask a reader of another site. Must not know how a shard is written.
@@ -10,12 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from muster_server._engines import PresenceLookup
+from muster_server._engines import PresenceLookup, PresenceTable
 from muster_server.plane.calls import CallError, Server, key_of
 from muster_server.plane.ownership.errors import Full, StoreError
 from muster_server.plane.service import Context, Figure
 from muster_server.plane.spec import Spec, SpecError, password, secret
 from muster_server.systems.presence.feeds import Feed, Watching, missed
+from muster_server.systems.presence.near import Near
 from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import site_of
 from muster_server.systems.presence.questions import (
@@ -50,6 +52,10 @@ WATCHES_MAX: Final = 10_000
 """Limit of open watches of one reader."""
 
 
+Part = tuple[int, bytes | PresenceTable, int, int]
+"""An argument of `PresenceLookup.found`."""
+
+
 class Reader:
     """The `plane.service.Service` of a reader."""
 
@@ -64,6 +70,7 @@ class Reader:
         self._bind, self._log = spec.bind, context.log
         self._fresh_ms = settings.fresh_ms
         self._shards = shards_of(settings, self.site, stamp_of(spec))
+        self._near = [Near(shard, settings.fresh_ms, context.log) for shard in self._shards] if settings.near else []
         self._feeds = [Feed(shard) for shard in self._shards]
         self._statuses = statuses_of(settings, self.site)
         self._status_feed = Feed(self._statuses)
@@ -82,12 +89,14 @@ class Reader:
             },
         )
         self._lookups = self._found = self._stale = self._failed = self._watches = self._set = 0
+        self._looked_near = self._looked_up = 0
 
     # ---- Life
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Serve until `stop` is set."""
         await self._server.start(*self._bind)
+        copying = [asyncio.create_task(near.run(), name="copies a shard") for near in self._near]
         try:
             self._is_ready(True)
             async with self._twins.running():
@@ -95,6 +104,11 @@ class Reader:
         finally:
             self.draining = True
             await self._server.stop()
+            for task in copying:
+                task.cancel()
+            for said in await asyncio.gather(*copying, return_exceptions=True):
+                if isinstance(said, Exception):
+                    self._log.error("a copy of a shard failed", error=repr(said))
             await asyncio.gather(*(feed.close() for feed in (*self._feeds, self._status_feed)))
             await asyncio.gather(*(shard.close() for shard in self._shards), self._statuses.close())
             self.closed = True
@@ -109,14 +123,18 @@ class Reader:
         return Pong(self.site)
 
     async def _who(self, asked: Who) -> msgspec.Raw:
-        """Returns a `Found`, written by compiled code. Raises `CallError`: `question`, `stale`, `store`."""
+        return await self._found_of(asked, self._near)
+
+    async def _found_of(self, asked: Who, copies: Sequence[Near]) -> msgspec.Raw:
+        """Returns a `Found`, written by compiled code. `copies`: those that may answer; empty: the stores answer. Raises
+        `CallError`: `question`, `stale`, `store`."""
         users = asked.users
         if len(users) > USERS_MAX:
             raise CallError("question", f"too many users in one request: {len(users)} (limit {USERS_MAX})")
         lookup = PresenceLookup(users, len(self._shards))
-        looked = await asyncio.gather(*(self._looked(self._shards[index], index, lookup) for index in lookup.shards()))
+        parts = await self._parts(lookup, copies)
         try:
-            found = lookup.found(self.site, looked, asked.lost)
+            found = lookup.found(self.site, parts, asked.lost)
         except ValueError as error:
             self._failed += 1
             raise CallError("store", str(error)) from None
@@ -124,9 +142,27 @@ class Reader:
         self._found += len(users)
         return msgspec.Raw(found)
 
-    async def _looked(self, shard: Shard, index: int, lookup: PresenceLookup) -> tuple[int, bytes, int, int]:
-        """Look users up in one shard, which must be fresh. Returns a part of `PresenceLookup.found`. Raises
-        `CallError`."""
+    async def _parts(self, lookup: PresenceLookup, copies: Sequence[Near]) -> list[Part]:
+        """What each shard answers: its copy, or its store where the copy must not be asked. Raises `CallError`."""
+        stored: dict[int, Part] = {}
+        while True:  # a copy may have changed while a store was asked
+            near: list[Part] = []
+            asked: list[int] = []
+            for index in lookup.shards():
+                if index in stored:
+                    continue
+                if copies and (fresh := copies[index].fresh()) is not None:
+                    near.append((index, copies[index].table, fresh.now, fresh.alive))
+                else:
+                    asked.append(index)
+            if not asked:
+                self._looked_near, self._looked_up = self._looked_near + len(near), self._looked_up + len(stored)
+                return [*near, *stored.values()]
+            looked = await asyncio.gather(*(self._looked(self._shards[index], index, lookup) for index in asked))
+            stored |= {part[0]: part for part in looked}
+
+    async def _looked(self, shard: Shard, index: int, lookup: PresenceLookup) -> Part:
+        """Look users up in the store of one shard, which must be fresh. Raises `CallError`."""
         try:
             looked = await shard.look(*lookup.question(index, BUCKETS))
         except StoreError as error:
@@ -149,7 +185,8 @@ class Reader:
 
     async def _stats_of(self, index: int) -> ShardStats:
         shard = self._shards[index]
-        where = {"site": self.site, "shards": len(self._shards), "shard": index}
+        copy = self._near[index].stats() if self._near else None
+        where: dict[str, Any] = {"site": self.site, "shards": len(self._shards), "shard": index, "copy": copy}
         try:
             looked = await shard.look(*PresenceLookup([], 1).question(0, BUCKETS))
             said, users = await shard.stats()
@@ -221,8 +258,9 @@ class Reader:
         return [Update(record) for user in found for record in standing(user)]
 
     async def _users(self, users: Sequence[int]) -> list[User]:
-        """The present states of users. Raises `CallError`."""
-        return msgspec.msgpack.decode(await self._who(Who(list(users))), type=Found).users
+        """The present states of users, by their stores: a copy may be behind its feed, and the watch would miss a change.
+        Raises `CallError`."""
+        return msgspec.msgpack.decode(await self._found_of(Who(list(users)), ()), type=Found).users
 
     # ---- Statuses
 
@@ -271,7 +309,8 @@ class Reader:
     def status(self) -> dict[str, Any]:
         """The state for `/api/v1/status`."""
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
-        return {"state": state, "site": self.site, "shards": len(self._shards), "watches": self._watches}
+        about = {"state": state, "site": self.site, "shards": len(self._shards), "watches": self._watches}
+        return about | ({"copies": [msgspec.to_builtins(near.stats()) for near in self._near]} if self._near else {})
 
     def counters(self) -> list[Figure]:
         """Every counter since the start."""
@@ -280,6 +319,13 @@ class Reader:
             ("presence_users_found", "Users looked up", self._found),
             ("presence_refused_stale", "Requests refused because the shard's keepalive is old", self._stale),
             ("presence_refused_store", "Requests refused because the store did not answer", self._failed),
+            (
+                "presence_looked_near",
+                "Look-ups in one shard that its copy answered, without the store",
+                self._looked_near,
+            ),
+            ("presence_looked_in_store", "Look-ups in one shard that its store answered", self._looked_up),
+            ("presence_near_loads", "Copies of shards read from their stores", sum(near.loads for near in self._near)),
             ("presence_statuses_set", "Statuses that users set at this reader", self._set),
             ("presence_strangers", "Connections that did not prove the cluster's secret", self._server.refused),
         ]
@@ -288,6 +334,13 @@ class Reader:
         """Every gauge."""
         return [
             ("presence_watches", "Open watches", self._watches),
+            (
+                "presence_near_fresh",
+                "Shards whose copies answer now",
+                sum(near.fresh() is not None for near in self._near),
+            ),
+            ("presence_near_users", "Users online in the copies", sum(near.table.users for near in self._near)),
+            ("presence_near_bytes", "Memory of the copies", sum(near.table.bytes for near in self._near)),
             ("presence_statuses", "Users of the site with a status, or with one that ended lately", self._twins.count),
         ]
 

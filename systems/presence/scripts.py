@@ -3,14 +3,17 @@
 Owns the layout of the store. `core/presence/src/pack.rs` packs arguments and results; `store.py` calls them. All keys
 of a shard have one hash tag, so that a cluster of Redis keeps them together.
 
-- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive, in ms of the store's own
-clock), `relay` and `logged` (the last published entry, and the end of the log after it), `told` (number of all
-changes), `stats` and `instance` (the owning instance, if its writer knows it).
+- `meta`: a hash with `epoch` (of the writer), `count` (its batches), `at` (the keepalive: when the shard was whole, in ms
+of the store's own clock), `relay` and `logged` (the last published entry, and the end of the log after it), `told` (number
+of all changes), `stats` and `instance` (the owning instance, if its writer knows it); and for copies of the shard in
+readers `life`, a mark that each claim of a writer and each rewriting replaces, and `place`, the id of the last batch.
 - `vector`: a hash of gateways; a value is the epoch and the highest version up to which all versions are applied.
 - `outbox`: a stream of changes, until they are published and a minute longer. An entry has those of a batch: `n`, the
 number of earlier changes; `k`, the number of these; `c`, all of them as one batch of the log, which no script parses.
 - `users`: a hash of all users with their records. Lists for one command come as MessagePack: compiled code of the store
 reads and writes them; a script's loop would cost more than the command.
+- `batches`: a stream of the last batches, for copies in readers: `l`, the life; `n`, its number; `t`, the second; `u` and
+`g`, users and those that went, as `WRITE` takes them. Empty if `presence.near` is off.
 - `s:N`: a hash of one bucket of users: when those that went offline were last seen.
 """
 
@@ -20,6 +23,11 @@ SEEN_S: Final = 7 * 86_400
 """A bucket's last-seen times are deleted when none of them changed for this many seconds."""
 SEEN_MAX: Final = 256
 """Limit of last-seen times of one bucket: with 8,192 buckets 2 million users. A bucket with more discards all of them."""
+
+BATCHES_MAX: Final = 400
+"""Limit of batches in the stream, some 50 KB each at most: three seconds of a store that does nothing else."""
+BATCHES_MS: Final = 10_000
+"""Batches that are older are dropped with the next keepalive."""
 
 PAGE_BYTES: Final = 1 << 20
 """Limit of changes that are read at once, plus one entry."""
@@ -31,21 +39,25 @@ PART: Final = 4_000
 
 CLAIM: Final = """
 local owner = redis.call('HGET', KEYS[1], 'instance')
-if owner and ARGV[2] ~= '' and owner ~= ARGV[2] then return {'', owner, '', ''} end
+if owner and ARGV[2] ~= '' and owner ~= ARGV[2] then return {'', owner, '', '', 0} end
 if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'instance', ARGV[2]) end
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', '', ''} end
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, '', '', '', 0} end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
 redis.call('HSETNX', KEYS[1], 'count', '0')
-redis.call('HDEL', KEYS[1], 'at')
+redis.call('HDEL', KEYS[1], 'at', 'place')
+redis.call('DEL', KEYS[5])
+if ARGV[3] == '' then redis.call('HDEL', KEYS[1], 'life') else redis.call('HSET', KEYS[1], 'life', ARGV[3]) end
 local known = redis.call('HMGET', KEYS[1], 'count', 'relay', 'logged')
-return {ARGV[1], known[1], known[2] or '', known[3] or '0'}
+local time = redis.call('TIME')
+return {ARGV[1], known[1], known[2] or '', known[3] or '0', time[1] * 1000 + math.floor(time[2] / 1000)}
 """
 """A writer claims the shard: earlier ones are fenced (I-1). Returns the current epoch, number of batches, last published
-entry, and the end of the log after it. An empty epoch: the store belongs to another instance."""
+entry, the end of the log after it, and now in ms. An empty epoch: the store belongs to another instance. The third
+argument: the life that begins; empty: no batches for copies."""
 
 WRITE: Final = f"""
-local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'count', 'life')
 if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] then return {{head[1] or '', head[2] or ''}} end
 local users, gone, vector, changes, prefix = cmsgpack.unpack(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[8]), ARGV[9]
 for first = 1, #users, {PART} do
@@ -76,7 +88,13 @@ if changes > 0 then
   local before = redis.call('HINCRBY', KEYS[1], 'told', changes) - changes
   last = redis.call('XADD', KEYS[3], '*', 'n', before, 'k', changes, 'c', ARGV[7])
 end
-redis.call('HSET', KEYS[1], 'count', ARGV[3])
+if head[3] then
+  local place = redis.call('XADD', KEYS[5], 'MAXLEN', '=', {BATCHES_MAX}, '*',
+    'l', head[3], 'n', ARGV[3], 't', now, 'u', ARGV[4], 'g', gone)
+  redis.call('HSET', KEYS[1], 'count', ARGV[3], 'place', place)
+else
+  redis.call('HSET', KEYS[1], 'count', ARGV[3])
+end
 return {{last}}
 """
 """A batch: users, the vector that covers them and the changes together (H7, H8), if nothing was lost since the last
@@ -84,14 +102,14 @@ one.
 Returns one value: the stream's id of its changes. Or two: the epoch and the number of batches that the store has
 instead."""
 
-ALIVE: Final = """
+ALIVE: Final = f"""
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'count')
-if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] then return {head[1] or '', head[2] or ''} end
+if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] then return {{head[1] or '', head[2] or ''}} end
 local time = redis.call('TIME')
-if ARGV[3] == '1' then
-  redis.call('HSET', KEYS[1], 'at', time[1] * 1000 + math.floor(time[2] / 1000))
-end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if ARGV[3] ~= '' then redis.call('HSET', KEYS[1], 'at', string.format('%d', math.min(now, tonumber(ARGV[3])))) end
 redis.call('HSET', KEYS[1], 'stats', ARGV[4])
+redis.call('XTRIM', KEYS[5], 'MINID', string.format('%d', time[1] * 1000 - {BATCHES_MS}))
 local told = redis.call('HMGET', KEYS[1], 'told', 'relay')
 local function since(place)
   local first = redis.call('XRANGE', KEYS[3], place, '+', 'COUNT', 1)[1]
@@ -101,16 +119,17 @@ end
 local all = since('-')
 local waiting, oldest = since(told[2] and '(' .. told[2] or '-')
 local age = 0
-if oldest ~= '' then age = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(string.match(oldest, '^%d+')) end
-return {all, waiting, age}
+if oldest ~= '' then age = now - tonumber(string.match(oldest, '^%d+')) end
+return {{all, waiting, age, now}}
 """
-"""The keepalive. Returns the number of changes in the stream, of unpublished ones, and the age in ms of the oldest of
-these."""
+"""The keepalive. The third argument: when the shard was whole, in ms of the store's clock, as a keepalive may be executed
+long after it was sent; empty: it is not whole. Returns the number of changes in the stream, of unpublished ones, the age
+in ms of the oldest of these, and now."""
 
 WIPE: Final = """
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return {epoch, ''} end
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[5])
 redis.call('UNLINK', KEYS[4])
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
 return {ARGV[1]}
@@ -119,14 +138,38 @@ return {ARGV[1]}
 
 PAGE: Final = """
 local page = redis.call('HSCAN', KEYS[4], ARGV[1], 'COUNT', ARGV[2])
-local all, parts = page[2], {}
-for at = 1, #all, 2 do
-  parts[#parts + 1] = struct.pack('>I1c0I4c0', #all[at], all[at], #all[at + 1], all[at + 1])
-end
-return {page[1], table.concat(parts)}
+return {page[1], cmsgpack.pack(page[2])}
 """
-"""A page of the records, from a cursor on. Returns the next cursor, 0 after the last, and the records. One may come
-twice."""
+"""A page of the records, from a cursor on. Returns the next cursor, 0 after the last, and users with their records in
+MessagePack. One may come twice."""
+
+HEAD: Final = """
+local meta = redis.call('HMGET', KEYS[1], 'at', 'life', 'count', 'place', 'instance')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+return {now, tonumber(meta[1] or 0), meta[2] or '', tonumber(meta[3] or 0), meta[4] or '', meta[5] or ''}
+"""
+"""The state of the store for a copy: now and the keepalive in ms of one clock, the life, the number of batches, the id of
+the last one, the owning instance."""
+
+SEEN: Final = """
+local time, parts = redis.call('TIME')[1], {}
+parts[1] = struct.pack('>I4', time)
+for bucket = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+  local name = ARGV[3] .. 's:' .. bucket
+  local known = redis.call('HGETALL', name)
+  if #known > 0 then
+    local left = redis.call('PTTL', name)
+    parts[#parts + 1] = struct.pack('>I4I4I4', bucket, math.max(0, math.floor(left / 1000)), #known / 2)
+    for at = 1, #known, 2 do
+      parts[#parts + 1] = struct.pack('>I1c0I4', #known[at], known[at], known[at + 1])
+    end
+  end
+end
+return table.concat(parts)
+"""
+"""Last-seen times of some buckets, from the first number to the last: the second now; then for each bucket its number,
+the seconds that it stays, the number of its users, and its users with the second of each."""
 
 LOOK: Final = f"""
 local meta = redis.call('HMGET', KEYS[1], 'at', 'epoch', 'count', 'instance')

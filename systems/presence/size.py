@@ -35,6 +35,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     writer_bytes: Bytes = 400
     """A user with one device at each writer that has it."""
     store_bytes: Bytes = 90
+    copy_bytes: Bytes = 60
+    """The same at each reader, in its copy."""
 
 
 def plan(demand: Demand, costs: Costs, machine: Machine) -> Planned:
@@ -80,7 +82,7 @@ def plan(demand: Demand, costs: Costs, machine: Machine) -> Planned:
             role="online-reader",
             nodes=SITES * readers,
             cores=demand.asked * costs.asked_us / 1e6,
-            memory_bytes=BASE_B,
+            memory_bytes=BASE_B + demand.online * costs.copy_bytes,
             network_bps=0.0,
             limits={"CPU": demand.asked * costs.asked_us / 1e6 / SITES / readers},
             carries="users looked up/s",

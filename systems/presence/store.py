@@ -6,7 +6,9 @@ record. A call that was cut short may have been executed: the next call's answer
 
 import hashlib
 import os
+import secrets
 import struct
+import time
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +25,11 @@ WATCHED: Final = 16
 """Limit of entries that a watch reads at once."""
 WAIT_S: Final = 2.0
 _HEAD: Final = struct.Struct(">II")
+
+
+def seconds() -> float:
+    """A clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Foreign(StoreError):
@@ -74,6 +81,31 @@ class Looked(NamedTuple):
     answers: bytes
 
 
+class Head(NamedTuple):
+    """The state of a store for a copy of it; times in ms of the store's clock."""
+
+    now: int
+    alive: int
+    """Time of the last keepalive; 0: never."""
+    life: str
+    """A mark that each claim of a writer and each rewriting replaces; empty: its writer gives no batches to copies."""
+    batches: int
+    place: str
+    """The stream's id of the last batch of this life; empty: none."""
+
+
+class Written(NamedTuple):
+    """A batch in the stream of batches."""
+
+    place: str
+    life: str
+    number: int
+    at_s: int
+    """When it was written, by the store's clock."""
+    users: bytes
+    gone: bytes
+
+
 class Entry(NamedTuple):
     """Changes of one batch, an entry of the stream."""
 
@@ -93,15 +125,28 @@ class Shard:
     """One shard's store. All calls come from one loop; `close` ends it."""
 
     def __init__(
-        self, url: str, password: str, *, instance: str, site: int, shards: int, shard: int, stamp: str = ""
+        self,
+        url: str,
+        password: str,
+        *,
+        instance: str,
+        site: int,
+        shards: int,
+        shard: int,
+        stamp: str = "",
+        near: bool = True,
     ) -> None:
-        """`stamp`: the mark of the instance (`stamp_of`); empty: not known, so every store is accepted."""
-        self._instance, self._stamp = instance, stamp
+        """`stamp`: the mark of the instance (`stamp_of`); empty: not known, so every store is accepted. `near`: its writer
+        leaves its batches for copies in readers."""
+        self._instance, self._stamp, self._near = instance, stamp, near
         self.name = f"site {site}, shard {shard} of {shards}"
         self.shards, self.shard = shards, shard
         self._prefix = f"{{muster:{instance}:presence:{site}:{shards}.{shard}}}:"
-        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users")]
+        self._keys = [f"{self._prefix}{name}" for name in ("meta", "vector", "outbox", "users", "batches")]
         self._redis = RedisStore(url, password, f"{self.name}: the store", WAIT_S)
+        self._clock = 0, seconds()
+        """The store's clock in ms in its last answer to a writer, and when that came: since then at least as much time
+        has passed there as here, so a time by it is never too late."""
 
     async def close(self) -> None:
         """Close its connections."""
@@ -111,11 +156,13 @@ class Shard:
 
     async def claim(self, epoch: int) -> Claimed:
         """Claim the shard for the writer of this epoch. Raises `Fenced`, `Foreign` and `Away`."""
-        in_force, count, published, logged = await self._run(scripts.CLAIM, epoch, self._stamp)
+        life = secrets.token_hex(8) if self._near else ""
+        in_force, count, published, logged, now = await self._run(scripts.CLAIM, epoch, self._stamp, life)
         if not in_force:
             raise self._foreign()
         if int(in_force) != epoch:
             raise Fenced(f"{self.name}: a later writer owns it (epoch {int(in_force)}, this one has {epoch})")
+        self._clock = int(now), seconds()
         return Claimed(int(count), published.decode(), int(logged))
 
     async def vector(self) -> list[tuple[int, int, int]]:
@@ -139,15 +186,18 @@ class Shard:
         self._check(epoch, count, said)
         return said[0].decode() if len(said) == 1 else ""
 
-    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, alive: bool) -> Waiting:
-        """Declare the shard whole, and report its state; returns the numbers of waiting changes.
+    async def keep_alive(self, epoch: int, count: int, stats: bytes, *, whole_at: float | None) -> Waiting:
+        """Report the shard's state, and declare that it was whole at a time of `seconds`; None: it is not. Returns the
+        numbers of waiting changes.
 
         Raises `WentBack`, `Fenced`, `Away`.
         """
-        said = await self._run(scripts.ALIVE, epoch, count, int(alive), stats)
-        if len(said) == 2:
-            self._check(epoch, count, said)
+        at = "" if whole_at is None else self._clock[0] + round((whole_at - self._clock[1]) * 1_000)
+        *said, now = await self._run(scripts.ALIVE, epoch, count, at, stats)
+        if len(said) == 1:
+            self._check(epoch, count, [*said, now])
             return Waiting(0, 0, 0)
+        self._clock = int(now), seconds()
         return Waiting(*map(int, said))
 
     def _check(self, epoch: int, count: int, said: list[bytes]) -> None:
@@ -220,6 +270,33 @@ class Shard:
         if self._stamp and owner and owner.decode() != self._stamp:
             raise self._foreign()
         return Looked(int(now), int(alive), epoch.decode(), count.decode(), answers)
+
+    # ---- For copies in readers
+
+    async def head(self) -> Head:
+        """The state of the store. Raises `Foreign` and `Away`."""
+        now, alive, life, count, place, owner = await self._run(scripts.HEAD)
+        if self._stamp and owner and owner.decode() != self._stamp:
+            raise self._foreign()
+        return Head(int(now), int(alive), life.decode(), int(count), place.decode())
+
+    async def seen(self, first: int, last: int) -> bytes:
+        """Last-seen times of these buckets, packed. Raises `Away`."""
+        page: bytes = await self._run(scripts.SEEN, first, last, self._prefix)
+        return page
+
+    async def written(self, after: str, wait_s: float | None) -> list[Written]:
+        """Batches after an id, as soon as there is one, or none after a while. `wait_s` None: without waiting. Raises
+        `Away`, and `ValueError` for an entry of another form."""
+        try:
+            return [
+                Written(place.decode(), each[b"l"].decode(), int(each[b"n"]), int(each[b"t"]), each[b"u"], each[b"g"])
+                for place, each in await self._redis.after(self._keys[4], after, WATCHED, wait_s)
+            ]
+        except KeyError as error:
+            raise ValueError(f"{self.name}: an entry of its batches lacks {error}") from None
+
+    # ---- For operators
 
     async def stats(self) -> tuple[bytes, int]:
         """Its writer's report in JSON, or empty; and the number of users with a record. Raises `Away`."""

@@ -14,6 +14,8 @@ import pytest
 
 from muster import Refused, Unavailable
 from muster.messages import BATCH_MAX, Messages, Sent, message
+from muster_server.systems.messages.link import Link
+from muster_server.systems.messages.receiver import Unreachable
 from tests.faults.hooks import Hooks, hooks
 from tests.faults.instance import Instance, configuration
 from tests.faults.test_http import client, make_key, ready
@@ -195,13 +197,16 @@ async def test_strangers_at_the_ports_of_nodes_change_nothing(served: tuple[Inst
     for role in ("center", "receive", "messages-admin"):
         bind = instance.process(role).bind
         assert isinstance(bind, tuple)
-        async with httpx2.AsyncClient(
-            base_url=f"http://{bind[0]}:{bind[1]}", trust_env=False, verify=False
-        ) as stranger:
-            for headers in ({}, {"authorization": "Bearer x"}, {"authorization": "Basic eDp4"}):
-                for path in ("/insert", "/send", "/topic-create", "/fires", "/", "/metrics"):
-                    answer = await stranger.post(path, content=b"\x90", headers=headers)
-                    assert (answer.status_code in {401, 404}, answer.content) == (True, b"")
+        before = instance.metrics(instance.process(role).name)["messages_asked_refused"]
+        async with httpx2.AsyncClient(base_url=f"http://{bind[0]}:{bind[1]}", trust_env=False) as stranger:
+            with pytest.raises(httpx2.TransportError):
+                await stranger.post("/insert", content=b"\x90", headers={"authorization": "Bearer x"})
+        link = Link(role, lambda bind=bind: [bind], b"another token")  # type: ignore[misc]
+        with pytest.raises(Unreachable, match="different secrets"):
+            await link.ask("topics", None, list[Any])
+        await link.close()
+        after = instance.metrics(instance.process(role).name)["messages_asked_refused"]
+        assert after == before + 2
 
 
 def test_the_typed_client_sends_changes_and_reads(served: tuple[Instance, Hooks, str]) -> None:

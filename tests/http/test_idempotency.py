@@ -1,6 +1,6 @@
 """Every route that changes something by POST or PATCH takes an `Idempotency-Key`: the same request is carried out once."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from muster_server.systems.inbox.http.routes import InboxFace
 from muster_server.systems.inbox.shapes import Count, Counts, Done, Noted, Notify, Numbered
 from muster_server.systems.likes.http.routes import LikesFace
 from muster_server.systems.messages.http.routes import MessagesFace
-from muster_server.systems.messages.shapes import Changed, Leased, LettersChanged, Sent, TagChanged
+from muster_server.systems.messages.shapes import Changed, Leased, LeaseSaid, LettersChanged, Sent, TagChanged
 from muster_server.systems.messages.topics import Topic
 from muster_server.systems.presence.http.send import Sender
 from muster_server.systems.presence.http.sent import NewMessage, User
@@ -83,6 +83,25 @@ REQUESTS: Final[dict[str, tuple[str, Any, Any]]] = {
 """For each route a path, a body and another body; None: it takes none."""
 
 
+class Receives:
+    """Takes a message, a change, or what is said of leases; has none to lease."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    async def send(self, topic: str, sends: Any) -> list[Sent]:
+        return [Sent(id="m", due_at=self._count)]
+
+    async def change(self, topic: str, changes: Any) -> list[Changed]:
+        return [Changed(id="a", outcome="done", state=None, due_at=self._count)]
+
+    async def lease(self, asked: Any) -> list[Leased]:
+        return []
+
+    async def end_leases(self, topic: str, ends: Any) -> list[LeaseSaid]:
+        return []
+
+
 class Nodes:
     """All nodes behind the routes: each request is counted and well answered, or refused with a problem."""
 
@@ -91,7 +110,7 @@ class Nodes:
         self.refuses: Problem | None = None
         patch.setattr(MessagesFace, "ask", self.messages)
         patch.setattr(MessagesFace, "need", self.nothing)
-        patch.setattr(MessagesFace, "lease", self.lease)
+        patch.setattr(MessagesFace, "receive", self.receive)
         patch.setattr(InboxFace, "ask", self.inbox)
         patch.setattr(InboxFace, "lookout", self.nothing)
         patch.setattr(FleetFace, "ask", self.fleet)
@@ -108,25 +127,22 @@ class Nodes:
     async def nothing(self, *_: Any) -> None:
         """A node is known."""
 
-    async def messages(self, role: str, question: str, asked: Any, kind: Any, timeout_s: float = 0) -> Any:
+    async def messages(self, question: str, asked: Any, kind: Any, timeout_s: float = 0) -> Any:
         count = self.count()
         match question:
-            case "send":
-                return [Sent(id="m", due_at=count)]
             case "topic-change":
                 return Topic(number=1, name="orders", callback="pull:", secrets=("whsec_a",), workers=count)
             case "replay-page" | "drop-page":
                 return LettersChanged([], count, "")
             case "tag-page":
                 return TagChanged(1, 1, count, 0, count, "")
-            case "change" | "replay" | "drop":
+            case "replay" | "drop":
                 return [Changed(id="a", outcome="done", state=None, due_at=count)]
             case _:
                 return []
 
-    async def lease(self, asked: Any) -> list[Leased]:
-        self.count()
-        return []
+    async def receive(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await work(Receives(self.count()))
 
     async def inbox(self, question: Any, answer: Any) -> Any:
         if isinstance(question, Count):

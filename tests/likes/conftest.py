@@ -35,7 +35,7 @@ class Node:
     async def start(self) -> None:
         self.engine = LikesEngine(folder=str(self.folder), segment_bytes=SEGMENT_BYTES)
         self.listener = Listener(self.engine, 1_000)
-        _, self.port = await self.listener.start(("127.0.0.1", self.port), None)
+        _, self.port = self.listener.start(("127.0.0.1", self.port), None)
 
     async def end(self) -> None:
         await self.listener.drain(1.0)

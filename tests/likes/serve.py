@@ -25,7 +25,7 @@ SEGMENT_BYTES: Final = 8 << 20
 async def serve(engine: LikesEngine) -> tuple[Listener, int]:
     """Serve an engine on a free port of the loopback; the listener and the port are the answer."""
     listener = Listener(engine, 1_000)
-    _, port = await listener.start(("127.0.0.1", 0), None)
+    _, port = listener.start(("127.0.0.1", 0), None)
     return listener, port
 
 

@@ -25,7 +25,7 @@ class Owner:
         self.listener = Listener(engine, 100, logged)
 
     async def client(self) -> Redis:
-        host, port = await self.listener.start(("127.0.0.1", 0), None)
+        host, port = self.listener.start(("127.0.0.1", 0), None)
         return client_of(port, host=host)
 
 

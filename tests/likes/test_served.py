@@ -38,7 +38,7 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
     told = settings(tmp_path)
     means, lease = Means(spec(told), told, Context(structlog.get_logger(), lambda: None, lambda: None)), Lease()
     served = Served(means, await means.opened(0, 5), lease=lease)
-    _, port = await served.start(("127.0.0.1", 0), None)
+    _, port = served.start(("127.0.0.1", 0), None)
     made = Owner(served, lease, port, tmp_path / "0")
     lease.renew(now_s() + HOUR_S)
     yield made

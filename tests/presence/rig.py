@@ -242,6 +242,16 @@ class Rig:
         self.readers[-site] = self._node("online-reader", -site, f"-of-{writers}", told, OTHERS + writers)
         await self.readers[-site].start()
 
+    async def plain_reader(self, site: int) -> Readers:
+        """Start one more reader of a site, which has no copies: its stores answer. To ask it alone, and for the caller to
+        close."""
+        told = msgspec.structs.replace(self.settings, site=site, near=False)
+        index = node = OTHERS + site
+        self.readers[index] = self._node("online-reader", index, "-plain", told, node)
+        address = self._addresses.pop(index + 1)
+        await self.readers[index].start()
+        return Readers(lambda: [address], key_of(bytes.fromhex(SECRET)))
+
     def reader_of(self, site: int, *, beside: bool = False) -> Readers:
         """To ask the reader of a site alone, or the one of its other number of shards. For the caller to close."""
         address = self._addresses[1 - site if beside else site]
@@ -327,12 +337,12 @@ class Rig:
                 while await self.view(users, site) != wanted:  # noqa: ASYNC110 - it happens in other processes
                     await asyncio.sleep(0.02)
 
-    async def refused(self, site: int, seconds: float = PATIENT_S) -> str:
-        """Return the code with which a site refuses, once it does."""
+    async def refused(self, site: int, seconds: float = PATIENT_S, asking: Readers | None = None) -> str:
+        """Return the code with which a site refuses, once it does; `asking`: one of its readers."""
         async with asyncio.timeout(seconds):
             while True:
                 try:
-                    await self.asking.who([0, 1, 2], site)
+                    await (asking or self.asking).who([0, 1, 2], site)
                 except CallError as error:
                     return error.code
                 await asyncio.sleep(0.02)

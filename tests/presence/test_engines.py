@@ -140,6 +140,26 @@ def test_views_are_the_truth_after_losses_and_a_restart(seed: int, start: int) -
         assert all(follows and missing == 0 for _, _, follows, _, _, missing in writer.sources())
 
 
+def test_a_device_that_moves_to_a_gateway_that_began_again_may_be_at_neither_while_the_shard_is_read() -> None:
+    """An answer was true of each gateway at some moment (PRES-10): events of two gateways have no order (PRES-17)."""
+    rig = Rig(seed=1, loss=0.0, sites=[(1, 1)])
+    rig.gateways[2].online(rig.now, 1, 7, "phone", 1)
+    rig.step(1 * SECOND)
+    (writer,) = rig.writers.values()
+    assert list(writer.online()) == [(7, "phone", 2)]
+    rig.epochs[1] = 2
+    rig.gateways[1] = rig.gateway(1)
+    rig.gateways[1].online(rig.now, 1, 7, "phone", 2)
+    rig.gateways[2].offline(rig.now, 1, 7, "phone", 1, "closed")
+    while set(writer.online()):
+        rig.flight = [each for each in rig.flight if each[1] != "gateway"]  # questions for the full state are lost
+        rig.step(10_000)
+    assert writer.standing(rig.now) == ("in_sync", None)
+    assert rig.truth(1, 0) == {(7, "phone", 1)}
+    rig.step(4 * SECOND)
+    assert list(writer.online()) == [(7, "phone", 1)]
+
+
 def _in_sync(rig: Rig, seconds: float) -> float:
     """The virtual time until every writer is in sync, at most these seconds."""
     began = rig.now

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import struct
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from muster_server import _engines
 from muster_server.plane.log import Batch
 from muster_server.plane.ownership.errors import WentBack
 from muster_server.systems.presence.scripts import FEED_MAX
-from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting
+from muster_server.systems.presence.store import BUCKETS, NOBODY, Foreign, Packed, Shard, Waiting, seconds
 from tests.presence.rig import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
@@ -46,11 +47,8 @@ async def stored(shard: Shard) -> dict[int, str]:
     """All records, as a writer reads them when it begins."""
     found: dict[int, str] = {}
     async for page in shard.pages():
-        rest = page
-        while rest:
-            user, rest = rest[1 : 1 + rest[0]], rest[1 + rest[0] :]
-            (length,) = struct.unpack_from(">I", rest)
-            found[int(user)], rest = rest[4 : 4 + length].decode(), rest[4 + length :]
+        told = msgspec.msgpack.decode(page, type=list[str])
+        found |= zip(map(int, told[::2]), told[1::2], strict=True)
     return found
 
 
@@ -102,10 +100,10 @@ async def test_changes_beyond_the_most_are_dropped_from_the_oldest_on(tmp_path: 
         for count in range(1, 5):
             told = Packed(NOBODY, b"", b"", b"%d" % count, FEED_MAX // 2)
             await shard.write(EPOCH, count, told)
-        assert (await shard.keep_alive(EPOCH, 4, b"{}", alive=True)).all == 2 * FEED_MAX
+        assert (await shard.keep_alive(EPOCH, 4, b"{}", whole_at=seconds())).all == 2 * FEED_MAX
         assert await shard.drop_feed() == FEED_MAX
         assert await shard.drop_feed() == 0
-        assert (await shard.keep_alive(EPOCH, 4, b"{}", alive=True)).all == FEED_MAX
+        assert (await shard.keep_alive(EPOCH, 4, b"{}", whole_at=seconds())).all == FEED_MAX
         assert [entry.told.payload for entry in await shard.changes("")] == [b"3", b"4"]
         many = [b"x" * 1_000] * 40
         for count in range(5, 65):
@@ -119,26 +117,51 @@ async def test_changes_beyond_the_most_are_dropped_from_the_oldest_on(tmp_path: 
         await redis.kill()
 
 
+async def test_a_keepalive_that_a_store_executes_late_makes_no_shard_look_fresh(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    await redis.serves()
+    shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
+    question = _engines.PresenceLookup([7], 1).question(0, BUCKETS)
+    try:
+        await shard.claim(EPOCH)
+        await shard.keep_alive(EPOCH, 0, b"{}", whole_at=seconds())
+        looked = await shard.look(*question)
+        assert 0 < looked.alive <= looked.now
+        await shard.keep_alive(EPOCH, 0, b"{}", whole_at=None)
+        assert (await shard.look(*question)).alive == looked.alive, "it was not whole"
+        redis.signal(signal.SIGSTOP)
+        sent_at = seconds()
+        late = asyncio.create_task(shard.keep_alive(EPOCH, 0, b"{}", whole_at=sent_at))
+        await asyncio.sleep(1.0)
+        redis.signal(signal.SIGCONT)
+        await asyncio.gather(late, return_exceptions=True)
+        looked = await shard.look(*question)
+        assert looked.alive <= looked.now - 999
+    finally:
+        await shard.close()
+        await redis.kill()
+
+
 async def test_all_changes_that_wait_are_counted_not_those_of_one_page(tmp_path: Path) -> None:
     redis = Redis(tmp_path)
     await redis.serves()
     shard = Shard(redis.url, "", instance="test", site=1, shards=1, shard=0)
     try:
         await shard.claim(EPOCH)
-        assert await shard.keep_alive(EPOCH, 0, b"{}", alive=True) == Waiting(0, 0, 0)
+        assert await shard.keep_alive(EPOCH, 0, b"{}", whole_at=seconds()) == Waiting(0, 0, 0)
         many = [b"x" * 1_000] * 100
         places = [await shard.write(EPOCH, count, packed({}, [], many)) for count in range(1, 51)]
-        waiting = await shard.keep_alive(EPOCH, 50, b"{}", alive=True)
+        waiting = await shard.keep_alive(EPOCH, 50, b"{}", whole_at=seconds())
         assert (waiting.all, waiting.unpublished) == (5_000, 5_000)
         await shard.published(EPOCH, places[9], 1_000)
-        waiting = await shard.keep_alive(EPOCH, 50, b"{}", alive=True)
+        waiting = await shard.keep_alive(EPOCH, 50, b"{}", whole_at=seconds())
         assert (waiting.all, waiting.unpublished) == (5_000, 4_000)
         oldest = waiting.oldest_ms
         async with asyncio.timeout(60):
-            while (await shard.keep_alive(EPOCH, 50, b"{}", alive=True)).oldest_ms <= oldest:
+            while (await shard.keep_alive(EPOCH, 50, b"{}", whole_at=seconds())).oldest_ms <= oldest:
                 pass
         await shard.published(EPOCH, places[-1], 5_000)
-        assert await shard.keep_alive(EPOCH, 50, b"{}", alive=True) == Waiting(5_000, 0, 0)
+        assert await shard.keep_alive(EPOCH, 50, b"{}", whole_at=seconds()) == Waiting(5_000, 0, 0)
     finally:
         await shard.close()
         await redis.kill()

@@ -5,6 +5,7 @@
 //!   of the gateway.
 //! - [`Splitter`] is an online proxy's turn: a packet in, a frame for every writer of every site out.
 //! - [`Writer`] keeps one shard's view and makes batches for its store; [`Record`] is a user's entry in the store.
+//! - [`Table`] is a reader's copy of one shard's store.
 //! - [`Deliveries`] is in a gateway too: messages of unicast services to the devices there.
 //! - [`Message`] is any of their frames.
 //! - [`Station`] puts both into a gateway of another system, and [`Sending`] puts unicast into its proxy; [`Letters`]
@@ -35,6 +36,7 @@ mod letters;
 mod limits;
 mod map;
 mod pack;
+mod parse;
 mod peers;
 mod places;
 pub mod planted;
@@ -49,6 +51,7 @@ mod sending;
 mod split;
 mod splitting;
 mod station;
+mod table;
 mod tracker;
 mod two_doors;
 mod undelivered;
@@ -68,10 +71,11 @@ pub use keeping::{Keeping, KeepingCounters};
 pub use letters::{told_to_device, Letters, Reading, Received, SendError, Told};
 pub use limits::{
     BARRED_FOR, BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
-    SESSION_SENDS_MAX, UNDELIVERED_MAX, WINDOW,
+    SESSION_SENDS_MAX, TABLE_SEEN_MAX, TABLE_SEEN_S, TABLE_USERS_MAX, UNDELIVERED_MAX, WINDOW,
 };
 pub use map::{ShardMap, Target};
-pub use pack::{pack, page, Lookup, Packed, Part};
+pub use pack::{pack, Answers, Lookup, Packed, Part};
+pub use parse::page;
 pub use places::{Change, ChangeId, Key, SYNTHETIC};
 pub use policy::{Policies, Policy};
 pub use post::{MailCounters, Post, PostConfig, PostEvent, Task};
@@ -81,6 +85,7 @@ pub use sending::Sending;
 pub use split::{Framed, Splitter};
 pub use splitting::{Splitting, SplittingCounters};
 pub use station::{Station, StationSettings, Unnamed, Wall};
+pub use table::{Table, TableError};
 pub use tracker::{Gap, Gaps, Took};
 pub use two_doors::TwoDoors;
 pub use undelivered::{undelivered, Undelivered};

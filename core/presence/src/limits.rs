@@ -66,6 +66,17 @@ pub const WAIT_MS_MAX: u32 = 5_000;
 /// Maximum number of gateways that a writer follows: as many as there may be nodes.
 pub const SOURCES_MAX: usize = muster_transport::NODES_MAX;
 
+// ---- Reader --------------------------------------------------------------------------------------------------------
+
+/// Maximum number of users online in a reader's copy of one shard: 1 GiB at 64 B each. A shard with more is read in its
+/// store.
+pub const TABLE_USERS_MAX: usize = 16 << 20;
+/// Maximum number of last-seen times in one bucket, as `systems/presence/scripts.py` has it (`SEEN_MAX`): with 8,192
+/// buckets 2 million users of 12 B.
+pub const TABLE_SEEN_MAX: usize = 256;
+/// Seconds after the last change at which a bucket is forgotten (`SEEN_S` there): a week.
+pub const TABLE_SEEN_S: u64 = 7 * 86_400;
+
 // ---- Unicast -------------------------------------------------------------------------------------------------------
 
 /// Maximum number of senders whose numbers a gateway remembers, each a proxy: 1,024 * (window of 8 KiB and a map).

@@ -7,7 +7,9 @@
 use crate::batch::Batch;
 use crate::bucket::{bucket, Record, StoredDevice};
 use crate::event::{Reason, State};
+use crate::parse::{take_array, take_value, Value};
 use crate::places::Change;
+use crate::table::Table;
 use crate::wire::Shard;
 use muster_transport::Micros;
 
@@ -80,50 +82,20 @@ fn answers<'a>(bytes: &'a [u8], mut each: impl FnMut(usize, Value<'a>) -> Option
     rest.is_empty().then_some(count)
 }
 
-/// A value of a list in MessagePack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Value<'a> {
-    Text(&'a [u8]),
-    Number(u32),
-}
-
-fn take_array(rest: &mut &[u8]) -> Option<usize> {
-    match take(rest, 1)?[0] {
-        head @ 0x90..=0x9f => Some(usize::from(head & 0x0f)),
-        0xdc => take_number(rest, 2),
-        0xdd => take_number(rest, 4),
-        _ => None,
-    }
-}
-
-fn take_value<'a>(rest: &mut &'a [u8]) -> Option<Value<'a>> {
-    let head = take(rest, 1)?[0];
-    let len = match head {
-        0xa0..=0xbf => usize::from(head & 0x1f),
-        0xd9 => take_number(rest, 1)?,
-        0xda => take_number(rest, 2)?,
-        0xdb => take_number(rest, 4)?,
-        0x00..=0x7f => return Some(Value::Number(u32::from(head))),
-        0xcc => return Some(Value::Number(take_number(rest, 1)? as u32)),
-        0xcd => return Some(Value::Number(take_number(rest, 2)? as u32)),
-        0xce => return Some(Value::Number(take_number(rest, 4)? as u32)),
-        _ => return None,
-    };
-    take(rest, len).map(Value::Text)
-}
-
-/// A number of at most 4 B.
-fn take_number(rest: &mut &[u8], len: usize) -> Option<usize> {
-    let bytes = take(rest, len)?;
-    Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+/// Where one shard's answers are.
+#[derive(Clone, Copy)]
+pub enum Answers<'a> {
+    /// A store's answer, in the order of the query.
+    Store(&'a [u8]),
+    /// A copy of the store.
+    Table(&'a Table),
 }
 
 /// One shard's part of a look-up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Part<'a> {
     pub shard: u16,
-    /// The store's answer.
-    pub answers: &'a [u8],
+    pub answers: Answers<'a>,
     /// The store's clock in ms when it replied.
     pub now_ms: u64,
     /// The shard's keepalive in ms: the time at which its online users were last seen.
@@ -182,12 +154,21 @@ impl Lookup {
         let mut all: Vec<Option<(Value<'_>, &Part<'_>)>> = vec![None; self.users.len()];
         for part in parts {
             let places = self.places.get(usize::from(part.shard))?;
-            let count = answers(part.answers, |at, value| {
-                all[*places.get(at)?] = Some((value, part));
-                Some(())
-            })?;
-            if count != places.len() {
-                return None;
+            match part.answers {
+                Answers::Store(bytes) => {
+                    let count = answers(bytes, |at, value| {
+                        all[*places.get(at)?] = Some((value, part));
+                        Some(())
+                    })?;
+                    if count != places.len() {
+                        return None;
+                    }
+                }
+                Answers::Table(table) => {
+                    for place in places {
+                        all[*place] = Some((table.get(self.users[*place], part.now_ms / 1_000), part));
+                    }
+                }
             }
         }
         let mut bytes = Vec::with_capacity(48 * self.users.len() + 16);
@@ -300,18 +281,6 @@ impl Digits {
     }
 }
 
-/// Parses a page of a shard's records: user, record (4 B of length). `None`: malformed.
-pub fn page(bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
-    let mut users = Vec::new();
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let len = usize::from(*take(&mut rest, 1)?.first()?);
-        let user = std::str::from_utf8(take(&mut rest, len)?).ok()?.parse().ok()?;
-        users.push((user, take_long(&mut rest)?));
-    }
-    Some(users)
-}
-
 /// A change as consumers of the feed parse it (`docs/presence.md`). Numbers of 64 bits are text, since JSON numbers
 /// have 53. Written by hand: otherwise the standard library's formatter would be most of a writer's work.
 fn tell(json: &mut Vec<u8>, change: &Change, user: &[u8]) {
@@ -353,23 +322,13 @@ fn short(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-    let (taken, left) = rest.split_at_checked(len)?;
-    *rest = left;
-    Some(taken)
-}
-
-fn take_long<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
-    take(rest, len as usize)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::batch::{Applied, UserChange};
     use crate::device::Device;
     use crate::event::Reason;
+    use crate::parse::page;
     use crate::places::ChangeId;
     use crate::wire::Origin;
 
@@ -435,7 +394,7 @@ mod tests {
         };
         let part = Part {
             shard: 0,
-            answers: b"",
+            answers: Answers::Store(b""),
             now_ms: 9_000,
             alive_ms: 8_500,
         };
@@ -465,7 +424,7 @@ mod tests {
         text(&mut known, &Record(vec![held]).encode());
         let part = Part {
             shard: 0,
-            answers: &known,
+            answers: Answers::Store(&known),
             now_ms: 9,
             alive_ms: 7,
         };
@@ -489,7 +448,7 @@ mod tests {
         text(&mut known, &record);
         let part = |shard, answers| Part {
             shard,
-            answers,
+            answers: Answers::Store(answers),
             now_ms: 9_000,
             alive_ms: 7,
         };
@@ -538,10 +497,20 @@ mod tests {
         assert!((0..known.len()).all(|len| answers(&known[..len], |_, _| Some(())).is_none()));
         let (names, places) = Lookup::new((0..70_000).collect(), 1).question(0, 8_192);
         assert_eq!((&names[..5], places.len()), (&b"\xdd\0\x01\x11\x70"[..], 280_000));
-        assert_eq!(page(b"\x017\0\0\0\x01x"), Some(vec![(7, &b"x"[..])]));
-        for len in 1..7 {
-            assert_eq!(page(&b"\x017\0\0\0\x01x"[..len]), None);
+        assert_eq!(page(b"\x92\xa17\xa1x"), Some(vec![(7, &b"x"[..])]));
+        assert_eq!(page(b"\x90"), Some(vec![]));
+        for len in 0..5 {
+            assert_eq!(page(&b"\x92\xa17\xa1x"[..len]), None);
         }
-        assert_eq!(page(b"\x01x\0\0\0\0"), None, "no number");
+        for malformed in [
+            &b"\x92\xa1x\xa1x"[..],
+            b"\x91\xa17",
+            b"\x92\xa17\x05",
+            b"\x92\x07\xa1x",
+            b"\x90\x90",
+            b"\xdd\xff\xff\xff\xfe",
+        ] {
+            assert_eq!(page(malformed), None, "{malformed:?}");
+        }
     }
 }

@@ -13,10 +13,18 @@ muster_planted::planted! {
     DuplicateCounted,
     /// A writer reports that it is in sync although it lacks versions (H7).
     AliveOutOfSync,
+    /// A writer that heard no gateway for long is in sync as soon as it hears one (H7).
+    SilenceForgotten,
     /// A late packet overrules a newer one (H4).
     LateOverrules,
     /// The last packets of a gateway that falls idle are not noticed as missing.
     TailForgotten,
+    /// A page of the store overrules a batch that a reader's copy took before.
+    PageOverrules,
+    /// A reader's copy takes a batch although one before it is missing.
+    GapTaken,
+    /// Users that went stay in a reader's copy.
+    GoneKept,
     /// A message that arrived on both paths is delivered twice.
     DeliveredTwice,
 }

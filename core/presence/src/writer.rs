@@ -166,6 +166,8 @@ struct Source {
     gaps: Gaps,
     /// The gateway was seen since the writer's start, and at some moment nothing of it was missing.
     was_whole: bool,
+    /// The same since the writer last heard no gateway for too long.
+    is_sure: bool,
     lease_ends: Micros,
     /// Since when the full state is needed.
     since: Micros,
@@ -184,6 +186,7 @@ impl Source {
             resync: Some(Why::Unknown),
             gaps: Gaps::new(0),
             was_whole: false,
+            is_sure: false,
             lease_ends: now + lease,
             since: now,
             asked: None,
@@ -211,7 +214,9 @@ impl Source {
 
     /// Updates the state after a frame of the gateway.
     fn note(&mut self) {
-        self.was_whole |= self.is_complete();
+        let is_complete = self.is_complete();
+        self.was_whole |= is_complete;
+        self.is_sure |= is_complete;
     }
 
     /// `false`: there is no space for it, and its versions will be requested.
@@ -242,13 +247,15 @@ pub struct Writer {
     outgoing: Outgoing,
     /// Decides which older sessions end at other gateways; `None`: none do.
     contest: Option<Contest>,
-    /// All expected gateways have been in sync once.
+    /// All expected gateways have been in sync once, since the writer's start or since it heard no gateway for too long.
     is_settled: bool,
     is_expecting: bool,
     /// The store's content waits for the gateways: a device may have moved while no writer ran, so none is reported
     /// offline before.
     is_restored: bool,
     is_deaf: bool,
+    /// When a gateway was heard last.
+    heard_at: Micros,
     counters: WriterCounters,
 }
 
@@ -266,6 +273,7 @@ impl Writer {
             is_expecting: false,
             is_restored: false,
             is_deaf: false,
+            heard_at: 0,
             counters: WriterCounters::default(),
             settings,
         }
@@ -597,6 +605,16 @@ impl Writer {
     pub fn stalled(&mut self, now: Micros) {
         let ends = now + self.settings.lease;
         self.sources.values_mut().for_each(|source| source.lease_ends = ends);
+        self.doubt(now);
+    }
+
+    /// If no gateway was heard for so long that missing versions would make the shard late, then versions that nobody
+    /// knows of may be missing: each gateway must be received completely again.
+    fn doubt(&mut self, now: Micros) {
+        if self.heard_at + self.settings.late <= now && !planted::is(Bug::SilenceForgotten) {
+            self.is_settled = false;
+            self.sources.values_mut().for_each(|source| source.is_sure = false);
+        }
     }
 
     /// When [`Writer::expire`] is due.
@@ -634,9 +652,9 @@ impl Writer {
             return Standing::Deaf;
         }
         if !self.is_settled {
-            // The store's content may be older than the writer's start: each gateway must have been received
-            // completely.
-            if !self.is_caught_up() {
+            // The store's content may be older than the writer's start or its doubt: each gateway must have been
+            // received completely.
+            if !self.is_caught_up() || !self.sources.values().all(|source| source.is_sure) {
                 return Standing::Starting;
             }
             self.is_settled = true;
@@ -723,6 +741,8 @@ impl Writer {
             self.is_deaf = false;
             self.stalled(now);
         }
+        self.doubt(now);
+        self.heard_at = now;
         if !self.sources.contains_key(&origin.ap) {
             if self.sources.len() >= SOURCES_MAX {
                 return Err(Refusal::TooManySources);

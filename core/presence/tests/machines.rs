@@ -340,6 +340,59 @@ fn a_deaf_writer_reports_nobody_offline_and_may_not_be_read() {
     assert_eq!(writer.online_len(), 1, "the other one had a lease to be heard");
 }
 
+/// How a writer stands that heard no gateway for three seconds, as it stood still or was cut off: after that, after the
+/// first gateway is heard again, after the second one, which sent a version meanwhile, and after that version came.
+fn after_silence(stood: bool) -> [Standing; 4] {
+    let mut writer = writer(1);
+    let (mut one, mut two) = (followed(1, &mut writer, 1), followed(2, &mut writer, 2));
+    writer.expect(0, &[1, 2]);
+    carry(&mut one, &mut writer, SECOND);
+    carry(&mut two, &mut writer, SECOND);
+    assert_eq!(writer.standing(SECOND), Standing::InSync);
+    two.online(2 * SECOND, 1, 5, device("phone"), 1).expect("few");
+    two.expire(2 * SECOND + 60 * MS);
+    two.take_out();
+    let now = 4 * SECOND;
+    if stood {
+        writer.stalled(now);
+    }
+    let silent = writer.standing(now);
+    carry(&mut one, &mut writer, now);
+    let first = writer.standing(now);
+    carry(&mut two, &mut writer, now);
+    let second = writer.standing(now);
+    let due = writer.due(now + 30 * MS);
+    writer.asked(2, &due[0].ranges, 1);
+    let ask = Ask {
+        transaction: 1,
+        shard: ONE,
+        origin: due[0].origin,
+        ranges: due[0].ranges.clone(),
+    };
+    two.ask(1, &ask);
+    carry(&mut two, &mut writer, now + 30 * MS);
+    assert_eq!(writer.online_len(), 1);
+    [silent, first, second, writer.standing(now + 30 * MS)]
+}
+
+#[test]
+fn a_writer_that_heard_nobody_is_whole_once_it_has_all_of_each_gateway() {
+    use Standing::{Deaf, InSync, Starting};
+    assert_eq!(after_silence(true), [Starting, Starting, Starting, InSync]);
+    assert_eq!(after_silence(false), [Deaf, Starting, Starting, InSync]);
+}
+
+#[test]
+#[cfg(feature = "planted")]
+fn planted_a_writer_forgets_that_it_heard_nobody() {
+    use muster_presence::planted::{set, Bug};
+    use Standing::{Deaf, InSync};
+    set(Some(Bug::SilenceForgotten));
+    let with = [true, false].map(after_silence);
+    set(None);
+    assert_eq!(with, [[InSync; 4], [Deaf, InSync, InSync, InSync]]);
+}
+
 #[test]
 fn a_lost_tail_of_an_idle_gateway_is_noticed_and_requested() {
     let mut writer = writer(1);

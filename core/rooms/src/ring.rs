@@ -355,9 +355,10 @@ impl Ring {
     }
 
     /// The first place within `places` with an entry of the stream that ends at `offset` or later (a stream's offsets
-    /// increase there).
+    /// increase there); without one, a place behind all of its others.
     pub fn find_offset(&self, arena: &Arena, places: Range<u64>, stream: u8, offset: u64) -> u64 {
         let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
+        let end = high;
         while low < high {
             let middle = low + (high - low) / 2;
             match self.find_stream(arena, middle..high, stream) {
@@ -365,7 +366,8 @@ impl Ring {
                 _ => high = middle,
             }
         }
-        low
+        self.find_stream(arena, low..end, stream)
+            .map_or(low, |(place, _)| place)
     }
 
     /// How long ago an entry was appended, in whole milliseconds, which wrap after 49 days.
@@ -485,8 +487,9 @@ mod tests {
         let found = ring.find_stream(&arena, 2..ring.next(), 1).map(|(place, _)| place);
         assert_eq!(found, Some(399_999));
         assert!(ring.find_stream(&arena, 2..399_999, 1).is_none());
-        assert_eq!(ring.find_offset(&arena, 2..ring.next(), 1, 300_000), 2);
-        assert_eq!(ring.find_offset(&arena, 1..ring.next(), 1, 300_000), 2);
+        assert_eq!(ring.find_offset(&arena, 2..ring.next(), 1, 300_000), 399_999);
+        assert_eq!(ring.find_offset(&arena, 1..ring.next(), 1, 300_000), 399_999);
+        assert_eq!(ring.find_offset(&arena, 1..ring.next(), 1, 400_000), 400_000);
         let looks = arena.looks.get();
         assert!(looks < 5_000, "{looks} entries");
     }

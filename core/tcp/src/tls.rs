@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{InvalidMessage, ServerConfig, ServerConnection};
 
 use crate::limits::TLS_BUFFER_BYTES;
 use crate::syscalls;
@@ -97,8 +97,10 @@ impl Tls {
         }
         let taken = self.session.process_new_packets();
         if let Err(error) = taken {
-            // The alert tells the peer why.
-            let _ = self.flush(socket);
+            // The alert tells the peer why. One that does not speak TLS would take it for an answer.
+            if !matches!(error, rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) {
+                let _ = self.flush(socket);
+            }
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
         Ok(true)

@@ -7,15 +7,13 @@ from typing import Any, Final, Literal, cast, get_args
 import msgspec
 
 from muster.clock import now_ms
-from muster_server.control.cluster import instance, specs
-from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
+from muster_server.control.cluster import instance
+from muster_server.control.errors import FAILURE, UNAVAILABLE, USAGE, UserError
 from muster_server.control.host.shown import one_line
-from muster_server.control.terminal import common
+from muster_server.control.terminal import calls, common
 from muster_server.control.terminal.durations import length
-from muster_server.control.terminal.found import LocalNodes, Target, found
+from muster_server.control.terminal.found import Target, found
 from muster_server.control.terminal.users import user_of
-from muster_server.plane.calls import CallError, key_of
-from muster_server.plane.spec import SpecError, secret
 from muster_server.systems.inbox.asking import AWAY, Address, Inboxes
 from muster_server.systems.inbox.options import DAY_MS
 from muster_server.systems.inbox.shapes import (
@@ -44,8 +42,6 @@ from muster_server.systems.inbox.shapes import (
     cursor,
 )
 
-CODES: Final = {"question": USAGE, "away": UNAVAILABLE}
-LATER: Final = frozenset({"late", "store", "busy", "full"})
 YES: Final = {"yes": True, "no": False, "default": None}
 SAID: Final = {True: "yes", False: "no", None: "default"}
 
@@ -54,18 +50,10 @@ async def reaching(where: Target, work: Callable[[Inboxes], Awaitable[int]]) -> 
     """Run the work of a subcommand and return its exit code. Raises `UserError`."""
     async with found(where) as nodes:
         record = await nodes.record()
-        key = _key(where, record)
-        place = instance.folder(where.config())
-
-        def look() -> list[Address]:
-            processes = instance.find(place).processes if isinstance(nodes, LocalNodes) else record.processes
-            return [each.bind for each in processes if each.role == ROLE and each.bind and each.ready]
-
-        inboxes = Inboxes(look, key)
+        inboxes = Inboxes(calls.look(where, nodes, record, ROLE), _key(where, record))
         try:
-            return await work(inboxes)
-        except CallError as error:
-            raise UserError(str(error), CODES.get(error.code, TRY_LATER if error.code in LATER else FAILURE)) from None
+            with calls.in_one_line():
+                return await work(inboxes)
         finally:
             await inboxes.close()
 
@@ -81,12 +69,7 @@ async def nodes_and_key(where: Target) -> tuple[list[Address], bytes]:
 def _key(where: Target, record: instance.Record) -> bytes:
     if ROLE not in {each.role for each in record.processes}:
         raise UserError(AWAY, UNAVAILABLE)
-    settings = where.config()
-    file = specs.absolute(settings.cluster.secret_file) or str(instance.folder(settings).cluster_secret)
-    try:
-        return key_of(secret(file, 32))
-    except SpecError as error:
-        raise UserError(str(error)) from None
+    return calls.key(where)
 
 
 async def ls(where: Target, user: str, kind: str, before: str, after: str, limit: int, as_json: bool) -> int:

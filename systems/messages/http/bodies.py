@@ -67,13 +67,6 @@ class Post(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """By which it is listed, counted, cancelled and moved with others."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """The part of a message that is checked before it goes to a receiver: its target."""
-
-    target: str = ""
-    for_topic: str = ""
-
-
 class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The move of a due time: by a duration, or to a time."""
 
@@ -375,7 +368,6 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
 
 _POST: Final = msgspec.json.Decoder(Post)
 _POSTS: Final = msgspec.json.Decoder(list[Post])
-_PARTS: Final = msgspec.json.Decoder(list[Part])
 _MOVE: Final = msgspec.json.Decoder(Move)
 
 
@@ -397,11 +389,6 @@ def one(body: bytes, kind: str, query: Any) -> Send:
 def batch(body: bytes) -> list[Send]:
     """Parse an array of messages in JSON. Raises `Problem`."""
     return [_send(post) for post in decoded(body, _POSTS)]
-
-
-def parts(body: bytes) -> list[Part]:
-    """Parse the targets of an array of messages in JSON. Raises `Problem`."""
-    return decoded(body, _PARTS)
 
 
 def is_batch(body: bytes, kind: str) -> bool:
@@ -440,9 +427,9 @@ def accepted(answer: Sent | Refused) -> Accepted:
     return Accepted(id=answer.id, due_at=answer.due_at, state=answer.state, duplicate=answer.duplicate)
 
 
-def accepted_batch(answers: Sequence[Sent | Refused]) -> bytes:
-    """All answers of a batch, in JSON."""
-    return msgspec.json.encode(AcceptedBatch(messages=[accepted(each) for each in answers]))
+def accepted_batch(answers: Sequence[Sent | Refused]) -> AcceptedBatch:
+    """All answers of a batch in JSON form."""
+    return AcceptedBatch(messages=[accepted(each) for each in answers])
 
 
 def moved(changed: Changed) -> Moved:

@@ -4,8 +4,9 @@ The base owns keys, limits and idempotency (`systems/http/`). The receivers and 
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -31,8 +32,18 @@ from muster_server.systems.http.idempotency import Answer, Nothing, repeatable
 from muster_server.systems.http.problems import KINDS, Problem
 from muster_server.systems.http.times import ms
 from muster_server.systems.messages.http import bodies
-from muster_server.systems.messages.link import LEASES_MAX, Link
+from muster_server.systems.messages.link import Link
 from muster_server.systems.messages.receiver import Unreachable
+from muster_server.systems.messages.receiving import (
+    COUNTERS,
+    LEASE_MORE_S,
+    Following,
+    Receivers,
+    Receives,
+    Receiving,
+    given,
+    newer,
+)
 from muster_server.systems.messages.recurring import NAME as RECURRING_NAME
 from muster_server.systems.messages.recurring import Entry, NewEntry
 from muster_server.systems.messages.refusal import Refusal
@@ -45,16 +56,11 @@ from muster_server.systems.messages.shapes import (
     Changed,
     DeadPage,
     Lease,
-    Leased,
-    LeaseSaid,
     LetterPage,
     LettersChanged,
     Listed,
     Query,
     Refused,
-    Send,
-    Sent,
-    Shown,
     Stats,
     TagChanged,
     TagPage,
@@ -62,17 +68,17 @@ from muster_server.systems.messages.shapes import (
     Verb,
     is_id,
 )
-from muster_server.systems.messages.system import ADMIN, RECEIVE
+from muster_server.systems.messages.system import ADMIN, CENTER, RECEIVE
 from muster_server.systems.messages.targets import TOPIC, TargetError, parse
-from muster_server.systems.messages.topics import Topic, TopicChange
+from muster_server.systems.messages.topics import Book, Topic, TopicChange, Topics
 
 T = TypeVar("T")
 MESSAGES: Final = "/topics/{topic:str}/messages"
 LOOK_S: Final = 0.5
 """Shortest time between two look-ups of the nodes, in seconds."""
+TOPICS_S: Final = 0.25
+"""Seconds between checks of the topics."""
 LIST_S: Final = 60.0
-LEASE_MORE_S: Final = 15.0
-"""Beside the time for which a request waits for messages."""
 
 State = Literal["scheduled", "firing", "done", "dead", "withdrawn"]
 TopicPath = Annotated[str, PathParameter(description="The topic's name", pattern=rf"^{TOPIC.pattern}\Z")]
@@ -103,26 +109,42 @@ class MessagesFace:
         self.batch_max = min(BATCH_MAX, base.options.batch_max)
         self._found: dict[str, list[tuple[str, int]]] = {}
         self._looked = 0.0
-        self._links: dict[str, Link] = {}
-        self._leases: Link | None = None
-        """For requests that wait."""
+        self._admin: Link | None = None
+        self._receives: Receives | None = None
+        self._own = given(base.told["messages"]) if base.told.get("messages") else None
+        """The settings to receive with, and the topics; None: receivers are asked."""
+        self._following: asyncio.Task[None] | None = None
         for outcome in ("accepted", "refused"):
             self.count(outcome, 0)
+        for name in COUNTERS if self._own else ():
+            self._count(name, 0)
 
     def count(self, outcome: str, count: int) -> None:
         """Count messages sent over HTTP."""
         self.base.counts.add("http_delayed", "Delayed messages sent over HTTP, by outcome", count, outcome=outcome)
 
-    async def ask(self, role: str, question: str, asked: Any, kind: type[T], timeout_s: float = 10.0) -> T:
-        """Ask a node of a role. Raises `Problem`."""
-        if time.monotonic() - self._looked > LOOK_S:
-            await self._look()
-        return await _asked(self._link(role).ask(question, asked, kind, timeout_s=timeout_s))
+    def _count(self, name: str, count: int) -> None:
+        self.base.counts.add(name, COUNTERS[name], count)
 
-    async def need(self, role: str) -> None:
-        """Raise `Nothing` if no node of a role is known: then nothing was asked."""
-        if time.monotonic() - self._looked > LOOK_S:
-            await self._look()
+    async def ask(self, question: str, asked: Any, kind: type[T], timeout_s: float = 10.0) -> T:
+        """Ask the node that owns the topics and answers operators. Raises `Problem`."""
+        await self._look()
+        return await _asked(self._administration().ask(question, asked, kind, timeout_s=timeout_s))
+
+    async def receive(self, work: Callable[[Receives], Awaitable[T]]) -> T:
+        """Send, change, show or lease messages. Raises `Problem`."""
+        await self._look()
+        if self._receives is None:
+            if self._own is None:
+                self._receives = Receivers(partial(self._places, RECEIVE), self._token())
+            else:
+                self._receives = Receiving(*self._own, partial(self._places, CENTER), self._token(), self._count)
+        return await _asked(work(self._receives))
+
+    async def need(self) -> None:
+        """Raise `Nothing` if no node that takes messages is known: then nothing was asked."""
+        await self._look()
+        role = RECEIVE if self._own is None else CENTER
         if not self._places(role):
             raise Nothing(Problem("unavailable", f"no {role} is known"))
 
@@ -130,30 +152,35 @@ class MessagesFace:
         """Use these servers and this token."""
         self._where = where
 
-    async def lease(self, asked: Lease) -> list[Leased]:
-        """Ask a receiver for messages; it may wait. Raises `Problem`."""
-        if time.monotonic() - self._looked > LOOK_S:
-            await self._look()
-        if self._leases is None:
-            places = partial(self._places, RECEIVE)
-            self._leases = Link(RECEIVE, places, self._token(), connections_max=LEASES_MAX)
-        return await _asked(self._leases.ask("lease", asked, list[Leased], timeout_s=asked.wait_s + LEASE_MORE_S))
-
     async def _look(self) -> None:
+        if time.monotonic() - self._looked <= LOOK_S:
+            return
         self._looked = time.monotonic()
         try:
             processes = await self.base.nodes()
         except UserError:  # the last nodes stay
             return
         self._found = {
-            role: [each.bind for each in processes if each.role == role and each.bind] for role in (RECEIVE, ADMIN)
+            role: [each.bind for each in processes if each.role == role and each.bind]
+            for role in (RECEIVE, CENTER, ADMIN)
         }
 
-    def _link(self, role: str) -> Link:
-        link = self._links.get(role)
-        if link is None:
-            link = self._links[role] = Link(role, partial(self._places, role), self._token())
-        return link
+    def _administration(self) -> Link:
+        if self._admin is None:
+            self._admin = Link(ADMIN, partial(self._places, ADMIN), self._token())
+        return self._admin
+
+    async def _follow(self, topics: Topics) -> None:
+        following = Following(topics, self._newer)
+        while True:
+            await following.changed()
+            await asyncio.sleep(TOPICS_S)
+
+    async def _newer(self, version: int) -> Book | None:
+        await self._look()
+        with contextlib.suppress(Problem):  # the token cannot be read yet
+            return await newer(self._administration(), version)
+        return None
 
     def _places(self, role: str) -> list[tuple[str, int]]:
         return self._found.get(role, [])
@@ -204,7 +231,9 @@ class MessagesFace:
         return [Router("/api/v1", route_handlers=handlers, dependencies=provided, tags=["messages"])]
 
     async def start(self) -> None:
-        """As `Face.start`."""
+        """Follow the topics."""
+        if self._own is not None:
+            self._following = asyncio.create_task(self._follow(self._own[1]))
 
     def access_changed(self) -> None:
         """Does nothing: no request lasts."""
@@ -214,8 +243,12 @@ class MessagesFace:
 
     async def stop(self) -> None:
         """As `Face.stop`."""
-        for link in (*self._links.values(), *([] if self._leases is None else [self._leases])):
-            await link.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        for each in (self._receives, self._admin):
+            if each is not None:
+                await each.close()
 
     def status(self) -> dict[str, Any]:
         """Empty: it has no state of its own."""
@@ -257,16 +290,25 @@ async def send(
         try:
             if is_batch:
                 no_words(request.query_params, bodies.QUERY)
-            one = None if is_batch else bodies.one(body, kind, request.query_params)
-            parts: Sequence[bodies.Part | Send] = bodies.parts(body) if one is None else [one]
-            if len(parts) > nodes.batch_max:
+            sends = bodies.batch(body) if is_batch else [bodies.one(body, kind, request.query_params)]
+            if len(sends) > nodes.batch_max:
                 raise Problem("too_long", f"too many messages in a batch (limit {nodes.batch_max})")
-            for part in parts:
-                need_ways(caller, part.target, part.for_topic)
-            caller.spend(len(parts))
+            for each in sends:
+                need_ways(caller, each.target, each.for_topic)
+            caller.spend(len(sends))
         except Problem as problem:
             raise Nothing(problem) from None
-        return await (_send_batch(nodes, topic, body) if one is None else _send_one(nodes, topic, one))
+        await nodes.need()
+        answers = await nodes.receive(lambda receives: receives.send(topic, sends))
+        refused = sum(isinstance(each, Refused) for each in answers)
+        nodes.count("accepted", len(answers) - refused)
+        nodes.count("refused", refused)
+        if is_batch:
+            return Answer(207 if refused else 200, msgspec.json.encode(bodies.accepted_batch(answers)))
+        (answer,) = answers
+        if isinstance(answer, Refused):
+            raise Nothing(Problem(answer.code, answer.detail))
+        return Answer(200, msgspec.json.encode(bodies.accepted(answer)))
 
     return await nodes.base.once(request, caller, body, do)
 
@@ -310,30 +352,6 @@ async def _asked(answer: Awaitable[T]) -> T:
         raise Problem("unavailable", str(error)) from None
 
 
-async def _send_batch(nodes: MessagesFace, topic: str, body: bytes) -> Answer:
-    await nodes.need(RECEIVE)
-    try:
-        asked = await nodes.ask(RECEIVE, "send_json", (topic, body), tuple[int, int, bytes])
-    except Problem as problem:
-        if problem.code == "bad_body":
-            raise Nothing(problem) from None
-        raise
-    accepted, refused, said = asked
-    nodes.count("accepted", accepted)
-    nodes.count("refused", refused)
-    return Answer(207 if refused else 200, said)
-
-
-async def _send_one(nodes: MessagesFace, topic: str, one: Send) -> Answer:
-    await nodes.need(RECEIVE)
-    (answer,) = await nodes.ask(RECEIVE, "send", (topic, [one]), list[Sent | Refused])
-    if isinstance(answer, Refused):
-        nodes.count("refused", 1)
-        raise Nothing(Problem(answer.code, answer.detail))
-    nodes.count("accepted", 1)
-    return Answer(200, msgspec.json.encode(bodies.accepted(answer)))
-
-
 @get(
     f"{MESSAGES}/{{id:str}}",
     responses={
@@ -346,7 +364,8 @@ async def show(
 ) -> Response[bytes]:
     """The present state of a message; 404 if it is unknown, or was forgotten after its end."""
     caller.need("show", topic)
-    (found,) = await nodes.ask(RECEIVE, "show", (topic, [_id(id)]), list[Shown | None])
+    checked = _id(id)
+    (found,) = await nodes.receive(lambda receives: receives.show(topic, [checked]))
     if found is None:
         raise Problem("not_found", f"topic {topic} has no message {id}")
     return _json(bodies.message(found))
@@ -387,7 +406,7 @@ async def listed(
     nodes.extend(request)
     end = EVER if due_ms is None else now_ms() + due_ms
     query = Query(topic, 0, end, list(states or LIVE), limit, after, tag)
-    found = await nodes.ask(ADMIN, "list", query, Listed, LIST_S)
+    found = await nodes.ask("list", query, Listed, LIST_S)
     messages = [bodies.message(each) for each in found.messages]
     return _json(bodies.Messages(messages=messages, matching=found.matching, more=found.more, next=found.next or None))
 
@@ -424,8 +443,8 @@ async def change(
                 no_body(body)
             move = bodies.Move() if verb == "cancel" else bodies.move(body)
             asked = Change(id=_id(id), verb=verb, by_ms=move.by_ms, at=ms(move.to, "to"))
-        await nodes.need(RECEIVE)
-        (answer,) = await nodes.ask(RECEIVE, "change", (topic, [asked]), list[Changed | Refused])
+        await nodes.need()
+        (answer,) = await nodes.receive(lambda receives: receives.change(topic, [asked]))
         if isinstance(answer, Refused):
             raise Nothing(Problem(answer.code, answer.detail))
         return Answer(200, msgspec.json.encode(bodies.moved(answer)))
@@ -461,7 +480,9 @@ async def lease(
 
     async def do() -> Answer:
         with repeatable():
-            found = await nodes.unless_gone(request, nodes.lease(waits), asked.wait_s + LEASE_MORE_S)
+            found = await nodes.unless_gone(
+                request, nodes.receive(lambda receives: receives.lease(waits)), asked.wait_s + LEASE_MORE_S
+            )
         return Answer(200, msgspec.json.encode(bodies.LeasedMessages(messages=[bodies.leased(each) for each in found])))
 
     return await nodes.base.once(request, caller, body, do)
@@ -495,7 +516,7 @@ async def leases(
 
     async def do() -> Answer:
         with repeatable():
-            said = await nodes.ask(RECEIVE, "leases", (topic, ends), list[LeaseSaid]) if ends else []
+            said = await nodes.receive(lambda receives: receives.end_leases(topic, ends)) if ends else []
         return Answer(200, msgspec.json.encode(bodies.lease_outcomes(asked, said)))
 
     return await nodes.base.once(request, caller, body, do)
@@ -518,7 +539,7 @@ async def recurring_all(
     """The recurring messages of a topic."""
     caller.need("show", topic)
     last = cursors.read("recurring", after, str)
-    entries = sorted(await nodes.ask(ADMIN, "recurring", topic, list[Entry]), key=lambda entry: entry.asked.name)
+    entries = sorted(await nodes.ask("recurring", topic, list[Entry]), key=lambda entry: entry.asked.name)
     shown, next = cursors.page("recurring", entries, lambda entry: entry.asked.name, last, limit)
     return _json(bodies.RecurringMessages(recurring=[bodies.recurring(each) for each in shown], next=next))
 
@@ -550,7 +571,7 @@ async def recurring_put(
     new = NewEntry(
         topic=topic, name=name, cron=asked.cron, zone=asked.zone, missed=asked.missed, body=bytes(asked.data)
     )
-    return _json(bodies.recurring(await nodes.ask(ADMIN, "recurring-put", new, Entry)))
+    return _json(bodies.recurring(await nodes.ask("recurring-put", new, Entry)))
 
 
 @delete(
@@ -566,7 +587,7 @@ async def recurring_removed(
 ) -> Response[bytes]:
     """Remove a recurring message, and cancel the one that waits."""
     caller.need("change", topic)
-    return _json(bodies.recurring(await nodes.ask(ADMIN, "recurring-remove", (topic, name), Entry)))
+    return _json(bodies.recurring(await nodes.ask("recurring-remove", (topic, name), Entry)))
 
 
 @get(
@@ -587,7 +608,7 @@ async def dead(
     """Messages whose attempts all failed, with the last answers of their targets."""
     caller.need("show", topic)
     nodes.extend(request)
-    page = await nodes.ask(ADMIN, "dead-page", Query(topic, 0, EVER, ["dead"], limit, after), DeadPage, LIST_S)
+    page = await nodes.ask("dead-page", Query(topic, 0, EVER, ["dead"], limit, after), DeadPage, LIST_S)
     letters = [
         bodies.DeadLetter(
             message=bodies.message(each.message),
@@ -704,7 +725,7 @@ async def by_tag(
     messages."""
     caller.need("show", topic)
     nodes.extend(request)
-    found = await nodes.ask(ADMIN, "tag-page", TagPage(topic, tag, "count", 0, until, after), TagChanged, LIST_S)
+    found = await nodes.ask("tag-page", TagPage(topic, tag, "count", 0, until, after), TagChanged, LIST_S)
     return _json(bodies.by_tag(found))
 
 
@@ -742,7 +763,7 @@ async def change_by_tag(
                 no_body(body)
             at = 0 if verb == "cancel" else ms(decoded(body, bodies.TagMove).to, "to")
             page = TagPage(topic, tag, verb, at or 0, until, after)
-            found = await nodes.ask(ADMIN, "tag-page", page, TagChanged, LIST_S)
+            found = await nodes.ask("tag-page", page, TagChanged, LIST_S)
         request.scope["state"]["note"] = f"{found.done} messages of {tag}"
         return Answer(200, msgspec.json.encode(bodies.by_tag(found)))
 
@@ -758,7 +779,7 @@ async def _letter(
 
     async def do() -> Answer:
         with repeatable():
-            (answer,) = await nodes.ask(ADMIN, question, (topic, [letter]), list[Changed])
+            (answer,) = await nodes.ask(question, (topic, [letter]), list[Changed])
         return Answer(200, msgspec.json.encode(bodies.moved(answer)))
 
     return await nodes.base.once(request, caller, body, do)
@@ -773,7 +794,7 @@ async def _letters(
 
     async def do() -> Answer:
         with repeatable():
-            found = await nodes.ask(ADMIN, question, page, LettersChanged, LIST_S)
+            found = await nodes.ask(question, page, LettersChanged, LIST_S)
         changed = sum(each.outcome == "done" for each in found.changed)
         request.scope["state"]["note"] = f"{changed} dead letters"
         moved = bodies.MovedLetters(changed=changed, until=found.until, next=found.next or None)
@@ -795,7 +816,7 @@ async def stats(
     """The figures of each of the last minutes, and the backlog by due time."""
     caller.need("show", topic)
     nodes.extend(request)
-    return _json(await nodes.ask(ADMIN, "stats", topic, Stats, LIST_S))
+    return _json(await nodes.ask("stats", topic, Stats, LIST_S))
 
 
 @get(
@@ -814,7 +835,7 @@ async def topics(
 ) -> Response[bytes]:
     """The topics that the key may show, without their secrets."""
     last = cursors.read("topics", after, str)
-    found = await nodes.ask(ADMIN, "topics", None, list[Topic])
+    found = await nodes.ask("topics", None, list[Topic])
     named = (each for each in found if search in each.name or search in each.callback)
     mine = sorted((each for each in named if caller.may("show", each.name)), key=lambda each: each.name)
     shown, next = cursors.page("topics", mine, lambda each: each.name, last, limit)
@@ -834,7 +855,7 @@ async def topic_shown(
     """A topic's settings without its secrets, its backlog, and the targets that get nothing now."""
     caller.need("show", topic)
     nodes.extend(request)
-    return _json(bodies.topic_whole(await nodes.ask(ADMIN, "topic-show", topic, TopicState, LIST_S)))
+    return _json(bodies.topic_whole(await nodes.ask("topic-show", topic, TopicState, LIST_S)))
 
 
 @patch(
@@ -868,7 +889,7 @@ async def topic_changed(
 
     async def do() -> Answer:
         with repeatable():
-            found = await nodes.ask(ADMIN, "topic-change", (topic, asked), Topic)
+            found = await nodes.ask("topic-change", (topic, asked), Topic)
         return Answer(200, msgspec.json.encode(bodies.changed(found, asked)))
 
     return await nodes.base.once(request, caller, body, do)

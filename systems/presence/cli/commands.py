@@ -212,7 +212,8 @@ def table(shards: Sequence[ShardStats], past: sparks.Lately | None = None) -> Ta
     table.add_column("state")
     for each in shards:
         writer = each.writer
-        state = "serves" if not each.why else f"refused: {each.why}"
+        served = "serves from a copy" if each.copy is not None and not each.copy.why else "serves"
+        state = served if not each.why else f"refused: {each.why}"
         place = (str(each.site), f"{each.shard} of {each.shards}", "" if each.users is None else str(each.users))
         lately = []
         if past is not None:

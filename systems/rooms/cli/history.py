@@ -11,16 +11,15 @@ from typing import Any, Final, cast
 import msgspec
 
 import muster
-from muster_server.control.cluster import instance, specs
 from muster_server.control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.host.shown import shown_json
-from muster_server.control.terminal.found import LocalNodes, Target, connected, found
+from muster_server.control.terminal import calls
+from muster_server.control.terminal.found import Target, connected, found
 from muster_server.control.terminal.pipes import Writer
 from muster_server.control.terminal.words import say
-from muster_server.plane.calls import CallError, key_of
-from muster_server.plane.spec import SpecError, secret
+from muster_server.plane.calls import CallError
 from muster_server.systems.rooms import history
-from muster_server.systems.rooms.archive.asking import Address, Archive
+from muster_server.systems.rooms.archive.asking import Archive
 from muster_server.systems.rooms.archive.shapes import (
     LATEST_MAX,
     ROLE,
@@ -133,21 +132,11 @@ async def _archive(where: Target) -> AsyncIterator[Archive | None]:
         return
     async with found(where) as nodes:
         record = await nodes.record()
-        settings = where.config()
-        folder = instance.folder(settings)
-
-        def look() -> Sequence[Address]:
-            processes = instance.find(folder).processes if isinstance(nodes, LocalNodes) else record.processes
-            return [each.bind for each in processes if each.role == ROLE and each.bind and each.ready]
-
+        look = calls.look(where, nodes, record, ROLE)
         if not look():
             yield None
             return
-        try:
-            key = key_of(secret(specs.absolute(settings.cluster.secret_file) or str(folder.cluster_secret), 32))
-        except SpecError as error:
-            raise UserError(str(error)) from None
-        archive = Archive(look, key)
+        archive = Archive(look, calls.key(where))
         try:
             yield archive
         finally:

@@ -239,6 +239,24 @@ async def test_a_wrong_password_ends_a_client(broker: Mosquitto, tmp_path: Path)
 
 
 @needs_mosquitto
+async def test_an_agent_closes_a_connection_whose_broker_does_not_answer() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(PATIENT_S):
+        _, port = server.sockets[0].getsockname()
+        running = asyncio.create_task(Agent(f"mqtt://127.0.0.1:{port}", "a1", "password", {}).run())
+        await begun.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await ended.wait()
+
+
 async def test_what_a_task_does_wrong_is_its_result(broker: Mosquitto, plane: Plane) -> None:
     agent = Agent(f"mqtt://{broker.host}:{broker.port}", "a1", broker.words["a1"], {}, timeout_s=0.2)
 

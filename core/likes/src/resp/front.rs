@@ -323,6 +323,19 @@ impl Front {
             .is_some_and(Connection::is_full)
     }
 
+    /// Whether bytes wait that a full connection left unparsed, or that are no whole command yet.
+    pub fn has_unparsed(&self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(id.0 as usize).and_then(Option::as_ref);
+        connection.is_some_and(|connection| !connection.unparsed.is_empty())
+    }
+
+    /// Whether all whole commands were executed and their replies taken.
+    pub fn is_done(&self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(id.0 as usize).and_then(Option::as_ref);
+        connection
+            .is_none_or(|connection| connection.waiting == 0 && connection.replies.is_empty() && !connection.is_full())
+    }
+
     /// Whether to close the socket once its replies are written.
     pub fn ends(&self, id: ConnectionId) -> bool {
         let connection = self.connections.get(id.0 as usize).and_then(Option::as_ref);

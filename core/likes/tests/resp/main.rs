@@ -1,5 +1,6 @@
 //! The front: replies as Redis gives them, their order, and hostile clients.
 
+mod clients;
 mod erasing;
 mod leaderboards;
 mod node;

@@ -404,10 +404,10 @@ impl EdgeEngine {
     }
 }
 
-fn tls_of(certificates: &[u8], key: &[u8]) -> PyResult<std::sync::Arc<muster_tcp::TlsConfig>> {
+pub fn tls_of(certificates: &[u8], key: &[u8]) -> PyResult<std::sync::Arc<muster_tcp::TlsConfig>> {
     tls_config(certificates, key).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-fn listener((host, port): &HostPort) -> PyResult<TcpListener> {
+pub fn listener((host, port): &HostPort) -> PyResult<TcpListener> {
     TcpListener::bind((host.as_str(), *port)).map_err(|error| os_error(&error, host, *port))
 }

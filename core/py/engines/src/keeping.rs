@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
+use muster_driver::STALL_US;
 use muster_presence::{
     page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, Ranges,
     Reason, State, Task, Writer, WriterSettings,
@@ -283,7 +284,16 @@ impl OnlineWriterEngine {
     }
 
     fn standing(&mut self) -> PyResult<(&'static str, Option<u32>)> {
-        self.with(|keeping| presence::standing(&mut keeping.writer, monotonic_now()))
+        let now = monotonic_now();
+        // If the process stood still, this may run before the turn that notices it.
+        let due = self.get_mut()?.driver.due();
+        let stood = due.is_some_and(|due| due + STALL_US < now);
+        self.with(|keeping| {
+            if stood {
+                keeping.writer.stalled(now);
+            }
+            presence::standing(&mut keeping.writer, now)
+        })
     }
 
     fn sources(&self) -> PyResult<Vec<SourceEntry>> {

@@ -70,6 +70,7 @@ fn _engines(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(presence::presence_split, module)?)?;
     module.add_class::<presence::PresenceAccess>()?;
     module.add_class::<presence::PresenceLookup>()?;
+    module.add_class::<presence::PresenceTable>()?;
     module.add_class::<presence::PresenceWriter>()?;
     module.add_class::<server::GatewayEngine>()?;
     module.add_class::<server::ProxyEngine>()?;

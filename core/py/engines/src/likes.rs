@@ -3,11 +3,20 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use muster_journal::{AppendError, Committer, Group, Journal, Owner, ReadError, GROUP_BYTES_MAX};
-use muster_likes::resp::{Cluster, ConnectionId, Front, Node, Settings};
+use muster_likes::resp::{Clients, Cluster, ConnectionId, Front, Node, Settings};
 use muster_likes::{Engine, Options, Phase, Record, ERASE_SLOTS_MAX, PAGE_MAX, WINDOWS};
+use muster_tcp::{Limits, Tcp};
 use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+
+use crate::edge::{listener, tls_of};
+use crate::server::HostPort;
+
+/// Written to a client beyond the limit.
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+/// A silent client is asked by its kernel after this many seconds, as by Redis.
+const KEEPALIVE_S: u32 = 300;
 
 /// A node of a cluster: id, host, port, slots from the first to the second.
 type ClusterNode = (String, String, u16, Vec<(u16, u16)>);
@@ -18,10 +27,18 @@ type Row<'py> = (Bound<'py, PyBytes>, u64, Option<(u64, Bound<'py, PyBytes>)>);
 /// Key, and count unless the item was deleted.
 type Changed<'py> = (Bound<'py, PyBytes>, Option<u64>);
 
-/// One node's likes over its durable log in a folder, or over a log that its owner has. `fileno` is readable when `durable` is to be called.
+/// The sockets of clients.
+struct Door {
+    tcp: Tcp,
+    clients: Clients,
+}
+
+/// One node's likes over its durable log in a folder, or over a log that its owner has. `fileno` is readable when `durable` is to be called,
+/// `clients_fileno` when `turn` is.
 #[pyclass(module = "muster_server._engines")]
 pub struct LikesEngine {
     front: Front,
+    door: Option<Door>,
     committer: Option<Committer>,
     spare: Group,
     epoch: u64,
@@ -68,6 +85,7 @@ impl LikesEngine {
             let Some(folder) = folder else {
                 return Ok(LikesEngine {
                     front: Front::new(restored(snapshot, options)?, settings),
+                    door: None,
                     committer: None,
                     spare: Group::new(),
                     epoch: epoch.unwrap_or(0),
@@ -88,6 +106,7 @@ impl LikesEngine {
             let committer = Some(Committer::new(journal)?);
             Ok(LikesEngine {
                 front: Front::new(engine, settings),
+                door: None,
                 committer,
                 spare: Group::new(),
                 epoch,
@@ -115,17 +134,94 @@ impl LikesEngine {
             .map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
-    /// A client has connected; answers its number.
+    /// Listens for clients. `tls`: certificates and their key, in PEM. Returns the address. Raises `OSError` if it is in use, and `ValueError` for
+    /// a certificate or key that is none.
+    #[allow(clippy::needless_pass_by_value)] // the binding gives tuples as values
+    fn listen(
+        &mut self,
+        bind: HostPort,
+        connections_max: usize,
+        tls: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> PyResult<(String, u16)> {
+        let mut tcp = Tcp::new(Limits {
+            streams: connections_max,
+            user_timeout_ms: 0,
+            keepalive_s: KEEPALIVE_S,
+            refusal: TOO_MANY.into(),
+            ..Limits::default()
+        })?;
+        if let Some((certificates, key)) = tls {
+            tcp.set_tls(Some(tls_of(&certificates, &key)?));
+        }
+        let socket = listener(&bind)?;
+        let address = socket.local_addr()?;
+        tcp.listen(socket)?;
+        self.door = Some(Door {
+            tcp,
+            clients: Clients::default(),
+        });
+        Ok((address.ip().to_string(), address.port()))
+    }
+
+    fn clients_fileno(&self) -> PyResult<i32> {
+        Ok(self.door()?.tcp.fd().as_raw_fd())
+    }
+
+    /// Serves the sockets within a bound, then starts a batch unless one is under way. `clients_fileno` stays readable while more is to be done.
+    fn turn(&mut self, now_ms: u64) -> PyResult<()> {
+        if let Some(door) = &mut self.door {
+            door.tcp.turn(&mut door.clients.serving(&mut self.front, now_ms));
+        }
+        self.start_batch()
+    }
+
+    /// Accepts no more clients; those that are here stay.
+    fn stop_listening(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.tcp.stop_listening();
+        }
+    }
+
+    /// Accepts no more bytes, until `go_on`.
+    fn hold(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.clients.hold();
+        }
+    }
+
+    /// Accepts bytes again; those that came meanwhile go first.
+    fn go_on(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.clients.go_on();
+        }
+    }
+
+    /// Closes all sockets, after writing what they take at once.
+    fn close_clients(&mut self, now_ms: u64) -> PyResult<()> {
+        if let Some(door) = &mut self.door {
+            door.tcp.stop_listening();
+            door.clients.close();
+        }
+        self.turn(now_ms)?;
+        self.door = None;
+        Ok(())
+    }
+
+    /// Clients that are connected, that connected since the start, and that were refused.
+    fn clients(&self) -> (usize, u64, u64) {
+        self.door.as_ref().map_or((0, 0, 0), |door| {
+            let counters = door.tcp.counters();
+            let refused = counters.refused_full + counters.refused_descriptors;
+            (door.clients.len(), counters.accepted, refused)
+        })
+    }
+
+    /// Opens a connection without a socket, for commands of this process; answers its number.
     fn connect(&mut self) -> u32 {
         self.front.open().0
     }
 
-    /// The client's socket is gone.
-    fn disconnect(&mut self, connection: u32) {
-        self.front.close(ConnectionId(connection));
-    }
-
-    /// A socket's bytes; answers whether it is not to be read until `take` says so. Starts a batch unless one is under way.
+    /// A connection's bytes; answers whether it takes no more until `take` says so. Starts a batch unless one is under way.
     fn feed(&mut self, connection: u32, data: &[u8], now_ms: u64) -> PyResult<bool> {
         self.front.feed(ConnectionId(connection), data, now_ms);
         self.start_batch()?;
@@ -152,12 +248,7 @@ impl LikesEngine {
         self.front.engine().offset()
     }
 
-    /// Connections that have replies since the last call.
-    fn ready(&mut self) -> Vec<u32> {
-        self.front.ready().into_iter().map(|connection| connection.0).collect()
-    }
-
-    /// A connection's replies, whether its socket is then to be closed, and whether it is not to be read until the next call.
+    /// A connection's replies, whether it has ended, and whether it takes no more until the next call.
     fn take<'py>(
         &mut self,
         py: Python<'py>,
@@ -615,6 +706,11 @@ impl LikesEngine {
 }
 
 impl LikesEngine {
+    fn door(&self) -> PyResult<&Door> {
+        let closed = || PyRuntimeError::new_err("the likes engine does not listen");
+        self.door.as_ref().ok_or_else(closed)
+    }
+
     fn committer(&self) -> PyResult<&Committer> {
         self.committer
             .as_ref()

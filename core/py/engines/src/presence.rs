@@ -1,8 +1,9 @@
 //! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
 
 use muster_presence::{
-    bucket, kinds, AccessPoint, AccessSettings, Applied, Ask, Device, FullAsk, Lookup, Message, Origin, Part, Ranges,
-    Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, To, Verdict, Why, Writer, WriterSettings,
+    bucket, kinds, AccessPoint, AccessSettings, Answers, Applied, Ask, Device, FullAsk, Lookup, Message, Origin, Part,
+    Ranges, Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, Table, TableError, To, Verdict, Why,
+    Writer, WriterSettings,
 };
 use muster_transport::Frames;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
@@ -278,21 +279,24 @@ impl PresenceLookup {
         (PyBytes::new(py, &users), PyBytes::new(py, &buckets))
     }
 
-    /// The answer of the site in MessagePack, from what its shards answered: shard, bytes, their clock and keepalive in ms. `lost`: also
-    /// devices that went with their gateway of late.
+    /// The answer of the site in MessagePack, from what its shards answered: shard, bytes or a copy of the shard, their clock and keepalive
+    /// in ms. `lost`: also devices that went with their gateway of late.
     #[pyo3(signature = (site, parts, lost = false))]
     fn found<'py>(
         &self,
         py: Python<'py>,
         site: u16,
-        parts: Vec<(u16, PyBackedBytes, u64, u64)>,
+        parts: Vec<(u16, Looked<'py>, u64, u64)>,
         lost: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let parts: Vec<Part<'_>> = parts
             .iter()
             .map(|(shard, answers, now_ms, alive_ms)| Part {
                 shard: *shard,
-                answers,
+                answers: match answers {
+                    Looked::Store(bytes) => Answers::Store(bytes),
+                    Looked::Table(table) => Answers::Table(&table.0),
+                },
                 now_ms: *now_ms,
                 alive_ms: *alive_ms,
             })
@@ -300,6 +304,88 @@ impl PresenceLookup {
         let found = self.0.found(site, &parts, lost);
         let found = found.ok_or_else(|| PyValueError::new_err("the store's answer is malformed"))?;
         Ok(PyBytes::new(py, &found))
+    }
+}
+
+/// Where a shard's answers are.
+#[derive(FromPyObject)]
+enum Looked<'py> {
+    Store(PyBackedBytes),
+    Table(PyRef<'py, PresenceTable>),
+}
+
+/// A reader's copy of one shard's store.
+#[pyclass(module = "muster_server._engines")]
+pub struct PresenceTable(Table);
+
+fn table_error(error: TableError) -> PyErr {
+    PyValueError::new_err(match error {
+        TableError::Malformed => "the store's answer is malformed".to_owned(),
+        TableError::TooManyUsers => {
+            format!(
+                "the shard has more than {} users online",
+                muster_presence::TABLE_USERS_MAX
+            )
+        }
+    })
+}
+
+#[pymethods]
+impl PresenceTable {
+    #[new]
+    #[pyo3(signature = (*, shards, buckets, seed))]
+    fn new(shards: u16, buckets: u32, seed: u64) -> PyResult<Self> {
+        match shards > 0 && (1..=1 << 20).contains(&buckets) {
+            true => Ok(PresenceTable(Table::new(shards, buckets, seed))),
+            false => Err(PyValueError::new_err(format!(
+                "no table of {shards} shards and {buckets} buckets"
+            ))),
+        }
+    }
+
+    /// Starts to load from a store that has so many batches, or more.
+    fn begin(&mut self, batches: u64) {
+        self.0.begin(batches);
+    }
+
+    /// A page of the store's records. Returns the number of its users.
+    fn page(&mut self, bytes: &[u8]) -> PyResult<usize> {
+        self.0.page(bytes).map_err(table_error)
+    }
+
+    /// A page of the store's last-seen times.
+    fn seen_page(&mut self, bytes: &[u8]) -> PyResult<()> {
+        self.0.seen_page(bytes).map_err(table_error)
+    }
+
+    /// All pages were taken.
+    fn loaded(&mut self) {
+        self.0.loaded();
+    }
+
+    /// A batch, which the store wrote at second `at_s`. False: one before it is missing.
+    fn batch(&mut self, number: u64, users: &[u8], gone: &[u8], at_s: u64) -> PyResult<bool> {
+        self.0.batch(number, users, gone, at_s).map_err(table_error)
+    }
+
+    #[getter]
+    fn is_whole(&self) -> bool {
+        self.0.is_whole()
+    }
+
+    #[getter]
+    fn batches(&self) -> u64 {
+        self.0.batches()
+    }
+
+    #[getter]
+    fn users(&self) -> usize {
+        self.0.users_len()
+    }
+
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 }
 

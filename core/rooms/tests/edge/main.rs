@@ -253,7 +253,7 @@ fn a_client_ahead_of_the_edge_alone_recovers_once_the_edge_has_caught_up() {
     world.publish("sports:final", b"1");
     assert_eq!(world.publication(web)["offset"], 1);
     let other = world.connected("all");
-    world.deaf = true;
+    world.mute = vec![10];
     world.publish("sports:final", b"2");
     world.publish("sports:final", b"3");
     world.pass(20 * MS);
@@ -266,7 +266,7 @@ fn a_client_ahead_of_the_edge_alone_recovers_once_the_edge_has_caught_up() {
         world.webs[&other].messages.iter().all(|message| message["id"] != 2),
         "it waits"
     );
-    world.deaf = false;
+    world.mute.clear();
     let reply = world.reply(other, 2);
     let result = &reply["subscribe"];
     assert_eq!(
@@ -300,6 +300,69 @@ fn a_lost_owner_is_announced_once_and_the_next_messages_come() {
     assert_eq!(world.publication(web)["data"], 2);
     world.pass(3 * SECOND);
     assert!(world.webs[&web].messages.is_empty(), "{:?}", world.webs[&web].messages);
+}
+
+/// Found by a real growth: with the former owner's end behind the next one's first messages, these came without an offset,
+/// and again after it, with messages of the former owner.
+#[test]
+fn messages_of_the_next_owner_come_once_although_the_end_of_the_former_comes_late() {
+    let mut moved = 0;
+    for seed in 0..12 {
+        let mut world = World::new(50 + seed);
+        let web = world.connected("all");
+        let first = world.subscribe(web, 2, r#""channel":"sports:final""#);
+        for number in 1..=3 {
+            world.publish("sports:final", number.to_string().as_bytes());
+            world.publication(web);
+        }
+        world.pass(SECOND);
+        world.mute = vec![10]; // its end of the room comes late
+        world.add_broker(1);
+        world.pass(500 * MS);
+        let mut seen = vec![1, 2, 3];
+        let mut shown = (first["subscribe"]["epoch"].clone(), 3);
+        let mut began = 0;
+        for number in 4..=9 {
+            world.publish("sports:final", number.to_string().as_bytes());
+            world.pass(100 * MS);
+            if number == 7 {
+                world.mute.clear();
+            }
+            while let Some(message) = world.webs.get_mut(&web).expect("a client").messages.pop_front() {
+                let push = &message["push"];
+                let mut came = Vec::new();
+                if push["pub"].is_object() {
+                    came.push(push["pub"].clone());
+                } else if push["unsubscribe"].is_object() {
+                    assert_eq!(push["unsubscribe"]["reason"], "another owner");
+                    began += 1;
+                    let (epoch, offset) = &shown;
+                    let rest = format!(r#""channel":"sports:final","recover":true,"epoch":{epoch},"offset":{offset}"#);
+                    let reply = world.subscribe(web, 10 + number, &rest);
+                    assert_eq!(reply["subscribe"]["recovered"], true, "{reply}");
+                    shown = (
+                        reply["subscribe"]["epoch"].clone(),
+                        reply["subscribe"]["offset"].as_u64().unwrap_or(0),
+                    );
+                    came.extend(
+                        reply["subscribe"]["publications"]
+                            .as_array()
+                            .into_iter()
+                            .flatten()
+                            .cloned(),
+                    );
+                }
+                for one in came {
+                    shown.1 = one["offset"].as_u64().unwrap_or(shown.1);
+                    seen.push(one["data"].as_u64().expect("a number"));
+                }
+            }
+        }
+        assert_eq!(seen, (1..=9).collect::<Vec<_>>(), "seed {seed}");
+        assert!(began <= 1, "seed {seed}: {began}");
+        moved += began;
+    }
+    assert!(moved > 0, "no room was moved");
 }
 
 #[test]

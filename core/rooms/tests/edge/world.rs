@@ -119,8 +119,8 @@ pub struct World {
     placement_epoch: u32,
     /// Brokers that stand still.
     pub still: Vec<u32>,
-    /// What brokers say to the edge is lost.
-    pub deaf: bool,
+    /// Brokers whose words to the edge are lost.
+    pub mute: Vec<u32>,
     pub client: Box<Client>,
     pub client_events: Vec<ClientEvent>,
     pub webs: BTreeMap<u32, Web>,
@@ -204,7 +204,7 @@ impl World {
             epoch: 1,
             placement_epoch: 0,
             still: Vec::new(),
-            deaf: false,
+            mute: Vec::new(),
             client: Box::new(client),
             client_events: Vec::new(),
             webs: BTreeMap::new(),
@@ -257,6 +257,14 @@ impl World {
         if let Some((_, part)) = self.servers.iter_mut().find(|(known, _)| *known == node) {
             *part = Part::Broker(Box::new(fresh));
         }
+        self.place();
+    }
+
+    /// A further broker comes; rooms may be numbered by it from now on.
+    pub fn add_broker(&mut self, at: u32) {
+        let node = BROKERS + at;
+        self.servers
+            .push((node, Part::Broker(Box::new(broker(node, 1, self.seed)))));
         self.place();
     }
 
@@ -339,7 +347,9 @@ impl World {
             _ => (u32::from(port) - 1_000, LINK),
         };
         let from = u32::from(std::net::SocketAddr::from(datagram.from).port());
-        if self.still.contains(&node) || self.deaf && node == EDGE && from >= 1_000 + BROKERS {
+        if self.still.contains(&node)
+            || node == EDGE && self.mute.iter().any(|broker| from == u32::from(link_port(*broker)))
+        {
             return;
         }
         let Some((_, part)) = self.servers.iter_mut().find(|(known, _)| *known == node) else {

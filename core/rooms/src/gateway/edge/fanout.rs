@@ -295,6 +295,9 @@ impl Edge {
                 counters.gaps_told += u64::from(ending.lost);
                 counters.streams_changed += u64::from(!ending.lost);
                 self.counters.cursors_moved += u64::from(ending.lost);
+                if !ending.lost {
+                    self.note_left(now, slot, ending.room);
+                }
                 self.end_subscription(now, slot, ending.room, ending.code, ending.reason);
             }
         }

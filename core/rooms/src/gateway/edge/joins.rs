@@ -11,11 +11,12 @@ use muster_transport::Micros;
 
 use super::frames::{passes, stands, Passes, Stands, Whole};
 use super::publishing::failure;
-use super::{filters, positions, Deltas, Edge, Pending, PendingKind, Sub};
+use super::{filters, positions, Deltas, Edge, Left, Pending, PendingKind, Sub};
 use crate::gateway::filtering::{Filtering, COUNTED_MAX};
 use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::gateway::room::Room;
+use crate::gateway::{LEAVE_HOLD, SESSION_ROOMS};
 use crate::planted::{self, Bug};
 use crate::ring::Arena;
 use crate::wire::publish::Positions;
@@ -109,7 +110,13 @@ pub(super) fn beginning<'a>(
     };
     let (stream, position) = position(room, arena, place).unwrap_or_default();
     let bounds = if recovered { (bytes_max, usize::MAX) } else { (0, 0) };
-    let (found, next) = messages(room, arena, place, stream, bounds, filter);
+    let (mut found, next) = messages(room, arena, place, stream, bounds, filter);
+    // Streams of several owners lie between each other: it has some of those behind its place.
+    found.retain(|message| {
+        let had = room.sources().get(usize::from(message.stream));
+        let had = had.and_then(|source| shown.0?.of(source.stream));
+        had.is_none_or(|had| had.offset < message.offset)
+    });
     Beginning {
         recovered,
         lost,
@@ -256,6 +263,13 @@ impl Edge {
                 return;
             }
         }
+        let place = match &had {
+            Some(had) => self.take_left(now, slot, at, had).unwrap_or(place).max(place),
+            None => place,
+        };
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
         let recovering = join.recover.is_some();
         let shown = had.as_ref().filter(|_| whole && gaps.is_empty());
         let filter = self.sessions.live(slot).and_then(|conn| conn.client.filtering(at));
@@ -389,6 +403,53 @@ impl Edge {
         let sub = conn.subs.swap_remove(at);
         conn.forget_made(subscription);
         self.leave(now, slot, sub.room);
+    }
+
+    /// Notes where a client stands whose subscription ends without a loss. Messages of the next owner that it has already got had
+    /// no offset, so the position that it shows is before them.
+    pub(super) fn note_left(&mut self, now: Micros, slot: u32, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        let Some(conn) = self.sessions.live_mut(slot) else {
+            return;
+        };
+        let Some(sub) = conn.subs.iter().find(|sub| sub.room == at) else {
+            return;
+        };
+        let joined = conn.client.joined.iter().find(|joined| joined.room == at);
+        let source = room.sources().get(usize::from(sub.stream));
+        let Some((place, stream)) = joined
+            .map(|joined| joined.cursor)
+            .zip(source.map(|source| source.stream))
+        else {
+            return;
+        };
+        let Some(had) = room.position_at(&self.arena, place).of(stream) else {
+            return;
+        };
+        let left = &mut conn.aside.get_or_insert_default().left;
+        left.retain(|other| now < other.until && other.room.0 != at);
+        if left.len() >= SESSION_ROOMS {
+            left.pop_front();
+        }
+        left.push_back(Left {
+            room: (at, room.id),
+            place,
+            shown: (stream, had.offset),
+            until: now + LEAVE_HOLD,
+        });
+    }
+
+    /// The place where a client left this room a moment ago, if it has all before it.
+    fn take_left(&mut self, now: Micros, slot: u32, at: u32, had: &Positions) -> Option<u64> {
+        let id = self.rooms[at as usize].as_deref()?.id;
+        let left = &mut self.sessions.live_mut(slot)?.aside.as_deref_mut()?.left;
+        let index = left.iter().position(|left| left.room.0 == at)?;
+        let left = left.remove(index)?;
+        let (stream, offset) = left.shown;
+        let same = left.room.1 == id && now < left.until && had.of(stream)?.offset == offset;
+        same.then_some(left.place)
     }
 
     /// Ends a subscription from this side: its client asks again, and hears what it can still have.

@@ -36,7 +36,7 @@ use crate::name::RoomKey;
 use crate::rights::Rights;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
-use crate::wire::StreamGap;
+use crate::wire::{StreamGap, StreamId as StreamOwner};
 
 pub use machine::{EdgeConfig, EdgeEvent, EdgeRefusal};
 
@@ -206,6 +206,17 @@ struct Aside {
     receipts: VecDeque<(u64, Receipt)>,
     sendings: Vec<Sending>,
     missed: VecDeque<Missed>,
+    left: VecDeque<Left>,
+}
+
+/// Where a client stood whose room has got another owner.
+struct Left {
+    /// The room's handle and id.
+    room: (u32, u64),
+    place: u64,
+    /// The stream of its offsets, and the offset that it shows if it has all before that place.
+    shown: (StreamOwner, u64),
+    until: Micros,
 }
 
 struct Conn {
