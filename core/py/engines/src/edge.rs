@@ -222,7 +222,7 @@ impl RoleMachine for Edge {
     }
 
     fn apply(&mut self, settings: &EdgeSettings) {
-        Edge::apply(self, settings);
+        self.use_settings(settings);
     }
 
     fn cut_off(&self) -> Option<String> {

@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::convert::{self, Allow, FaultRule};
+use crate::convert;
 use crate::online::{self, PolicyOptions};
 use crate::presence::{self, FullEntry, SourceEntry};
 use crate::server::{closed, engine, RoleMachine, Running};

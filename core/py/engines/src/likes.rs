@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::edge::{listener, tls_of};
-use crate::server::HostPort;
+use crate::setup::HostPort;
 
 /// Written to a client beyond the limit.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";

@@ -21,12 +21,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::convert::{self, array, Allow};
+use crate::convert::{self, array};
 use crate::grant::Grant;
 use crate::mailboxes::Mailboxes;
 use crate::online::{self, StationOptions};
 use crate::recipients::{claims, Recipients};
-use crate::setup::{self, cluster, ClusterKey, DoorOptions, HostPort, LinkOptions};
+use crate::setup::{self, DoorOptions, HostPort, LinkOptions};
 use crate::undelivered::Undelivered;
 
 /// A way in beside a driver's sockets.
@@ -194,7 +194,7 @@ impl RoleMachine for Gateway {
     }
 
     fn apply(&mut self, settings: &GatewaySettings) {
-        Gateway::apply(self, settings);
+        self.use_settings(settings);
     }
 
     fn cut_off(&self) -> Option<String> {
@@ -264,7 +264,7 @@ impl RoleMachine for Proxy {
     }
 
     fn apply(&mut self, settings: &ProxySettings) {
-        Proxy::apply(self, settings);
+        self.use_settings(settings);
     }
 
     fn cut_off(&self) -> Option<String> {
@@ -422,6 +422,15 @@ impl<M: RoleMachine> Running<M> {
                 ..Budget::default()
             });
         }
+    }
+
+    /// Uses the settings that may change while it runs.
+    pub(crate) fn apply(&mut self, json: &[u8]) -> PyResult<()> {
+        let settings = setup::settings(json)?;
+        self.beside.apply(&settings);
+        self.driver.machine_mut().apply(&settings);
+        self.driver.kick();
+        Ok(())
     }
 
     /// From now on datagrams to engines of the same process go through memory. Its turns no longer linger: the mailboxes do that
@@ -630,8 +639,13 @@ macro_rules! engine {
             }
 
             #[pyo3(signature = (key, other = None, allow = None))]
-            fn cluster_keys(&mut self, key: ClusterKey, other: Option<ClusterKey>, allow: Option<Allow>) -> PyResult<()> {
-                let keys = cluster(&key, other.as_ref(), allow)?;
+            fn cluster_keys(
+                &mut self,
+                key: $crate::setup::ClusterKey,
+                other: Option<$crate::setup::ClusterKey>,
+                allow: Option<convert::Allow>,
+            ) -> PyResult<()> {
+                let keys = $crate::setup::cluster(&key, other.as_ref(), allow)?;
                 let running = self.get_mut()?;
                 running.driver.machine_mut().take_cluster(monotonic_now(), keys);
                 running.driver.kick();
@@ -648,12 +662,7 @@ macro_rules! engine {
 
             /// Uses the settings that may change while it runs: JSON as at the start.
             fn settings(&mut self, json: &[u8]) -> PyResult<()> {
-                let settings = $crate::setup::settings(json)?;
-                let running = self.get_mut()?;
-                $crate::server::Beside::apply(&mut running.beside, &settings);
-                RoleMachine::apply(running.driver.machine_mut(), &settings);
-                running.driver.kick();
-                Ok(())
+                self.get_mut()?.apply(json)
             }
 
             fn servers(

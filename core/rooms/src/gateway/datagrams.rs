@@ -25,12 +25,12 @@ impl Gateway {
         let sessions = Sessions::new(public, door.keepalive_ms, door.idle_timeout_ms, CONTROL_RATE);
         let rooms = config.settings.rooms.clone();
         let mut gateway = Gateway::with(config.node, config.name_key, rooms, sessions, seed, entropy);
-        gateway.apply(&config.settings);
+        gateway.use_settings(&config.settings);
         gateway
     }
 
     /// Uses the settings that may change while it runs.
-    pub fn apply(&mut self, settings: &GatewaySettings) {
+    pub fn use_settings(&mut self, settings: &GatewaySettings) {
         settings.door.apply(self);
         self.apply_rooms(&settings.rooms, settings.door.user_sessions_max);
     }

@@ -225,12 +225,12 @@ impl Proxy {
             events: VecDeque::new(),
             node,
         };
-        proxy.apply(&settings);
+        proxy.use_settings(&settings);
         proxy
     }
 
     /// Uses the settings that may change while it runs.
-    pub fn apply(&mut self, settings: &ProxySettings) {
+    pub fn use_settings(&mut self, settings: &ProxySettings) {
         settings.door.apply(self);
         self.set_command_limit(settings.command_rate, settings.command_burst);
         self.set_bounds(settings.bounds());

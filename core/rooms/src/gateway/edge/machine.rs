@@ -128,12 +128,12 @@ impl Edge {
         edge.sessions.limits = Limits::new(KeyedState::new(k0, k1));
         edge.sessions.watches = Watches::new(KeyedState::new(k0, k1));
         edge.sessions.questions = std::collections::HashMap::with_hasher(KeyedState::new(k0, k1));
-        edge.apply(&settings);
+        edge.use_settings(&settings);
         edge
     }
 
     /// Uses the settings that may change while it runs; those of connections for new ones.
-    pub fn apply(&mut self, settings: &EdgeSettings) {
+    pub fn use_settings(&mut self, settings: &EdgeSettings) {
         self.apply_rooms(&settings.rooms, settings.user_sessions_max);
         self.set_write_interval(settings.write_interval_ms * 1_000);
         self.set_join_leave_max(settings.join_leave_max);
