@@ -199,7 +199,7 @@ impl World {
             loss: 0,
             parted: false,
             servers,
-            edge: Box::new(edge(seed, 1, settings)),
+            edge: Box::new(edge(seed, 1)),
             edge_epoch: 1,
             epoch: 1,
             placement_epoch: 0,
