@@ -41,7 +41,7 @@ DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "edge": frozenset({"planted", "transport"}),
     "simkit": frozenset({"transport"}),
     "journal": frozenset({"planted"}),
-    "likes": frozenset({"journal", "planted"}),
+    "likes": frozenset({"journal", "planted", "tcp", "transport"}),
     "messages": frozenset({"journal"}),
     "presence": frozenset({"planted", "transport"}),
     "callback": frozenset(),

@@ -29,8 +29,8 @@ def speak(monkeypatch: pytest.MonkeyPatch) -> Speak:
         for module, name in places:
             kind: Any = KINDS[name]
 
-            def made(*, kind: Any = kind, **settings: Any) -> Any:
-                engine = kind(**settings)
+            def made(*given: Any, kind: Any = kind, **settings: Any) -> Any:
+                engine = kind(*given, **settings)
                 engine.speak(*versions)
                 return engine
 

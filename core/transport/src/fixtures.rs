@@ -1,9 +1,9 @@
 //! Helpers that build nodes for unit tests of this crate and of systems.
 
+use crate::config::NodeConfig;
 use crate::handshake::ClusterKeys;
 use crate::machine::Entropy;
 use crate::node::Identity;
-use crate::node::NodeConfig;
 use crate::wire::Role;
 
 /// Roles of a system that serves clients.

@@ -10,6 +10,7 @@
 mod address;
 mod allow;
 mod codec;
+mod config;
 mod conn;
 mod counters;
 mod dice;
@@ -49,6 +50,7 @@ mod wire;
 pub use address::{Bucket, Buckets, Debt, Rate, Taken};
 pub use allow::{AllowList, Demand, Listed};
 pub use codec::{Reader, Writer, NUMBER_MAX};
+pub use config::NodeConfig;
 pub use conn::{Conn, Control, Heard, Reject, Stamp, Wants, SESSION_LOG_BYTES, TAIL_PROBES};
 pub use dice::Dice;
 pub use door::{reset_token, Door, DoorCounters, DoorKey, Knock, PREFIX_RATE};
@@ -66,7 +68,7 @@ pub use machine::{
     soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId, OUTBOX_BYTES, SLICE_DATAGRAMS,
 };
 pub use mail::{Filled, Mail};
-pub use node::{Identity, Node, NodeConfig};
+pub use node::{Identity, Node};
 pub use past::{Loss, Past};
 pub use placement::{weight, Growth, Layer, NodeState, PlacedLayer, PlacedNode, Placement};
 pub use scope::{Scope, PARTITIONS_MAX};

@@ -2,7 +2,6 @@
 
 use crate::conn::Stamp;
 use crate::dice::Dice;
-use crate::handshake::ClusterKeys;
 use crate::machine::{Entropy, Micros};
 use crate::seal::KeyCache;
 use crate::versions::Versions;
@@ -47,16 +46,6 @@ impl Identity {
     pub fn with(self, behind: &[u8]) -> Vec<u8> {
         [&self.to_bytes(), behind].concat()
     }
-}
-
-/// How a node is set up, whatever its role.
-#[derive(Clone)]
-pub struct NodeConfig {
-    pub me: Identity,
-    /// UDP payload bytes of the largest datagram.
-    pub payload: usize,
-    pub cluster: ClusterKeys,
-    pub reset_secret: [u8; 32],
 }
 
 /// The common part of every role machine.
