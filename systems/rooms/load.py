@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from muster_server._engines import LoadEngine
-from muster_server.control.cluster.instance import Record
 from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.load.drive import check_target
 from muster_server.control.load.generator import Micros, Share, Slice
@@ -45,8 +44,6 @@ class RoomsLoad(msgspec.Struct, frozen=True, kw_only=True):
     ramp_s: float
     faults: Sequence[Fault] = ()
     """Faults injected into the clients' own links."""
-    names: Sequence[str] = ()
-    """Names of the rooms, for a run on one host; none: names of the run's own."""
 
     def generator(self, share: Share) -> "RoomsGenerator":
         """The generator of one host."""
@@ -80,7 +77,7 @@ class RoomsGenerator:
         members, rooms = share.part(load.members), share.part(load.rooms)
         if not members or not rooms:
             raise UserError(f"{share.of} hosts need at least {share.of} rooms and members", USAGE)
-        names = list(load.names) or [f"load-{share.run}-{share.index}-{number}" for number in range(rooms)]
+        names = [f"load-{share.run}-{share.index}-{number}" for number in range(rooms)]
         publishers = max(1, share.part(load.publishers))
         self._engine = engine = LoadEngine(
             gateways=list(load.gateways),
@@ -123,11 +120,6 @@ class RoomsGenerator:
             complete=told["complete"],
         )
 
-    def stop(self) -> None:
-        """Publish nothing more. Call it between two calls of `advance`: the next ones wait for what is on its way."""
-        if self._engine is not None:
-            self._engine.stop()
-
     async def close(self) -> None:
         """End all sessions."""
         if self._running is not None:
@@ -149,7 +141,6 @@ COUNTS: Final = (
     "gaps",
     "out_of_turn",
     "corrupted",
-    "repaired",
     "sessions_lost",
     "joined",
 )
@@ -165,26 +156,18 @@ async def servers(where: Target, owned: bool) -> tuple[list[Server], list[Server
     `owned`: the user says that servers on other machines are theirs.
     """
     if (end := where.end.gateway()) is not None:
-        gateways, proxies, token = _servers(end.gateways), _servers(end.proxies), end.token
+        gateways, proxies, token = list(end.gateways), list(end.proxies), end.token
     else:
         async with found(where) as nodes:
             record = await nodes.record()
         own = where.end.credential()
         token = client_of(record).token if own is None else own
-        gateways, proxies = reachable(record)
+        lists = (record.gateways, record.proxies)
+        gateways, proxies = ([(each.host, each.port, each.public_key) for each in ends] for ends in lists)
+        if not gateways or not proxies:
+            raise UserError("no gateway and proxy run here; start them: muster up", UNAVAILABLE)
     check_target("rooms", [host for host, _, _ in (*gateways, *proxies)], owned)
-    return gateways, proxies, token
-
-
-def reachable(record: Record) -> tuple[list[Server], list[Server]]:
-    """The gateways and proxies of these nodes. Raises `UserError` where one of the two is missing."""
-    gateways, proxies = (
-        _servers([(each.host, each.port, each.public_key) for each in ends])
-        for ends in (record.gateways, record.proxies)
-    )
-    if not gateways or not proxies:
-        raise UserError("no gateway and proxy run here; start them: muster up", UNAVAILABLE)
-    return gateways, proxies
+    return _servers(gateways), _servers(proxies), token
 
 
 def _servers(ends: Sequence[tuple[str, int, str]]) -> list[Server]:

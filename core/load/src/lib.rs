@@ -372,7 +372,6 @@ impl Load {
             tally: swarm.tally().clone(),
             latencies,
             late: std::mem::take(&mut pacing.late),
-            repaired: swarm.repaired(),
             joined: swarm.joined(),
             sessions_lost: swarm.sessions_lost(),
             over: pacing.is_over(),

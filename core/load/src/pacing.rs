@@ -68,11 +68,6 @@ impl Pacing {
         }
     }
 
-    /// Sends no further message: the schedule is over.
-    pub fn stop(&mut self) {
-        self.schedule.total = self.schedule.total.min(self.due);
-    }
-
     /// Whether all messages of the schedule were sent.
     pub fn is_over(&self) -> bool {
         self.due >= self.schedule.total
@@ -88,8 +83,6 @@ pub struct Progress {
     pub latencies: Vec<u32>,
     /// How late the generator itself looked at each message that fell due, in microseconds.
     pub late: Vec<u32>,
-    /// Deliveries that a repair brought since the generator began.
-    pub repaired: u64,
     /// Members that are in all their rooms now.
     pub joined: usize,
     /// Sessions lost since the generator began.

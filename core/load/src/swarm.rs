@@ -223,13 +223,6 @@ impl Swarm {
         self.players[..self.members].iter().filter(|player| player.up).count()
     }
 
-    /// Deliveries to members that a repair brought.
-    pub fn repaired(&self) -> u64 {
-        let members = self.players[..self.members].iter();
-        let rooms = members.flat_map(|player| player.places.iter().map(|place| player.client.room(place.number)));
-        rooms.flatten().map(|room| room.counters.repaired).sum()
-    }
-
     /// Number of members that were in all their rooms at some time.
     pub fn came(&self) -> usize {
         self.players[..self.members].iter().filter(|player| player.came).count()
@@ -391,17 +384,16 @@ impl Swarm {
                             tally.corrupted += 1;
                             continue;
                         };
+                        if sequence != place.next {
+                            tally.out_of_turn += 1;
+                        }
+                        place.next = sequence + 1;
                         if scratch.len() != pattern.len()
                             || scratch[HEAD..] != pattern[HEAD..]
                             || scratch[16..20] != (place.room as u32).to_le_bytes()
                         {
                             tally.corrupted += 1;
-                            continue; // its number means nothing; a message that it replaced is missing
                         }
-                        if sequence != place.next {
-                            tally.out_of_turn += 1;
-                        }
-                        place.next = sequence + 1;
                         if let Some(latencies) = latencies {
                             let latency = u32::try_from(arrived.saturating_sub(intended)).unwrap_or(u32::MAX);
                             latencies.note(place.room, sequence, latency);

@@ -1,36 +1,34 @@
 """The demo of `muster up --demo`: a checked load in a room of its own, and a line of text per second in the room
 `demo`.
 
-Members and one publisher of the load are the compiled clients of `muster load rooms`, in one thread of this process.
-They check each payload byte for byte, and its number. So a member that misses a message, gets one twice or out of
-order is counted. Messages of other publishers are ignored. The room `demo` is for people: `muster sub demo` shows the
-lines, and messages of other publishers.
+Members and one publisher of the load are in this process, through the client library. Every payload has a mark, its
+number and its time. So a member that misses a message, gets one twice or out of order is counted. Messages of other
+publishers lack the mark and are ignored. The room `demo` is for people: `muster sub demo` shows the lines, and messages
+of other publishers.
 """
 
 import asyncio
 import contextlib
+import secrets
+import struct
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+import numpy as np
 
-from muster_server.control.cluster import instance, sdk
+from muster_server.control.cluster import sdk
 from muster_server.control.cluster.instance import Folder
-from muster_server.control.cluster.sdk import Room
+from muster_server.control.cluster.sdk import Client, Room
 from muster_server.control.config.options import Config
-from muster_server.control.load.generator import Share, histogram
 from muster_server.control.terminal.common import verdict_after
-from muster_server.control.terminal.found import client_of
 from muster_server.pyext.histogram import Histogram
-from muster_server.systems.rooms.load import RoomsGenerator, RoomsLoad, reachable
 from muster_server.systems.rooms.system import DEMO_ROOM, LOAD_ROOM, Demo
 
-STEP_S: Final = 0.1
-"""The figures are those of at most this many seconds ago."""
-FOR_S: Final = 3.2e8
-"""Length of the schedule: ten years. The end comes by `finish`."""
+HEADER: Final = struct.Struct("<8sQQ")
+TICK_S: Final = 0.01
 SAY_S: Final = 1.0
 """Seconds between two lines in the room `demo`."""
 SETTLE_S: Final = 5.0
@@ -40,10 +38,7 @@ HEADER_EVERY: Final = 20
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts so far.
-
-    `lost`: announced as gaps; after `finish`, also messages that never came. `repeated`: came twice, or out of order.
-    """
+    """The counts so far. `lost`: announced as gaps or skipped; after `finish`, also messages that never came."""
 
     seconds: float
     members: int
@@ -62,90 +57,105 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
+class Member:
+    """One member's account."""
+
+    client: Client
+    room: Room
+    expected: int = 0
+    delivered: int = 0
+    skipped: int = 0
+    repeated: int = 0
+
+
+@dataclass(slots=True)
 class DemoRoom:
     """Owns the sessions while `opened`."""
 
     options: Demo
-    latencies: Histogram = field(default_factory=histogram)
-    _counts: Mapping[str, int] = field(default_factory=dict)
+    members: list[Member] = field(default_factory=list)
+    published: int = 0
+    latencies: Histogram = field(default_factory=lambda: Histogram(1, 60_000_000, 3))
+    _mark: bytes = field(default_factory=lambda: secrets.token_bytes(8))
     _began: float = 0.0
-    _stop: bool = False
-    _complete: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def published(self) -> int:
-        """Messages published so far."""
-        return self._counts.get("published", 0)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextlib.asynccontextmanager
     async def opened(self, place: Folder) -> AsyncIterator["DemoRoom"]:
-        """Join all members, then publish until `finish` or the end of the block. Raises `UserError`."""
-        record = instance.find(place)
-        gateways, proxies = reachable(record)
-        load = RoomsLoad(
-            gateways=gateways,
-            proxies=proxies,
-            credential=client_of(record).token,
-            members=self.options.members,
-            rooms=1,
-            publishers=1,
-            rate=self.options.rate,
-            size=self.options.payload_bytes,
-            for_s=FOR_S,
-            ramp_s=0.0,
-            names=(LOAD_ROOM,),
-        )
-        generator = load.generator(Share(run="demo"))
-        try:
-            await generator.open()
+        """Join all members, then publish until `finish` or the end of the block."""
+        async with contextlib.AsyncExitStack() as stack:
+            publisher = await stack.enter_async_context(sdk.connect(place, reads=False))
+            for _ in range(self.options.members):
+                client = await stack.enter_async_context(sdk.connect(place, publishes=False))
+                room = await stack.enter_async_context(client.join(LOAD_ROOM))
+                self.members.append(Member(client, room))
             self._began = time.monotonic()
-            async with asyncio.TaskGroup() as group:
-                running = group.create_task(self._run(generator))
-                try:
-                    yield self
-                finally:
-                    running.cancel()
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            await generator.close()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._read(member)) for member in self.members]
+                    tasks.append(group.create_task(self._publish(publisher)))
+                    try:
+                        yield self
+                    finally:
+                        self._stop.set()
+                        for task in tasks:
+                            task.cancel()
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
 
     async def finish(self) -> Figures:
         """Stop publishing, wait for messages in transit, and count missing ones as lost."""
-        self._stop = True
+        self._stop.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                await self._complete.wait()
+                while any(member.expected < self.published for member in self.members):  # noqa: ASYNC110
+                    await asyncio.sleep(TICK_S)
         figures = self.figures()
-        never = max(0, figures.published * figures.members - figures.delivered - figures.lost)
+        never = sum(self.published - member.expected for member in self.members)
         return msgspec.structs.replace(figures, lost=figures.lost + never)
 
     def figures(self) -> Figures:
         """The account of all members so far."""
         p50, p99 = (float(us) / 1000 for us in self.latencies.percentiles([50.0, 99.0]))
-        counts = self._counts
         return Figures(
             seconds=round(time.monotonic() - self._began, 3),
-            members=self.options.members,
+            members=len(self.members),
             published=self.published,
-            # A message of another publisher has none of the load's content.
-            delivered=counts.get("delivered", 0) - counts.get("corrupted", 0),
-            repaired=counts.get("repaired", 0),
-            lost=counts.get("lost", 0),
-            repeated=counts.get("out_of_turn", 0),
+            delivered=sum(member.delivered for member in self.members),
+            repaired=sum(int(member.client.stats().get("repaired", 0)) for member in self.members),
+            lost=sum(member.skipped for member in self.members),
+            repeated=sum(member.repeated for member in self.members),
             p50_ms=round(p50, 3),
             p99_ms=round(p99, 3),
         )
 
-    async def _run(self, generator: RoomsGenerator) -> None:
-        while not self._complete.is_set():
-            if self._stop:
-                generator.stop()
-            took = await generator.advance(STEP_S)
-            self._counts = took.counts
-            self.latencies.record(took.latencies)
-            if took.complete:
-                self._complete.set()
+    async def _publish(self, client: Client) -> None:
+        padding = bytes(self.options.payload_bytes - HEADER.size)
+        start = time.monotonic()
+        while not self._stop.is_set():
+            due = int((time.monotonic() - start) * self.options.rate) + 1
+            while self.published < due and not self._stop.is_set():
+                payload = HEADER.pack(self._mark, self.published, time.monotonic_ns()) + padding
+                if not client.publish_nowait(LOAD_ROOM, payload):
+                    await client.publish(LOAD_ROOM, payload)
+                self.published += 1
+            await asyncio.sleep(TICK_S)
+
+    async def _read(self, member: Member) -> None:
+        async for batch in member.room.batches():
+            now, took = time.monotonic_ns(), []
+            for item in batch:
+                if not sdk.is_message(item) or not item.data.startswith(self._mark):
+                    continue  # the numbers show what a gap removes
+                _, number, sent = HEADER.unpack_from(item.data)
+                if number < member.expected:
+                    member.repeated += 1
+                    continue
+                member.skipped += number - member.expected
+                member.expected = number + 1
+                member.delivered += 1
+                took.append((now - sent) // 1000)
+            self.latencies.record(np.array(took, dtype=np.uint64))
 
 
 def words(figures: Figures, now: time.struct_time) -> str:

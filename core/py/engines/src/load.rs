@@ -59,7 +59,6 @@ fn progress<'py>(py: Python<'py>, progress: &Progress) -> PyResult<Bound<'py, Py
     tally(&result, &progress.tally)?;
     result.set_item("latencies_us", words(py, &progress.latencies))?;
     result.set_item("late_us", words(py, &progress.late))?;
-    result.set_item("repaired", progress.repaired)?;
     result.set_item("joined", progress.joined)?;
     result.set_item("sessions_lost", progress.sessions_lost)?;
     result.set_item("over", progress.over)?;
@@ -192,13 +191,6 @@ impl LoadEngine {
             return Err(PyValueError::new_err("no schedule: call schedule() first"));
         };
         progress(py, &py.detach(|| load.advance(pacing, micros(seconds))))
-    }
-
-    /// Ends the schedule: `advance` then waits for the last deliveries.
-    fn stop(&mut self) {
-        if let Some(pacing) = &mut self.pacing {
-            pacing.stop();
-        }
     }
 
     /// Every member sends `each` commands of `size` bytes, one every `every` seconds; one of `vacant` to a room without
