@@ -793,7 +793,7 @@ class PresenceLookup:
 @final
 class PresenceTable:
     def __new__(cls, *, shards: int, buckets: int, seed: int) -> PresenceTable: ...
-    def begin(self, batches: int) -> None: ...  # loading starts from a store that has so many batches, or more
+    def begin(self, batches: int) -> None: ...  # loading starts, from a store that has at least this number
     def page(self, bytes: bytes) -> int: ...  # records; returns the number of users
     def seen_page(self, bytes: bytes) -> None: ...  # last-seen times
     def loaded(self) -> None: ...

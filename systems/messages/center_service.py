@@ -70,7 +70,7 @@ class CenterService(MessagesService):
     """The `plane.service.Service` of the center."""
 
     malformed = (ValueError,)
-    """Of an array of another shape, which compiled code reads."""
+    """The error for a request whose array has another shape, which compiled code reads."""
 
     def __init__(self, spec: Spec, settings: MessagesSettings, context: Context) -> None:
         super().__init__(spec, context, settings.folder, Topics(Path(settings.topics)))

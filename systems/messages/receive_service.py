@@ -34,7 +34,7 @@ class ReceiveService(MessagesService):
         return self.topics.known and bool(self._centers())
 
     def questions(self) -> Mapping[str, Question]:
-        """Those of `questions`."""
+        """The requests that it serves, by name."""
         return questions(self._receiving)
 
     def counters(self) -> list[Figure]:

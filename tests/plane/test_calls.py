@@ -25,14 +25,14 @@ encode = msgspec.msgpack.encode
 
 
 class Double(msgspec.Struct, tag=True):
-    """Answered by a sum of it with itself."""
+    """The reply is the value added to itself."""
 
     value: Any = 1
     text: str = ""
 
 
 class Count(msgspec.Struct, tag=True):
-    """Answered by so many numbers."""
+    """The replies are `count` numbers."""
 
     count: int
 

@@ -53,7 +53,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table of one of `shards`, for a store with so many buckets. `seed` keys the hash.
+    /// An empty table for one shard of `shards`, of a store with this number of buckets. `seed` keys the hash.
     pub fn new(shards: u16, buckets: u32, seed: u64) -> Self {
         Table {
             shards,

@@ -166,7 +166,7 @@ struct Source {
     gaps: Gaps,
     /// The gateway was seen since the writer's start, and at some moment nothing of it was missing.
     was_whole: bool,
-    /// The same since the writer last heard no gateway for too long.
+    /// The same, since the end of the last time in which no gateway was heard for too long.
     is_sure: bool,
     lease_ends: Micros,
     /// Since when the full state is needed.
@@ -247,7 +247,7 @@ pub struct Writer {
     outgoing: Outgoing,
     /// Decides which older sessions end at other gateways; `None`: none do.
     contest: Option<Contest>,
-    /// All expected gateways have been in sync once, since the writer's start or since it heard no gateway for too long.
+    /// All expected gateways have been in sync once: since the writer's start, or since the last such silence.
     is_settled: bool,
     is_expecting: bool,
     /// The store's content waits for the gateways: a device may have moved while no writer ran, so none is reported

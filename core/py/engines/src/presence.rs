@@ -280,7 +280,7 @@ impl PresenceLookup {
     }
 
     /// The answer of the site in MessagePack, from what its shards answered: shard, bytes or a copy of the shard, their clock and keepalive
-    /// in ms. `lost`: also devices that went with their gateway of late.
+    /// in ms. `lost`: also devices that their gateway lost recently.
     #[pyo3(signature = (site, parts, lost = false))]
     fn found<'py>(
         &self,
@@ -343,7 +343,7 @@ impl PresenceTable {
         }
     }
 
-    /// Starts to load from a store that has so many batches, or more.
+    /// Starts to load from a store that has at least this number of batches.
     fn begin(&mut self, batches: u64) {
         self.0.begin(batches);
     }

@@ -513,11 +513,6 @@ impl<S: Members> Gateway<S> {
         self.bury(now);
     }
 
-    /// Sets the longest history that a join may ask for.
-    pub fn set_history_max(&mut self, messages: u32) {
-        self.history_max = messages;
-    }
-
     /// Sets what a user may have here, over all its sessions, and each session of
     /// [`SHARED_USER`](crate::command::SHARED_USER).
     pub fn set_bounds(&mut self, bounds: Bounds) {
@@ -531,7 +526,7 @@ impl<S: Members> Gateway<S> {
 
     /// Uses the settings that may change while it runs.
     fn apply_rooms(&mut self, settings: &RoomsSettings, sessions: u32) {
-        self.set_history_max(settings.history_max);
+        self.history_max = settings.history_max;
         self.set_bounds(settings.bounds(sessions));
         self.set_rooms_max(settings.rooms_max);
     }

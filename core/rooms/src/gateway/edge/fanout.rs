@@ -33,7 +33,6 @@ pub(super) struct Step {
 /// A subscription that ends behind the messages before its place.
 struct Ending {
     room: u32,
-    code: Unsubscribe,
     reason: &'static str,
     lost: bool,
 }
@@ -133,6 +132,11 @@ impl Edge {
                 let (mut cursor, head) = (joined.cursor, room.ring.next());
                 let filter = joined.filtered.then(|| conn.client.filtering(sub.room)).flatten();
                 let Some(mut form) = form(conn, sub) else { break };
+                let ending = |reason, lost| Ending {
+                    room: sub.room,
+                    reason,
+                    lost,
+                };
                 if let Some((filter, standing)) = filter.and_then(|filter| Some((filter, filter.standing()?))) {
                     if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
                         more = true;
@@ -155,18 +159,10 @@ impl Edge {
                         bytes += frame.bytes().len();
                         sessions.frames.push(frame);
                     }
-                    let ending = |code, reason, lost| Ending {
-                        room: sub.room,
-                        code,
-                        reason,
-                        lost,
-                    };
                     more |= ends.is_none() && next < head;
                     match ends {
-                        Some(News::Lost(reason)) => {
-                            endings.push(ending(Unsubscribe::INSUFFICIENT, reason.name(), true))
-                        }
-                        Some(_) => endings.push(ending(Unsubscribe::INSUFFICIENT, "another owner", false)),
+                        Some(News::Lost(reason)) => endings.push(ending(reason.name(), true)),
+                        Some(_) => endings.push(ending("another owner", false)),
                         None => {}
                     }
                     if let Some(at) = standing.newest.map(|_| standing.due_at) {
@@ -204,12 +200,6 @@ impl Edge {
                             sessions.built.filtered(room, arena, number, cursor, form, filter)
                         }
                     };
-                    let ending = |code, reason, lost| Ending {
-                        room: sub.room,
-                        code,
-                        reason,
-                        lost,
-                    };
                     let told = matches!(news, News::Messages(..));
                     match news {
                         News::Messages(frame, next) => {
@@ -220,11 +210,11 @@ impl Edge {
                         }
                         News::Nothing(next) => cursor = next,
                         News::Lost(reason) => {
-                            endings.push(ending(Unsubscribe::INSUFFICIENT, reason.name(), true));
+                            endings.push(ending(reason.name(), true));
                             break;
                         }
                         News::Another => {
-                            endings.push(ending(Unsubscribe::INSUFFICIENT, "another owner", false));
+                            endings.push(ending("another owner", false));
                             break;
                         }
                     }
@@ -298,7 +288,7 @@ impl Edge {
                 if !ending.lost {
                     self.note_left(now, slot, ending.room);
                 }
-                self.end_subscription(now, slot, ending.room, ending.code, ending.reason);
+                self.end_subscription(now, slot, ending.room, Unsubscribe::INSUFFICIENT, ending.reason);
             }
         }
         if more {

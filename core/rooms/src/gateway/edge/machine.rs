@@ -158,11 +158,6 @@ impl Edge {
         sessions.write_interval = interval;
     }
 
-    /// Sets a user's commands a second, and the number at once after a pause.
-    pub fn set_command_limit(&mut self, rate: u32, burst: u32) {
-        self.sessions.limits.set(rate, burst);
-    }
-
     /// Connections that are there, half-open ones included.
     pub fn connections_len(&self) -> usize {
         self.sessions.len()
