@@ -478,8 +478,8 @@ make it refuse, and it says that it is whole once a second. So with `FRESH_MS` a
 
 class Oracle:
     """Judges each answer: it is no older than it may be, and was true of each gateway then or later. It need not be true
-    of both at one moment (PRES-10, and `test_engines` shows one): with a gateway's restart each second, 137 of a million answers
-    of a store were not, and these were late for a gateway by 0.3 s at most."""
+    of both at one moment (PRES-10, and `test_engines` shows one): with a gateway's restart each second, 137 of a million
+    answers of a store were not, and these were late for a gateway by 0.3 s at most."""
 
     def __init__(self, rig: Rig, users: Sequence[int]) -> None:
         self._rig, self.users = rig, list(users)
