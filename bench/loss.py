@@ -28,7 +28,7 @@ FAULTS: Final[dict[str, object]] = {
 }
 WITH, WITHOUT = "with faults", "without"
 SECONDS, SECONDS_QUICK, WARM_UP_SECONDS = 5.0, 1.0, 0.5
-SHARE_MIN = 0.8
+SHARE_MIN = 0.9
 
 RATE, CPU = "deliveries/s", "server CPU ns each"
 MISSING, LOST, DOUBLED, CORRUPTED = "missing", "told as lost", "doubled or out of order", "corrupted"
