@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from muster_server._engines import LoadEngine
+from muster_server.control.cluster.instance import Endpoint
 from muster_server.control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
 from muster_server.control.load.drive import check_target
 from muster_server.control.load.generator import Micros, Share, Slice
@@ -168,6 +169,11 @@ async def servers(where: Target, owned: bool) -> tuple[list[Server], list[Server
             raise UserError("no gateway and proxy run here; start them: muster up", UNAVAILABLE)
     check_target("rooms", [host for host, _, _ in (*gateways, *proxies)], owned)
     return _servers(gateways), _servers(proxies), token
+
+
+def endpoints(ends: Sequence[Endpoint]) -> list[Server]:
+    """Servers of a record as the engine takes them."""
+    return _servers([(each.host, each.port, each.public_key) for each in ends])
 
 
 def _servers(ends: Sequence[tuple[str, int, str]]) -> list[Server]:

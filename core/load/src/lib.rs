@@ -111,6 +111,8 @@ pub struct Load {
     /// Clients that have begun to connect.
     begun: usize,
     counted: Counters,
+    /// Marks the messages of this load.
+    mark: u32,
 }
 
 /// A simulated client's own address: 127.1.0.1 and following ones.
@@ -208,6 +210,7 @@ impl Load {
             knocking_max: config.knocking_max,
             begun: 0,
             counted: Counters::default(),
+            mark: config.seed as u32,
         })
     }
 
@@ -255,7 +258,7 @@ impl Load {
 
     fn publish(&mut self, body: &mut [u8], intended: Micros) -> Result<(), PublishError> {
         let room = self.turn;
-        swarm::stamp(body, self.next[room], intended, room);
+        swarm::stamp(body, self.next[room], intended, room, self.mark);
         let publication = self.publications[room];
         let swarm = self.driver.machine_mut();
         let publisher = swarm.members() + room % self.publishers;
@@ -353,7 +356,7 @@ impl Load {
     pub fn schedule(&mut self, size: usize, rate: f64, ramp: Micros, duration: Micros) -> Pacing {
         let mut schedule = Schedule::new(rate, ramp, duration);
         let (outcome, start) = self.begin(size, 0);
-        self.driver.machine_mut().begin_endless(size, &self.next);
+        self.driver.machine_mut().begin_endless(size, &self.next, self.mark);
         schedule.start = start;
         Pacing::new(size, schedule, false, outcome)
     }
@@ -373,6 +376,7 @@ impl Load {
             latencies,
             late: std::mem::take(&mut pacing.late),
             joined: swarm.joined(),
+            repaired: swarm.repaired(),
             sessions_lost: swarm.sessions_lost(),
             over: pacing.is_over(),
             complete: pacing.is_over() && swarm.has_all(&self.next),

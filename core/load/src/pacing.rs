@@ -72,6 +72,11 @@ impl Pacing {
     pub fn is_over(&self) -> bool {
         self.due >= self.schedule.total
     }
+
+    /// Ends the schedule here.
+    pub fn stop(&mut self) {
+        self.schedule.total = self.due;
+    }
 }
 
 /// The state of a run. Counts are since its beginning, lists since the last look.
@@ -85,6 +90,8 @@ pub struct Progress {
     pub late: Vec<u32>,
     /// Members that are in all their rooms now.
     pub joined: usize,
+    /// Messages that members got by repair, since they joined.
+    pub repaired: u64,
     /// Sessions lost since the generator began.
     pub sessions_lost: u64,
     /// All messages were sent.

@@ -10,8 +10,8 @@ use muster_udp::monotonic_now;
 
 use crate::commands::Ledger;
 
-/// Bytes of a payload before the pattern: sequence u64, intended time u64, room u32.
-pub const HEAD: usize = 20;
+/// Bytes of a payload before the pattern: sequence u64, intended time u64, room u32, mark of the load u32.
+pub const HEAD: usize = 24;
 
 /// Counts of received data over all members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,10 +92,11 @@ pub fn body(size: usize) -> Vec<u8> {
     (0..size.max(HEAD)).map(|at| (at * 7 + 13) as u8).collect()
 }
 
-pub fn stamp(body: &mut [u8], sequence: u64, intended: Micros, room: usize) {
+pub fn stamp(body: &mut [u8], sequence: u64, intended: Micros, room: usize, mark: u32) {
     body[..8].copy_from_slice(&sequence.to_le_bytes());
     body[8..16].copy_from_slice(&intended.to_le_bytes());
     body[16..20].copy_from_slice(&(room as u32).to_le_bytes());
+    body[20..24].copy_from_slice(&mark.to_le_bytes());
 }
 
 /// A room that a member should be in.
@@ -145,6 +146,8 @@ pub struct Swarm {
     /// Outstanding deliveries of this run.
     owed: u64,
     pattern: Vec<u8>,
+    /// The mark of the messages that count; others are passed over. None: all count.
+    mark: Option<u32>,
     scratch: Vec<u8>,
     tally: Tally,
     latencies: Option<Latencies>,
@@ -195,6 +198,7 @@ impl Swarm {
             rooms: vec![0; rooms],
             owed: 0,
             pattern: Vec::new(),
+            mark: None,
             scratch: Vec::new(),
             tally: Tally::default(),
             latencies: None,
@@ -272,6 +276,7 @@ impl Swarm {
     /// A run begins in which others publish messages of `size` bytes: it continues at the members' positions.
     pub fn listen(&mut self, size: usize) {
         self.pattern = body(size);
+        self.mark = None;
         self.tally = Tally::default();
         self.latencies = None;
         self.owed = 0;
@@ -288,9 +293,11 @@ impl Swarm {
         }
     }
 
-    /// As `begin`, with the latency of each delivery, which `drain_latencies` takes.
-    pub fn begin_endless(&mut self, size: usize, starts: &[u64]) {
+    /// As `begin`, with the latency of each delivery, which `drain_latencies` takes. Messages of other publishers, which
+    /// lack the mark, are passed over.
+    pub fn begin_endless(&mut self, size: usize, starts: &[u64], mark: u32) {
         self.begin(size, 0, starts);
+        self.mark = Some(mark);
         self.latencies = Some(Latencies::endless());
     }
 
@@ -336,6 +343,13 @@ impl Swarm {
         &self.tally
     }
 
+    /// Messages that members got by repair, since they joined.
+    pub fn repaired(&self) -> u64 {
+        let members = self.players[..self.members].iter();
+        let rooms = members.flat_map(|player| player.places.iter().map(|place| player.client.room(place.number)));
+        rooms.flatten().map(|member| member.counters.repaired).sum()
+    }
+
     pub fn take_latencies(&mut self) -> Latencies {
         self.latencies.take().unwrap_or_default()
     }
@@ -363,6 +377,7 @@ impl Swarm {
             players,
             scratch,
             pattern,
+            mark,
             tally,
             latencies,
             last_at,
@@ -378,6 +393,9 @@ impl Swarm {
                 scratch.clear();
                 match client.read(now, place.number, scratch) {
                     Some(Item::Message { .. }) => {
+                        if mark.is_some_and(|mark| scratch.get(20..HEAD) != Some(&mark.to_le_bytes()[..])) {
+                            continue;
+                        }
                         tally.delivered += 1;
                         tally.bytes += scratch.len() as u64;
                         let (Some(sequence), Some(intended)) = (long(scratch, 0), long(scratch, 8)) else {

@@ -1,44 +1,51 @@
 """The demo of `muster up --demo`: a checked load in a room of its own, and a line of text per second in the room
 `demo`.
 
-Members and one publisher of the load are in this process, through the client library. Every payload has a mark, its
-number and its time. So a member that misses a message, gets one twice or out of order is counted. Messages of other
-publishers lack the mark and are ignored. The room `demo` is for people: `muster sub demo` shows the lines, and messages
-of other publishers.
+Members and one publisher of the load are compiled clients in a thread of this process, which check every delivery: a
+member that misses a message, gets one twice or out of order is counted. Messages of other publishers are ignored. The
+room `demo` is for people: `muster sub demo` shows the lines, and messages of other publishers.
 """
 
 import asyncio
 import contextlib
 import secrets
-import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 
-from muster_server.control.cluster import sdk
+from muster_server import _engines
+from muster_server.control.cluster import instance, sdk
 from muster_server.control.cluster.instance import Folder
-from muster_server.control.cluster.sdk import Client, Room
+from muster_server.control.cluster.sdk import Room
 from muster_server.control.config.options import Config
+from muster_server.control.errors import TRY_LATER, UserError
 from muster_server.control.terminal.common import verdict_after
+from muster_server.control.terminal.found import client_of
 from muster_server.pyext.histogram import Histogram
+from muster_server.systems.rooms.load import CONNECT_S, SOCKETS_MAX, endpoints
 from muster_server.systems.rooms.system import DEMO_ROOM, LOAD_ROOM, Demo
 
-HEADER: Final = struct.Struct("<8sQQ")
-TICK_S: Final = 0.01
+STEP_S: Final = 0.1
+"""The engine works for this long at a time: the figures are that old at most, and an end waits no longer."""
+ENDLESS_S: Final = 1e8
+RECEIVE_BYTES: Final = 1 << 20
 SAY_S: Final = 1.0
 """Seconds between two lines in the room `demo`."""
 SETTLE_S: Final = 5.0
 COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
 HEADER_EVERY: Final = 20
 """Number of lines between two headers of the table."""
+T = TypeVar("T")
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts so far. `lost`: announced as gaps or skipped; after `finish`, also messages that never came."""
+    """The counts so far. `lost`: announced as gaps; after `finish`, also messages that never came. `repeated`: twice,
+    out of order or with wrong content.
+    """
 
     seconds: float
     members: int
@@ -57,105 +64,98 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Member:
-    """One member's account."""
-
-    client: Client
-    room: Room
-    expected: int = 0
-    delivered: int = 0
-    skipped: int = 0
-    repeated: int = 0
-
-
-@dataclass(slots=True)
 class DemoRoom:
     """Owns the sessions while `opened`."""
 
     options: Demo
-    members: list[Member] = field(default_factory=list)
-    published: int = 0
     latencies: Histogram = field(default_factory=lambda: Histogram(1, 60_000_000, 3))
-    _mark: bytes = field(default_factory=lambda: secrets.token_bytes(8))
+    published: int = 0
+    _told: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's last progress."""
     _began: float = 0.0
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextlib.asynccontextmanager
     async def opened(self, place: Folder) -> AsyncIterator["DemoRoom"]:
-        """Join all members, then publish until `finish` or the end of the block."""
-        async with contextlib.AsyncExitStack() as stack:
-            publisher = await stack.enter_async_context(sdk.connect(place, reads=False))
-            for _ in range(self.options.members):
-                client = await stack.enter_async_context(sdk.connect(place, publishes=False))
-                room = await stack.enter_async_context(client.join(LOAD_ROOM))
-                self.members.append(Member(client, room))
-            self._began = time.monotonic()
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._read(member)) for member in self.members]
-                    tasks.append(group.create_task(self._publish(publisher)))
-                    try:
-                        yield self
-                    finally:
-                        self._stop.set()
-                        for task in tasks:
-                            task.cancel()
-            except ExceptionGroup as failures:
-                raise failures.exceptions[0] from None
+        """Join all members, then publish until `finish` or the end of the block. Raises `UserError`."""
+        record, members = instance.find(place), self.options.members
+        engine = _engines.LoadEngine(
+            gateways=endpoints(record.gateways),
+            proxies=endpoints(record.proxies),
+            credential=client_of(record).token,
+            members=members,
+            rooms=[LOAD_ROOM],
+            seed=secrets.randbits(60),
+            recv_buffer=RECEIVE_BYTES,
+            members_each=-(-members // SOCKETS_MAX),
+        )
+        joined = await _in_thread(engine.connect, CONNECT_S)
+        if joined < members:
+            raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
+        self._began = time.monotonic()
+        ended = asyncio.Event()
+        working = asyncio.create_task(self._work(engine, ended))
+        try:
+            yield self
+        finally:
+            ended.set()
+            await working
 
     async def finish(self) -> Figures:
         """Stop publishing, wait for messages in transit, and count missing ones as lost."""
         self._stop.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                while any(member.expected < self.published for member in self.members):  # noqa: ASYNC110
-                    await asyncio.sleep(TICK_S)
+                await self._complete.wait()
         figures = self.figures()
-        never = sum(self.published - member.expected for member in self.members)
-        return msgspec.structs.replace(figures, lost=figures.lost + never)
+        missing = figures.published * figures.members - figures.delivered
+        return msgspec.structs.replace(figures, lost=max(figures.lost, missing))
 
     def figures(self) -> Figures:
         """The account of all members so far."""
         p50, p99 = (float(us) / 1000 for us in self.latencies.percentiles([50.0, 99.0]))
+        told = self._told
+        # The engine counts each jump; a gap announces one.
+        jumps = max(0, told.get("out_of_turn", 0) - told.get("gaps", 0))
         return Figures(
             seconds=round(time.monotonic() - self._began, 3),
-            members=len(self.members),
+            members=self.options.members,
             published=self.published,
-            delivered=sum(member.delivered for member in self.members),
-            repaired=sum(int(member.client.stats().get("repaired", 0)) for member in self.members),
-            lost=sum(member.skipped for member in self.members),
-            repeated=sum(member.repeated for member in self.members),
+            delivered=told.get("delivered", 0),
+            repaired=told.get("repaired", 0),
+            lost=told.get("lost", 0),
+            repeated=jumps + told.get("corrupted", 0),
             p50_ms=round(p50, 3),
             p99_ms=round(p99, 3),
         )
 
-    async def _publish(self, client: Client) -> None:
-        padding = bytes(self.options.payload_bytes - HEADER.size)
-        start = time.monotonic()
-        while not self._stop.is_set():
-            due = int((time.monotonic() - start) * self.options.rate) + 1
-            while self.published < due and not self._stop.is_set():
-                payload = HEADER.pack(self._mark, self.published, time.monotonic_ns()) + padding
-                if not client.publish_nowait(LOAD_ROOM, payload):
-                    await client.publish(LOAD_ROOM, payload)
-                self.published += 1
-            await asyncio.sleep(TICK_S)
+    async def _work(self, engine: _engines.LoadEngine, ended: asyncio.Event) -> None:
+        """Have the engine publish and check, until `ended`."""
+        options = self.options
+        engine.schedule(options.payload_bytes, options.rate, ENDLESS_S, 0.0)
+        while not ended.is_set():
+            if self._complete.is_set():
+                await _in_thread(engine.idle, STEP_S)
+                continue
+            if self._stop.is_set():
+                engine.stop()
+            told = await _in_thread(engine.advance, STEP_S)
+            self._told, self.published = told, told["published"]
+            self.latencies.record(np.frombuffer(told["latencies_us"], dtype="<u4").astype(np.uint64))
+            if told["complete"]:
+                self._complete.set()
+        await _in_thread(engine.close)
 
-    async def _read(self, member: Member) -> None:
-        async for batch in member.room.batches():
-            now, took = time.monotonic_ns(), []
-            for item in batch:
-                if not sdk.is_message(item) or not item.data.startswith(self._mark):
-                    continue  # the numbers show what a gap removes
-                _, number, sent = HEADER.unpack_from(item.data)
-                if number < member.expected:
-                    member.repeated += 1
-                    continue
-                member.skipped += number - member.expected
-                member.expected = number + 1
-                member.delivered += 1
-                took.append((now - sent) // 1000)
-            self.latencies.record(np.array(took, dtype=np.uint64))
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Have the engine work in a thread. A cancelled task waits for its end, as no second call may come meanwhile."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def words(figures: Figures, now: time.struct_time) -> str:

@@ -60,6 +60,7 @@ fn progress<'py>(py: Python<'py>, progress: &Progress) -> PyResult<Bound<'py, Py
     result.set_item("latencies_us", words(py, &progress.latencies))?;
     result.set_item("late_us", words(py, &progress.late))?;
     result.set_item("joined", progress.joined)?;
+    result.set_item("repaired", progress.repaired)?;
     result.set_item("sessions_lost", progress.sessions_lost)?;
     result.set_item("over", progress.over)?;
     result.set_item("complete", progress.complete)?;
@@ -182,6 +183,13 @@ impl LoadEngine {
     /// Begins to publish `rate` messages a second for `seconds`, of which the first `ramp` raise the rate from 0.
     fn schedule(&mut self, size: usize, rate: f64, seconds: f64, ramp: f64) {
         self.pacing = Some(self.load.schedule(size, rate, micros(ramp), micros(seconds)));
+    }
+
+    /// Ends the schedule: `advance` publishes nothing more.
+    fn stop(&mut self) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.stop();
+        }
     }
 
     /// Publishes what falls due within `seconds`; once all is sent, waits that long for the last deliveries.
