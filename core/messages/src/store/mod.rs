@@ -11,9 +11,11 @@
 //!   hour is read and sorted before its time; its files are removed when all its messages have ended.
 //! - If a message's due time moves to another hour, the message moves there with its body; the old hour records that.
 //!
+//! `applying` brings records into the index, `upkeep` does the work beside requests.
 //! The store has no thread: [`Store::next_job`] hands out work that reads or syncs files, and [`Store::finish`] takes
 //! its result.
 
+mod applying;
 mod error;
 mod files;
 mod hour;
@@ -27,6 +29,7 @@ mod ready;
 mod record;
 mod salvage;
 mod scrub;
+mod upkeep;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -34,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_journal::{AppendError, Directory, Group, Journal, Log, Options, PushError, Storage};
+use muster_journal::{AppendError, Directory, Group, Journal, Log, Options, Storage};
 
 use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, State, Step, Version};
 use crate::wheel::{Fired, Millis, Progress, Wheel, DUE_MAX};
@@ -47,16 +50,18 @@ pub use overdue::Overdue;
 pub use salvage::{Fault, Found, Salvage, WriteError};
 pub use scrub::Scrubbed;
 
-use hour::{dead_hour_of, hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
-use index::{Index, Place};
-use jobs::{Answer, Snapshot, Task};
-use manifest::{HourMark, Manifest};
-use near::{Near, Slab};
-use op::{Kind, Op, FRAME_BYTES, OP_BYTES};
+use applying::Staged;
+use hour::{hour_of, Hour, Load, HOUR_MS};
+use index::Index;
+use jobs::Task;
+use manifest::Manifest;
+use near::Slab;
+use op::{Kind, Op};
 use overdue::Look;
 use ready::Ready;
 use record::Record;
-use scrub::{HourPart, Scrub};
+use scrub::Scrub;
+use upkeep::Checkpoint;
 
 /// Maximum bytes flushed to hour files in one call: about a millisecond of writes to the page cache.
 const FLUSH_BYTES: usize = 2 << 20;
@@ -187,28 +192,6 @@ pub struct Stats {
     pub expired: u64,
     /// Messages that became dead letters since opening because their last claim ran out.
     pub buried: u64,
-}
-
-/// A message with the changes of the group.
-struct Staged {
-    op: Op,
-    home: u32,
-    /// Its body is in the group, not in the hour's file yet.
-    body_in_group: bool,
-}
-
-/// A checkpoint in progress.
-enum Checkpoint {
-    None,
-    /// Hours from this one on are not flushed yet.
-    Flushing {
-        from: u32,
-        manifest: Manifest,
-    },
-    /// The job runs: when it is back, the log may be trimmed below this offset.
-    Syncing {
-        applied: u64,
-    },
 }
 
 /// The durable schedule of messages.
@@ -721,25 +704,6 @@ impl<S: Storage, F: Files> Store<S, F> {
         true
     }
 
-    /// Requests a check that every operation, body, count and the index agree, as they are now: jobs read all files,
-    /// and ticks look up what they found. `false`: a scrub is in progress. Staged changes are left out.
-    pub fn ask_scrub(&mut self) -> Result<bool, Denied> {
-        if self.rebuilding {
-            return Err(Denied::Rebuilding);
-        }
-        if self.scrub.is_some() {
-            return Ok(false);
-        }
-        let known = self.forgetting.is_none().then(|| self.index.len());
-        self.scrub = Some(Scrub::new(self.marks(), known));
-        Ok(true)
-    }
-
-    /// Takes the findings of the scrub.
-    pub fn take_scrubbed(&mut self) -> Option<Scrubbed> {
-        self.scrubbed.take()
-    }
-
     /// Takes the finished listings.
     pub fn take_listed(&mut self) -> Vec<Listing> {
         std::mem::take(&mut self.listed)
@@ -789,54 +753,6 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(progress)
     }
 
-    /// The next work for another thread, if any. Pass its result to [`Store::finish`].
-    pub fn next_job(&mut self) -> Option<Job<F>> {
-        let task = self.jobs.pop_front()?;
-        let files = Arc::clone(&self.files);
-        Some(Job { files, task })
-    }
-
-    /// Takes the result of a job. After an error of a sync or a read the store refuses all calls: open it again.
-    pub fn finish(&mut self, finished: Finished) -> io::Result<()> {
-        let answer = finished.0.inspect_err(|_| self.failed = true)?;
-        match answer {
-            Answer::Loaded { hour, sorted } => {
-                if let Some(hour) = self.hours.get_mut(&hour) {
-                    hour.set_sorted(sorted);
-                }
-            }
-            Answer::Rebuilt(mut older) => {
-                for shard in 0..index::SHARDS {
-                    self.index.fill_from(&mut older, shard);
-                }
-                self.rebuilding = false;
-            }
-            Answer::Ids { hour, ids } => self.forgetting = Some((hour, ids)),
-            Answer::Listed(listing) => {
-                self.listings -= 1;
-                self.listed.push(listing);
-            }
-            Answer::Scrubbed(read) => {
-                let there = self.hours.contains_key(&read.hour);
-                match &mut self.scrub {
-                    Some(scrub) if there => scrub.take(read),
-                    Some(scrub) => scrub.pass_over(),
-                    None => {}
-                }
-            }
-            Answer::Checkpointed => {
-                if let Checkpoint::Syncing { applied } = std::mem::replace(&mut self.checkpoint, Checkpoint::None) {
-                    self.checkpoints += 1;
-                    if let Err(error) = self.log.trim(applied) {
-                        self.failed = true;
-                        return Err(io::Error::other(error));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Makes a checkpoint now, in this thread, so that the next opening has nothing to replay.
     pub fn close(mut self) -> io::Result<()> {
         self.jobs.retain(|task| matches!(task, Task::Checkpoint { .. }));
@@ -860,583 +776,10 @@ impl<S: Storage, F: Files> Store<S, F> {
         self.log.close().map_err(io::Error::other)
     }
 
-    // ---- inside
-
     fn usable(&self) -> Result<(), Denied> {
         if self.failed {
             return Err(Denied::Failed);
         }
         Ok(())
     }
-
-    /// A message with the changes of the group, or as it was committed.
-    fn look_up(&self, id: MessageId) -> Result<Option<Staged>, Denied> {
-        if let Some(staged) = self.staged.get(&id.0) {
-            return Ok(Some(Staged { ..*staged }).filter(|staged| staged.op.kind != Kind::Gone));
-        }
-        let Some(place) = self.index.get(id) else {
-            return if self.rebuilding {
-                Err(Denied::Rebuilding)
-            } else {
-                Ok(None)
-            };
-        };
-        let (op, home) = match place {
-            Place::Near(at) => {
-                let near = self.near.get(at);
-                (near.op, near.home)
-            }
-            Place::Far { hour, op } => (self.hours[&hour].read_op(self.files.as_ref(), op)?, hour),
-        };
-        Ok(Some(Staged {
-            op,
-            home,
-            body_in_group: false,
-        }))
-    }
-
-    /// Applies a change to a message that was looked up, and stages it.
-    fn apply(
-        &mut self,
-        now: Millis,
-        found: Staged,
-        change: Change,
-        expected: Option<Version>,
-    ) -> Result<(Step, Message, (u32, Op)), Denied> {
-        let mut message = found.op.message().expect("requests ahead were handled before");
-        let was_live = !message.state.is_terminal();
-        let step = message.apply(now, change, expected)?;
-        if step == Step::CancelledBefore {
-            return Ok((step, message, (found.home, found.op)));
-        }
-        let staged = self.settle(now, found, was_live, &message)?;
-        Ok((step, message, staged))
-    }
-
-    /// Stages the new state of a message that was looked up, in the hour to which it now belongs.
-    fn settle(&mut self, now: Millis, found: Staged, was_live: bool, message: &Message) -> Result<(u32, Op), Denied> {
-        let op = found.op.with(message);
-        let wanted = match message.state {
-            State::Scheduled | State::Retry { .. } => hour_of(message.wake_at().expect("it waits")).max(self.floor),
-            State::Dead => dead_hour_of(now),
-            _ => found.home,
-        };
-        // Opening reads all loaded hours together, so a message may stay in any of them.
-        let stays = wanted == found.home || (wanted <= self.loaded && found.home <= self.loaded);
-        if stays {
-            self.stage(was_live, found.home, None, op, None)?;
-            return Ok((found.home, op));
-        }
-        if found.body_in_group {
-            return Err(Denied::CommitFirst);
-        }
-        let mut body = Vec::new();
-        self.hours[&found.home].read_body(self.files.as_ref(), &found.op, &mut body)?;
-        self.stage(was_live, wanted, Some(found.home), op, Some(&body))?;
-        Ok((wanted, op))
-    }
-
-    fn stage_ahead(&mut self, now: Millis, id: MessageId, ahead: Ahead) -> Result<(), Denied> {
-        let op = Op {
-            id,
-            version: 0,
-            topic: 0,
-            due_at: (now + self.settings.ahead_ms).min(DUE_MAX - 1),
-            expires_at: 0,
-            attempts: 0,
-            body_at: 0,
-            body_bytes: 0,
-            kind: Kind::Ahead(ahead),
-        };
-        self.stage(false, hour_of(op.due_at).max(self.floor), None, op, None)
-    }
-
-    fn stage(
-        &mut self,
-        was_live: bool,
-        home: u32,
-        from: Option<u32>,
-        mut op: Op,
-        body: Option<&[u8]>,
-    ) -> Result<(), Denied> {
-        if let Some(body) = body {
-            let written = self.hours.get(&home).map_or(0, |hour| hour.bodies.len());
-            op.body_at = written + self.staged_bodies.get(&home).copied().unwrap_or(0);
-            op.body_bytes = body.len() as u32;
-        }
-        let head = record::head(was_live, home, from, body.is_some());
-        match self.group.push_parts(&[&head, &op.encode(), body.unwrap_or_default()]) {
-            Ok(_) => {}
-            Err(PushError::Full) => return Err(Denied::CommitFirst),
-            Err(PushError::TooLong(_)) => unreachable!("a body is at most {BODY_BYTES_MAX} bytes"),
-        }
-        if let Some(body) = body {
-            *self.staged_bodies.entry(home).or_default() += (FRAME_BYTES + body.len()) as u64;
-        }
-        let before = self.staged.get(&op.id.0).is_some_and(|staged| staged.body_in_group);
-        self.staged.insert(
-            op.id.0,
-            Staged {
-                op,
-                home,
-                body_in_group: body.is_some() || before,
-            },
-        );
-        Ok(())
-    }
-
-    /// Appends a record of the log to its hour. While the log is replayed, locations are not kept.
-    fn take_in(&mut self, record: &Record<'_>, replaying: bool) -> Result<(), String> {
-        let Record { op, home, .. } = *record;
-        let loaded = self.loaded;
-        let hour = self.hours.entry(home).or_insert_with(|| {
-            // Everything in an hour that is created now comes after its loading.
-            let load = if home <= loaded && !replaying {
-                Load::Loaded
-            } else {
-                Load::Far
-            };
-            Hour::new(home, 0, 0, 0, load)
-        });
-        let before = hour.buffered();
-        if let Some(body) = record.body {
-            if op.body_at != hour.bodies.len() {
-                return Err(format!(
-                    "body in hour {home:08x} goes to {}, not {}",
-                    hour.bodies.len(),
-                    op.body_at
-                ));
-            }
-            hour.append_body(op.id, body);
-        }
-        let number = hour.append_op(record.op_bytes);
-        hour.dirty = true;
-        let is_live = op.kind.is_live();
-        hour.live += u32::from(is_live);
-        self.buffered += hour.buffered() - before;
-        self.live += u64::from(is_live);
-        let left = self
-            .hours
-            .get_mut(&record.from.unwrap_or(home))
-            .ok_or("message leaves an unknown hour")?;
-        left.live = left
-            .live
-            .checked_sub(u32::from(record.was_live))
-            .ok_or("hour lost count of its messages")?;
-        self.live -= u64::from(record.was_live);
-        if record.from.is_some() {
-            let gone = Op { kind: Kind::Gone, ..op };
-            left.append_op(&gone.encode());
-            left.dirty = true;
-            self.buffered += OP_BYTES;
-        }
-        if replaying {
-            // Messages stay in any loaded hour; after a crash they must not have to wait for that hour.
-            if home < DEAD_BASE && op.wake_at().is_some_and(|at| hour_of(at) < home) {
-                self.loaded = self.loaded.max(home);
-            }
-        } else {
-            self.seat(op, home, number);
-        }
-        Ok(())
-    }
-
-    /// Keeps the location of a message after a change: in memory while it is near.
-    fn seat(&mut self, op: Op, home: u32, number: u32) {
-        let near = match self.index.get(op.id) {
-            Some(Place::Near(at)) => Some(at),
-            _ => None,
-        };
-        let wake_at = op.wake_at();
-        if let Some(wake_at) = wake_at.filter(|at| *at < self.horizon) {
-            let at = match near {
-                Some(at) => at,
-                None => {
-                    let at = self.near.insert(Near {
-                        op,
-                        home,
-                        number,
-                        token: None,
-                    });
-                    self.index.set(op.id, Place::Near(at));
-                    at
-                }
-            };
-            let near = self.near.get_mut(at);
-            (near.op, near.home, near.number) = (op, home, number);
-            match near.token {
-                Some(token) => {
-                    self.wheel.reschedule(token, wake_at);
-                }
-                None => near.token = Some(self.wheel.insert(wake_at, u64::from(at))),
-            }
-            return;
-        }
-        if let Some(at) = near {
-            if let Some(token) = self.near.remove(at).token {
-                self.wheel.cancel(token);
-            }
-        }
-        if op.kind == Kind::Gone {
-            self.index.remove(op.id);
-            return;
-        }
-        self.index.set(op.id, Place::Far { hour: home, op: number });
-        if let (Some(wake_at), Some(hour)) = (wake_at, self.hours.get_mut(&home)) {
-            hour.wakes(wake_at, number);
-        }
-    }
-
-    /// Makes sure that a message in memory is in the wheel.
-    fn arm(&mut self, id: MessageId, at: Millis) {
-        if let Some(Place::Near(place)) = self.index.get(id) {
-            let near = self.near.get_mut(place);
-            if near.token.is_none() {
-                near.token = Some(self.wheel.insert(at, u64::from(place)));
-            }
-        }
-    }
-
-    /// Turns the wheel back to the time of a clock that went back: otherwise it would fire nothing until the clock
-    /// has caught up.
-    fn rewind(&mut self, now: Millis) {
-        self.wheel = Wheel::new(now);
-        for (place, near) in self.near.iter_mut() {
-            if near.token.is_some() {
-                let at = near.op.wake_at().expect("only live operations are in memory");
-                near.token = Some(self.wheel.insert(at, u64::from(place)));
-            }
-        }
-    }
-
-    /// Brings messages into memory that the near window has reached.
-    fn admit(&mut self, budget: usize) -> Result<Progress, Denied> {
-        let mut left = budget.max(1);
-        let horizon = self.horizon;
-        // Loaded hours beyond the horizon may also hold messages due before it, which were advanced.
-        for (number, hour) in self.hours.range_mut(..=self.loaded) {
-            while let Some(op) = hour.next_before(horizon) {
-                let far = Place::Far { hour: *number, op };
-                let found = hour.read_op(self.files.as_ref(), op)?;
-                if self.index.get(found.id) == Some(far) {
-                    let wake_at = found.wake_at().expect("only live operations are in the order");
-                    let at = self.near.insert(Near {
-                        op: found,
-                        home: *number,
-                        number: op,
-                        token: None,
-                    });
-                    self.near.get_mut(at).token = Some(self.wheel.insert(wake_at, u64::from(at)));
-                    self.index.set(found.id, Place::Near(at));
-                }
-                left -= 1;
-                if left == 0 {
-                    return Ok(Progress::More);
-                }
-            }
-        }
-        Ok(Progress::Current)
-    }
-
-    /// Stages the end of requests ahead of messages that never came.
-    fn drop_outdated(&mut self) -> Result<(), Denied> {
-        while let Some(id) = self.outdated.pop() {
-            let Some(found) = self.look_up(id)? else { continue };
-            if !matches!(found.op.kind, Kind::Ahead(_)) {
-                continue;
-            }
-            let op = Op {
-                kind: Kind::Gone,
-                ..found.op
-            };
-            match self.stage(true, found.home, None, op, None) {
-                Ok(()) => {}
-                Err(Denied::CommitFirst) => {
-                    self.outdated.push(id);
-                    break;
-                }
-                Err(denied) => return Err(denied),
-            }
-        }
-        Ok(())
-    }
-
-    // ---- files
-
-    fn replay(&mut self) -> Result<(), OpenError> {
-        let mut reader = self.log.reader(self.applied)?;
-        while let Some(records) = reader.next_group()? {
-            for (offset, bytes) in records {
-                let damaged = |what: String| OpenError::Damaged(format!("log record {offset}: {what}"));
-                let record = Record::decode(bytes).ok_or_else(|| damaged("unknown form".to_owned()))?;
-                self.take_in(&record, true).map_err(damaged)?;
-                self.applied = offset + 1;
-                self.since_checkpoint += bytes.len() as u64;
-            }
-            if self.buffered > self.settings.buffer_bytes {
-                self.relieve();
-            }
-        }
-        Ok(())
-    }
-
-    /// Loads the hours that are due or near, and requests the locations of the rest.
-    fn load_near(&mut self, now: Millis) -> Result<(), OpenError> {
-        self.loaded = self.loaded.max(hour_of(now + self.settings.lead_ms));
-        let numbers: Vec<u32> = self.hours.range(..=self.loaded).map(|(number, _)| *number).collect();
-        let snapshots: Vec<Snapshot> = numbers.iter().map(|number| self.snapshot(*number)).collect();
-        let messages = snapshots
-            .iter()
-            .map(|snapshot| self.hours[&snapshot.hour].live as usize)
-            .sum();
-        self.index = jobs::rebuild(self.files.as_ref(), &snapshots, messages)?;
-        for snapshot in &snapshots {
-            let sorted = jobs::order(self.files.as_ref(), snapshot)?;
-            let hour = self.hours.get_mut(&snapshot.hour).expect("it was just listed");
-            hour.set_sorted(sorted);
-        }
-        let numbers: Vec<u32> = self.hours.range(self.loaded + 1..).map(|(number, _)| *number).collect();
-        let messages = numbers.iter().map(|number| self.hours[number].live as usize).sum();
-        let hours: Vec<Snapshot> = numbers.iter().map(|number| self.snapshot(*number)).collect();
-        self.rebuilding = !hours.is_empty();
-        if self.rebuilding {
-            self.jobs.push_back(Task::Rebuild { hours, messages });
-        }
-        Ok(())
-    }
-
-    fn snapshot(&self, number: u32) -> Snapshot {
-        let hour = &self.hours[&number];
-        Snapshot {
-            hour: number,
-            flushed: hour.ops.flushed(),
-            tail: hour.ops.buffered().to_vec(),
-        }
-    }
-
-    /// Requests the hours that begin within the lead. Not before all locations are known, since they are needed to
-    /// check an order.
-    fn ask_for_hours(&mut self, now: Millis) {
-        let wanted = hour_of(now + self.settings.lead_ms);
-        if self.rebuilding || wanted <= self.loaded {
-            return;
-        }
-        let numbers: Vec<u32> = self
-            .hours
-            .range(self.loaded + 1..=wanted)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in numbers {
-            let snapshot = self.snapshot(number);
-            self.hours.get_mut(&number).expect("it was just listed").load = Load::Loading;
-            self.jobs.push_back(Task::Load(snapshot));
-        }
-        self.loaded = wanted;
-    }
-
-    /// Forgets the messages of an hour that is over, some at a time, then the hour.
-    fn forget(&mut self) {
-        if let Some((number, ids)) = &mut self.forgetting {
-            let number = *number;
-            for (id, dead) in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
-                let id = MessageId(id);
-                if matches!(self.index.get(id), Some(Place::Far { hour, .. }) if hour == number) {
-                    self.index.remove(id);
-                    self.dead_forgotten += u64::from(dead);
-                }
-            }
-            // A manifest that is fixed but not flushed yet counts the hour's bytes in memory.
-            if ids.is_empty() && !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
-                self.forgetting = None;
-                self.asked_ids = false;
-                if let Some(hour) = self.hours.remove(&number) {
-                    self.buffered -= hour.buffered();
-                    self.removed.push(number);
-                }
-            }
-            return;
-        }
-        if self.asked_ids || self.rebuilding {
-            return;
-        }
-        let history = (self.settings.history_ms / HOUR_MS) as u32;
-        let over = |hour: &Hour| hour.live == 0 && hour.load == Load::Loaded;
-        let of_clock = self
-            .hours
-            .range(..self.floor.saturating_sub(history))
-            .find(|(_, hour)| over(hour));
-        let dead_days = self.floor / 24 - self.settings.dead_days.min(self.floor / 24);
-        let of_dead = self.hours.range(DEAD_BASE..DEAD_BASE + dead_days);
-        let Some((&number, _)) = of_clock.or_else(|| of_dead.into_iter().next()) else {
-            return;
-        };
-        let snapshot = self.snapshot(number);
-        self.asked_ids = true;
-        self.jobs.push_back(Task::Ids(snapshot));
-    }
-
-    /// All hours as they are, in order.
-    fn marks(&self) -> Vec<HourMark> {
-        let mark = |hour: &Hour| HourMark {
-            hour: hour.hour,
-            ops: hour.op_count(),
-            body_bytes: hour.bodies.len(),
-            live: hour.live,
-        };
-        self.hours.values().map(mark).collect()
-    }
-
-    /// Looks up some of what a scrub has read, or has the next hour read.
-    fn go_on_scrubbing(&mut self) {
-        let Some(mut scrub) = self.scrub.take() else { return };
-        let (hour, some) = scrub.some(SCRUB_MAX);
-        for (id, op) in some {
-            if let Some(said) = self.misplaced(&scrub, MessageId(id), hour, op) {
-                scrub.fault(said);
-            }
-        }
-        while let Some(mark) = scrub.next_mark() {
-            match self.hours.get(&mark.hour) {
-                Some(hour) => self.jobs.push_back(Task::Scrub(HourPart::of(hour, mark))),
-                None => scrub.pass_over(),
-            }
-        }
-        match scrub.ended() {
-            Some(found) => self.scrubbed = Some(found),
-            None => self.scrub = Some(scrub),
-        }
-    }
-
-    /// The fault of the index, if a file had the message at this operation when the scrub began.
-    fn misplaced(&self, scrub: &Scrub, id: MessageId, hour: u32, op: u32) -> Option<String> {
-        let place = match self.index.get(id) {
-            Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),
-            Some(Place::Far { hour, op }) => Some((hour, op)),
-            None => None,
-        };
-        let is_right = match place {
-            Some(place) if place == (hour, op) => true,
-            Some((hour, op)) => scrub.is_later(hour, op),
-            // It left since then, or is being forgotten with its hour.
-            None => {
-                let forgets = matches!(self.forgetting, Some((forgotten, _)) if forgotten == hour);
-                let now = self.hours.get(&hour).map(Hour::op_count);
-                forgets || now.is_none_or(|now| now > 0 && scrub.is_later(hour, now - 1))
-            }
-        };
-        (!is_right).then(|| format!("message {:016x} is at {:?}, indexed at {place:?}", id.0, (hour, op)))
-    }
-
-    /// Flushes some hours, in turn.
-    fn relieve(&mut self) {
-        let goal = self.settings.buffer_bytes / 2;
-        let mut left = FLUSH_BYTES;
-        while self.buffered > goal && left > 0 {
-            let next = self
-                .hours
-                .range(self.flushed_hour..)
-                .find(|(_, hour)| hour.buffered() > 0);
-            let Some(number) = next.map(|(number, _)| *number) else {
-                if self.flushed_hour == 0 {
-                    return;
-                }
-                self.flushed_hour = 0;
-                continue;
-            };
-            match self.flush(number) {
-                Some(written) => left = left.saturating_sub(written),
-                None => return,
-            }
-            self.flushed_hour = number + 1;
-        }
-    }
-
-    /// Writes an hour's bytes in memory. `None` if the disk is full or failed.
-    fn flush(&mut self, number: u32) -> Option<usize> {
-        let hour = self.hours.get_mut(&number)?;
-        let before = hour.buffered();
-        let flushed = hour.flush(self.files.as_ref());
-        self.buffered -= before - hour.buffered();
-        match flushed {
-            Ok(written) => {
-                self.disk_full = false;
-                Some(written)
-            }
-            Err(error) if is_full(&error) => {
-                self.disk_full = true;
-                None
-            }
-            Err(_) => {
-                self.failed = true;
-                None
-            }
-        }
-    }
-
-    /// Fixes the content of the next checkpoint, unless one is in progress.
-    fn begin_checkpoint(&mut self) {
-        if !matches!(self.checkpoint, Checkpoint::None) {
-            return;
-        }
-        let manifest = Manifest {
-            applied: self.applied,
-            loaded: self.loaded,
-            hours: self.marks(),
-        };
-        self.since_checkpoint = 0;
-        self.checkpoint = Checkpoint::Flushing { from: 0, manifest };
-    }
-
-    /// Flushes some hours for a checkpoint; when all are flushed, hands out the job.
-    fn flush_checkpoint(&mut self) {
-        if !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
-            return;
-        }
-        let Checkpoint::Flushing { mut from, manifest } = std::mem::replace(&mut self.checkpoint, Checkpoint::None)
-        else {
-            unreachable!("it was just seen");
-        };
-        let mut left = FLUSH_BYTES;
-        loop {
-            let next = self.hours.range(from..).find(|(_, hour)| hour.buffered() > 0);
-            let Some(number) = next.map(|(number, _)| *number) else {
-                break;
-            };
-            match self.flush(number) {
-                Some(written) => left = left.saturating_sub(written),
-                None => {
-                    self.checkpoint = Checkpoint::Flushing { from, manifest };
-                    return;
-                }
-            }
-            from = number + 1;
-            if left == 0 {
-                self.checkpoint = Checkpoint::Flushing { from, manifest };
-                return;
-            }
-        }
-        let mut sync = Vec::new();
-        for hour in self.hours.values_mut().filter(|hour| hour.dirty) {
-            hour.dirty = false;
-            sync.push(FileName::Bodies(hour.hour));
-            sync.push(FileName::Ops(hour.hour));
-        }
-        // The manifest still names an hour that was forgotten after it was fixed: its files wait for the next one.
-        let named = |hour: &u32| manifest.hours.binary_search_by_key(hour, |mark| mark.hour).is_ok();
-        let (kept, remove) = self.removed.drain(..).partition(named);
-        self.removed = kept;
-        self.checkpoint = Checkpoint::Syncing {
-            applied: manifest.applied,
-        };
-        self.jobs.push_back(Task::Checkpoint {
-            sync,
-            manifest: manifest.encode(),
-            remove,
-            pause: self.settings.sync_pause,
-        });
-    }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,0 +1,334 @@
+//! Work beside requests: checkpoints, files of hours, scrubbing, and files that are not needed any more.
+
+use super::error::Denied;
+use super::files::{FileName, Files};
+use super::hour::{hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
+use super::index;
+use super::index::Place;
+use super::jobs::{Answer, Finished, Job, Snapshot, Task};
+use super::manifest::{HourMark, Manifest};
+use super::scrub::{HourPart, Scrub, Scrubbed};
+use super::{Store, FLUSH_BYTES, FORGET_MAX, SCRUB_MAX};
+use crate::schedule::MessageId;
+use crate::wheel::Millis;
+use muster_journal::Storage;
+use std::io;
+use std::sync::Arc;
+
+/// A checkpoint in progress.
+pub(super) enum Checkpoint {
+    None,
+    /// Hours from this one on are not flushed yet.
+    Flushing {
+        from: u32,
+        manifest: Manifest,
+    },
+    /// The job runs: when it is back, the log may be trimmed below this offset.
+    Syncing {
+        applied: u64,
+    },
+}
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl<S: Storage, F: Files> Store<S, F> {
+    /// Requests a check that every operation, body, count and the index agree, as they are now: jobs read all files,
+    /// and ticks look up what they found. `false`: a scrub is in progress. Staged changes are left out.
+    pub fn ask_scrub(&mut self) -> Result<bool, Denied> {
+        if self.rebuilding {
+            return Err(Denied::Rebuilding);
+        }
+        if self.scrub.is_some() {
+            return Ok(false);
+        }
+        let known = self.forgetting.is_none().then(|| self.index.len());
+        self.scrub = Some(Scrub::new(self.marks(), known));
+        Ok(true)
+    }
+
+    /// Takes the findings of the scrub.
+    pub fn take_scrubbed(&mut self) -> Option<Scrubbed> {
+        self.scrubbed.take()
+    }
+
+    /// The next work for another thread, if any. Pass its result to [`Store::finish`].
+    pub fn next_job(&mut self) -> Option<Job<F>> {
+        let task = self.jobs.pop_front()?;
+        let files = Arc::clone(&self.files);
+        Some(Job { files, task })
+    }
+
+    /// Takes the result of a job. After an error of a sync or a read the store refuses all calls: open it again.
+    pub fn finish(&mut self, finished: Finished) -> io::Result<()> {
+        let answer = finished.0.inspect_err(|_| self.failed = true)?;
+        match answer {
+            Answer::Loaded { hour, sorted } => {
+                if let Some(hour) = self.hours.get_mut(&hour) {
+                    hour.set_sorted(sorted);
+                }
+            }
+            Answer::Rebuilt(mut older) => {
+                for shard in 0..index::SHARDS {
+                    self.index.fill_from(&mut older, shard);
+                }
+                self.rebuilding = false;
+            }
+            Answer::Ids { hour, ids } => self.forgetting = Some((hour, ids)),
+            Answer::Listed(listing) => {
+                self.listings -= 1;
+                self.listed.push(listing);
+            }
+            Answer::Scrubbed(read) => {
+                let there = self.hours.contains_key(&read.hour);
+                match &mut self.scrub {
+                    Some(scrub) if there => scrub.take(read),
+                    Some(scrub) => scrub.pass_over(),
+                    None => {}
+                }
+            }
+            Answer::Checkpointed => {
+                if let Checkpoint::Syncing { applied } = std::mem::replace(&mut self.checkpoint, Checkpoint::None) {
+                    self.checkpoints += 1;
+                    if let Err(error) = self.log.trim(applied) {
+                        self.failed = true;
+                        return Err(io::Error::other(error));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn snapshot(&self, number: u32) -> Snapshot {
+        let hour = &self.hours[&number];
+        Snapshot {
+            hour: number,
+            flushed: hour.ops.flushed(),
+            tail: hour.ops.buffered().to_vec(),
+        }
+    }
+
+    /// Requests the hours that begin within the lead. Not before all locations are known, since they are needed to
+    /// check an order.
+    pub(super) fn ask_for_hours(&mut self, now: Millis) {
+        let wanted = hour_of(now + self.settings.lead_ms);
+        if self.rebuilding || wanted <= self.loaded {
+            return;
+        }
+        let numbers: Vec<u32> = self
+            .hours
+            .range(self.loaded + 1..=wanted)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            let snapshot = self.snapshot(number);
+            self.hours.get_mut(&number).expect("it was just listed").load = Load::Loading;
+            self.jobs.push_back(Task::Load(snapshot));
+        }
+        self.loaded = wanted;
+    }
+
+    /// Forgets the messages of an hour that is over, some at a time, then the hour.
+    pub(super) fn forget(&mut self) {
+        if let Some((number, ids)) = &mut self.forgetting {
+            let number = *number;
+            for (id, dead) in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
+                let id = MessageId(id);
+                if matches!(self.index.get(id), Some(Place::Far { hour, .. }) if hour == number) {
+                    self.index.remove(id);
+                    self.dead_forgotten += u64::from(dead);
+                }
+            }
+            // A manifest that is fixed but not flushed yet counts the hour's bytes in memory.
+            if ids.is_empty() && !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
+                self.forgetting = None;
+                self.asked_ids = false;
+                if let Some(hour) = self.hours.remove(&number) {
+                    self.buffered -= hour.buffered();
+                    self.removed.push(number);
+                }
+            }
+            return;
+        }
+        if self.asked_ids || self.rebuilding {
+            return;
+        }
+        let history = (self.settings.history_ms / HOUR_MS) as u32;
+        let over = |hour: &Hour| hour.live == 0 && hour.load == Load::Loaded;
+        let of_clock = self
+            .hours
+            .range(..self.floor.saturating_sub(history))
+            .find(|(_, hour)| over(hour));
+        let dead_days = self.floor / 24 - self.settings.dead_days.min(self.floor / 24);
+        let of_dead = self.hours.range(DEAD_BASE..DEAD_BASE + dead_days);
+        let Some((&number, _)) = of_clock.or_else(|| of_dead.into_iter().next()) else {
+            return;
+        };
+        let snapshot = self.snapshot(number);
+        self.asked_ids = true;
+        self.jobs.push_back(Task::Ids(snapshot));
+    }
+
+    /// All hours as they are, in order.
+    pub(super) fn marks(&self) -> Vec<HourMark> {
+        let mark = |hour: &Hour| HourMark {
+            hour: hour.hour,
+            ops: hour.op_count(),
+            body_bytes: hour.bodies.len(),
+            live: hour.live,
+        };
+        self.hours.values().map(mark).collect()
+    }
+
+    /// Looks up some of what a scrub has read, or has the next hour read.
+    pub(super) fn go_on_scrubbing(&mut self) {
+        let Some(mut scrub) = self.scrub.take() else { return };
+        let (hour, some) = scrub.some(SCRUB_MAX);
+        for (id, op) in some {
+            if let Some(said) = self.misplaced(&scrub, MessageId(id), hour, op) {
+                scrub.fault(said);
+            }
+        }
+        while let Some(mark) = scrub.next_mark() {
+            match self.hours.get(&mark.hour) {
+                Some(hour) => self.jobs.push_back(Task::Scrub(HourPart::of(hour, mark))),
+                None => scrub.pass_over(),
+            }
+        }
+        match scrub.ended() {
+            Some(found) => self.scrubbed = Some(found),
+            None => self.scrub = Some(scrub),
+        }
+    }
+
+    /// The fault of the index, if a file had the message at this operation when the scrub began.
+    pub(super) fn misplaced(&self, scrub: &Scrub, id: MessageId, hour: u32, op: u32) -> Option<String> {
+        let place = match self.index.get(id) {
+            Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),
+            Some(Place::Far { hour, op }) => Some((hour, op)),
+            None => None,
+        };
+        let is_right = match place {
+            Some(place) if place == (hour, op) => true,
+            Some((hour, op)) => scrub.is_later(hour, op),
+            // It left since then, or is being forgotten with its hour.
+            None => {
+                let forgets = matches!(self.forgetting, Some((forgotten, _)) if forgotten == hour);
+                let now = self.hours.get(&hour).map(Hour::op_count);
+                forgets || now.is_none_or(|now| now > 0 && scrub.is_later(hour, now - 1))
+            }
+        };
+        (!is_right).then(|| format!("message {:016x} is at {:?}, indexed at {place:?}", id.0, (hour, op)))
+    }
+
+    /// Flushes some hours, in turn.
+    pub(super) fn relieve(&mut self) {
+        let goal = self.settings.buffer_bytes / 2;
+        let mut left = FLUSH_BYTES;
+        while self.buffered > goal && left > 0 {
+            let next = self
+                .hours
+                .range(self.flushed_hour..)
+                .find(|(_, hour)| hour.buffered() > 0);
+            let Some(number) = next.map(|(number, _)| *number) else {
+                if self.flushed_hour == 0 {
+                    return;
+                }
+                self.flushed_hour = 0;
+                continue;
+            };
+            match self.flush(number) {
+                Some(written) => left = left.saturating_sub(written),
+                None => return,
+            }
+            self.flushed_hour = number + 1;
+        }
+    }
+
+    /// Writes an hour's bytes in memory. `None` if the disk is full or failed.
+    pub(super) fn flush(&mut self, number: u32) -> Option<usize> {
+        let hour = self.hours.get_mut(&number)?;
+        let before = hour.buffered();
+        let flushed = hour.flush(self.files.as_ref());
+        self.buffered -= before - hour.buffered();
+        match flushed {
+            Ok(written) => {
+                self.disk_full = false;
+                Some(written)
+            }
+            Err(error) if is_full(&error) => {
+                self.disk_full = true;
+                None
+            }
+            Err(_) => {
+                self.failed = true;
+                None
+            }
+        }
+    }
+
+    /// Fixes the content of the next checkpoint, unless one is in progress.
+    pub(super) fn begin_checkpoint(&mut self) {
+        if !matches!(self.checkpoint, Checkpoint::None) {
+            return;
+        }
+        let manifest = Manifest {
+            applied: self.applied,
+            loaded: self.loaded,
+            hours: self.marks(),
+        };
+        self.since_checkpoint = 0;
+        self.checkpoint = Checkpoint::Flushing { from: 0, manifest };
+    }
+
+    /// Flushes some hours for a checkpoint; when all are flushed, hands out the job.
+    pub(super) fn flush_checkpoint(&mut self) {
+        if !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
+            return;
+        }
+        let Checkpoint::Flushing { mut from, manifest } = std::mem::replace(&mut self.checkpoint, Checkpoint::None)
+        else {
+            unreachable!("it was just seen");
+        };
+        let mut left = FLUSH_BYTES;
+        loop {
+            let next = self.hours.range(from..).find(|(_, hour)| hour.buffered() > 0);
+            let Some(number) = next.map(|(number, _)| *number) else {
+                break;
+            };
+            match self.flush(number) {
+                Some(written) => left = left.saturating_sub(written),
+                None => {
+                    self.checkpoint = Checkpoint::Flushing { from, manifest };
+                    return;
+                }
+            }
+            from = number + 1;
+            if left == 0 {
+                self.checkpoint = Checkpoint::Flushing { from, manifest };
+                return;
+            }
+        }
+        let mut sync = Vec::new();
+        for hour in self.hours.values_mut().filter(|hour| hour.dirty) {
+            hour.dirty = false;
+            sync.push(FileName::Bodies(hour.hour));
+            sync.push(FileName::Ops(hour.hour));
+        }
+        // The manifest still names an hour that was forgotten after it was fixed: its files wait for the next one.
+        let named = |hour: &u32| manifest.hours.binary_search_by_key(hour, |mark| mark.hour).is_ok();
+        let (kept, remove) = self.removed.drain(..).partition(named);
+        self.removed = kept;
+        self.checkpoint = Checkpoint::Syncing {
+            applied: manifest.applied,
+        };
+        self.jobs.push_back(Task::Checkpoint {
+            sync,
+            manifest: manifest.encode(),
+            remove,
+            pause: self.settings.sync_pause,
+        });
+    }
+}
