@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeGuard
 
 import muster
-from muster.client import check_name as check_room_name
+from muster.inputs import check_name as check_room_name
 from muster.responder import Handler
 from muster_server.control.cluster import instance
 from muster_server.control.cluster.instance import Endpoint, Folder

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 import muster
-from muster.client import check_name
+from muster.inputs import check_name
 from muster_server.plane.service import Figure
 from muster_server.systems.likes.changes import Waiting
 

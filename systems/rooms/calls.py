@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 import muster
-from muster.client import check_name
+from muster.inputs import check_name
 from muster.instance import read_token
 from muster.requests import SUFFIX
 from muster_server._engines import Grant

@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster.client import check_name
+from muster.inputs import check_name
 from muster_server import _engines
 from muster_server.control.registry.places import Count, Growth, Node, Snapshot, State, layer
 from muster_server.plane.trust import PROBES

@@ -68,7 +68,7 @@ async def test_publishes_that_wait_together_leave_in_one_turn_and_share_a_timer(
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert engine.turns - turns <= 2
-        timer = client._deadlines._timer
+        timer = client._publishing._deadlines._timer
         positions = await asyncio.gather(*tasks)
-        assert client._deadlines._timer is timer
+        assert client._publishing._deadlines._timer is timer
         assert [position.offset for position in positions] == list(range(2, MESSAGES + 2))

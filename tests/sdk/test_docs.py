@@ -49,7 +49,8 @@ def test_every_public_name_is_explained(module: Any) -> None:
 )
 def test_every_method_that_a_program_calls_is_explained(kind: type) -> None:
     inner = {
-        muster.Client: {"abandon", "check_here", "enter", "late_join", "leave", "wait"},
+        muster.Client: {"abandon", "check_here", "enter", "late_join", "leave", "wait"}
+        | {"check_publishes", "check_side", "end_side", "note_down", "publishes", "too_late", "use_token"},
         muster.Room: {"before", "end", "on_error", "on_error_over", "on_joined", "on_readable"},
         muster.Gap: {"count", "index"},
     }

@@ -105,7 +105,7 @@ async def test_a_refusal_of_what_was_taken_is_told_though_nobody_waits_any_more(
             await client.writable("r", timeout=0.05)
         address._tokens.clear()
         address.start("proxy")
-        await until(lambda: client._publications["default:r"].refused)
+        await until(lambda: client._publishing._publications["default:r"].refused)
         with pytest.raises(muster.Refused, match="bad_credential"):
             await client.flush()
         await client.close()
@@ -458,7 +458,7 @@ async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
 async def test_an_owner_that_is_not_there_puts_publishers_off(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         await client.publish("r", b"x")
-        number = client._publications["default:r"].number
+        number = client._publishing._publications["default:r"].number
         assert number is not None
         assert client.engine.put_off(number) is None
         address.stop("broker")
@@ -776,7 +776,7 @@ async def test_a_defect_of_the_engine_ends_everything_with_one_error(
     await asyncio.gather(client.publish("r", b"one"), client.publish("r", b"two"))
     await until(lambda: room.stats()["delivered"] == 2)
     await anext(room)
-    client._turns._engine = Panics(client.engine)  # type: ignore[assignment]
+    client.turns._engine = Panics(client.engine)  # type: ignore[assignment]
     waiting = asyncio.ensure_future(client.publish("r", b"three"))
     for call in (waiting, anext(room), client.publish("r", b"four")):
         with pytest.raises(muster.MusterError, match=r"out of order.*please report") as told:

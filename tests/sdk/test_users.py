@@ -9,6 +9,7 @@ import pytest
 import muster
 import muster.client
 import muster.testing
+import muster.tokens
 from tests.sdk.items import next_of
 from tests.waiting import PATIENT_S, until
 
@@ -154,7 +155,7 @@ async def test_a_fresh_token_that_opens_nothing_is_the_end(later: bytes) -> None
 
 
 async def test_a_function_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muster.client, "TOKEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(muster.tokens, "AGAIN_S", 0.01)
     fetch = one_after_the_other(ANN, OSError("away"), muster.Unavailable("away"), ANN_LATER)
     async with running() as address, muster.connect(address, token=fetch) as client:
         ends(address, ANN)
@@ -184,14 +185,14 @@ async def test_a_server_that_is_not_believed_ends_nothing_though_the_function_ha
         for _ in range(2):
             before = asked
             client._on_events([("down", 0, "bad_credential", True), ("down", 1, "bad_credential", True)])
-            await until(lambda: client._renewing is not None and client._renewing.done())
+            await until(lambda: client._tokens.renewing is not None and client._tokens.renewing.done())
             assert asked == before + 1
             await client.publish("r", b"x")
             assert (await next_of(room, muster.Message)).data == b"x"
 
 
 async def test_a_function_whose_wait_is_cancelled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muster.client, "TOKEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(muster.tokens, "AGAIN_S", 0.01)
     refreshed, given = asyncio.Event(), iter([ANN, None, ANN_LATER])
 
     async def fetch() -> bytes:
@@ -211,7 +212,7 @@ async def test_a_function_whose_wait_is_cancelled_is_asked_again(monkeypatch: py
 async def test_a_function_that_hides_the_end_of_its_client_is_asked_no_more(
     monkeypatch: pytest.MonkeyPatch, hides: type[OSError] | None
 ) -> None:
-    monkeypatch.setattr(muster.client, "TOKEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(muster.tokens, "AGAIN_S", 0.01)
     asked = 0
 
     async def fetch() -> bytes:
@@ -229,7 +230,7 @@ async def test_a_function_that_hides_the_end_of_its_client_is_asked_no_more(
         async with muster.connect(address, token=fetch) as client:
             ends(address, ANN)
             await until(lambda: asked == 2)
-            renewing = client._renewing
+            renewing = client._tokens.renewing
         assert renewing is not None
         await until(renewing.done)
         assert asked == 2

@@ -1,18 +1,19 @@
-"""The client: two sessions in one compiled engine, the joined rooms, and the calls that wait for an answer."""
+"""The client: two sessions in one compiled engine, the joined rooms, and the calls that wait for an answer.
+
+Every verb of the library's main class stands here with its documentation, which makes the file long. `publishing.py`
+carries out what is published, `tokens.py` keeps the credential, `inputs.py` checks arguments.
+"""
 
 import asyncio
-import math
 import os
-import random
 import secrets
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
 from ipaddress import ip_address
-from json import dumps, loads
+from json import loads
 from socket import SOCK_DGRAM
 from threading import get_ident
 from types import FrameType, TracebackType
@@ -20,21 +21,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, fin
 from warnings import warn
 from weakref import WeakSet, ref
 
-from ._core import ClientEngine, encode_headers, room_name_error
-from .deadlines import Deadlines
+from ._core import ClientEngine
 from .errors import (
     SESSIONS,
-    BadRoomName,
     Closed,
     Invalid,
     MusterError,
     OtherVersion,
     Refused,
     TimedOut,
-    TooLong,
     Unavailable,
 )
 from .filters import Filter
+from .inputs import NO_JSON, check_data, check_name, check_seconds, content, encoded, full_name
 from .instance import Address, Endpoint, find, folder_of
 from .items import (
     Delivered,
@@ -50,11 +49,13 @@ from .items import (
     Position,
     Reply,
 )
+from .publishing import Publishing, fail
 from .requests import COUNTS as REQUEST_COUNTS
 from .requests import Requests
 from .responder import AT_ONCE, Handler, Responder
 from .room import COUNTS, POLICIES, Policy, Room
-from .sizes import COMMAND_BYTES_MAX, MESSAGE_BYTES_MAX, SEND_BYTES_MAX
+from .sizes import COMMAND_BYTES_MAX, SEND_BYTES_MAX
+from .tokens import Token, Tokens, token_bytes
 from .turns import Event, Turns
 from .url import is_url, parse
 from .why import differing, explained
@@ -82,23 +83,12 @@ ROOMS_MAX: Final = 256
 UNREAD_BYTES: Final = 8 << 20
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
-TOKEN_AGAIN_S: Final = 1.0
-TOKEN_AGAIN_S_MAX: Final = 30.0
-"""Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
-RENEW_S_MAX: Final = 60.0
-RENEW_SHARE: Final = 0.25
-"""A new token is requested when this share of the present token's remaining time is left, and at most RENEW_S_MAX
-before its end; at a random moment of the first half of that time."""
-DEFAULT_NAMESPACE: Final = "default"
-NO_JSON: Final[Any] = object()
-"""Default for `json`, since None is valid JSON."""
 JOINS_AT_ONCE: Final = 256
 JOINS_A_SECOND: Final = 5
 """Joins per second of one session; further ones wait at the gateway."""
 LOOK_INTO_S: Final = 1.0
 """After this time, or a third of the time-out, servers that gave no session are probed for the reason."""
 
-_TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
 _NOBODY, _CONFIRMED = 1, 2
 """Of the engine: when messages to the user count as delivered."""
 
@@ -115,42 +105,11 @@ _Page: TypeAlias = tuple[list[int], bool, list[tuple[int, int]]]
 
 _Result = TypeVar("_Result")
 
-Token: TypeAlias = bytes | str | Callable[[], Awaitable[bytes | str]]
-"""A credential, or an async function that returns one. The function is called at the start, and again when its last
-token is refused."""
-
 
 class _Servers(TypedDict):
     gateways: list[tuple[str, int, bytes]]
     proxies: list[tuple[str, int, bytes]]
     credential: bytes
-
-
-@dataclass(slots=True)
-class _Publication:
-    """A room that this client publishes to. Messages that wait for credit are sent first, in order."""
-
-    name: str
-    number: int | None = None
-    """The engine's number of the room; None while the engine has no entry for it."""
-    waiting: "OrderedDict[int, tuple[bytes, bytes | None]]" = field(default_factory=OrderedDict)
-    """Unsent messages by ticket."""
-    full: bool = False
-    """The engine reported that there is no credit, and has not reported new credit since."""
-    writable: "asyncio.Future[None] | None" = None
-    watchers: int = 0
-    refused: MusterError | None = None
-    told: bool = False
-    """A caller has received the refusal."""
-
-
-@dataclass(slots=True, eq=False)
-class _Flush:
-    """A call that waits until what was published before it is acknowledged."""
-
-    done: "asyncio.Future[None]"
-    rooms: "deque[tuple[_Publication, int, int]]"
-    """For each room: the last ticket that waited for credit, 0 if none did, and the sequence behind its last message."""
 
 
 _OPEN: "Final[WeakSet[Client]]" = WeakSet()
@@ -200,17 +159,10 @@ class Client:
         self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
         self._folder = None if isinstance(instance, Address) or not instance else folder_of(instance)
         self._gateways, self._proxies = gateways, proxies
-        self._token: bytes | str | None = None if callable(token) else token
-        self._source: Callable[[], Awaitable[bytes | str]] | None = token if callable(token) else None
-        self._token_opened = False
-        """The current token has opened a session."""
-        self._renewing: asyncio.Task[None] | None = None
-        self._renew_timer: asyncio.TimerHandle | None = None
-        self._unopened: dict[int, bool] = {}
-        """Sessions that wait for a new token; the value tells whether the engine has stopped trying other servers."""
+        self._tokens = Tokens(self, token)
         self.opened_at = _place()
         """File and line of the program that opened the client."""
-        self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
+        self._timeout, self._buffer_bytes, self._faults = check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes, self._ages, self._confirms = receive_buffer_bytes, ages, confirms
         self._state = "new"
         self._hosts: dict[str, list[str]] = {}
@@ -226,11 +178,7 @@ class Client:
         self._joins_left, self._joined_at = float(JOINS_AT_ONCE), 0.0
         self._names: set[str] = set()
         self._left = dict.fromkeys(COUNTS, 0)
-        self._publications: dict[str, _Publication] = {}  # by full room name
-        self._by_number: dict[int, _Publication] = {}
-        self._untold: MusterError | None = None
-        self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position]]] = {}
-        self._ticket = 0
+        self._publishing = Publishing(self)
         self._commands: dict[int, asyncio.Future[Outcome]] = {}
         self._counts: dict[int, asyncio.Future[Members]] = {}
         self._sends: dict[int, asyncio.Future[list[DeviceResult]]] = {}
@@ -242,7 +190,6 @@ class Client:
         self._inbox_unread: int | None = None
         self._received = asyncio.Event()
         self._direct_readers = 0
-        self._flushes: list[_Flush] = []
         self._closing = False
         """It publishes nothing new, and waits for what it has published."""
         self._handlers: dict[str, Callable[..., None]] = {
@@ -252,8 +199,8 @@ class Client:
             "differs": self._on_differs,
             "joined": self._on_joined,
             "refused": self._on_refused,
-            "writable": self._on_writable,
-            "vacant": self._on_vacant,
+            "writable": self._publishing.on_writable,
+            "vacant": self._publishing.on_vacant,
             "commanded": self._on_commanded,
             "sent": self._on_sent,
             "received": self._on_received,
@@ -268,10 +215,10 @@ class Client:
         if self._state != "new":
             raise Invalid("a client is opened once; call muster.connect again")
         self.loop, self.thread = asyncio.get_running_loop(), get_ident()
-        self._deadlines = Deadlines(self.loop, self._tickets)
+        self._publishing.start(self.loop)
         began = self.loop.time()
-        if self._source is not None:
-            self._token = await self.wait(self._source(), self._timeout, "get a token")
+        if (source := self._tokens.source) is not None:
+            self._tokens.current = await self.wait(source(), self._timeout, "get a token")
         self._known = self._in_use = address = self._address()
         await self.wait(self._look_up(address), self._timeout, "connect")
         try:
@@ -290,7 +237,7 @@ class Client:
             raise Unavailable(f"no socket: {error}") from None
         if self._confirms:
             self.engine.set_reading(_NOBODY)
-        self._turns = self._turning()
+        self.turns = self._turning()
         self._state = "open"
         _OPEN.add(self)
         try:
@@ -357,7 +304,7 @@ class Client:
         if getattr(self, "_state", "new") != "open":
             return
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._turns.close)  # the garbage collector runs in any thread
+            self.loop.call_soon_threadsafe(self.turns.close)  # the garbage collector runs in any thread
         warn(
             f"unclosed client, opened at {self.opened_at}: use `async with`, or await client.close()",
             ResourceWarning,
@@ -471,43 +418,9 @@ class Client:
         published.
         """
         if data is None or json is not NO_JSON:
-            data = _content(data, json)
-        seconds = self._timeout if timeout is None else _check_seconds(timeout)
-        block = _block(headers) if headers else None
-        publication = self._known_publication(room)
-        self._ticket = ticket = self._ticket + 1
-        done: asyncio.Future[Position] = self.loop.create_future()
-        self._tickets[ticket] = publication, done
-        try:
-            if publication.waiting or not self._push(publication, data, ticket, block):
-                _check_message(data, block)
-                publication.waiting[ticket] = data, block
-            if seconds < math.inf:
-                self._deadlines.add(ticket, seconds)
-            return await done
-        except TimeoutError as error:
-            if isinstance(error, MusterError):
-                raise
-            late = self._too_late(f"publish to {room}", seconds, 1)
-            raise self._late_publish(room, publication, late) from None
-        finally:
-            if self._tickets.pop(ticket, None) is not None:  # no outcome yet
-                publication.waiting.pop(ticket, None)
-            if publication.number is None:
-                self._drop_unwanted(publication)
-
-    def _late_publish(self, room: str, publication: _Publication, error: TimedOut) -> MusterError:
-        """The error of a publish that timed out, with the reason if the owner or the proxy delayed it."""
-        said = None if self.closed or publication.number is None else self.engine.put_off(publication.number)
-        if said is None or said[0] not in {"busy", "rate_limited"}:
-            return error
-        if said[0] == "busy":
-            return Refused(f"publish to {room}", "busy")
-        limit = (
-            "above the rate at which a proxy accepts messages of one user (rate_limited; user_message_rate, "
-            "user_byte_rate)"
-        )
-        return TimedOut(f"{error}; {limit}; try again in {max(said[1], 0.1):.1f} s")
+            data = content(data, json)
+        seconds = self._timeout if timeout is None else check_seconds(timeout)
+        return await self._publishing.publish(room, data, encoded(headers) if headers else None, seconds)
 
     def publish_nowait(
         self,
@@ -523,56 +436,18 @@ class Client:
         that.
         """
         if data is None or json is not NO_JSON:
-            data = _content(data, json)
-        block = _block(headers) if headers else None
-        publication = self._known_publication(room)
-        taken = not publication.waiting and self._push(publication, data, 0, block)
-        if publication.number is None:
-            self._drop_unwanted(publication)
-        return taken
+            data = content(data, json)
+        return self._publishing.publish_nowait(room, data, encoded(headers) if headers else None)
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
         """Return when `publish_nowait` may succeed: at once if there is credit."""
-        seconds = self._seconds(timeout)
-        publication = self._publication(room)
-        if publication.number is not None and not publication.full:
-            return
-        if publication.writable is None:
-            publication.writable = self.loop.create_future()
-        publication.watchers += 1
-        try:
-            await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
-        finally:
-            publication.watchers -= 1
-            if not publication.watchers:  # with no caller left, the refusal would be lost
-                publication.writable = None
-            self._drop_unwanted(publication)
+        await self._publishing.writable(room, self._seconds(timeout))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return once every message that this client has published before is acknowledged. Raises `Refused` if a room
         refused some."""
         self._check_open()
-        seconds = self._seconds(timeout)
-        count = self._unacknowledged()
-        if count:
-            rooms = deque(
-                (each, next(reversed(each.waiting), 0), self._end(each)) for each in self._publications.values()
-            )
-            flush = _Flush(self.loop.create_future(), rooms)
-            self._flushes.append(flush)
-            self._turns.after = self._check_flushed
-            try:
-                await self.wait(flush.done, seconds, f"flush of {count} unacknowledged messages", 1)
-            finally:
-                if flush in self._flushes:
-                    self._flushes.remove(flush)
-        for publication in self._publications.values():
-            if publication.refused is not None and not publication.told:
-                publication.told = True
-                raise copy(publication.refused)
-        untold, self._untold = self._untold, None
-        if untold is not None:
-            raise untold
+        await self._publishing.flush(self._seconds(timeout))
 
     async def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
         """Deliver a command to every member of a room, once each, within `expires` seconds (at most 60), and return the
@@ -584,13 +459,13 @@ class Client:
         """
         self._check_open()
         check_name(room)
-        _check_data(data, COMMAND_BYTES_MAX, "command")
-        if not 0 < _check_seconds(expires) <= COMMAND_S_MAX:
+        check_data(data, COMMAND_BYTES_MAX, "command")
+        if not 0 < check_seconds(expires) <= COMMAND_S_MAX:
             raise Invalid(
                 f"invalid lifetime of a command: {expires!r} (expected more than 0 and at most {COMMAND_S_MAX:g} "
                 "seconds)"
             )
-        self._check_side(1)
+        self.check_side(1)
         number = self.engine.command(room, data, int(expires * 1e6))
         if number is None:
             raise Refused(f"command to {room}", "busy")
@@ -622,16 +497,16 @@ class Client:
         needs `members` in ROOM/requests too.
         """
         if data is None or json is not NO_JSON:
-            data = _content(data, json)
+            data = content(data, json)
         self._check_open()
         check_name(room)
         if user is not None and (not isinstance(user, int) or not 0 <= user < 1 << 64):
             raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
         for side in (0, 1):
-            self._check_side(side)
+            self.check_side(side)
         if self._requests is None:
             self._requests = Requests(self)
-        return await self._requests.request(room, data, _check_seconds(timeout), user)
+        return await self._requests.request(room, data, check_seconds(timeout), user)
 
     def respond(self, room: str, handler: Handler, *, at_once: int = AT_ONCE) -> Responder:
         """Answer requests to a room as long as the block lasts:
@@ -649,7 +524,7 @@ class Client:
         self._check_open()
         check_name(room)
         for side in (0, 1):
-            self._check_side(side)
+            self.check_side(side)
         return Responder(self, room, handler, at_once)
 
     async def send(
@@ -664,7 +539,7 @@ class Client:
         bytes (`TooLong`). A cancelled message may still be delivered. Needs an instance with presence.
         """
         self._check_open()
-        _check_data(data, SEND_BYTES_MAX, "message to a user")
+        check_data(data, SEND_BYTES_MAX, "message to a user")
 
         def begin(number: int) -> bool:
             return self.engine.send(number, user, device, data, int(expires * 1e6))
@@ -700,9 +575,9 @@ class Client:
         check_name(room)
         if not isinstance(user, int) or not 0 <= user < 1 << 64:
             raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
-        if not 0 < _check_seconds(expires) <= COMMAND_S_MAX:
+        if not 0 < check_seconds(expires) <= COMMAND_S_MAX:
             raise Invalid(f"invalid time: {expires!r} (expected more than 0 and at most {COMMAND_S_MAX:g} seconds)")
-        self._check_side(1)
+        self.check_side(1)
         what = f"end sessions of {user} in {room}"
         number = self.engine.end_member(room, user, int(expires * 1e6))
         if number is None:
@@ -725,9 +600,9 @@ class Client:
             raise Invalid(f"invalid user {user!r:.40} (expected a number from 0 to 2^64-1)")
         if device is not None and not isinstance(device, str):
             raise Invalid(f"invalid device of type {type(device).__name__} (expected text)")
-        if not 0 < _check_seconds(expires) <= SEND_S_MAX:
+        if not 0 < check_seconds(expires) <= SEND_S_MAX:
             raise Invalid(f"invalid time: {expires!r} (expected more than 0 and at most {SEND_S_MAX:g} seconds)")
-        self._check_side(1)
+        self.check_side(1)
         number = secrets.randbits(64)
         try:
             taken = begin(number)
@@ -759,7 +634,7 @@ class Client:
         once an operator has ended it.
         """
         self._check_open()
-        self._check_side(0)
+        self.check_side(0)
         self._direct_readers += 1
         if self._confirms:
             self.engine.set_reading(_CONFIRMED)
@@ -772,7 +647,7 @@ class Client:
                 self._take_direct()
                 if self._direct:
                     continue
-                self._check_side(0)
+                self.check_side(0)
                 self._received.clear()
                 await self._received.wait()
         finally:
@@ -801,7 +676,7 @@ class Client:
         from .inbox import AsyncInbox
 
         self._check_open()
-        self._check_side(0)
+        self.check_side(0)
         if self._confirms:
             raise Invalid("a client with confirms hands messages on; read the inbox with another client")
         self._inbox_readers += 1
@@ -880,13 +755,13 @@ class Client:
         """
         self._check_open()
         check_name(room)
-        if not 0 < _check_seconds(wait) <= COMMAND_S_MAX:
+        if not 0 < check_seconds(wait) <= COMMAND_S_MAX:
             raise Invalid(
                 f"invalid wait for gateways: {wait!r} (expected more than 0 and at most {COMMAND_S_MAX:g} seconds)"
             )
         if not isinstance(start, int) or not 0 <= start < 1 << 64:
             raise Invalid(f"invalid user {start!r} (expected a number below 2^64)")
-        self._check_side(1)
+        self.check_side(1)
         what = f"members of {room}"
         number = self.engine.members(room, int(wait * 1e6), start if ids else None)
         if number is None:
@@ -907,7 +782,7 @@ class Client:
         """
         self._check_open()
         gateways, proxies = address.gateways or self._known.gateways, address.proxies or self._known.proxies
-        token = address.token if self._source is None else self._known.token
+        token = address.token if self._tokens.source is None else self._known.token
         known = Address(gateways if 0 in self._sides else (), proxies if 1 in self._sides else (), token)
         try:
             self._use_servers(known)
@@ -942,7 +817,7 @@ class Client:
             for name, value in room.stats().items():
                 stats[name] += value
         stats |= dict.fromkeys(REQUEST_COUNTS, 0) if self._requests is None else self._requests.counts
-        stats["unacknowledged"] = self._unacknowledged()
+        stats["unacknowledged"] = self._publishing.unacknowledged()
         for side, name in enumerate(SESSIONS):
             rtt = self.engine.rtt_us(side)
             if rtt is not None:
@@ -965,8 +840,8 @@ class Client:
     ) -> int:
         """Ask the engine for a membership; returns the room's number in the engine."""
         self._check_open()
-        self._check_side(0)
-        full = _full_name(room.name)
+        self.check_side(0)
+        full = full_name(room.name)
         if full in self._names:
             raise Invalid(f"{room.name}: this client has joined that room already")
         if len(self._rooms) >= ROOMS_MAX:  # a request that must fail would count towards the rate of joins
@@ -999,7 +874,7 @@ class Client:
         self._rooms.pop(number, None)
         for name, value in room.stats().items():
             self._left[name] += value
-        self._names.discard(_full_name(room.name))
+        self._names.discard(full_name(room.name))
         self.engine.leave(number)
 
     async def wait(
@@ -1013,122 +888,34 @@ class Client:
         except TimeoutError as error:
             if isinstance(error, MusterError):
                 raise
-            raise self._too_late(what, seconds, side) from None
+            raise self.too_late(what, seconds, side) from None
 
-    def _too_late(self, what: str, seconds: float, side: int) -> TimedOut:
+    def too_late(self, what: str, seconds: float, side: int) -> TimedOut:
+        """The error of a wait that ended; it names the session that is missing."""
         why = "" if self.closed or self.engine.is_ready(side) else f"; the {SESSIONS[side]} {self._down[side]}"
         return TimedOut(f"{what}: no answer in {seconds:g} s{why}")
 
-    def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else _check_seconds(timeout)
+    @property
+    def publishes(self) -> bool:
+        """Whether it is open and not closing."""
+        return self._state == "open" and not self._closing
 
-    def _check_side(self, side: int) -> None:
+    def check_publishes(self) -> None:
+        """Raise if it is not."""
+        self._check_open()
+        if self._closing:
+            raise Closed("the client is closing")
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else check_seconds(timeout)
+
+    def check_side(self, side: int) -> None:
         """Raise if the client has no session of this kind, or its session is refused permanently."""
         if side not in self._sides:
             argument = ("gateways", "proxies")[side]
             raise Unavailable(f"this client has no {SESSIONS[side]}; give connect({argument}=…)")
         if side in self._refused:
             raise copy(self._refused[side])
-
-    # --- publishing -------------------------------------------------------------------------------------------
-
-    def _known_publication(self, room: str) -> _Publication:
-        """Return the known publication, without the checks of `_publication` where they are not needed."""
-        publication = self._publications.get(room) or self._publications.get(_full_name(room))
-        if publication is None or publication.refused is not None or self._state != "open" or self._closing:
-            return self._publication(room)
-        self.check_here("this client")
-        return publication
-
-    def _publication(self, room: str) -> _Publication:
-        self._check_open()
-        if self._closing:
-            raise Closed("the client is closing")
-        full = _full_name(room)
-        publication = self._publications.get(full)
-        if publication is None:
-            check_name(room)
-            self._check_side(1)
-            publication = self._publications[full] = _Publication(room)
-            self._place(publication)
-        if publication.refused is not None:
-            publication.told = True
-            raise copy(publication.refused)
-        return publication
-
-    def _place(self, publication: _Publication) -> bool:
-        """Get a number of the engine, which may close a room without unacknowledged messages for it."""
-        placed = self.engine.publication(publication.name)
-        if placed is None:
-            return False
-        publication.number, closed = placed
-        self._by_number[publication.number] = publication
-        if closed is not None:
-            gone = self._by_number.pop(closed)
-            del self._publications[_full_name(gone.name)]
-            if not gone.told:
-                self._untold = self._untold or gone.refused
-        return True
-
-    def _drop_unwanted(self, publication: _Publication) -> None:
-        """Forget a room without a number once no call waits for one."""
-        if publication.number is None and not publication.watchers and not publication.waiting:
-            self._publications.pop(_full_name(publication.name), None)
-            self._check_flushed()
-
-    def _push(self, publication: _Publication, data: bytes, ticket: int, block: bytes | None) -> bool:
-        if publication.number is None:
-            return False
-        try:
-            said = self.engine.publish(publication.number, data, ticket, block)
-        except TypeError:
-            _check_data(data)
-            raise
-        if said == _TAKEN:
-            self._turns.soon()
-            return True
-        if said == _NO_CREDIT:
-            publication.full = True
-            return False
-        if said == _TOO_LONG:
-            _check_message(data, block)
-            raise TooLong("the headers do not fit into one datagram (payload_bytes); nothing was sent")
-        raise copy(publication.refused or Refused(f"publish to {publication.name}", "unknown"))
-
-    def _unacknowledged(self) -> int:
-        waited = [each for each in self._publications.values() if each.refused is None]
-        placed = [each.number for each in waited if each.number is not None]
-        return sum(len(each.waiting) for each in waited) + sum(self.engine.unacknowledged(each)[1] for each in placed)
-
-    def _end(self, publication: _Publication) -> int:
-        """The sequence behind the last message that the engine has taken."""
-        return sum(self.engine.unacknowledged(publication.number)) if publication.number is not None else 0
-
-    def _check_flushed(self) -> None:
-        for flush in list(self._flushes):
-            while flush.rooms and self._is_flushed(flush):
-                flush.rooms.popleft()
-            if not flush.rooms:
-                self._flushes.remove(flush)
-                if not flush.done.done():
-                    flush.done.set_result(None)
-        if not self._flushes:
-            self._turns.after = None
-
-    def _is_flushed(self, flush: _Flush) -> bool:
-        """Whether its first room has nothing more to wait for."""
-        publication, ticket, end = flush.rooms[0]
-        number = publication.number
-        if publication.refused is not None:
-            return True
-        if ticket:
-            if next(iter(publication.waiting), ticket + 1) <= ticket:
-                return False
-            end = self._end(publication)  # the engine has taken them meanwhile
-            flush.rooms[0] = publication, 0, end
-        if number is None or self._by_number.get(number) is not publication:  # closed, as it had none
-            return True
-        return self.engine.unacknowledged(number)[0] >= end
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -1141,32 +928,19 @@ class Client:
                 if room is not None:
                     room.on_readable()
             elif name == "published":
-                self._on_published(*event[1:])
+                self._publishing.on_published(*event[1:])
             else:
                 self._handlers[name](*event[1:])
 
     def _on_ready(self, side: int, _user: int) -> None:
         self._down[side] = "does not answer"
         self._lost.discard(side)
-        self._unopened.pop(side, None)
-        self._token_opened = True
+        self._tokens.on_ready(side)
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
     def _on_leased(self, _side: int, left_ms: int) -> None:
-        """The session's token expires: request a new one in time if there is a token function."""
-        self._token_opened = True
-        if self._source is None:
-            return
-        left_s = left_ms / 1_000
-        early_s = min(left_s * RENEW_SHARE, RENEW_S_MAX) * random.uniform(0.5, 1)
-        if self._renew_timer is not None:
-            self._renew_timer.cancel()
-        self._renew_timer = self.loop.call_later(left_s - early_s, self._renew_early, self._source)
-
-    def _renew_early(self, source: Callable[[], Awaitable[bytes | str]]) -> None:
-        if self._renewing is None or self._renewing.done():
-            self._renewing = self.loop.create_task(self._fetch(source))
+        self._tokens.on_leased(left_ms)
 
     def _on_differs(self, side: int, host: str, port: int, lowest: int, highest: int, release: str) -> None:
         """The server's protocol versions and this client's do not overlap; the loss of the session follows."""
@@ -1181,7 +955,7 @@ class Client:
         self._look_again()
         if (
             self._is_other(side, self._in_use)
-            or (reason == "bad_credential" and self._renew(side, final=not retry))
+            or (reason == "bad_credential" and self._tokens.renew(side, final=not retry))
             or retry
         ):
             return
@@ -1190,62 +964,24 @@ class Client:
         refused = Refused(f"session with the {SESSIONS[side]}", reason, wait_ms / 1_000 or None)
         self._fail(side, OtherVersion(f"connect: {self._other_version[side]}") if differs else refused)
 
-    def _renew(self, side: int, *, final: bool) -> bool:
-        """Request a new token. Returns False if that is useless: there is no function, or its last token opened no
-        session."""
-        renewing = self._renewing is not None and not self._renewing.done()
-        if self._source is None or not (renewing or self._token_opened):
+    def note_down(self, side: int, why: str) -> None:
+        """Note why this side has no session."""
+        self._down[side] = why
+
+    def end_side(self, side: int, error: MusterError) -> None:
+        """No further session of this side is tried."""
+        self._lost.discard(side)
+        self._fail(side, error)
+
+    def use_token(self, token: bytes) -> bool:
+        """Open sessions with another token from now on. Returns False if it is the present one."""
+        if token == self._known.token:
             return False
-        self._unopened[side] = final
-        if not renewing:
-            self._token_opened = False
-            self._renewing = self.loop.create_task(self._fetch(self._source))
-        return True
-
-    async def _fetch(self, source: Callable[[], Awaitable[bytes | str]]) -> None:
-        """Call the token function until it returns a token, and open the sessions that the previous token did not."""
-        wait_s = TOKEN_AGAIN_S
-        while True:
-            try:
-                token = await source()
-                if self.closed:
-                    return
-                self._take_token(token)
-                break
-            except (Exception, asyncio.CancelledError) as error:
-                task = asyncio.current_task()
-                if self.closed:
-                    return
-                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise  # otherwise the token function was cancelled
-                if isinstance(error, MusterError) and not error.retry:
-                    self._end_without_token(error)
-                    break
-                for side in self._unopened:
-                    self._down[side] = f"has no token: {error!r:.80}"
-            await asyncio.sleep(random.uniform(wait_s / 2, wait_s))
-            wait_s = min(2 * wait_s, TOKEN_AGAIN_S_MAX)
-        self._unopened.clear()
-
-    def _end_without_token(self, error: MusterError) -> None:
-        """End the sessions for which no untried server is left, since there is no other token."""
-        ended = [side for side, final in self._unopened.items() if final]
-        self._token_opened = not ended  # a session that still tries other servers may accept the token
-        for side in ended:
-            self._lost.discard(side)
-            self._fail(side, error)
-
-    def _take_token(self, token: bytes | str) -> None:
-        known = Address(self._known.gateways, self._known.proxies, _token_bytes(token))
-        if known.token == self._known.token:
-            if not self._unopened:
-                return  # the sessions use their token until its end
-            raise Refused("the token function returned the refused token again", "bad_credential")
         try:
-            self._use_servers(known)
+            self._use_servers(Address(self._known.gateways, self._known.proxies, token))
         except ValueError as error:
             raise Invalid(str(error)) from None
-        self._token = token
+        return True
 
     def _look_again(self) -> None:
         """Read the instance's folder again, and use its servers. Repeats until all sessions work."""
@@ -1278,18 +1014,16 @@ class Client:
         self._refused[side] = error
         self._received.set()
         if not self._opened[side].done():
-            _fail(self._opened[side], error)
+            fail(self._opened[side], error)
         if side == 0:
             for room in self._rooms.values():
                 room.on_error(error)
         else:
-            for publication in list(self._publications.values()):
-                if publication.refused is None:
-                    self._refuse(publication, error)
+            self._publishing.on_error(error)
             for waits in (self._commands, self._counts, self._sends):
                 for waiting in waits.values():
                     if not waiting.done():
-                        _fail(waiting, error)
+                        fail(waiting, error)
 
     def _revive(self, side: int, error: MusterError) -> None:
         """Undo the end after a refusal: its session is opened again."""
@@ -1297,65 +1031,17 @@ class Client:
             for room in self._rooms.values():
                 room.on_error_over(error)
         else:
-            for publication in self._publications.values():
-                if publication.refused is error:
-                    publication.refused, publication.told = None, False
+            self._publishing.on_error_over(error)
 
     def _on_joined(self, number: int, _gaps: list[Any]) -> None:
         self._rooms[number].on_joined()
 
     def _on_refused(self, number: int, is_publication: bool, code: str) -> None:
         if is_publication:
-            publication = self._by_number.get(number)
-            if publication is not None:
-                self._refuse(publication, Refused(f"publish to {publication.name}", code))
+            self._publishing.on_refused(number, code)
         else:
             room = self._rooms[number]
             room.on_error(Refused(f"join {room.name}", code))
-
-    def _refuse(self, publication: _Publication, error: MusterError) -> None:
-        publication.refused = error
-        publication.waiting.clear()
-        for known, done in self._tickets.values():
-            if known is publication and not done.done():
-                publication.told = True
-                done.set_exception(copy(error))
-        if publication.writable is not None and not publication.writable.done():
-            publication.told = True
-            _fail(publication.writable, error)
-        publication.writable = None
-        self._check_flushed()
-
-    def _on_writable(self, number: int) -> None:
-        publication = self._by_number.get(number)
-        if publication is not None:
-            self._send_waiting(publication)
-
-    def _on_vacant(self) -> None:
-        for publication in [each for each in self._publications.values() if each.number is None]:
-            if not self._place(publication):
-                break
-            self._send_waiting(publication)
-
-    def _send_waiting(self, publication: _Publication) -> None:
-        publication.full = False
-        while publication.waiting:
-            ticket, (data, block) = next(iter(publication.waiting.items()))
-            try:
-                if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket, block):
-                    return
-            except Refused:  # its event follows and reaches all waiting calls
-                return
-            del publication.waiting[ticket]
-        if publication.writable is not None and not publication.writable.done():
-            publication.writable.set_result(None)
-        publication.writable = None
-
-    def _on_published(self, tickets: list[int], positions: list[Position]) -> None:
-        for ticket, position in zip(tickets, positions, strict=True):
-            known = self._tickets.pop(ticket, None)
-            if known is not None and not known[1].done():
-                known[1].set_result(position)
 
     def _on_commanded(self, number: int, verdict: str, members: int, retry_ms: int, page: _Page | None) -> None:
         counted = self._counts.get(number)
@@ -1372,7 +1058,7 @@ class Client:
         if verdict in outcomes:
             done.set_result(outcomes[verdict])
         else:
-            _fail(done, Refused("command", verdict, retry_ms / 1_000))
+            fail(done, Refused("command", verdict, retry_ms / 1_000))
 
     def _on_counted(
         self,
@@ -1389,9 +1075,9 @@ class Client:
             hops = tuple(Hop(node, took / 1e6) for node, took in times)
             counted.set_result(Members(members, tuple(users), more, verdict == "expired", hops))
         elif verdict == "expired":
-            _fail(counted, TimedOut("members: no broker answered in time"))
+            fail(counted, TimedOut("members: no broker answered in time"))
         else:
-            _fail(counted, Refused("members", verdict, retry_ms / 1_000))
+            fail(counted, Refused("members", verdict, retry_ms / 1_000))
 
     # --- end --------------------------------------------------------------------------------------------------
 
@@ -1420,7 +1106,7 @@ class Client:
             room.end(broken=True)
             room.on_error(self._failed)
         self._rooms.clear()
-        self._turns.abandon()
+        self.turns.abandon()
         del self.engine
 
     def _close(self, error: MusterError) -> None:
@@ -1430,27 +1116,18 @@ class Client:
         _OPEN.discard(self)
         if self._look is not None:
             self._look.cancel()
-        if self._renew_timer is not None:
-            self._renew_timer.cancel()
-        if self._renewing is not None:
-            self._renewing.cancel()
-        for flush in self._flushes:  # first: refused rooms would look flushed
-            if not flush.done.done():
-                _fail(flush.done, error)
-        self._flushes.clear()
-        for publication in self._publications.values():
-            self._refuse(publication, error)
+        self._tokens.close()
+        self._publishing.close(error)
         self._received.set()
         for waits in (self._commands, self._counts, self._sends, self._opened):
             for waiting in waits.values():
                 if not waiting.done():
-                    _fail(waiting, error)
+                    fail(waiting, error)
         for room in self._rooms.values():
             room.end(broken=self._failed is not None)
             room.on_error(error)
         self._rooms.clear()
-        self._deadlines.close()
-        self._turns.close()
+        self.turns.close()
 
     # --- start ------------------------------------------------------------------------------------------------
 
@@ -1460,8 +1137,8 @@ class Client:
         proxies = known.proxies if self._proxies is None else tuple(self._proxies)
         if not gateways and not proxies:
             raise Invalid("no address: give at least one of gateways and proxies")
-        token = known.token if self._token is None else self._token
-        return Address(gateways, proxies, _token_bytes(token))
+        token = known.token if self._tokens.current is None else self._tokens.current
+        return Address(gateways, proxies, token_bytes(token))
 
     async def _look_up(self, address: Address) -> None:
         for host, port, _ in map(_whole, (*address.gateways, *address.proxies)):
@@ -1544,12 +1221,6 @@ def _whole(known: Endpoint) -> Endpoint:
     return host, port, key
 
 
-def _token_bytes(token: bytes | str) -> bytes:
-    if not isinstance(token, bytes | str):
-        raise Invalid(f"invalid token of type {type(token).__name__} (expected bytes or text)")
-    return token.encode() if isinstance(token, str) else token
-
-
 def _forked() -> None:
     for client in list(_OPEN):
         client.abandon()
@@ -1564,64 +1235,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def check_name(name: str) -> None:
-    """Raise `BadRoomName` for an invalid room name."""
-    try:
-        wrong = room_name_error(name)
-    except (TypeError, UnicodeError):
-        wrong = "a room name must be text"
-    if wrong is not None:
-        raise BadRoomName(f"{name!r:.80}: {wrong}")
-
-
-def _check_seconds(timeout: float) -> float:
-    if not isinstance(timeout, int | float) or math.isnan(timeout):
-        raise Invalid(f"invalid time-out {timeout!r} (expected a number of seconds)")
-    return timeout
-
-
-def _check_data(data: bytes, most: int = MESSAGE_BYTES_MAX, what: str = "message") -> None:
-    if not isinstance(data, bytes):
-        raise Invalid(f"invalid {what} of type {type(data).__name__} (expected bytes)")
-    if len(data) > most:
-        raise TooLong(f"the {what} is too long: {len(data)} bytes (limit {most}); nothing was sent")
-
-
-def _check_message(data: bytes, block: bytes | None) -> None:
-    _check_data(data)
-    if block is not None and len(data) + len(block) > MESSAGE_BYTES_MAX:
-        length = f"{len(data)} bytes and {len(block)} of headers (limit {MESSAGE_BYTES_MAX} together)"
-        raise TooLong(f"the message is too long: {length}; nothing was sent")
-
-
-def _block(headers: Mapping[str, str]) -> bytes:
-    """Encode headers. Raises `Invalid`."""
-    try:
-        return encode_headers(dict(headers))
-    except (TypeError, ValueError) as error:
-        raise Invalid(f"invalid headers: {error}") from None
-
-
-def _content(data: bytes | None, json: object) -> bytes:
-    """Return the message's bytes. Raises `Invalid`."""
-    if json is NO_JSON:
-        if data is None:
-            raise Invalid("no message: give data or json")
-        return data
-    if data is not None:
-        raise Invalid("data and json exclude each other: give one of them")
-    try:
-        return dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Invalid(f"json: {error}") from None
-
-
-def _full_name(name: str) -> str:
-    return f"{DEFAULT_NAMESPACE}:{name}" if isinstance(name, str) and ":" not in name else name
-
-
-def _fail(future: "asyncio.Future[Any]", error: MusterError) -> None:
-    future.set_exception(copy(error))
-    future.exception()  # marks the exception as retrieved, since perhaps no caller waits

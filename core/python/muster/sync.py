@@ -15,15 +15,17 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, final
 from weakref import WeakSet
 
-from .client import NO_JSON, REQUEST_S, TIMEOUT_S, Token
+from .client import REQUEST_S, TIMEOUT_S
 from .client import Client as AsyncClient
 from .client import connect as connect_async
 from .errors import Invalid, MusterError, TimedOut
 from .filters import Filter
+from .inputs import NO_JSON
 from .instance import Address, Endpoint
 from .items import DeviceResult, History, Item, Members, Message, Outcome, Position, Reply
 from .room import Policy, advance
 from .room import Room as AsyncRoom
+from .tokens import Token
 
 __all__ = ["Client", "Room", "connect"]
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 import muster
-from muster.client import check_name
+from muster.inputs import check_name
 from muster_server.systems.http.bodies import decoded
 from muster_server.systems.http.idempotency import Nothing
 from muster_server.systems.http.problems import Problem
