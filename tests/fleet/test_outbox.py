@@ -7,10 +7,10 @@ import msgspec
 import structlog
 
 from muster_server.plane.ways import NotTaken
+from muster_server.systems.fleet.leading import Leading
 from muster_server.systems.fleet.outbox import PART_BYTES_MAX, messages
 from muster_server.systems.fleet.questions import RunNow
 from muster_server.systems.fleet.records import ResultRow, RunRow
-from muster_server.systems.fleet.scheduler import Leading
 from tests.fleet.test_scheduler import START, House
 from tests.waiting import PATIENT_S, until
 

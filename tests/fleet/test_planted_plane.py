@@ -15,10 +15,10 @@ from muster_server.plane.database.owned import OwnedRow
 from muster_server.systems.fleet import replay
 from muster_server.systems.fleet.database.store import SqlStore
 from muster_server.systems.fleet.dispatcher import Dispatcher
+from muster_server.systems.fleet.leading import Leading
 from muster_server.systems.fleet.picks import Picks
 from muster_server.systems.fleet.presence import Presence
 from muster_server.systems.fleet.records import Lead, RunRow
-from muster_server.systems.fleet.scheduler import Leading
 from muster_server.systems.fleet.sessions import Batch, Waiting
 from tests.fleet import test_dispatcher, test_picks, test_scheduler, test_sessions
 from tests.fleet.test_planted import red

@@ -16,13 +16,15 @@ import structlog
 from muster_server.plane.calls import CallError
 from muster_server.plane.database.url import location
 from muster_server.plane.ownership.errors import Fenced
+from muster_server.systems.fleet import leading as led
 from muster_server.systems.fleet import scheduler as module
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.database.store import SqlStore
+from muster_server.systems.fleet.leading import Leading
 from muster_server.systems.fleet.options import Fleet, FleetSettings
 from muster_server.systems.fleet.questions import Draw, Explain, Hour, Picked, PickOne, RunNow, TaskRow
 from muster_server.systems.fleet.records import Lead, RunRow, Unstored, scheduled
-from muster_server.systems.fleet.scheduler import Leading, Scheduler
+from muster_server.systems.fleet.scheduler import Scheduler
 from muster_server.systems.fleet.schema import Order, Result
 from muster_server.systems.fleet.watching import Queue
 from muster_server.systems.fleet.wheel import MissedRuns, due
@@ -187,7 +189,8 @@ async def ended(queue: Queue) -> None:
 async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    monkeypatch.setattr(led, "time", clock)
+    monkeypatch.setattr(led, "BEAT_S", 0.05)
     real = asyncio.sleep
 
     async def soon(seconds: float) -> None:
@@ -347,9 +350,9 @@ async def test_nothing_is_deleted_by_age_after_a_step_of_the_clock(
     house.store.prune = noted  # type: ignore[method-assign]
     await house.add("each", 1)
     leading = await house.lead()
-    monkeypatch.setattr(module, "TRUSTED_S", 0.0)
+    monkeypatch.setattr(led, "TRUSTED_S", 0.0)
     await until(lambda: bool(pruned))
-    monkeypatch.setattr(module, "TRUSTED_S", 3_600.0)
+    monkeypatch.setattr(led, "TRUSTED_S", 3_600.0)
     leading._steps_since -= 7_200
     assert leading.trusts_clock
     house.clock.wall += 400 * 86_400
@@ -486,7 +489,7 @@ async def test_a_row_that_is_wrong_stops_no_other_task(house: House, wrong: str)
 async def test_more_tasks_than_fit_are_refused_and_the_first_ones_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TASKS_MAX", 2)
+    monkeypatch.setattr(led, "TASKS_MAX", 2)
     for name in ("a", "b", "c", "d"):
         await house.add(name, 1)
     leading = await house.lead()
