@@ -7,12 +7,13 @@ use super::index::Place;
 use super::jobs::{Snapshot, Task};
 use super::near::Near;
 use super::op::{Kind, Op, BODY_BYTES_MAX, FRAME_BYTES, OP_BYTES};
+use super::ready::Ready;
 use super::record::Record;
 use super::Store;
 use super::{jobs, record};
 use crate::schedule::{Ahead, Change, Message, MessageId, State, Step, Version};
 use crate::wheel::{Millis, Progress, Wheel, DUE_MAX};
-use muster_journal::{PushError, Storage};
+use muster_journal::{Group, PushError, Storage};
 
 /// A message with the changes of the group.
 pub(super) struct Staged {
@@ -22,14 +23,38 @@ pub(super) struct Staged {
     pub(super) body_in_group: bool,
 }
 
+/// The group that is not committed yet.
+pub(super) struct Staging {
+    pub(super) group: Group,
+    pub(super) messages: hashbrown::HashMap<u64, Staged>,
+    /// Bytes of bodies, by hour.
+    pub(super) bodies: hashbrown::HashMap<u32, u64>,
+    /// Claims, to be made ready again if the group fails.
+    pub(super) claims: Vec<(u32, Millis, MessageId)>,
+    /// Messages that were due when they came: a claim in the same group needs no commit of its own.
+    pub(super) due: Ready,
+}
+
+impl Default for Staging {
+    fn default() -> Self {
+        Staging {
+            group: Group::new(),
+            messages: hashbrown::HashMap::new(),
+            bodies: hashbrown::HashMap::new(),
+            claims: Vec::new(),
+            due: Ready::default(),
+        }
+    }
+}
+
 impl<S: Storage, F: Files> Store<S, F> {
     /// A message with the changes of the group, or as it was committed.
     pub(super) fn look_up(&self, id: MessageId) -> Result<Option<Staged>, Denied> {
-        if let Some(staged) = self.staged.get(&id.0) {
+        if let Some(staged) = self.staging.messages.get(&id.0) {
             return Ok(Some(Staged { ..*staged }).filter(|staged| staged.op.kind != Kind::Gone));
         }
         let Some(place) = self.index.get(id) else {
-            return if self.rebuilding {
+            return if self.work.rebuilding {
                 Err(Denied::Rebuilding)
             } else {
                 Ok(None)
@@ -121,20 +146,28 @@ impl<S: Storage, F: Files> Store<S, F> {
     ) -> Result<(), Denied> {
         if let Some(body) = body {
             let written = self.hours.get(&home).map_or(0, |hour| hour.bodies.len());
-            op.body_at = written + self.staged_bodies.get(&home).copied().unwrap_or(0);
+            op.body_at = written + self.staging.bodies.get(&home).copied().unwrap_or(0);
             op.body_bytes = body.len() as u32;
         }
         let head = record::head(was_live, home, from, body.is_some());
-        match self.group.push_parts(&[&head, &op.encode(), body.unwrap_or_default()]) {
+        match self
+            .staging
+            .group
+            .push_parts(&[&head, &op.encode(), body.unwrap_or_default()])
+        {
             Ok(_) => {}
             Err(PushError::Full) => return Err(Denied::CommitFirst),
             Err(PushError::TooLong(_)) => unreachable!("a body is at most {BODY_BYTES_MAX} bytes"),
         }
         if let Some(body) = body {
-            *self.staged_bodies.entry(home).or_default() += (FRAME_BYTES + body.len()) as u64;
+            *self.staging.bodies.entry(home).or_default() += (FRAME_BYTES + body.len()) as u64;
         }
-        let before = self.staged.get(&op.id.0).is_some_and(|staged| staged.body_in_group);
-        self.staged.insert(
+        let before = self
+            .staging
+            .messages
+            .get(&op.id.0)
+            .is_some_and(|staged| staged.body_in_group);
+        self.staging.messages.insert(
             op.id.0,
             Staged {
                 op,
@@ -329,7 +362,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                 let record = Record::decode(bytes).ok_or_else(|| damaged("unknown form".to_owned()))?;
                 self.take_in(&record, true).map_err(damaged)?;
                 self.applied = offset + 1;
-                self.since_checkpoint += bytes.len() as u64;
+                self.checkpoints.bytes_since += bytes.len() as u64;
             }
             if self.buffered > self.settings.buffer_bytes {
                 self.relieve();
@@ -356,9 +389,9 @@ impl<S: Storage, F: Files> Store<S, F> {
         let numbers: Vec<u32> = self.hours.range(self.loaded + 1..).map(|(number, _)| *number).collect();
         let messages = numbers.iter().map(|number| self.hours[number].live as usize).sum();
         let hours: Vec<Snapshot> = numbers.iter().map(|number| self.snapshot(*number)).collect();
-        self.rebuilding = !hours.is_empty();
-        if self.rebuilding {
-            self.jobs.push_back(Task::Rebuild { hours, messages });
+        self.work.rebuilding = !hours.is_empty();
+        if self.work.rebuilding {
+            self.work.waiting.push_back(Task::Rebuild { hours, messages });
         }
         Ok(())
     }

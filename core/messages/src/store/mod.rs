@@ -31,13 +31,13 @@ mod salvage;
 mod scrub;
 mod upkeep;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_journal::{AppendError, Directory, Group, Journal, Log, Options, Storage};
+use muster_journal::{AppendError, Directory, Journal, Log, Options, Storage};
 
 use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, State, Step, Version};
 use crate::wheel::{Fired, Millis, Progress, Wheel, DUE_MAX};
@@ -50,7 +50,7 @@ pub use overdue::Overdue;
 pub use salvage::{Fault, Found, Salvage, WriteError};
 pub use scrub::Scrubbed;
 
-use applying::Staged;
+use applying::Staging;
 use hour::{hour_of, Hour, Load, HOUR_MS};
 use index::Index;
 use jobs::Task;
@@ -60,8 +60,7 @@ use op::{Kind, Op};
 use overdue::Look;
 use ready::Ready;
 use record::Record;
-use scrub::Scrub;
-use upkeep::Checkpoint;
+use upkeep::{Checkpoint, Checkpoints, Work};
 
 /// Maximum bytes flushed to hour files in one call: about a millisecond of writes to the page cache.
 const FLUSH_BYTES: usize = 2 << 20;
@@ -236,8 +235,6 @@ pub struct Store<S: Storage, F: Files> {
     wheel: Wheel,
     hours: BTreeMap<u32, Hour>,
     ready: Ready,
-    /// Messages of the group that were due when they came: a claim in the same group needs no commit of its own.
-    new_due: Ready,
     overdue: Look,
     /// Requests ahead of a message whose wait is over.
     outdated: Vec<MessageId>,
@@ -251,34 +248,15 @@ pub struct Store<S: Storage, F: Files> {
     buffered: usize,
     /// Records of the log below this offset are applied.
     applied: u64,
-    group: Group,
-    staged: hashbrown::HashMap<u64, Staged>,
-    /// Bytes of bodies in the group, by hour.
-    staged_bodies: hashbrown::HashMap<u32, u64>,
-    /// Claims in the group, to be made ready again if it fails.
-    staged_claims: Vec<(u32, Millis, MessageId)>,
-    jobs: VecDeque<Task>,
-    rebuilding: bool,
-    checkpoint: Checkpoint,
-    since_checkpoint: u64,
-    checkpoints: u64,
-    /// The hour that was flushed last.
-    flushed_hour: u32,
-    /// An hour whose messages are being forgotten, with the ids that are left.
-    forgetting: Option<(u32, Vec<(u64, bool)>)>,
-    asked_ids: bool,
-    /// Hours whose files are removed after the next checkpoint.
-    removed: Vec<u32>,
+    staging: Staging,
+    checkpoints: Checkpoints,
+    work: Work,
     disk_full: bool,
     failed: bool,
     fired: Vec<Fired>,
     dead_forgotten: u64,
     expired: u64,
     buried: u64,
-    listings: usize,
-    listed: Vec<Listing>,
-    scrub: Option<Scrub>,
-    scrubbed: Option<Scrubbed>,
 }
 
 impl Store<Directory, Folder> {
@@ -323,7 +301,6 @@ impl<S: Storage, F: Files> Store<S, F> {
             wheel: Wheel::new(now),
             hours: BTreeMap::new(),
             ready: Ready::default(),
-            new_due: Ready::default(),
             overdue: Look::default(),
             outdated: Vec::new(),
             floor: hour_of(now),
@@ -333,29 +310,18 @@ impl<S: Storage, F: Files> Store<S, F> {
             live: 0,
             buffered: 0,
             applied: manifest.applied,
-            group: Group::new(),
-            staged: hashbrown::HashMap::new(),
-            staged_bodies: hashbrown::HashMap::new(),
-            staged_claims: Vec::new(),
-            jobs: VecDeque::new(),
-            rebuilding: true,
-            checkpoint: Checkpoint::None,
-            since_checkpoint: 0,
-            checkpoints: 0,
-            flushed_hour: 0,
-            forgetting: None,
-            asked_ids: false,
-            removed: Vec::new(),
+            staging: Staging::default(),
+            checkpoints: Checkpoints::default(),
+            work: Work {
+                rebuilding: true,
+                ..Work::default()
+            },
             disk_full: false,
             failed: false,
             fired: Vec::new(),
             dead_forgotten: 0,
             expired: 0,
             buried: 0,
-            listings: 0,
-            listed: Vec::new(),
-            scrub: None,
-            scrubbed: None,
             log,
         };
         for mark in &manifest.hours {
@@ -433,7 +399,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         let from = ahead_in.filter(|from| *from != home);
         self.stage(ahead_in.is_some(), home, from, op, Some(new.body))?;
         if message.state == State::Scheduled && message.due_at <= self.now {
-            self.new_due.push(new.topic, message.due_at, new.id);
+            self.staging.due.push(new.topic, message.due_at, new.id);
         }
         Ok(Inserted::New(message))
     }
@@ -527,7 +493,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         while out.len() < wanted {
             let committed = self.ready.pop(topic);
             let is_new = committed.is_none();
-            let Some((due, id)) = committed.or_else(|| self.new_due.pop(topic)) else {
+            let Some((due, id)) = committed.or_else(|| self.staging.due.pop(topic)) else {
                 break;
             };
             let Some(found) = self.look_up(id)? else { continue };
@@ -535,7 +501,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             match self.apply(now, found, change, None) {
                 Ok((Step::Claimed { claim }, message, staged)) => {
                     if !is_new {
-                        self.staged_claims.push((topic, due, id));
+                        self.staging.claims.push((topic, due, id));
                     }
                     out.push(Fire {
                         message,
@@ -549,7 +515,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                     self.expired += u64::from(step == Step::Expired);
                     self.buried += u64::from(step == Step::Buried);
                     if !is_new {
-                        self.staged_claims.push((topic, due, id));
+                        self.staging.claims.push((topic, due, id));
                     }
                 }
                 // It was cancelled, rescheduled or claimed since it became due; or the clock went back.
@@ -574,15 +540,15 @@ impl<S: Storage, F: Files> Store<S, F> {
         if self.failed {
             return Err(CommitError::Refused);
         }
-        let count = self.group.len();
+        let count = self.staging.group.len();
         if count == 0 {
             return Ok(0);
         }
-        let mut group = std::mem::take(&mut self.group);
+        let mut group = std::mem::take(&mut self.staging.group);
         let appended = self.log.append(&mut group);
-        self.staged.clear();
-        self.staged_bodies.clear();
-        self.new_due.clear();
+        self.staging.messages.clear();
+        self.staging.bodies.clear();
+        self.staging.due.clear();
         let result = match appended {
             Ok(range) => {
                 for (_, record) in group.records(range.start) {
@@ -591,12 +557,12 @@ impl<S: Storage, F: Files> Store<S, F> {
                         .expect("positions were assigned in this order");
                 }
                 self.applied = range.end;
-                self.since_checkpoint += group.payload_bytes() as u64;
-                self.staged_claims.clear();
+                self.checkpoints.bytes_since += group.payload_bytes() as u64;
+                self.staging.claims.clear();
                 Ok(count)
             }
             Err(AppendError::DiskFull { .. } | AppendError::TooLarge { .. }) => {
-                for (topic, due, id) in self.staged_claims.drain(..) {
+                for (topic, due, id) in self.staging.claims.drain(..) {
                     self.ready.push(topic, due, id);
                 }
                 Err(CommitError::DiskFull)
@@ -607,7 +573,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             }
         };
         group.clear();
-        self.group = group;
+        self.staging.group = group;
         if result.is_ok() && self.buffered > self.settings.buffer_bytes {
             self.relieve();
         }
@@ -645,7 +611,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Topics that have messages to claim.
     pub fn ready_topics(&self) -> impl Iterator<Item = u32> + '_ {
-        let new = self.new_due.topics().filter(|topic| !self.ready.has(*topic));
+        let new = self.staging.due.topics().filter(|topic| !self.ready.has(*topic));
         self.ready.topics().chain(new)
     }
 
@@ -656,7 +622,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Whether every message can be looked up: `false` for some seconds after opening.
     pub fn is_whole(&self) -> bool {
-        !self.rebuilding
+        !self.work.rebuilding
     }
 
     pub fn stats(&self) -> Stats {
@@ -671,9 +637,9 @@ impl<S: Storage, F: Files> Store<S, F> {
             buffered: self.buffered,
             memory: self.index.memory() + hours + near_memory,
             near_memory,
-            checkpoints: self.checkpoints,
+            checkpoints: self.checkpoints.done,
             applied: self.applied,
-            whole: !self.rebuilding,
+            whole: !self.work.rebuilding,
             dead_forgotten: self.dead_forgotten,
             expired: self.expired,
             buried: self.buried,
@@ -689,7 +655,7 @@ impl<S: Storage, F: Files> Store<S, F> {
     /// Requests a listing; its job reads all hours that can hold such messages. `false`: too many are in progress.
     /// Staged changes are left out.
     pub fn ask_list(&mut self, number: u64, filter: Filter) -> bool {
-        if self.listings >= LISTINGS_MAX {
+        if self.work.listings >= LISTINGS_MAX {
             return false;
         }
         let (first, last) = (hour_of(filter.from.min(DUE_MAX)), hour_of(filter.to.min(DUE_MAX)));
@@ -699,14 +665,14 @@ impl<S: Storage, F: Files> Store<S, F> {
         let holds = |hour: u32| hour <= self.loaded || (first <= hour && (hour <= last || ended));
         let numbers: Vec<u32> = self.hours.keys().copied().filter(|hour| holds(*hour)).collect();
         let hours = numbers.iter().map(|hour| self.snapshot(*hour)).collect();
-        self.listings += 1;
-        self.jobs.push_back(Task::List { number, hours, filter });
+        self.work.listings += 1;
+        self.work.waiting.push_back(Task::List { number, hours, filter });
         true
     }
 
     /// Takes the finished listings.
     pub fn take_listed(&mut self) -> Vec<Listing> {
-        std::mem::take(&mut self.listed)
+        std::mem::take(&mut self.work.listed)
     }
 
     // ---- time
@@ -746,7 +712,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         self.forget();
         self.go_on_scrubbing();
         // While the disk is full, a checkpoint tries to flush with every tick.
-        if self.disk_full || self.since_checkpoint >= self.settings.checkpoint_bytes {
+        if self.disk_full || self.checkpoints.bytes_since >= self.settings.checkpoint_bytes {
             self.begin_checkpoint();
         }
         self.flush_checkpoint();
@@ -755,14 +721,14 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Makes a checkpoint now, in this thread, so that the next opening has nothing to replay.
     pub fn close(mut self) -> io::Result<()> {
-        self.jobs.retain(|task| matches!(task, Task::Checkpoint { .. }));
+        self.work.waiting.retain(|task| matches!(task, Task::Checkpoint { .. }));
         let mut last = false;
         loop {
             self.flush_checkpoint();
             if self.disk_full {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            match (self.next_job(), &self.checkpoint) {
+            match (self.next_job(), &self.checkpoints.state) {
                 (Some(job), _) => self.finish(job.run())?,
                 (None, Checkpoint::Flushing { .. }) if !self.failed => {}
                 (None, Checkpoint::None) if !last => {

@@ -5,13 +5,14 @@ use super::files::{FileName, Files};
 use super::hour::{hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
 use super::index;
 use super::index::Place;
-use super::jobs::{Answer, Finished, Job, Snapshot, Task};
+use super::jobs::{Answer, Finished, Job, Listing, Snapshot, Task};
 use super::manifest::{HourMark, Manifest};
 use super::scrub::{HourPart, Scrub, Scrubbed};
 use super::{Store, FLUSH_BYTES, FORGET_MAX, SCRUB_MAX};
 use crate::schedule::MessageId;
 use crate::wheel::Millis;
 use muster_journal::Storage;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -33,29 +34,67 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// When files are flushed and synced.
+pub(super) struct Checkpoints {
+    pub(super) state: Checkpoint,
+    /// Bytes of the log since the last one.
+    pub(super) bytes_since: u64,
+    pub(super) done: u64,
+    /// The hour that was flushed last.
+    pub(super) flushed_hour: u32,
+    /// Hours whose files are removed after the next one.
+    pub(super) removed: Vec<u32>,
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Checkpoints {
+            state: Checkpoint::None,
+            bytes_since: 0,
+            done: 0,
+            flushed_hour: 0,
+            removed: Vec::new(),
+        }
+    }
+}
+
+/// Jobs that wait, and what they are for.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) waiting: VecDeque<Task>,
+    pub(super) rebuilding: bool,
+    /// An hour whose messages are being forgotten, with the ids that are left.
+    pub(super) forgetting: Option<(u32, Vec<(u64, bool)>)>,
+    pub(super) asked_ids: bool,
+    pub(super) listings: usize,
+    pub(super) listed: Vec<Listing>,
+    pub(super) scrub: Option<Scrub>,
+    pub(super) scrubbed: Option<Scrubbed>,
+}
+
 impl<S: Storage, F: Files> Store<S, F> {
     /// Requests a check that every operation, body, count and the index agree, as they are now: jobs read all files,
     /// and ticks look up what they found. `false`: a scrub is in progress. Staged changes are left out.
     pub fn ask_scrub(&mut self) -> Result<bool, Denied> {
-        if self.rebuilding {
+        if self.work.rebuilding {
             return Err(Denied::Rebuilding);
         }
-        if self.scrub.is_some() {
+        if self.work.scrub.is_some() {
             return Ok(false);
         }
-        let known = self.forgetting.is_none().then(|| self.index.len());
-        self.scrub = Some(Scrub::new(self.marks(), known));
+        let known = self.work.forgetting.is_none().then(|| self.index.len());
+        self.work.scrub = Some(Scrub::new(self.marks(), known));
         Ok(true)
     }
 
     /// Takes the findings of the scrub.
     pub fn take_scrubbed(&mut self) -> Option<Scrubbed> {
-        self.scrubbed.take()
+        self.work.scrubbed.take()
     }
 
     /// The next work for another thread, if any. Pass its result to [`Store::finish`].
     pub fn next_job(&mut self) -> Option<Job<F>> {
-        let task = self.jobs.pop_front()?;
+        let task = self.work.waiting.pop_front()?;
         let files = Arc::clone(&self.files);
         Some(Job { files, task })
     }
@@ -73,24 +112,26 @@ impl<S: Storage, F: Files> Store<S, F> {
                 for shard in 0..index::SHARDS {
                     self.index.fill_from(&mut older, shard);
                 }
-                self.rebuilding = false;
+                self.work.rebuilding = false;
             }
-            Answer::Ids { hour, ids } => self.forgetting = Some((hour, ids)),
+            Answer::Ids { hour, ids } => self.work.forgetting = Some((hour, ids)),
             Answer::Listed(listing) => {
-                self.listings -= 1;
-                self.listed.push(listing);
+                self.work.listings -= 1;
+                self.work.listed.push(listing);
             }
             Answer::Scrubbed(read) => {
                 let there = self.hours.contains_key(&read.hour);
-                match &mut self.scrub {
+                match &mut self.work.scrub {
                     Some(scrub) if there => scrub.take(read),
                     Some(scrub) => scrub.pass_over(),
                     None => {}
                 }
             }
             Answer::Checkpointed => {
-                if let Checkpoint::Syncing { applied } = std::mem::replace(&mut self.checkpoint, Checkpoint::None) {
-                    self.checkpoints += 1;
+                if let Checkpoint::Syncing { applied } =
+                    std::mem::replace(&mut self.checkpoints.state, Checkpoint::None)
+                {
+                    self.checkpoints.done += 1;
                     if let Err(error) = self.log.trim(applied) {
                         self.failed = true;
                         return Err(io::Error::other(error));
@@ -114,7 +155,7 @@ impl<S: Storage, F: Files> Store<S, F> {
     /// check an order.
     pub(super) fn ask_for_hours(&mut self, now: Millis) {
         let wanted = hour_of(now + self.settings.lead_ms);
-        if self.rebuilding || wanted <= self.loaded {
+        if self.work.rebuilding || wanted <= self.loaded {
             return;
         }
         let numbers: Vec<u32> = self
@@ -125,14 +166,14 @@ impl<S: Storage, F: Files> Store<S, F> {
         for number in numbers {
             let snapshot = self.snapshot(number);
             self.hours.get_mut(&number).expect("it was just listed").load = Load::Loading;
-            self.jobs.push_back(Task::Load(snapshot));
+            self.work.waiting.push_back(Task::Load(snapshot));
         }
         self.loaded = wanted;
     }
 
     /// Forgets the messages of an hour that is over, some at a time, then the hour.
     pub(super) fn forget(&mut self) {
-        if let Some((number, ids)) = &mut self.forgetting {
+        if let Some((number, ids)) = &mut self.work.forgetting {
             let number = *number;
             for (id, dead) in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
                 let id = MessageId(id);
@@ -142,17 +183,17 @@ impl<S: Storage, F: Files> Store<S, F> {
                 }
             }
             // A manifest that is fixed but not flushed yet counts the hour's bytes in memory.
-            if ids.is_empty() && !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
-                self.forgetting = None;
-                self.asked_ids = false;
+            if ids.is_empty() && !matches!(self.checkpoints.state, Checkpoint::Flushing { .. }) {
+                self.work.forgetting = None;
+                self.work.asked_ids = false;
                 if let Some(hour) = self.hours.remove(&number) {
                     self.buffered -= hour.buffered();
-                    self.removed.push(number);
+                    self.checkpoints.removed.push(number);
                 }
             }
             return;
         }
-        if self.asked_ids || self.rebuilding {
+        if self.work.asked_ids || self.work.rebuilding {
             return;
         }
         let history = (self.settings.history_ms / HOUR_MS) as u32;
@@ -167,8 +208,8 @@ impl<S: Storage, F: Files> Store<S, F> {
             return;
         };
         let snapshot = self.snapshot(number);
-        self.asked_ids = true;
-        self.jobs.push_back(Task::Ids(snapshot));
+        self.work.asked_ids = true;
+        self.work.waiting.push_back(Task::Ids(snapshot));
     }
 
     /// All hours as they are, in order.
@@ -184,7 +225,9 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Looks up some of what a scrub has read, or has the next hour read.
     pub(super) fn go_on_scrubbing(&mut self) {
-        let Some(mut scrub) = self.scrub.take() else { return };
+        let Some(mut scrub) = self.work.scrub.take() else {
+            return;
+        };
         let (hour, some) = scrub.some(SCRUB_MAX);
         for (id, op) in some {
             if let Some(said) = self.misplaced(&scrub, MessageId(id), hour, op) {
@@ -193,13 +236,13 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         while let Some(mark) = scrub.next_mark() {
             match self.hours.get(&mark.hour) {
-                Some(hour) => self.jobs.push_back(Task::Scrub(HourPart::of(hour, mark))),
+                Some(hour) => self.work.waiting.push_back(Task::Scrub(HourPart::of(hour, mark))),
                 None => scrub.pass_over(),
             }
         }
         match scrub.ended() {
-            Some(found) => self.scrubbed = Some(found),
-            None => self.scrub = Some(scrub),
+            Some(found) => self.work.scrubbed = Some(found),
+            None => self.work.scrub = Some(scrub),
         }
     }
 
@@ -215,7 +258,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             Some((hour, op)) => scrub.is_later(hour, op),
             // It left since then, or is being forgotten with its hour.
             None => {
-                let forgets = matches!(self.forgetting, Some((forgotten, _)) if forgotten == hour);
+                let forgets = matches!(self.work.forgetting, Some((forgotten, _)) if forgotten == hour);
                 let now = self.hours.get(&hour).map(Hour::op_count);
                 forgets || now.is_none_or(|now| now > 0 && scrub.is_later(hour, now - 1))
             }
@@ -230,20 +273,20 @@ impl<S: Storage, F: Files> Store<S, F> {
         while self.buffered > goal && left > 0 {
             let next = self
                 .hours
-                .range(self.flushed_hour..)
+                .range(self.checkpoints.flushed_hour..)
                 .find(|(_, hour)| hour.buffered() > 0);
             let Some(number) = next.map(|(number, _)| *number) else {
-                if self.flushed_hour == 0 {
+                if self.checkpoints.flushed_hour == 0 {
                     return;
                 }
-                self.flushed_hour = 0;
+                self.checkpoints.flushed_hour = 0;
                 continue;
             };
             match self.flush(number) {
                 Some(written) => left = left.saturating_sub(written),
                 None => return,
             }
-            self.flushed_hour = number + 1;
+            self.checkpoints.flushed_hour = number + 1;
         }
     }
 
@@ -271,7 +314,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Fixes the content of the next checkpoint, unless one is in progress.
     pub(super) fn begin_checkpoint(&mut self) {
-        if !matches!(self.checkpoint, Checkpoint::None) {
+        if !matches!(self.checkpoints.state, Checkpoint::None) {
             return;
         }
         let manifest = Manifest {
@@ -279,16 +322,17 @@ impl<S: Storage, F: Files> Store<S, F> {
             loaded: self.loaded,
             hours: self.marks(),
         };
-        self.since_checkpoint = 0;
-        self.checkpoint = Checkpoint::Flushing { from: 0, manifest };
+        self.checkpoints.bytes_since = 0;
+        self.checkpoints.state = Checkpoint::Flushing { from: 0, manifest };
     }
 
     /// Flushes some hours for a checkpoint; when all are flushed, hands out the job.
     pub(super) fn flush_checkpoint(&mut self) {
-        if !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
+        if !matches!(self.checkpoints.state, Checkpoint::Flushing { .. }) {
             return;
         }
-        let Checkpoint::Flushing { mut from, manifest } = std::mem::replace(&mut self.checkpoint, Checkpoint::None)
+        let Checkpoint::Flushing { mut from, manifest } =
+            std::mem::replace(&mut self.checkpoints.state, Checkpoint::None)
         else {
             unreachable!("it was just seen");
         };
@@ -301,13 +345,13 @@ impl<S: Storage, F: Files> Store<S, F> {
             match self.flush(number) {
                 Some(written) => left = left.saturating_sub(written),
                 None => {
-                    self.checkpoint = Checkpoint::Flushing { from, manifest };
+                    self.checkpoints.state = Checkpoint::Flushing { from, manifest };
                     return;
                 }
             }
             from = number + 1;
             if left == 0 {
-                self.checkpoint = Checkpoint::Flushing { from, manifest };
+                self.checkpoints.state = Checkpoint::Flushing { from, manifest };
                 return;
             }
         }
@@ -319,12 +363,12 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         // The manifest still names an hour that was forgotten after it was fixed: its files wait for the next one.
         let named = |hour: &u32| manifest.hours.binary_search_by_key(hour, |mark| mark.hour).is_ok();
-        let (kept, remove) = self.removed.drain(..).partition(named);
-        self.removed = kept;
-        self.checkpoint = Checkpoint::Syncing {
+        let (kept, remove) = self.checkpoints.removed.drain(..).partition(named);
+        self.checkpoints.removed = kept;
+        self.checkpoints.state = Checkpoint::Syncing {
             applied: manifest.applied,
         };
-        self.jobs.push_back(Task::Checkpoint {
+        self.work.waiting.push_back(Task::Checkpoint {
             sync,
             manifest: manifest.encode(),
             remove,
