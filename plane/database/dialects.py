@@ -1,6 +1,6 @@
 """The differences between the three databases: connections, the insert of newer rows only, and exclusive transactions.
 
-Only this file knows a dialect.
+`url.py` knows their URLs, `errors.py` their codes; a table of a system may have types for each.
 """
 
 import asyncio

@@ -591,7 +591,7 @@ def webhook_verify(secret: str, id: str, time: int, body: bytes, signature: str,
 
 @final
 class RetryPlan:
-    def __new__(cls, intervals_ms: Sequence[int] | None = ..., *, jitter: int = ...) -> RetryPlan: ...  # in thousandths
+    def __new__(cls, intervals_ms: Sequence[int], *, jitter: int) -> RetryPlan: ...  # in thousandths
     def attempts_max(self) -> int: ...
     # The time of the next attempt after so many failed; None: no more.
     def next(self, attempts: int, now: int, retry_after_ms: int | None, random: int) -> int | None: ...

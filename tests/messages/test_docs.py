@@ -11,6 +11,7 @@ import pytest
 
 from muster_server import _engines
 from muster_server.control.errors import ALREADY_FIRED, UNKNOWN_MESSAGE
+from muster_server.systems.messages.cli.words import RETRIES
 from muster_server.systems.messages.options import AdminOptions, CenterOptions, ReceiveOptions, WorkerOptions
 from muster_server.systems.messages.topics import RETRIES_MS, new_secret
 from tests.documents import ROOT, cells, fenced, spans
@@ -89,3 +90,4 @@ def test_exit_codes_and_retries_are_those_of_the_program() -> None:
     assert codes == [0, ALREADY_FIRED, UNKNOWN_MESSAGE]
     waits = [row[1].replace(",", "") for row in cells(PAGE, "attempt", "after")][1:]
     assert waits == [f"{each // 1_000} s" for each in RETRIES_MS]
+    assert ",".join(f"{each // 1_000}s" for each in RETRIES_MS) == RETRIES

@@ -13,6 +13,7 @@ import pytest
 
 from muster_server import _engines
 from muster_server.systems.messages.shapes import Envelope, Fire, Result
+from muster_server.systems.messages.topics import RETRIES_MS
 from tests.ports import free_ports
 
 LIMIT = 20.0
@@ -307,7 +308,7 @@ def test_a_check_back_is_answered_by_an_outcome_and_held_targets_are_told(hook: 
 
 
 def test_policies_are_those_of_the_engine() -> None:
-    plan = _engines.RetryPlan()
+    plan = _engines.RetryPlan(RETRIES_MS, jitter=100)
     assert plan.attempts_max() == 6
     assert plan.next(1, 0, None, 0) == 1_000
     assert plan.next(6, 0, None, 0) is None

@@ -14,7 +14,7 @@ const INTERVAL_MAX: Millis = 7 * 24 * 3_600_000;
 /// Maximum number of retries of one message.
 const RETRIES_MAX: usize = 100;
 
-/// Intervals between the attempts of a message: a topic's own, or [`RetryTable::default`].
+/// Intervals between the attempts of a message: its topic's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTable {
     intervals: Vec<Millis>,
@@ -29,16 +29,6 @@ pub enum RetryError {
     Interval(Millis),
     #[error("jitter of {0} thousandths is too large (limit {JITTER_MAX})")]
     Jitter(u32),
-}
-
-impl Default for RetryTable {
-    /// After 1, 10, 60, 300 and 3000 s (DELAY-8), each extended by up to a tenth.
-    fn default() -> Self {
-        RetryTable {
-            intervals: vec![1_000, 10_000, 60_000, 300_000, 3_000_000],
-            jitter: 100,
-        }
-    }
 }
 
 impl RetryTable {
@@ -79,7 +69,7 @@ mod tests {
 
     #[test]
     fn five_retries_come_at_their_intervals_and_then_none() {
-        let table = RetryTable::default();
+        let table = RetryTable::new(vec![1_000, 10_000, 60_000, 300_000, 3_000_000], 100).unwrap();
         assert_eq!(table.attempts_max(), 6);
         for (attempts, interval) in (1..).zip([1_000, 10_000, 60_000, 300_000, 3_000_000]) {
             for random in [0, 1, 99, 100, 101, 12_345, u64::MAX] {

@@ -30,6 +30,8 @@ tag_app: Final = typer.Typer(
     epilog="Example: muster delay tag cancel orders summer",
     no_args_is_help=True,
 )
+RETRIES: Final = "1s,10s,60s,300s,3000s"
+"""The default of `--retries`: that of a topic."""
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 TagName = Annotated[str, typer.Argument(metavar="TAG")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names; all of them get the same settings.")]
@@ -77,7 +79,7 @@ def topic_create(
     ] = "weighted-round-robin",
     retries: Annotated[
         str, typer.Option(metavar="LENGTHS", help="Delays between attempts, for example 1s,10s,1m; none: one attempt.")
-    ] = "1s,10s,60s,300s,3000s",
+    ] = RETRIES,
     jitter: Annotated[
         int, typer.Option(min=0, max=1_000, help="Longest random extension of these delays, in thousandths.")
     ] = 100,

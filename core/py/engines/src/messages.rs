@@ -1011,13 +1011,9 @@ pub struct RetryPlan {
 #[pymethods]
 impl RetryPlan {
     #[new]
-    #[pyo3(signature = (intervals_ms = None, *, jitter = 100))]
-    fn new(intervals_ms: Option<Vec<u64>>, jitter: u32) -> PyResult<Self> {
-        let table = match intervals_ms {
-            None => Ok(RetryTable::default()),
-            Some(intervals) => RetryTable::new(intervals, jitter),
-        };
-        let table = table.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    #[pyo3(signature = (intervals_ms, *, jitter))]
+    fn new(intervals_ms: Vec<u64>, jitter: u32) -> PyResult<Self> {
+        let table = RetryTable::new(intervals_ms, jitter).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(RetryPlan { table })
     }
 
