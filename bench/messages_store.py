@@ -20,8 +20,8 @@ import uvloop
 
 from bench import loops, pin
 from bench.child import ChildFailedError
-from bench.delay_faces import BODY, DurableRedis
-from bench.delay_loads import BATCH, CPU, DAY_MS, Used
+from bench.messages_faces import BODY, DurableRedis
+from bench.messages_loads import BATCH, CPU, DAY_MS, Used
 from bench.rounds import Sample
 from muster.clock import now_ms
 from muster_server import _engines

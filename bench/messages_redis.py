@@ -1,6 +1,6 @@
 """What a team writes without Muster: a sorted set by due time, bodies in a hash, and a pump with a Lua script.
 
-`python -m bench.delay_redis REDIS_PORT HOOK_URL`. The pump takes up to 100 due messages, calls back by the same client as
+`python -m bench.messages_redis REDIS_PORT HOOK_URL`. The pump takes up to 100 due messages, calls back by the same client as
 Muster, and deletes what was answered; it looks again after 10 ms, as lmstfy does. What it holds when it dies is lost.
 """
 
