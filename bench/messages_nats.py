@@ -1,7 +1,7 @@
 """Scheduled messages of NATS (ADR-51): the sender, and a consumer that calls back.
 
-`python -m bench.messages_nats PORT HOOK_URL`. Each message has a subject of its own; the server publishes it to the target when
-it is due. What the consumer has not acknowledged is sent again after `ACK_S`.
+`python -m bench.messages_nats PORT HOOK_URL`. Each message has a subject of its own; the server publishes it to the
+target when it is due. What the consumer has not acknowledged is sent again after `ACK_S`.
 """
 
 import asyncio
