@@ -67,7 +67,7 @@ pub use bucket::{bucket, Record, StoredDevice};
 pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
-pub use keeping::{Keeping, KeepingCounters};
+pub use keeping::{Keeping, KeepingCounters, Work};
 pub use letters::{told_to_device, Letters, Reading, Received, SendError, Told};
 pub use limits::{
     BARRED_FOR, BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,

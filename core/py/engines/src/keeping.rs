@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use muster_driver::STALL_US;
 use muster_presence::{
     page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, Ranges,
-    Reason, State, Task, Writer, WriterSettings,
+    Reason, State, Task, Work, Writer, WriterSettings,
 };
 use muster_transport::HasLinks;
 use muster_udp::monotonic_now;
@@ -63,8 +63,11 @@ impl<T: Told> RoleMachine for Post<T> {
 }
 
 impl Told for Keeping {
-    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
-        match event {}
+    fn event<'py>(py: Python<'py>, event: Work) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            Work::Unwritten => ("unwritten",).into_pyobject(py),
+            Work::Missing => ("missing",).into_pyobject(py),
+        }
     }
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
@@ -227,6 +230,11 @@ impl OnlineWriterEngine {
 
     fn due(&self, now: u64) -> PyResult<Vec<(u32, u32, Ranges)>> {
         Ok(presence::due(self.writer()?, now))
+    }
+
+    /// Whether nothing is missing. The next time that something is, there is an event.
+    fn is_whole(&mut self) -> PyResult<bool> {
+        self.with(Keeping::is_whole)
     }
 
     fn asked(&mut self, ap: u32, ranges: Ranges, transaction: u64) -> PyResult<()> {
