@@ -60,7 +60,9 @@ class Sender:
 
     async def consume(self, url: str) -> None:
         """Call back for what is due, until it is ended."""
-        client = _engines.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=HELD_MAX)
+        client = _engines.CallbackClient(
+            json.dumps({"allowed": ["127.0.0.0/8"], "concurrency": 64, "in_flight_max": HELD_MAX}).encode()
+        )
         held: dict[int, Any] = {}
         number = 0
 

@@ -40,7 +40,7 @@ async def pump(port: int, url: str) -> None:
     """Until it is ended."""
     redis: Any = Redis(port=port)
     pop = redis.register_script(POP)
-    client = _engines.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=4_096)
+    client = _engines.CallbackClient(b'{"allowed": ["127.0.0.0/8"], "concurrency": 64, "in_flight_max": 4096}')
     number = 0
     held: dict[int, bytes] = {}
 

@@ -49,7 +49,9 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.keeper = _engines.ScheduleKeeper(path=str(folder), segment_bytes=64 << 20, checkpoint_bytes=256 << 20)
+        self.keeper = _engines.ScheduleKeeper(
+            b'{"checkpoint_bytes": 268435456}', path=str(folder), segment_bytes=64 << 20
+        )
 
     def insert(self, arrays: Iterator[bytes]) -> None:
         """A few on their way at once; waits until all are durable. The schedule must have read what is there: `stats`."""
