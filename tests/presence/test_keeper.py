@@ -74,7 +74,7 @@ class Store:
         return []
 
     async def pages(self) -> AsyncIterator[bytes]:
-        for page in ():
+        for page in list[bytes]():
             yield page
 
     async def write(self, epoch: int, count: int, batch: Packed) -> str:

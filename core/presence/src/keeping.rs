@@ -209,7 +209,11 @@ mod tests {
         assert_eq!(told(&mut keeping), [], "the control plane knows");
 
         keeping.writer.remove(0, &[AP]);
-        assert_eq!(told(&mut keeping), [Work::Unwritten], "the gateway is gone from the vector");
+        assert_eq!(
+            told(&mut keeping),
+            [Work::Unwritten],
+            "the gateway is gone from the vector"
+        );
         assert_eq!(told(&mut keeping), []);
         assert!(keeping.batch(0, 10, 1).is_some());
         assert_eq!(told(&mut keeping), []);
