@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from bench import browsers as browsers_bench
 from bench import commands as commands_bench
@@ -50,8 +51,19 @@ QUICK_ROUNDS, FULL_ROUNDS = 3, 5
 NO_BENCHES = ("all", "table", "compare")
 PIPED_WIDTH = 120
 
+
+class _Benches(TyperGroup):
+    """Refuses the earlier word of a bench by a line that names the new one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and (now := earlier_bench.RENAMED.get(args[0])):
+            ctx.fail(f"the bench {args[0]!r} has the word of its system now: muster bench {now}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="bench",
+    cls=_Benches,
     help="Measure this machine, Muster and its peers: ratios of one interleaved run, never absolute figures.",
     epilog="Example: muster bench peers --quick",
     no_args_is_help=True,
@@ -331,14 +343,14 @@ def fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]
 
 
 @_word(size=None, loopback=None)
-def delay(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+def messages(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Delayed messages: accepted durably, fired on time, back after a death; beside a Redis pump, dramatiq and NATS.
 
     10,000,000 messages are pending (500,000 if quick). TMPDIR must be on a disk, where a sync takes time.
     """
     with _from("muster-server[messages] and the tools"):
-        from bench import delay as delay_bench
-    return delay_bench.run(rounds=options.rounds, quick=options.quick, say=_say, progress=progress)
+        from bench import messages as messages_bench
+    return messages_bench.run(rounds=options.rounds, quick=options.quick, say=_say, progress=progress)
 
 
 @_word(size=None, loopback=None)
@@ -499,7 +511,8 @@ def _check_names(names: Sequence[str] | None) -> None:
     known = [name for name in _names() if name not in NO_BENCHES]
     for name in names or ():
         if name not in known:
-            raise typer.BadParameter(f"unknown bench {name!r} (expected one of {', '.join(known)})", param_hint="BENCH")
+            expected = earlier_bench.RENAMED.get(name) or f"one of {', '.join(known)}"
+            raise typer.BadParameter(f"unknown bench {name!r} (expected {expected})", param_hint="BENCH")
 
 
 def _names() -> list[str]:

@@ -22,6 +22,8 @@ BASELINE: Final = HERE / "bench" / "baseline"
 TREES: Final = HERE / ".tools" / "baseline"
 CHEAP: Final = ("fanout", "receive", "hops", "likes")
 """Benches that take less than a minute for a quick round and judge most of a message's way."""
+RENAMED: Final = {"delay": "messages"}
+"""Earlier words of benches, which an earlier tree may have, and their words now."""
 WORSE: Final = 0.10
 """A figure may be worse by this share, or by less than its spread."""
 Run = Callable[[Path, str], Report]
@@ -71,7 +73,7 @@ def built(revision: str, say: Callable[[str], None]) -> Path:
 
 def measured(tree: Path, name: str) -> Report:
     """One quick round of a bench by the programs of a tree. Raises `VoidRunError` and `OSError`."""
-    done = ask([name, "--quick", "--rounds", "1", "--json", "--no-progress"], tree)
+    done = ask([_word(tree, name), "--quick", "--rounds", "1", "--json", "--no-progress"], tree)
     report = parsed(done.stdout)
     if report is None:
         why = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
@@ -79,6 +81,12 @@ def measured(tree: Path, name: str) -> Report:
     if report.void:
         raise VoidRunError(f"{name} in {tree.name}: {report.void}")
     return report
+
+
+def _word(tree: Path, name: str) -> str:
+    """The word of a bench in a tree."""
+    earlier = (old for old, new in RENAMED.items() if new == name and (tree / "bench" / f"{old}.py").exists())
+    return next(earlier, name)
 
 
 def compare(

@@ -312,7 +312,7 @@ def _latencies(took: list[float], seconds: float) -> Sample:
 
 def _frames(packets: int) -> list[bytes]:
     """A proxy's frames for one writer, of so many packets of a gateway."""
-    gateway = _engines.PresenceAccess(ap=1, epoch=1, now=0)
+    gateway = _engines.PresenceAccess(b"{}", ap=1, epoch=1, now=0)
     frames: list[bytes] = []
     for at in range(packets):
         for user in range(at * 38, at * 38 + 38):
@@ -325,7 +325,7 @@ def _frames(packets: int) -> list[bytes]:
 
 def _writer() -> _engines.PresenceWriter:
     """A writer's machine that follows the gateway of `_frames`."""
-    writer = _engines.PresenceWriter(shards=1, index=0, epoch=1)
+    writer = _engines.PresenceWriter(b"{}", shards=1, index=0, epoch=1)
     writer.restore_applied(0, 1, 1, 0)
     return writer
 

@@ -22,7 +22,7 @@ def resident() -> int:
 
 def held(users: int) -> int:
     """The growth by so many users; the ring of packets is full, or has all of them."""
-    gateway = _engines.PresenceAccess(ap=1, epoch=1, now=0)
+    gateway = _engines.PresenceAccess(b"{}", ap=1, epoch=1, now=0)
     gc.collect()
     before, now = resident(), 0
     for user in range(users):

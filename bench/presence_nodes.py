@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
 import structlog
 
 from muster.clock import now_ms
@@ -94,7 +95,7 @@ def spec(
 class Gateway:
     """A gateway without sessions; it lives while the loop runs, until `end`."""
 
-    def __init__(self, node: int, epoch: int, port: int, version: int = 0, window_us: int = 50_000) -> None:
+    def __init__(self, node: int, epoch: int, port: int, version: int = 0, window_ms: int = 50) -> None:
         self.node, self.epoch = node, epoch
         self.ahead_ms = 0
         """Of its wall clock."""
@@ -111,8 +112,8 @@ class Gateway:
                 "send_buffer": BUFFER,
                 "payload_bytes": 1_200,
             },
+            msgspec.json.encode({"window_ms": window_ms}),
             version=version,
-            window_us=window_us,
         )
         self._engine.placement(1, [], (1, 1))
         self._stop = asyncio.Event()

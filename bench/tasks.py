@@ -19,8 +19,8 @@ import numpy as np
 
 from bench import pin, tasks_dramatiq, tasks_streaq
 from bench.child import Child, private_directory, python_environment
-from bench.delay_dramatiq import broker
-from bench.delay_faces import DurableRedis, Muster
+from bench.messages_dramatiq import broker
+from bench.messages_faces import DurableRedis, Muster
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, interleave

@@ -7,7 +7,7 @@ from typing import Any
 
 import dramatiq
 
-from bench.delay_dramatiq import ACTOR, QUEUE, THREADS, broker
+from bench.messages_dramatiq import ACTOR, QUEUE, THREADS, broker
 from bench.tasks_jobs import note
 
 

@@ -1,4 +1,4 @@
-"""Requests between the processes of a system, and from its commands: frames of MessagePack over TCP.
+"""Requests between processes, and from commands: frames of MessagePack over TCP, or over a Unix socket on one machine.
 
 Owns frames, the proof that both ends know the cluster's secret, and the life of a connection. It must not know the
 content of requests: they are tagged structs, each served by a function. Nothing of a peer is decoded before it has
@@ -13,9 +13,12 @@ import secrets
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
+
+from muster_server.plane.sockets import address, listen
 
 FRAME_BYTES_MAX: Final = 256 << 20  # a snapshot of a million clients has about 200 MB
 NONCE: Final = 32
@@ -63,6 +66,12 @@ def key_of(secret: bytes) -> bytes:
     return blake2b(secret, digest_size=32, person=b"muster calls").digest()
 
 
+LOCAL: Final = key_of(b"")
+"""The key of Unix sockets, which the kernel keeps for their user: the proof shows that both ends speak this protocol."""
+Address = tuple[str, int] | Path
+"""Host and port, or the file of a Unix socket."""
+
+
 class Server:
     """Serves requests at one address, from `start` to `stop`."""
 
@@ -77,10 +86,16 @@ class Server:
         self._finishing: set[asyncio.Task[None]] = set()
         """Requests in progress that have one reply."""
         self._ending = False
+        self._file = contextlib.ExitStack()
 
     async def start(self, host: str, port: int) -> None:
         """Raises `OSError` when the address is taken."""
         self._server = await asyncio.start_server(self._accept, host, port)
+
+    async def start_at(self, file: Path) -> None:
+        """Serve this user at a Unix socket, which replaces that of a dead process. Raises `OSError`."""
+        listening = self._file.enter_context(listen(file))
+        self._server = await asyncio.start_unix_server(self._accept, sock=listening)
 
     @property
     def port(self) -> int:
@@ -94,6 +109,7 @@ class Server:
         self._ending = True
         if self._server is not None:
             self._server.close()
+        self._file.close()
         if self._finishing and finish_s > 0.0:
             await asyncio.wait(self._finishing, timeout=finish_s)
         for task in list(self._connections):
@@ -191,7 +207,7 @@ class Server:
 class Peer:
     """The asking end. It connects for the first request, and again after a loss; all requests share one connection."""
 
-    def __init__(self, address: tuple[str, int], key: bytes) -> None:
+    def __init__(self, address: Address, key: bytes) -> None:
         self.address = address
         self._key = key
         self._connection: _Connection | None = None
@@ -247,7 +263,7 @@ class Peer:
 
     @property
     def _where(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
+        return str(self.address) if isinstance(self.address, Path) else f"{self.address[0]}:{self.address[1]}"
 
     async def _send(self, question: msgspec.Struct) -> "_Replies":
         if self._connection is None or not self._connection.open:
@@ -294,7 +310,7 @@ class Peer:
 
     async def _proven(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect, and prove in both directions that the ends know the secret."""
-        reader, writer = await asyncio.open_connection(*self.address)
+        reader, writer = await _open(self.address)
         try:
             theirs, mine = await reader.readexactly(NONCE), secrets.token_bytes(NONCE)
             _send(writer, mine + _proof(self._key, b"asks", theirs, mine))
@@ -415,6 +431,13 @@ class _Replies:
         if not self._over and not self._queue.empty():  # the end of a single reply comes with it
             self._over = self._queue.get_nowait()[0] != "item"
         self.connection.end(self.number, over=self._over)
+
+
+async def _open(to: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if not isinstance(to, Path):
+        return await asyncio.open_connection(*to)
+    with address(to) as path:
+        return await asyncio.open_unix_connection(path)
 
 
 async def _read(reader: asyncio.StreamReader) -> Frame:

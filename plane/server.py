@@ -6,7 +6,7 @@ The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 import structlog
@@ -90,6 +90,10 @@ class Server:
                 self.others.remove(self)
             self.closed = True
             self._turns.close()
+
+    def hear(self, handlers: Mapping[str, Handler]) -> None:
+        """Call these at the engine's events of their names."""
+        self._handlers.update(handlers)
 
     def status(self) -> dict[str, Any]:
         """The engine's status, and the server's own fields."""

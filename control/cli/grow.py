@@ -84,7 +84,7 @@ async def abort(where: Target, of: LayerRef, wait_s: float, as_json: bool) -> in
             partitions = await coordinator.abort()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    while hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
+                    while await hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
                         await asyncio.sleep(LOOK_S)
             _say(of, partitions, as_json)
             return 0
@@ -107,35 +107,35 @@ class Supervised(Hosts):
     def __init__(self, folder: Path, role: Layered) -> None:
         self._folder, self._role = folder, role
 
-    def provide(self, partitions: int) -> Mapping[int, str]:
-        found = requests.ask(self._folder, Provide(role=self._role, partitions=partitions))
+    async def provide(self, partitions: int) -> Mapping[int, str]:
+        found = await requests.ask(self._folder, Provide(role=self._role, partitions=partitions))
         return {each.node: each.name for each in found}
 
-    def withdraw(self, partitions: int) -> None:
-        requests.ask(self._folder, Withdraw(role=self._role, partitions=partitions))
+    async def withdraw(self, partitions: int) -> None:
+        await requests.ask(self._folder, Withdraw(role=self._role, partitions=partitions))
 
-    def counted(self, partitions: int) -> None:
-        requests.ask(self._folder, Counted(role=self._role, partitions=partitions))
+    async def counted(self, partitions: int) -> None:
+        await requests.ask(self._folder, Counted(role=self._role, partitions=partitions))
 
-    def beyond(self, partitions: int) -> bool:
+    async def beyond(self, partitions: int) -> bool:
         """Whether nodes of partitions from this number on still run."""
-        found = requests.ask(self._folder, Look())
+        found = await requests.ask(self._folder, Look())
         return any(each.role == self._role and each.partition >= partitions for each in found)
 
 
 class OperatedHosts(Hosts):
     """Hosts of `muster serve`: their operators start and end the nodes."""
 
-    def provide(self, partitions: int) -> Mapping[int, str]:
+    async def provide(self, partitions: int) -> Mapping[int, str]:
         return {}
 
-    def withdraw(self, partitions: int) -> None:
+    async def withdraw(self, partitions: int) -> None:
         pass
 
-    def counted(self, partitions: int) -> None:
+    async def counted(self, partitions: int) -> None:
         pass
 
-    def beyond(self, partitions: int) -> bool:
+    async def beyond(self, partitions: int) -> bool:
         """Returns at once: there is nothing to wait for."""
         return False
 

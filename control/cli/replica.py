@@ -27,7 +27,7 @@ REMOVE_S: Final = 60.0
 async def add(config_file: Path | None, role: str, partition: int, as_json: bool) -> int:
     """Start one more node and wait until it serves."""
     folder = _folder(config_file)
-    (asked,) = requests.ask(folder, Add(role=role, partition=partition))
+    (asked,) = await requests.ask(folder, Add(role=role, partition=partition))
 
     def done(seated: Seated | None) -> bool:
         if seated is None or seated.leaving:
@@ -43,7 +43,7 @@ async def add(config_file: Path | None, role: str, partition: int, as_json: bool
 async def remove(config_file: Path | None, node: str, role: str | None, partition: int, as_json: bool) -> int:
     """Drain a node and wait until it has ended. `node` is its number or its name; `role`, if given, must match."""
     folder = _folder(config_file)
-    found = [each for each in requests.ask(folder, Look()) if node in {str(each.node), each.name}]
+    found = [each for each in await requests.ask(folder, Look()) if node in {str(each.node), each.name}]
     if not found:
         raise UserError(f"the instance has no node {node}; muster status has their names and numbers")
     if role is not None and (found[0].role, found[0].partition) != (role, partition):
@@ -53,7 +53,7 @@ async def remove(config_file: Path | None, node: str, role: str | None, partitio
     if role is None and found[0].role in partitioned():
         of = f"{found[0].role} {found[0].partition} {node}"
         raise UserError(f"{found[0].name} is a replica; use muster cluster replica remove {of}")
-    (asked,) = requests.ask(folder, Remove(node=found[0].node))
+    (asked,) = await requests.ask(folder, Remove(node=found[0].node))
     if not await _watched(folder, asked, lambda seated: seated is None, REMOVE_S, "has not ended yet"):
         return TRY_LATER
     _say(asked, as_json, f"{asked.name} has ended{_of(asked)}: id {asked.node}", "removed")
@@ -75,7 +75,7 @@ async def _watched(
     try:
         async with asyncio.timeout(patience_s):
             while True:
-                every = {each.node: each for each in requests.ask(folder, Look())}
+                every = {each.node: each for each in await requests.ask(folder, Look())}
                 seated = every.get(asked.node)
                 if done(seated):
                     return True

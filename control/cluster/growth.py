@@ -56,16 +56,16 @@ class Report:
 class Hosts(Protocol):
     """Starts and stops nodes. Each call may be repeated."""
 
-    def provide(self, partitions: int) -> Mapping[int, str]:
+    async def provide(self, partitions: int) -> Mapping[int, str]:
         """Start the missing replicas of partitions below this number: as many as the partition has that they split.
 
         Returns the names of the new nodes by number; empty if operators start nodes.
         """
 
-    def withdraw(self, partitions: int) -> None:
+    async def withdraw(self, partitions: int) -> None:
         """Stop the replicas of partitions from this number on."""
 
-    def counted(self, partitions: int) -> None:
+    async def counted(self, partitions: int) -> None:
         """Record the new number of partitions."""
 
 
@@ -106,7 +106,7 @@ class Coordinator:
             if growth is None and doubling > count.partitions:
                 raise UserError(f"{self._layer}: the growth to {doubling} partitions was undone meanwhile", TRY_LATER)
             if growth is None:
-                self._hosts.counted(count.partitions)
+                await self._hosts.counted(count.partitions)
                 if to is None or count.partitions == to:
                     return count.partitions
                 if count.partitions > to:
@@ -135,7 +135,7 @@ class Coordinator:
                 now, _ = await self._record()
                 if now.growth is not None:
                     raise UserError(f"{self._layer}: {_under_way(now.growth)}, begun since", TRY_LATER)
-                self._hosts.withdraw(now.partitions)
+                await self._hosts.withdraw(now.partitions)
                 return now.partitions
 
     # --- one step ---------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Coordinator:
         partitions at which the current growth aims.
         """
         self._directory.takes_steps_of = self._layer
-        self._new = await asyncio.to_thread(self._provided, growth.to)
+        self._new = await self._provided(growth.to)
         if not await self._wait(count, growth):
             await self._give_back(count)
             return growth.to
@@ -168,10 +168,10 @@ class Coordinator:
         taken = after[growth.step]
         return taken.wide if await self._write(count, version, taken, checked=True) else growth.to
 
-    def _provided(self, partitions: int) -> Mapping[int, str]:
+    async def _provided(self, partitions: int) -> Mapping[int, str]:
         """Find the new nodes. The hosts may have missed the state before this growth, which another coordinator wrote."""
-        self._hosts.counted(partitions // 2)
-        return self._hosts.provide(partitions)
+        await self._hosts.counted(partitions // 2)
+        return await self._hosts.provide(partitions)
 
     async def _give_back(self, before: Count) -> None:
         """Stop the new nodes if another command undid the growth: this coordinator may have started them after the undo."""
@@ -179,7 +179,7 @@ class Coordinator:
         with contextlib.suppress(Wrong):  # beyond that step its partitions may own rooms
             read_count(encode(count), before)
             if count.wide < before.wide:
-                self._hosts.withdraw(count.wide)
+                await self._hosts.withdraw(count.wide)
 
     async def _wait(self, count: Count, growth: Growth) -> bool:
         """Wait until all nodes acknowledge this record; False if it has changed meanwhile. Raises `UserError` after the

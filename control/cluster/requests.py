@@ -1,33 +1,24 @@
-"""Requests of commands to the supervisor of a running instance: a Unix socket in its folder, a line of JSON each way.
+"""Requests of commands to the supervisor of a running instance, by `plane/calls` at a Unix socket in its folder.
 
-One request per connection, answered at once: the work that it starts takes longer, and `Look` returns its state. Owns
-the requests and replies; the supervisor does the work.
+Each is answered at once: the work that it starts takes longer, and `Look` returns its state. Owns the requests; the
+supervisor does the work.
 """
 
-import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
-import structlog
 
 from muster_server.control.config.layout import PARTITIONS_MAX
 from muster_server.control.config.options import SERVED
 from muster_server.control.errors import FAILURE, TRY_LATER, NotRunning, UserError
-from muster_server.control.host.sockets import address, listen
+from muster_server.plane.calls import LOCAL, CallError, Peer, Server
 from muster_server.plane.kinds import partitioned
 
 SOCKET: Final = "requests.sock"
-FORMAT: Final = 1
-REQUEST_MAX: Final = 4 << 10
-ANSWER_MAX: Final = 256 << 10
-"""Limit of an answer in bytes: 512 nodes, each of about 200 B and a line with its error."""
-AT_ONCE: Final = 8
-ASKED_S: Final = 5.0
-"""Limit of one connection, in seconds."""
+ANSWER_S: Final = 5.0
 
 Partition = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 if TYPE_CHECKING:
@@ -38,10 +29,8 @@ else:  # a request that names no role is refused while it is parsed
 Partitions = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag=str.lower, forbid_unknown_fields=True):
+class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """One request."""
-
-    format: int = FORMAT
 
 
 class Look(Ask, frozen=True, kw_only=True):
@@ -95,84 +84,39 @@ class Seated(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The requested nodes, or the reason of a failure with its exit code."""
-
-    nodes: list[Seated] = []
-    error: str = ""
-    exit_code: int = 0
-
-
 Request = Look | Add | Remove | Provide | Withdraw | Counted
 Take = Callable[[Request], Sequence[Seated]]
-_REQUEST: Final = msgspec.json.Decoder(Request)
-_ANSWER: Final = msgspec.json.Decoder(Answer)
 
 
 @contextlib.asynccontextmanager
-async def answered(folder: Path, take: Take, log: structlog.typing.FilteringBoundLogger) -> AsyncIterator[None]:
+async def answered(folder: Path, take: Take) -> AsyncIterator[None]:
     """Serve while the block lasts. `take` raises `UserError` for a request that it refuses."""
-    waiting = asyncio.Semaphore(AT_ONCE)
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(request: Request) -> list[Seated]:
         try:
-            async with waiting, asyncio.timeout(ASKED_S):
-                answer = _taken(await reader.readline(), take, log)
-                if writer.is_closing():
-                    return
-                writer.write(msgspec.json.encode(answer) + b"\n")
-                await writer.drain()
-                writer.close()
-        except (OSError, TimeoutError, ValueError):  # closed, too slow, or a line without an end
-            writer.transport.abort()
+            return list(take(request))
+        except UserError as error:
+            raise CallError(str(error.exit_code), str(error)) from None
 
-    with listen(folder, SOCKET) as listening:
-        server = await asyncio.start_unix_server(serve, sock=listening, limit=REQUEST_MAX)
-        try:
-            yield
-        finally:
-            server.close()
-
-
-def _taken(line: bytes, take: Take, log: structlog.typing.FilteringBoundLogger) -> Answer:
+    server = Server(LOCAL, dict.fromkeys(get_args(Request), serve))
+    await server.start_at(folder / SOCKET)
     try:
-        request = _REQUEST.decode(line)
-        if request.format != FORMAT:
-            raise UserError(
-                f"the instance uses format {FORMAT}, this command {request.format}; use one version of muster for both"
-            )
-        return Answer(nodes=list(take(request)))
-    except msgspec.MsgspecError as error:
-        return Answer(
-            error=f"the instance does not know this request: {error}; use one version of muster for both",
-            exit_code=FAILURE,
-        )
-    except UserError as error:
-        return Answer(error=str(error), exit_code=error.exit_code)
-    except Exception as error:
-        log.exception("a request failed", line=line[:200].decode(errors="replace"))
-        return Answer(error=f"the instance failed to carry out the request: {error!r}; see its log", exit_code=FAILURE)
+        yield
+    finally:
+        await server.stop()
 
 
-def ask(folder: Path, request: Request) -> list[Seated]:
+async def ask(folder: Path, request: Request) -> list[Seated]:
     """Ask the running instance, and wait for its answer. Raises `UserError`."""
+    if not (folder / SOCKET).exists():
+        raise NotRunning(f"no instance accepts requests in {folder}; start one: muster up")
+    peer = Peer(folder / SOCKET, LOCAL)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(ASKED_S)
-            with address(folder, SOCKET) as path:
-                asking.connect(path)
-            asking.sendall(msgspec.json.encode(request) + b"\n")
-            with asking.makefile("rb") as reader:
-                line = reader.readline(ANSWER_MAX)
-        answer = _ANSWER.decode(line)
-    except FileNotFoundError:
-        raise NotRunning(f"no instance accepts requests in {folder}; start one: muster up") from None
-    except TimeoutError:
-        raise UserError(f"the instance in {folder} does not answer; try again", TRY_LATER) from None
-    except OSError as error:
-        raise UserError(f"{folder / SOCKET}: {error.strerror}; try again", TRY_LATER) from None
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{folder / SOCKET}: answer of another version of muster: {error}") from None
-    if answer.error:
-        raise UserError(answer.error, answer.exit_code or FAILURE)
-    return answer.nodes
+        return await peer.ask(request, list[Seated], ANSWER_S)
+    except CallError as error:
+        if error.code in {"question", "reply"}:
+            raise UserError(f"{error}; use one version of muster for the command and the instance") from None
+        refused = int(error.code) if error.code.isdigit() else FAILURE
+        raise UserError(str(error), TRY_LATER if error.code in {"away", "late", "busy"} else refused) from None
+    finally:
+        await peer.close()

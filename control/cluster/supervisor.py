@@ -156,7 +156,7 @@ class Supervisor:
             self._live = Live(self._log, self.config.log.level, told, linked=True)
             if self._to_read is not None:
                 self.reload(self._to_read)
-            await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
+            await self._open.enter_async_context(requests.answered(self.folder.path, self.take))
         except BaseException:
             await self._end()
             raise

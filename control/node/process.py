@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ from muster_server.control.node.live import Again, Live, Now
 from muster_server.plane import main as plane
 from muster_server.plane.kind import named
 from muster_server.plane.kinds import kind
+from muster_server.plane.role import Handler
 from muster_server.plane.server import Others, Server
 from muster_server.plane.service import Context, Service
 from muster_server.plane.spec import Spec, SpecError, content, decoded
@@ -53,6 +54,10 @@ MOVED: Final = ("messages_", "repairs_")
 
 class Running(Companion, Protocol):
     """A companion, which runs while its context is open."""
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """Handlers of the engine's events for it, by the event's name."""
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -295,6 +300,8 @@ async def serve(
         "faults": spec.faults,
     }
     running = None if companion is None or engine is None else companion(engine, log, _partitions(spec, enrolment))
+    if server is not None and running is not None:
+        server.hear(running.handlers)
     token = _admin_token(spec)
     own = admin.Admin(service, about, enrolment, running, token)
     port = admin.Port(own, spec.admin_access) if early is None else early

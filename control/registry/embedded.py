@@ -3,27 +3,24 @@
 import asyncio
 import contextlib
 import functools
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import Final, TypeVar
 
 from muster_server.control.config.zookeeper import check_path
-from muster_server.control.host.sockets import address
-from muster_server.control.registry import frames, tree
+from muster_server.control.registry import questions, tree
 from muster_server.control.registry.read_cache import ReadCache
 from muster_server.control.registry.server import SOCKET
 from muster_server.control.registry.signals import Signals
 from muster_server.control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
+from muster_server.plane.calls import LOCAL, CallError, Peer
 
 SESSION_S: Final = 5.0
 CONNECT_S: Final = 2.0
 AGAIN_S: Final = (0.02, 0.2)
-PENDING_MAX: Final = 4_096
 ERRORS: Final = {kind.__name__: kind for kind in TreeError.__subclasses__()}
+A = TypeVar("A")
 
 
 class EmbeddedTree(Tree):
@@ -32,10 +29,8 @@ class EmbeddedTree(Tree):
     def __init__(self, folder: Path, *, session_s: float = SESSION_S) -> None:
         self._folder, self._session_s = folder, session_s
         self._signals, self._kept = Signals(), ReadCache()
-        self._known = frames.Hello(0, b"", int(session_s * 1000))
-        self._writer: asyncio.StreamWriter | None = None
-        self._calls = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[frames.Answer]] = {}
+        self._known = questions.Begin(0, b"", int(session_s * 1000))
+        self._peer: Peer | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -55,7 +50,7 @@ class EmbeddedTree(Tree):
     async def close(self) -> None:
         with contextlib.suppress(TreeError, TimeoutError):
             async with asyncio.timeout(1.0):
-                await self._call(frames.Bye)
+                await self._call(questions.Bye(self._known.session), type(None))
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -65,122 +60,86 @@ class EmbeddedTree(Tree):
 
     async def get(self, path: str) -> Entry | None:
         check_path(path)
-        answer = await self._call(frames.Get, path)
-        assert isinstance(answer, frames.Found)
-        return answer.entry
+        return (await self._call(questions.Get(self._known.session, path), questions.Found)).entry
 
     async def children(self, path: str) -> dict[str, Entry]:
         check_path(path)
         return await self._kept.read("below", path, functools.partial(self._below, path)) or {}
 
     async def _below(self, path: str) -> dict[str, Entry]:
-        answer = await self._call(frames.Children, path)
-        assert isinstance(answer, frames.Listed)
-        return answer.entries
+        return await self._call(questions.Children(self._known.session, path), dict[str, Entry])
 
     def forget(self) -> None:
         self._kept.forget()
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         tree.check(operations)
-        answer = await self._call(frames.Transact, list(operations))
-        assert isinstance(answer, frames.Done)
-        return answer.results
+        return await self._call(questions.Transact(self._known.session, list(operations)), list[Result])
 
-    async def _call(self, kind: Callable[..., frames.Frame], *arguments: object) -> frames.Answer:
-        writer = self._writer
-        if writer is None or writer.is_closing() or self.session != "connected" or len(self._pending) >= PENDING_MAX:
+    async def _call(self, question: questions.Question, answer: type[A]) -> A:
+        if self._peer is None or self.session != "connected":
             raise Unavailable("no connection to the registry")
-        call, future = next(self._calls), asyncio.get_running_loop().create_future()
-        self._pending[call] = future
         try:
-            writer.write(frames.pack(kind(call, *arguments)))
-            async with asyncio.timeout(CALL_S):
-                answer: frames.Answer = await future
-        except TimeoutError:
-            raise Unavailable(f"no answer within {CALL_S:.0f} s") from None
-        finally:
-            self._pending.pop(call, None)
-        if isinstance(answer, frames.Failed):
-            raise ERRORS.get(answer.error, TreeError)(answer.text)
-        return answer
+            return await self._peer.ask(question, answer, CALL_S)
+        except CallError as error:
+            raise ERRORS.get(error.code, Unavailable)(str(error)) from None
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError):
+            with contextlib.suppress(CallError):
                 await self._converse()
             self._lost()
             await asyncio.sleep(random.uniform(*AGAIN_S))
 
     async def _converse(self) -> None:
-        async with asyncio.timeout(CONNECT_S):
-            with address(self._folder, SOCKET) as path:
-                reader, writer = await asyncio.open_unix_connection(path)
-        pinging = None
+        peer, pinging = Peer(self._folder / SOCKET, LOCAL), None
         try:
-            if writer.is_closing():
-                raise ConnectionResetError
-            writer.write(frames.pack(self._known))
-            async with asyncio.timeout(CONNECT_S):
-                welcome = frames.ANSWER.decode(await frames.read(reader, frames.ANSWER_MAX))
-            if not isinstance(welcome, frames.Welcome):
-                raise ValueError("the registry sent no welcome")
-            self._writer = writer
-            self._welcomed(welcome)
-            pinging = asyncio.create_task(self._ping(writer))
-            while True:
-                async with asyncio.timeout(self._session_s * 2 / 3):
-                    data = await frames.read(reader, frames.ANSWER_MAX)
-                self._take(frames.ANSWER.decode(data))
+            welcome = await peer.ask(self._known, questions.Welcome, CONNECT_S)
+            pinging = asyncio.create_task(self._ping(peer, welcome))
+            async with contextlib.aclosing(peer.stream(questions.Watch(welcome.session), list[str])) as changes:
+                async for paths in changes:
+                    if self._peer is None:  # from now on each change is reported
+                        self._peer = peer
+                        self._welcomed(welcome)
+                    self._kept.written(paths)
+                    self._signals.changed(paths)
         finally:
-            self._writer = None
+            self._peer = None
             if pinging is not None:
                 pinging.cancel()
-            writer.transport.abort()
+            await peer.close()
 
-    def _welcomed(self, welcome: frames.Welcome) -> None:
+    def _welcomed(self, welcome: questions.Welcome) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
         if self._known.session not in {0, welcome.session}:
             self._become("expired")
-        self._known = frames.Hello(welcome.session, welcome.secret, welcome.timeout_ms)
+        self._known = questions.Begin(welcome.session, welcome.secret, welcome.timeout_ms)
         self._session_s = welcome.timeout_ms / 1000
         self._become("connected")
 
-    async def _ping(self, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await asyncio.sleep(self._session_s / 3)
-            if writer.is_closing():
-                return
-            writer.write(frames.pack(frames.Ping()))
+    @staticmethod
+    async def _ping(peer: Peer, welcome: questions.Welcome) -> None:
+        """Keep the session alive; close the connection of a server that does not answer."""
+        every_s = welcome.timeout_ms / 3_000
+        with contextlib.suppress(CallError):
+            while True:
+                await asyncio.sleep(every_s)
+                await peer.ask(questions.Ping(welcome.session), type(None), every_s)
+        await peer.close()
 
     def _become(self, session: Session) -> None:
         self._kept.forget()  # without a connection no change is reported
         self._signals.become(session)
 
-    def _take(self, answer: frames.Answer) -> None:
-        match answer:
-            case frames.Changed(paths):
-                self._kept.written(paths)
-                self._signals.changed(paths)
-            case frames.Found(call) | frames.Listed(call) | frames.Done(call) | frames.Failed(call):
-                future = self._pending.get(call)
-                if future is not None and not future.done():
-                    future.set_result(answer)
-            case _:
-                pass
-
     def _lost(self) -> None:
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(Unavailable("the connection to the registry was lost"))
         if self.session == "connected":
             self._become("suspended")
             self._expiry = asyncio.get_running_loop().call_later(self._session_s, self._expire)
 
     def _expire(self) -> None:
         """No answer came for a whole session: whatever the server answers later, it is a new session."""
-        self._known = frames.Hello(0, b"", int(self._session_s * 1000))
+        self._known = questions.Begin(0, b"", int(self._session_s * 1000))
         self._become("expired")

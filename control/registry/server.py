@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,11 +17,10 @@ import structlog
 
 from muster_server.control.config.zookeeper import check_path
 from muster_server.control.errors import UserError
-from muster_server.control.host.sockets import listen
-from muster_server.control.registry import frames
-from muster_server.control.registry.frames import Frame
+from muster_server.control.registry import questions
 from muster_server.control.registry.store import Store
-from muster_server.control.registry.tree import Operation, Result, TreeError, check
+from muster_server.control.registry.tree import NODES_MAX, Entry, Result, TreeError, Unavailable, check
+from muster_server.plane.calls import LOCAL, CallError, Server
 from muster_server.plane.files import write_atomically
 
 SOCKET: Final = "registry.sock"
@@ -30,8 +29,8 @@ FORMAT: Final = 1
 SESSIONS_MAX: Final = 4_096
 TIMEOUT_MS_MIN: Final = 500
 TIMEOUT_MS_MAX: Final = 60_000
-UNSENT_MAX: Final = 2 * frames.ANSWER_MAX
-"""A client with more unread bytes than this is disconnected, and must connect again."""
+UNSENT_MAX: Final = NODES_MAX
+"""Limit of changed paths that a client has not read; beyond it its watch ends, and it reads everything again."""
 SWEEP_S: Final = 0.1
 
 
@@ -53,21 +52,32 @@ class _Session:
     secret: bytes
     timeout_ms: int
     deadline: float = 0.0
-    connection: "_Connection | None" = None
+    watch: "_Watch | None" = None
+
+    def heard(self) -> "_Session":
+        """It is alive now."""
+        self.deadline = time.monotonic() + self.timeout_ms / 1000
+        return self
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
-    writer: asyncio.StreamWriter
-    session: _Session | None = None
+class _Watch:
+    """Paths that changed since its client has heard of any."""
 
-    def send(self, frame: Frame) -> None:
-        """Queue it; a client that does not read is disconnected."""
-        transport = self.writer.transport
-        if transport.get_write_buffer_size() > UNSENT_MAX:
-            transport.abort()
-        elif not transport.is_closing():
-            self.writer.write(frames.pack(frame))
+    paths: set[str] = field(default_factory=set[str])
+    some: asyncio.Event = field(default_factory=asyncio.Event)
+    over: bool = False
+
+    def changed(self, paths: Iterable[str]) -> None:
+        """Tell the client."""
+        self.paths.update(paths)
+        self.over |= len(self.paths) > UNSENT_MAX
+        self.some.set()
+
+    def end(self) -> None:
+        """Tell the client nothing more."""
+        self.over = True
+        self.some.set()
 
 
 class RegistryServer:
@@ -78,119 +88,117 @@ class RegistryServer:
         self._folder, self._log, self._keeps_sessions = folder, log, sessions
         self._store = Store()
         self._sessions: dict[int, _Session] = {}
-        self._connections: set[_Connection] = set()
-        self._answers: list[tuple[_Connection, Frame]] = []
+        self._saves: list[asyncio.Future[None]] = []
+        """Done once the file has what the store had when they were made."""
         self._unsaved = asyncio.Event()
         self._broken = ""
         self._open = contextlib.AsyncExitStack()
+        self._calls = Server(
+            LOCAL,
+            {
+                questions.Begin: self._begin,
+                questions.Watch: self._watch,
+                questions.Ping: self._ping,
+                questions.Get: self._get,
+                questions.Children: self._children,
+                questions.Transact: self._transact,
+                questions.Bye: self._bye,
+            },
+        )
 
     async def __aenter__(self) -> Self:
         try:
             self._load()
             self._store.on_change = self._on_change
-            listening = self._open.enter_context(listen(self._folder, SOCKET))
+            await self._calls.start_at(self._folder / SOCKET)
         except OSError as error:
             raise UserError(f"cannot serve {self._folder / SOCKET}: {error.strerror}") from None
-        server = await asyncio.start_unix_server(self._serve, sock=listening)
         tasks = [asyncio.create_task(self._save_always()), asyncio.create_task(self._sweep_always())]
         self._open.push_async_callback(_end, tasks)
-        self._open.callback(self._cut)
-        self._open.callback(server.close)
+        self._open.push_async_callback(self._calls.stop)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    def _cut(self) -> None:
-        for connection in self._connections:
-            connection.writer.transport.abort()
+    # --- questions ----------------------------------------------------------------------------------------------------
 
-    # --- one connection -----------------------------------------------------------------------------------------------
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(writer)
-        self._connections.add(connection)
-        try:
-            while True:
-                asked = frames.REQUEST.decode(await frames.read(reader, frames.REQUEST_MAX))
-                self._take(connection, asked)
-        except (asyncio.IncompleteReadError, OSError):
-            pass
-        except (ValueError, msgspec.MsgspecError) as error:
-            self._log.warning("registry: disconnected a client", cause=str(error))
-        finally:
-            self._connections.discard(connection)
-            if connection.session is not None and connection.session.connection is connection:
-                connection.session.connection = None
-            writer.transport.abort()
-
-    def _take(self, connection: _Connection, asked: frames.Request) -> None:
-        if isinstance(asked, frames.Hello):
-            self._greet(connection, asked)
-            return
-        session = connection.session
-        if session is None:
-            raise ValueError("message before hello")
-        session.deadline = time.monotonic() + session.timeout_ms / 1000
-        match asked:
-            case frames.Ping():
-                connection.send(asked)
-            case frames.Get(call, path):
-                connection.send(self._attempt(call, lambda: frames.Found(call, self._store.get(_checked(path)))))
-            case frames.Children(call, path):
-                connection.send(self._attempt(call, lambda: frames.Listed(call, self._store.children(_checked(path)))))
-            case frames.Transact(call, operations):
-                done = self._attempt(call, lambda: frames.Done(call, self._apply(session, operations)))
-                if isinstance(done, frames.Done):
-                    self._answer_saved(connection, done)
-                else:
-                    connection.send(done)
-            case frames.Bye(call):
-                self._forget(session)
-                self._answer_saved(connection, frames.Done(call, []))
-
-    def _greet(self, connection: _Connection, hello: frames.Hello) -> None:
-        if connection.session is not None:
-            raise ValueError("a second hello")
-        session = self._sessions.get(hello.session)
-        if session is None or not secrets.compare_digest(session.secret, hello.secret):
+    async def _begin(self, asked: questions.Begin) -> questions.Welcome:
+        session = self._sessions.get(asked.session)
+        if session is None or not secrets.compare_digest(session.secret, asked.secret):
             if len(self._sessions) >= SESSIONS_MAX:
-                raise ValueError(f"too many sessions (limit {SESSIONS_MAX})")
-            timeout_ms = min(max(hello.timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
+                raise CallError("busy", f"too many sessions (limit {SESSIONS_MAX})")
+            timeout_ms = min(max(asked.timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX)
             session = _Session(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms)
             self._sessions[session.id] = session
-        elif session.connection is not None:
-            session.connection.writer.transport.abort()
-        connection.session, session.connection = session, connection
-        session.deadline = time.monotonic() + session.timeout_ms / 1000
-        self._answer_saved(connection, frames.Welcome(session.id, session.secret, session.timeout_ms))
+        session.heard()
+        with contextlib.suppress(CallError):  # a session is valid without the file
+            await self._saved()
+        return questions.Welcome(session.id, session.secret, session.timeout_ms)
 
-    @staticmethod
-    def _attempt(call: int, work: Callable[[], Frame]) -> Frame:
+    async def _watch(self, asked: questions.Watch) -> AsyncIterator[list[str]]:
+        session = self._of(asked)
+        if session.watch is not None:
+            session.watch.end()
+        watch = session.watch = _Watch()
         try:
-            return work()
-        except TreeError as error:
-            return frames.Failed(call, type(error).__name__, str(error))
+            yield []
+            while await watch.some.wait() and not watch.over:
+                watch.some.clear()
+                paths, watch.paths = list(watch.paths), set()
+                yield paths
+        finally:
+            if session.watch is watch:
+                session.watch = None
 
-    def _apply(self, session: _Session, operations: Sequence[Operation]) -> list[Result]:
-        check(operations)
-        return self._store.apply(session.id, operations)
+    async def _ping(self, asked: questions.Ping) -> None:
+        self._of(asked)
+
+    async def _get(self, asked: questions.Get) -> questions.Found:
+        self._of(asked)
+        with _answered():
+            check_path(asked.path)
+            return questions.Found(self._store.get(asked.path))
+
+    async def _children(self, asked: questions.Children) -> dict[str, Entry]:
+        self._of(asked)
+        with _answered():
+            check_path(asked.path)
+            return self._store.children(asked.path)
+
+    async def _transact(self, asked: questions.Transact) -> list[Result]:
+        session = self._of(asked)
+        with _answered():
+            check(asked.operations)
+            results = self._store.apply(session.id, asked.operations)
+        await self._saved()
+        return results
+
+    async def _bye(self, asked: questions.Bye) -> None:
+        self._forget(self._of(asked))
+        await self._saved()
+
+    def _of(self, asked: questions.Question) -> _Session:
+        """The session of a question, which keeps it alive. Raises `CallError`."""
+        session = self._sessions.get(asked.session)
+        if session is None:
+            raise CallError(Unavailable.__name__, "the session has ended")
+        return session.heard()
 
     # --- sessions and changes -----------------------------------------------------------------------------------------
 
     def _on_change(self, paths: Sequence[str]) -> None:
         self._unsaved.set()
-        changed = frames.Changed(list(paths))
-        for connection in list(self._connections):
-            if connection.session is not None:
-                connection.send(changed)
+        for session in self._sessions.values():
+            if session.watch is not None:
+                session.watch.changed(paths)
 
     def _forget(self, session: _Session) -> None:
         del self._sessions[session.id]
         self._unsaved.set()
         self._store.end(session.id)
-        if session.connection is not None:
-            session.connection.session = None
+        if session.watch is not None:
+            session.watch.end()
 
     async def _sweep_always(self) -> None:
         before = time.monotonic()
@@ -202,30 +210,36 @@ class RegistryServer:
             for session in list(self._sessions.values()):
                 session.deadline += stood if stood > SWEEP_S else 0.0  # the client could not be read, so it is not late
                 if session.deadline <= now:
-                    connection = session.connection
                     self._forget(session)
-                    if connection is not None:
-                        connection.writer.transport.abort()
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
-    def _answer_saved(self, connection: _Connection, frame: Frame) -> None:
-        self._answers.append((connection, frame))
+    async def _saved(self) -> None:
+        """Wait until the file has what the store has now. Raises `CallError`."""
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._saves.append(saved)
         self._unsaved.set()
+        await saved
 
     async def _save_always(self) -> None:
         while True:
             await self._unsaved.wait()
             self._unsaved.clear()
-            answers, self._answers = self._answers, []
+            saves, self._saves = self._saves, []
+            failed = None
             try:
                 await asyncio.to_thread(write_atomically, self._folder / STATE, self._dump())
                 self._broken = ""
             except OSError as error:
                 self._complain(error)
-                answers = [(connection, _unsaved(frame)) for connection, frame in answers]
-            for connection, frame in answers:
-                connection.send(frame)
+                failed = CallError(Unavailable.__name__, "the registry cannot write its file")
+            for each in saves:
+                if each.done():  # its asking end is gone
+                    continue
+                if failed is None:
+                    each.set_result(None)
+                else:
+                    each.set_exception(failed)
 
     def _dump(self) -> bytes:
         sessions = [_SavedSession(each.id, each.secret, each.timeout_ms) for each in self._sessions.values()]
@@ -270,16 +284,15 @@ def checked(file: Path) -> int:
     return len(saved.sessions)
 
 
-def _unsaved(frame: Frame) -> Frame:
-    """The answer after a failed save. A session is valid without the file; a write is not certain."""
-    if isinstance(frame, frames.Done):
-        return frames.Failed(frame.call, "Unavailable", "the registry cannot write its file")
-    return frame
-
-
-def _checked(path: str) -> str:
-    check_path(path)
-    return path
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """Answer what the tree refuses by the name of its error."""
+    try:
+        yield
+    except TreeError as error:
+        raise CallError(type(error).__name__, str(error)) from None
+    except ValueError as error:
+        raise CallError("question", str(error)) from None
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -442,7 +442,9 @@ def _refused(where: Registration, cause: Refused) -> str:
 def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
     late = f"the registry {where.url} does not answer within {wait_s:g} s"
     if not tried:
-        return f"{late}; the muster up in {where.folder} serves it: see its log"
+        return (
+            f"{late}; the muster up in {where.folder} serves it: see its log; it must have the release of this program"
+        )
     causes = (f"{server}: {cause or 'accepts connections but gives no session'}" for server, cause in tried.items())
     way = "check ZooKeeper, and the network to it"
     if where.auth == "sasl" and "" in tried.values():  # ZooKeeper stops answering unknown users

@@ -206,7 +206,6 @@ class EdgeEngine(_Engine):  # a gateway whose members come by WebSocket and spea
         door: DoorOptions,  # of the WebSocket listener, which has no server key
         # Calls of its `methods` are events ("call", question, user, grant, method, data).
         settings: bytes,
-        presence: tuple[int, str, list[tuple[int, int, str]]] | None = None,  # as of a gateway
         tls: tuple[bytes, bytes] | None = None,  # certificates and key in PEM; None: not encrypted
         undelivered: Undelivered | None = ...,  # takes users' messages to users of whom no device has them
     ) -> EdgeEngine: ...
@@ -245,8 +244,6 @@ class GatewayEngine(_Engine):
         links: LinkOptions,
         door: DoorOptions,
         settings: bytes,
-        # Window of a packet in us, policy of devices, and ranges of users (first, last) with theirs; None: no presence.
-        presence: tuple[int, str, list[tuple[int, int, str]]] | None = None,
         coalesce: bool = True,
     ) -> GatewayEngine: ...
     # `user` None refuses with the code `denied`: "bad_credential", "not_allowed" or "not_ready". `grant` None: every right.
@@ -412,17 +409,11 @@ class ScheduleKeeper:
     # OSError if the files are damaged or fail.
     def __new__(
         cls,
+        settings: bytes,  # as `core/messages` names them, in JSON
         *,
         path: str,
         epoch: int | None = ...,
         segment_bytes: int = ...,
-        near_ms: int | None = ...,  # messages due within it are in memory
-        lead_ms: int | None = ...,  # an hour is loaded so long before
-        history_ms: int | None = ...,  # how long ended messages are known after their hour
-        dead_days: int | None = ...,
-        ahead_ms: int | None = ...,  # how long a cancel waits for its message
-        buffer_bytes: int | None = ...,
-        checkpoint_bytes: int | None = ...,
     ) -> ScheduleKeeper: ...
     def fd(self) -> int: ...  # readable when replies wait
     # Number, id, topic, due_at, expires_at, body (at most 1 MiB).
@@ -475,18 +466,9 @@ class ScheduleKeeper:
 class CallbackClient:
     def __new__(
         cls,
+        settings: bytes,  # as `core/callback` names them, in JSON
         *,
-        allowed: Sequence[str] = ...,  # networks, beside public addresses
         roots: Sequence[bytes] = ...,  # certificates in DER, beside Mozilla's
-        concurrency: int = ...,  # of one target, as are all up to `open_for`
-        rate: float | None = ...,  # calls a second
-        burst: float = ...,
-        queue_max: int = ...,
-        wait_max: float = ...,  # seconds
-        failures_max: int = ...,
-        open_for: float = ...,  # seconds
-        in_flight_max: int = ...,
-        calls_max: int = ...,
     ) -> CallbackClient: ...
     def fd(self) -> int: ...  # readable when results wait
     # Number, webhook id, URL, content type, body, secrets ("whsec_…", two while one replaces the other), timeout in
@@ -505,14 +487,8 @@ class CallbackClient:
 class FiringEngine:
     def __new__(
         cls,
+        settings: bytes,  # as for `CallbackClient`
         *,
-        allowed: Sequence[str],  # as for `CallbackClient`, as is all else
-        concurrency: int,
-        rate: float | None,
-        in_flight_max: int,
-        calls_max: int,
-        queue_max: int,
-        wait_max: float,
         authorities: Sequence[bytes] = ...,  # certificates in DER, beside Mozilla's
         identity: tuple[Sequence[bytes], bytes] | None = ...,  # a client's certificates and its key, in DER
     ) -> FiringEngine: ...
@@ -750,23 +726,12 @@ class Journal:
 
 # Presence. Times are microseconds of a monotonic clock, `wall_ms` and `at_ms` milliseconds since 1970. A state is "online"
 # or the reason of being offline: "closed", "lost", "drained", "replaced", "kicked". ValueError: a device, frame, shard or
-# reason that is none.
+# reason that is none. `settings`: as `core/presence` names them, in JSON.
 _Ranges = list[tuple[int, int]]  # first and last, both included
 
 @final
 class PresenceAccess:
-    def __new__(
-        cls,
-        *,
-        ap: int,
-        epoch: int,
-        now: int,
-        version: int = ...,
-        window_us: int = ...,
-        ring_bytes: int = ...,
-        full_bytes_per_second: int = ...,
-        policies: tuple[str, list[tuple[int, int, str]]] | None = ...,
-    ) -> PresenceAccess: ...
+    def __new__(cls, settings: bytes, *, ap: int, epoch: int, now: int, version: int = ...) -> PresenceAccess: ...
     # A linked writer's site, shards and shard; None: its link is down.
     def writer(self, node: int, place: tuple[int, int, int] | None) -> None: ...
     # Older sessions to close, with the reason. OverflowError: too many devices of the user.
@@ -810,18 +775,7 @@ class PresenceTable:
 
 @final
 class PresenceWriter:
-    def __new__(
-        cls,
-        *,
-        shards: int,
-        index: int,
-        epoch: int,
-        grace_us: int = ...,
-        lease_us: int = ...,
-        reorder_us: int = ...,
-        late_us: int = ...,
-        policies: tuple[str, list[tuple[int, int, str]]] | None = ...,
-    ) -> PresenceWriter: ...
+    def __new__(cls, settings: bytes, *, shards: int, index: int, epoch: int) -> PresenceWriter: ...
     def restore_applied(self, now: int, ap: int, epoch: int, version: int) -> None: ...
     def restore_user(self, now: int, user: int, record: bytes) -> bool: ...  # False: the record is to be deleted
     def expect(self, now: int, aps: list[int]) -> None: ...
@@ -878,18 +832,7 @@ class UnicastEngine(_Engine):
 @final
 class OnlineWriterEngine(_Engine):
     def __new__(
-        cls,
-        links: LinkOptions,
-        *,
-        site: int,
-        shards: int,
-        shard: int,
-        grace_us: int,
-        lease_us: int,
-        reorder_us: int = ...,
-        late_us: int = ...,
-        # Of devices: for all users, and for ranges of users (first, last); None: older sessions elsewhere stay.
-        policies: tuple[str, Sequence[tuple[int, int, str]]] | None = None,
+        cls, links: LinkOptions, settings: bytes, *, site: int, shards: int, shard: int
     ) -> OnlineWriterEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def now(self) -> int: ...
@@ -901,6 +844,7 @@ class OnlineWriterEngine(_Engine):
     def open(self) -> None: ...
     def rewrite(self) -> None: ...
     def due(self, now: int) -> list[tuple[int, int, _Ranges]]: ...
+    def is_whole(self) -> bool: ...
     def asked(self, ap: int, ranges: _Ranges, transaction: int) -> None: ...
     def waits(self, ap: int, transaction: int) -> int: ...
     def release(self, ap: int, transaction: int) -> None: ...
@@ -918,15 +862,7 @@ class OnlineWriterEngine(_Engine):
 # A gateway without sessions, for benches and tests of writers.
 @final
 class PresenceGatewayEngine(_Engine):
-    def __new__(
-        cls,
-        links: LinkOptions,
-        *,
-        version: int = ...,
-        window_us: int = ...,
-        ring_bytes: int = ...,
-        full_bytes_per_second: int = ...,
-    ) -> PresenceGatewayEngine: ...
+    def __new__(cls, links: LinkOptions, settings: bytes, *, version: int = ...) -> PresenceGatewayEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
     def online(self, wall_ms: int, users: list[int], device_name: str, session: int) -> None: ...
     def offline(self, wall_ms: int, users: list[int], device_name: str, session: int, why: str) -> None: ...

@@ -23,7 +23,7 @@ from muster_server.systems.edge.calls import Calls
 from muster_server.systems.edge.engine import EdgeEngine
 from muster_server.systems.edge.options import EdgeSettings
 from muster_server.systems.edge.tokens import EdgeAuthenticator
-from muster_server.systems.rooms.build import door_options, placing, settings_json, station
+from muster_server.systems.rooms.build import door_options, placing, settings_json
 
 
 def edge(spec: Spec, settings: EdgeSettings) -> Role:
@@ -36,7 +36,6 @@ def edge(spec: Spec, settings: EdgeSettings) -> Role:
         link_options(spec),
         door_options(spec),
         blob(settings),
-        presence=station(settings.presence),
         tls=certificate(settings),
         undelivered=queue,
     )

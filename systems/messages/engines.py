@@ -6,7 +6,9 @@ connection to a private address that only another topic allows. It must not know
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from muster_server import _engines
 from muster_server.systems.messages.topics import Topic
@@ -18,9 +20,18 @@ class Engines:
     """Several engines with the interface of one `_engines.FiringEngine`. `answered` is called when there are results to
     collect."""
 
-    def __init__(self, answered: Callable[[], None], allowed: Sequence[str], **settings: Any) -> None:
+    def __init__(
+        self,
+        answered: Callable[[], None],
+        allowed: Sequence[str],
+        *,
+        authorities: Sequence[bytes],
+        identity: tuple[Sequence[bytes], bytes] | None,
+        **settings: float | None,
+    ) -> None:
         """`allowed`: networks that the configuration allows to all topics."""
         self._answered, self._allowed, self._settings = answered, tuple(allowed), settings
+        self._authorities, self._identity = authorities, identity
         self._by: dict[tuple[str, ...], _engines.FiringEngine] = {}
         self._told: _engines.FiringEngine = self._of(())
         """The engine of the last piece."""
@@ -28,7 +39,8 @@ class Engines:
     def _of(self, allowed: tuple[str, ...]) -> _engines.FiringEngine:
         engine = self._by.get(allowed)
         if engine is None:
-            engine = _engines.FiringEngine(allowed=[*self._allowed, *allowed], **self._settings)
+            settings = msgspec.json.encode({"allowed": [*self._allowed, *allowed], **self._settings})
+            engine = _engines.FiringEngine(settings, authorities=self._authorities, identity=self._identity)
             self._by[allowed] = engine
             asyncio.get_running_loop().add_reader(engine.fd(), self._answered)
         return engine

@@ -172,8 +172,9 @@ class _Batch:
 class EmbeddedSchedule:
     """The schedule in a folder, run by the engine's own thread."""
 
-    def __init__(self, folder: Path, on_fires: OnFires, **settings: int) -> None:
-        self._folder, self.on_fires, self._settings = folder, on_fires, settings
+    def __init__(self, folder: Path, on_fires: OnFires, *, segment_bytes: int, **settings: int) -> None:
+        self._folder, self.on_fires = folder, on_fires
+        self._segment_bytes, self._settings = segment_bytes, msgspec.json.encode(settings)
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[_Batch, int]] = {}
         self._number_of: dict[int, int] = {}
@@ -188,7 +189,9 @@ class EmbeddedSchedule:
         """As `Schedule`; reads what is due soon."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._keeper = _engines.ScheduleKeeper(path=str(self._folder), **self._settings)
+            self._keeper = _engines.ScheduleKeeper(
+                self._settings, path=str(self._folder), segment_bytes=self._segment_bytes
+            )
         except BlockingIOError:  # another center has it open
             raise
         except OSError as error:

@@ -4,7 +4,9 @@ Separate from the descriptors, which every command reads: only a node needs the 
 """
 
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
+
+import msgspec
 
 from muster_server import _engines
 from muster_server.plane.engine import Engine, Node, Placement
@@ -13,8 +15,6 @@ from muster_server.plane.role import Role
 from muster_server.plane.spec import Spec
 from muster_server.systems.presence.options import PresenceSettings
 from muster_server.systems.presence.place import place_of, site_of
-
-MILLISECOND: Final = 1_000
 
 
 class PresenceEngine(Engine, Protocol):
@@ -33,13 +33,7 @@ def writer(spec: Spec, settings: PresenceSettings) -> Role:
     """Make a writer, which binds its socket. Raises `SpecError`, and `OSError` if an address is in use."""
     place = place_of(spec, settings)
     engine = _engines.OnlineWriterEngine(
-        link_options(spec),
-        site=place.site,
-        shards=place.shards,
-        shard=place.shard,
-        grace_us=settings.grace_ms * MILLISECOND,
-        lease_us=settings.lease_ms * MILLISECOND,
-        policies=(settings.devices, settings.users),
+        link_options(spec), msgspec.json.encode(settings), site=place.site, shards=place.shards, shard=place.shard
     )
     return Role(engine, place=partial(placing, engine))
 

@@ -6,10 +6,11 @@ engine's state. Must not know the content of a record.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, cast
@@ -19,6 +20,7 @@ import structlog
 
 from muster_server.plane.log import connect
 from muster_server.plane.ownership.errors import Fenced, StoreError, WentBack
+from muster_server.plane.role import Handler
 from muster_server.plane.spec import Spec, SpecError, password
 from muster_server.systems.presence.compensation import Compensation, CompensationSettings, Gaps
 from muster_server.systems.presence.options import PresenceSettings
@@ -36,7 +38,7 @@ from muster_server.systems.presence.store import (
 )
 
 TICK_S: Final = 0.02
-"""Interval of batches in seconds; shorter than the reorder time."""
+"""Shortest interval of batches, and of looks at what is missing, in seconds; shorter than the reorder time."""
 ALIVE_S: Final = 1.0
 AGAIN_S: Final = 0.25
 """Seconds between tries while a store does not answer."""
@@ -50,6 +52,7 @@ class Engine(Gaps, Protocol):
     """The methods of `muster_server._engines.OnlineWriterEngine` for this."""
 
     def now(self) -> int: ...
+    def is_whole(self) -> bool: ...
     def restore_applied(self, ap: int, epoch: int, version: int) -> None: ...
     def restore_users(self, bytes: bytes) -> tuple[int, list[int]]: ...
     def restore_told(
@@ -93,6 +96,8 @@ class Keeper:
             settings=CompensationSettings(),
             chance=random.Random(),
         )
+        self._unwritten, self._missing = asyncio.Event(), asyncio.Event()
+        self.handlers: Mapping[str, Handler] = {"unwritten": self._unwritten.set, "missing": self._missing.set}
         self._count = 0
         self._opened = self._rewriting = False
         self._why = "the store was not read yet"
@@ -176,7 +181,10 @@ class Keeper:
 
     async def _compensate(self) -> None:
         while True:
+            self._missing.clear()
             self._runner.run(self._engine.now())
+            if self._engine.is_whole() and not any(self._runner.in_flight):
+                await self._missing.wait()
             await asyncio.sleep(TICK_S)
 
     # ---- The store
@@ -185,6 +193,7 @@ class Keeper:
         """Write batches and the keepalive, in their order."""
         said = ""
         while True:
+            self._unwritten.clear()
             try:
                 if self._rewriting and self._count < 0:
                     await self._write_anew()
@@ -208,7 +217,10 @@ class Keeper:
                 if isinstance(error, Fenced):
                     self._relay.stop()
                 await asyncio.sleep(AGAIN_S)
+                continue
             await asyncio.sleep(TICK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._unwritten.wait(), self._alive_at - time.monotonic())
 
     async def _write_batch(self) -> bool:
         """Write one batch; returns whether there was one."""

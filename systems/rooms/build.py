@@ -18,7 +18,7 @@ from muster_server.plane.spec import Spec, SpecError, secret
 from muster_server.plane.users import Texts
 from muster_server.systems.rooms.broker import BrokerSettings
 from muster_server.systems.rooms.engine import RoomsDoor, RoomsEngine
-from muster_server.systems.rooms.gateway import GATEWAY, GatewaySettings, PresenceSettings
+from muster_server.systems.rooms.gateway import GATEWAY, GatewaySettings
 from muster_server.systems.rooms.options import DoorSettings
 from muster_server.systems.rooms.proxy import PROXY, ProxySettings
 from muster_server.systems.rooms.router import RouterSettings
@@ -32,9 +32,7 @@ ONE: Final = (1, 0)
 
 def gateway(spec: Spec, settings: GatewaySettings) -> Role:
     """Make a gateway, which binds its sockets. Raises `SpecError`, and `OSError` if an address is in use."""
-    engine = _engines.GatewayEngine(
-        link_options(spec), udp_door(spec), settings_json(settings), presence=station(settings.presence)
-    )
+    engine = _engines.GatewayEngine(link_options(spec), udp_door(spec), settings_json(settings))
     authenticator, texts = embedded(spec, GATEWAY.door, settings.default_rights), Texts()
     return Role(
         engine,
@@ -45,11 +43,6 @@ def gateway(spec: Spec, settings: GatewaySettings) -> Role:
         partial(naming, engine),
         texts,
     )
-
-
-def station(told: PresenceSettings | None) -> tuple[int, str, list[tuple[int, int, str]]] | None:
-    """The settings of presence in a gateway or an edge; None if presence is off."""
-    return None if told is None else (told.window_ms * 1_000, told.devices, told.users)
 
 
 def take(engine: RoomsDoor, settings: DoorSettings) -> None:

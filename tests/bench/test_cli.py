@@ -51,6 +51,13 @@ def test_a_bad_option_is_a_usage_error() -> None:
     assert bench("limits", "--loopback", "moon").returncode == 2
 
 
+@pytest.mark.parametrize("words", [["delay", "--quick"], ["all", "delay"], ["compare", "delay"]])
+def test_an_earlier_word_of_a_bench_is_refused_by_the_one_of_now(words: list[str]) -> None:
+    done = runner.invoke(cli.app, words)
+    assert done.exit_code == 2
+    assert "messages" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("cases", "flags", "code"),
     [

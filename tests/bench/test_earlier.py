@@ -54,6 +54,24 @@ def test_a_figure_is_worse_where_each_round_is_and_by_over_a_tenth(
     assert trees.order == [THEN, NOW, NOW, THEN, THEN, NOW]
 
 
+@pytest.mark.parametrize("word", ["delay", "messages"])
+def test_a_tree_is_asked_by_its_own_word_for_a_bench(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str
+) -> None:
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / f"{word}.py").touch()
+    document = Report("any", {}, ()).as_json()
+    asked: list[str] = []
+
+    def ask(words: list[str], _: Path) -> subprocess.CompletedProcess[str]:
+        asked.append(words[0])
+        return subprocess.CompletedProcess(words, 0, document, "")
+
+    monkeypatch.setattr(earlier, "ask", ask)
+    earlier.measured(tmp_path, "messages")
+    assert asked == [word]
+
+
 def test_a_commit_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "scripts").mkdir(parents=True)

@@ -39,7 +39,6 @@ class Fleet:
     trees: dict[int, MemoryTree] = field(default_factory=dict)
     _ends: dict[int, contextlib.AsyncExitStack] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def begin(self, number: int, role: str, partition: int = 0) -> Player:
         """One more process."""
@@ -68,21 +67,21 @@ class Fleet:
             self.players.pop(number).enrolment.detach()
             await self._ends.pop(number).aclose()
 
-    def provide(self, partitions: int) -> Mapping[int, str]:
+    async def provide(self, partitions: int) -> Mapping[int, str]:
         if partitions not in {self.count, 2 * self.count}:
             raise UserError(f"{self.role} has {self.count} partitions, which can not become {partitions}")
         new = {100 + partition: partition for partition in range(self.count, partitions)}
         if not self.starts:
             return {}
         for number, partition in new.items():
-            self._loop.call_soon_threadsafe(self._soon, number, partition)
+            self._soon(number, partition)
         return {number: f"{self.role}-{partition}" for number, partition in new.items()}
 
-    def withdraw(self, partitions: int) -> None:
+    async def withdraw(self, partitions: int) -> None:
         for number in [number for number in self.players if number >= 100 + partitions]:
             self._task(self.end(number))
 
-    def counted(self, partitions: int) -> None:
+    async def counted(self, partitions: int) -> None:
         self.count = max(partitions, self.count)
 
     def _soon(self, number: int, partition: int) -> None:

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import muster
-from muster_server.control.registry import frames
+from muster_server.control.registry import questions
 from muster_server.control.registry.embedded import EmbeddedTree
 from muster_server.control.registry.server import STATE
 from muster_server.control.registry.tree import Refused
@@ -91,7 +91,7 @@ async def steal(folder: Path, number: int) -> None:
     # Its owner takes it back at once, and may be quicker than the thief.
     while known := [each for each in read()[0] if each[0] == mine]:
         thief = EmbeddedTree(folder)
-        thief._known = frames.Hello(*known[0])
+        thief._known = questions.Begin(*known[0])
         await connected(thief)
         await thief.close()
 

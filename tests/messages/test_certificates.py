@@ -8,8 +8,6 @@ from muster_server import _engines
 from muster_server.systems.messages.certificates import CertificateError, certificates, key
 from tests.certificates import certificates as make
 
-LIMITS = {"concurrency": 1, "rate": None, "in_flight_max": 1, "calls_max": 1, "queue_max": 1, "wait_max": 1.0}
-
 
 def test_files_are_read_and_taken_by_the_thread_of_callbacks(tmp_path: Path) -> None:
     make(tmp_path, "client")
@@ -18,10 +16,10 @@ def test_files_are_read_and_taken_by_the_thread_of_callbacks(tmp_path: Path) -> 
     assert len(chain) == 2
     authorities = certificates(str(tmp_path / "ca.pem"))
     identity = chain, key(str(tmp_path / "client.key"))
-    _engines.FiringEngine(allowed=[], authorities=authorities, identity=identity, **LIMITS).close()  # type: ignore[arg-type]
+    _engines.FiringEngine(b"{}", authorities=authorities, identity=identity).close()
     wrong = chain, key(str(tmp_path / "ca.key"))
     with pytest.raises(OSError, match=r"nconsistent|KeyMismatch|match"):
-        _engines.FiringEngine(allowed=[], authorities=authorities, identity=wrong, **LIMITS)  # type: ignore[arg-type]
+        _engines.FiringEngine(b"{}", authorities=authorities, identity=wrong)
 
 
 def test_a_file_that_is_not_what_it_is_to_be_is_told(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SECTIONS = {"receive": ReceiveOptions, "center": CenterOptions, "callbacks": Wor
 async def called(secret: str) -> Called:
     """A callback signed by this secret."""
     with hooks() as server:
-        client = _engines.CallbackClient(allowed=["127.0.0.0/8"])
+        client = _engines.CallbackClient(b'{"allowed": ["127.0.0.0/8"]}')
         client.submit([(1, "order-7", f"{server.url}/", "application/json", b'{"order": 7}', [secret], 5.0)])
         await until(lambda: server.calls)
         client.close()

@@ -17,6 +17,8 @@ from muster_server.systems.messages.topics import RETRIES_MS
 from tests.ports import free_ports
 
 LIMIT = 20.0
+LIMITS = b"""{"allowed": ["127.0.0.1/32"], "concurrency": 4, "in_flight_max": 10, "calls_max": 10, "queue_max": 10,
+    "wait_max": 1}"""
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -38,7 +40,7 @@ def replies(engine: Any, count: int) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[_engines.ScheduleKeeper]:
-    keeper = _engines.ScheduleKeeper(path=str(tmp_path / "schedule"), segment_bytes=8 << 20)
+    keeper = _engines.ScheduleKeeper(b"{}", path=str(tmp_path / "schedule"), segment_bytes=8 << 20)
     yield keeper
     keeper.close()
 
@@ -109,9 +111,9 @@ def test_an_array_of_another_shape_is_a_value_error(keeper: _engines.ScheduleKee
 
 def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
     path, due_at = str(tmp_path / "schedule"), now_ms() + 10_000_000
-    keeper = _engines.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    keeper = _engines.ScheduleKeeper(b"{}", path=path, segment_bytes=8 << 20)
     with pytest.raises(BlockingIOError):
-        _engines.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+        _engines.ScheduleKeeper(b"{}", path=path, segment_bytes=8 << 20)
     keeper.change([(0, 2, "cancel", None, None)])
     keeper.insert([(number, number, 1, due_at, due_at + 5, bytes([number])) for number in range(1, 5)])
     keeper.change([(9, 3, "due_by", None, 60_000), (10, 4, "due_at", 1, due_at - 5)])
@@ -119,7 +121,7 @@ def test_changes_hold_after_the_folder_is_opened_again(tmp_path: Path) -> None:
     keeper.close()
     with pytest.raises(ValueError, match="closed"):
         keeper.take()
-    keeper = _engines.ScheduleKeeper(path=path, segment_bytes=8 << 20)
+    keeper = _engines.ScheduleKeeper(b"{}", path=path, segment_bytes=8 << 20)
     whole = False
     while not whole:
         keeper.stats(0)
@@ -182,7 +184,7 @@ def hook() -> Iterator[str]:
 
 
 def test_callback_is_signed_and_its_answer_told(hook: str) -> None:
-    client = _engines.CallbackClient(allowed=["127.0.0.1/32"])
+    client = _engines.CallbackClient(b'{"allowed": ["127.0.0.1/32"]}')
     call = (1, "message-1", f"{hook}/good", "text/plain", b"hello", [SECRET], 5.0)
     assert client.submit([call]) == 1
     [(number, outcome, status, _, retry_in, took)] = replies(client, 1)
@@ -197,25 +199,17 @@ def test_callback_is_signed_and_its_answer_told(hook: str) -> None:
 
 
 def test_callback_to_a_private_address_is_refused_unless_allowed(hook: str) -> None:
-    client = _engines.CallbackClient()
+    client = _engines.CallbackClient(b"{}")
     client.submit([(1, "message-1", f"{hook}/good", "text/plain", b"", [], 5.0)])
     assert replies(client, 1)[0][:4] == (1, "failed", None, "forbidden_address")
     assert Hook.seen == []
     client.close()
     with pytest.raises(ValueError, match=r"10\.0\.0\.0/8"):
-        _engines.CallbackClient(allowed=["here"])
+        _engines.CallbackClient(b'{"allowed": ["here"]}')
 
 
 def test_fires_become_callbacks_and_results(hook: str) -> None:
-    engine = _engines.FiringEngine(
-        allowed=["127.0.0.1/32"],
-        concurrency=4,
-        rate=None,
-        in_flight_max=10,
-        calls_max=10,
-        queue_max=10,
-        wait_max=1.0,
-    )
+    engine = _engines.FiringEngine(LIMITS)
     engine.topics([(1, f"{hook}/good", [SECRET], 5.0, [1_000], 0, 6.0)])
     now = now_ms()
 
@@ -272,15 +266,7 @@ def test_fires_become_callbacks_and_results(hook: str) -> None:
 
 
 def test_a_check_back_is_answered_by_an_outcome_and_held_targets_are_told(hook: str) -> None:
-    engine = _engines.FiringEngine(
-        allowed=["127.0.0.1/32"],
-        concurrency=4,
-        rate=None,
-        in_flight_max=10,
-        calls_max=10,
-        queue_max=10,
-        wait_max=1.0,
-    )
+    engine = _engines.FiringEngine(LIMITS)
     engine.topics([(1, "", [SECRET], 5.0, [1_000], 0, 600.0)])
     now = now_ms()
     fires: list[Fire] = []

@@ -23,7 +23,7 @@ VERIFIERS = [standard.Webhook, svix.Webhook]
 async def called(secrets: Sequence[str]) -> Called:
     """A callback signed by each of these secrets."""
     with hooks() as server:
-        client = _engines.CallbackClient(allowed=["127.0.0.0/8"])
+        client = _engines.CallbackClient(b'{"allowed": ["127.0.0.0/8"]}')
         client.submit([(1, "order-7", f"{server.url}/", "application/json", BODY.encode(), list(secrets), 5.0)])
         await until(lambda: server.calls)
         client.close()

@@ -9,6 +9,7 @@ import contextlib
 import random
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -50,7 +51,9 @@ class Fail(msgspec.Struct, tag=True):
 class Node:
     """A serving end."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None) -> None:
+        """`file`: of the Unix socket at which it serves; None: it serves TCP."""
+        self.file = file
         self.hold, self.ended = asyncio.Event(), asyncio.Event()
         self.waiting = self.counted = 0
         served: dict[type[msgspec.Struct], calls.Serve] = {
@@ -87,8 +90,8 @@ class Node:
         raise ZeroDivisionError
 
     @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.server.port
+    def address(self) -> calls.Address:
+        return self.file or ("127.0.0.1", self.server.port)
 
 
 @pytest.fixture
@@ -99,10 +102,13 @@ async def told() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.fixture
-async def node(told: list[dict[str, Any]]) -> AsyncIterator[Node]:
-    made = Node()
-    await made.server.start("127.0.0.1", 0)
+@pytest.fixture(params=["TCP", "a Unix socket"])
+async def node(request: pytest.FixtureRequest, told: list[dict[str, Any]], tmp_path: Path) -> AsyncIterator[Node]:
+    made = Node(None if request.param == "TCP" else tmp_path / "calls.sock")
+    if made.file is None:
+        await made.server.start("127.0.0.1", 0)
+    else:
+        await made.server.start_at(made.file)
     async with asyncio.timeout(PATIENT_S):
         yield made
     await made.server.stop()
@@ -363,7 +369,7 @@ STRANGERS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("said", STRANGERS.values(), ids=STRANGERS.keys())
 async def test_a_stranger_gets_nothing_and_is_counted(said: Callable[[bytes], bytes], node: Node) -> None:
-    reader, writer = await asyncio.open_connection(*node.address)
+    reader, writer = await calls._open(node.address)
     nonce = await reader.readexactly(NONCE)
     writer.write(said(nonce))
     writer.write(frame(1, "ask", encode(Double())) if said(nonce) else b"")
@@ -376,7 +382,7 @@ async def test_a_stranger_gets_nothing_and_is_counted(said: Callable[[bytes], by
 
 async def test_a_stranger_that_stays_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "PROOF_S", 0.05)
-    reader, writer = await asyncio.open_connection(*node.address)
+    reader, writer = await calls._open(node.address)
     assert len(await reader.read()) == NONCE
     writer.close()
     assert node.server.refused == 1
@@ -562,7 +568,7 @@ async def test_a_flood_of_replies_ends_its_request() -> None:
 @contextlib.asynccontextmanager
 async def proven(node: Node) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection of an asking end that knows the secret."""
-    reader, writer = await asyncio.open_connection(*node.address)
+    reader, writer = await calls._open(node.address)
     theirs, mine = await reader.readexactly(NONCE), bytes(NONCE)
     writer.write(mine + calls._proof(KEY, b"asks", theirs, mine))
     assert await reader.readexactly(NONCE) == calls._proof(KEY, b"serves", theirs, mine)

@@ -133,16 +133,16 @@ class Rig:
         stores: Sequence[str] = (),
         password_file: str = "",
         version: int = 0,
-        window_us: int = 50_000,
+        window_ms: int = 50,
         cuttable: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`stores`: of others, one for each site. `version`, `window_us`: of gateways. `cuttable`: paths from writers to
+        """`stores`: of others, one for each site. `version`, `window_ms`: of gateways. `cuttable`: paths from writers to
         gateways may be cut. `environment`: of all processes."""
         self.folder, self.writers_of = folder, list(writers)
         self.redis = [] if stores else [Redis(folder, environment) for _ in writers]
         self._stores, self._password_file = list(stores), password_file
-        self._version, self._window_us, self._environment = version, window_us, environment
+        self._version, self._window_ms, self._environment = version, window_ms, environment
         self._numbers = list(range(1, 1 + gateways))
         self._lease_ms, self._grace_ms, self._feed = lease_ms, grace_ms, log
         self._epochs = itertools.count(int(time.time()))
@@ -218,7 +218,7 @@ class Rig:
 
     def begin_gateway(self, number: int, version: int = 0) -> Gateway:
         """A gateway's next life."""
-        made = Gateway(number, next(self._epochs), self._gateway_ports[number], version, self._window_us)
+        made = Gateway(number, next(self._epochs), self._gateway_ports[number], version, self._window_ms)
         self.gateways[number] = made
         return made
 

@@ -41,7 +41,7 @@ class Rig:
         self.runners: dict[int, Compensation] = {}
         self.places = [(site, of, index) for site, of in self.sites for index in range(of)]
         for number, (_, shards, index) in enumerate(self.places):
-            writer = _engines.PresenceWriter(shards=shards, index=index, epoch=1, grace_us=0)
+            writer = _engines.PresenceWriter(b'{"grace_ms": 0}', shards=shards, index=index, epoch=1)
             writer.expect(self.now, list(self.epochs))
             self.writers[number] = writer
             self.runners[number] = Compensation(
@@ -56,7 +56,7 @@ class Rig:
         self.asker: dict[bytes, int] = {}
 
     def gateway(self, ap: int) -> _engines.PresenceAccess:
-        return _engines.PresenceAccess(ap=ap, epoch=self.epochs[ap], now=self.now, version=self.start)
+        return _engines.PresenceAccess(b"{}", ap=ap, epoch=self.epochs[ap], now=self.now, version=self.start)
 
     def send(self, kind: str, to: int, frame: bytes, asker: int | None = None) -> None:
         if asker is not None:
@@ -220,7 +220,7 @@ def test_a_gateway_that_does_not_answer_is_asked_more_seldom() -> None:
     writer = rig.writers[0]
     asked: list[int] = []
     rig.runners[0]._send = lambda ap, frame: asked.append(rig.now)
-    shares = _engines.PresenceAccess(ap=2, epoch=1, now=rig.now)
+    shares = _engines.PresenceAccess(b"{}", ap=2, epoch=1, now=rig.now)
     shares.online(rig.now, 0, 3, "phone", 1)
     for _ in range(3):
         shares.expire(rig.now + 60_000)
@@ -247,7 +247,7 @@ def test_a_writer_and_the_slow_model_have_the_same_places(
     packets: list[tuple[int, int, str, bool]], start: int
 ) -> None:
     """Packets of one event each, their versions in any order, some twice, some never."""
-    writer = _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0)
+    writer = _engines.PresenceWriter(b'{"grace_ms": 0}', shards=1, index=0, epoch=1)
     model, gaps = presence.Writer(), presence.Gaps(start)
     origin = {"ap": 1, "epoch": 1}
     writer.feed(0, presence.encode(27, {**origin, "newest": start}))
@@ -293,7 +293,7 @@ def test_a_batch_is_a_record_its_changes_and_the_vector() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: _engines.PresenceWriter(shards=2, index=2, epoch=1),
+        lambda: _engines.PresenceWriter(b"{}", shards=2, index=2, epoch=1),
         lambda: _engines.presence_record(b"\x09"),
         lambda: _engines.presence_split(1, SITES, b"\x19\x00\x01\x00x"),
         lambda: _engines.presence_ask(1, (1, 0), (1, 1), [(5, 4)]),

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,8 @@ Step = tuple[int, str, bool, bool]
 
 def writer_of(policy: str) -> _engines.PresenceWriter:
     """A writer that has heard of all gateways, which are empty."""
-    made = _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=(policy, []))
+    settings = msgspec.json.encode({"grace_ms": 0, "devices": policy})
+    made = _engines.PresenceWriter(settings, shards=1, index=0, epoch=1)
     made.expect(0, list(GATEWAYS))
     for gateway in GATEWAYS:
         origin = {"ap": gateway, "epoch": 1}
@@ -101,12 +103,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        policies: tuple[str, list[tuple[int, int, str]]] = (self.policy, [])
-        self.gateways = {
-            node: _engines.PresenceAccess(ap=node, epoch=1, now=self.now, policies=policies) for node in GATEWAYS
-        }
-        self.writers = {11: _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=policies)}
-        self.writers[12] = _engines.PresenceWriter(shards=1, index=0, epoch=1, grace_us=0, policies=policies)
+        settings = msgspec.json.encode({"grace_ms": 0, "devices": self.policy})
+        self.gateways = {node: _engines.PresenceAccess(settings, ap=node, epoch=1, now=self.now) for node in GATEWAYS}
+        self.writers = {node: _engines.PresenceWriter(settings, shards=1, index=0, epoch=1) for node in (11, 12)}
         self.sessions: dict[int, tuple[int, str]] = {}
         self.numbers = itertools.count(1)
         self.flight: list[tuple[int, int, int, int, bytes]] = []

@@ -167,7 +167,7 @@ async def test_a_minute_without_kafka_loses_no_change(tmp_path: Path, kafka: Kaf
 
 @pytest.mark.parametrize("start", [(1 << 32) - 50, (1 << 64) - 50])
 async def test_versions_go_on_beyond_32_and_64_bits(tmp_path: Path, start: int) -> None:
-    async with Rig(tmp_path, grace_ms=300, version=start, window_us=1_000) as rig:
+    async with Rig(tmp_path, grace_ms=300, version=start, window_ms=1) as rig:
         roaming = Roaming(rig, 200)
         for step in range(120):
             if step == 45:

@@ -15,12 +15,14 @@ mod breaker;
 mod caller;
 mod client;
 mod guard;
+mod settings;
 mod signature;
 mod target;
 
 pub use caller::{Caller, Settings};
 pub use client::{Failure, Identity, Tls};
 pub use guard::Guard;
+pub use settings::CallSettings;
 pub use signature::{verify, Secret, SecretError, Secrets};
 pub use target::{Hold, Limits, Why};
 

@@ -1,7 +1,7 @@
 //! An online writer's node: passes frames of its links to the writer, and sends the writer's requests.
 //!
-//! Owns: [`Keeping`], the task. Until its store has been read it takes nothing, and requests later what it missed.
-//! Knows no store.
+//! Owns: [`Keeping`], the task, which tells when there is work for the control plane. Until its store has been read it
+//! takes nothing, and requests later what it missed. Knows no store.
 
 use crate::limits::SOURCES_MAX;
 use crate::pack::{pack, Packed};
@@ -22,6 +22,15 @@ muster_transport::counters! {
     }
 }
 
+/// Work for the control plane, told once until there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Changes for the store; told again once [`Keeping::batch`] had none.
+    Unwritten,
+    /// Versions of a gateway, or its full state; told again once [`Keeping::is_whole`] was true.
+    Missing,
+}
+
 /// The task of an online writer.
 pub struct Keeping {
     site: u16,
@@ -31,6 +40,8 @@ pub struct Keeping {
     pub writer: Writer,
     is_open: bool,
     placed: BTreeSet<u32>,
+    told_unwritten: bool,
+    told_missing: bool,
     pub counters: KeepingCounters,
 }
 
@@ -43,6 +54,8 @@ impl Keeping {
             writer,
             is_open: false,
             placed: BTreeSet::new(),
+            told_unwritten: false,
+            told_missing: false,
             counters: KeepingCounters::default(),
         }
     }
@@ -60,9 +73,15 @@ impl Keeping {
     /// The next batch for the store, packed for its script.
     pub fn batch(&mut self, now: Micros, users_max: usize, buckets: u32) -> Option<Packed> {
         let shard = self.shard;
-        self.writer
-            .batch(users_max)
-            .map(|batch| pack(batch, shard, buckets, now))
+        let batch = self.writer.batch(users_max);
+        self.told_unwritten = batch.is_some();
+        batch.map(|batch| pack(batch, shard, buckets, now))
+    }
+
+    /// Whether nothing of any gateway is missing.
+    pub fn is_whole(&mut self) -> bool {
+        self.told_missing = !self.writer.is_whole();
+        !self.told_missing
     }
 
     fn expect(&mut self, now: Micros) {
@@ -72,7 +91,7 @@ impl Keeping {
 }
 
 impl Task for Keeping {
-    type Event = std::convert::Infallible;
+    type Event = Work;
 
     fn here(&self) -> Here {
         Here {
@@ -146,7 +165,65 @@ impl Task for Keeping {
         self.is_open.then(|| self.writer.deadline(now)).flatten()
     }
 
+    fn events(&mut self, into: &mut Vec<Work>) {
+        if self.is_open && !self.told_unwritten && !self.writer.is_written() {
+            self.told_unwritten = true;
+            into.push(Work::Unwritten);
+        }
+        if self.is_open && !self.told_missing && !self.is_whole() {
+            into.push(Work::Missing);
+        }
+    }
+
     fn stalled(&mut self, now: Micros) {
         self.writer.stalled(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Beat, Origin};
+    use crate::writer::WriterSettings;
+
+    const GATEWAY: Role = Role::new(3);
+    const AP: u32 = 7;
+
+    fn told(keeping: &mut Keeping) -> Vec<Work> {
+        let mut events = Vec::new();
+        keeping.events(&mut events);
+        events
+    }
+
+    #[test]
+    fn work_is_told_once_until_there_was_none() {
+        let shard = Shard { of: 1, index: 0 };
+        let writer = Writer::new(shard, 1, WriterSettings::default());
+        let mut keeping = Keeping::new(1, shard, vec![GATEWAY], writer);
+        keeping.placed.insert(AP);
+        assert_eq!(told(&mut keeping), [], "the store is not read yet");
+        keeping.open(0);
+        assert_eq!(told(&mut keeping), [Work::Missing]);
+        assert_eq!(told(&mut keeping), []);
+        assert!(!keeping.is_whole());
+        assert_eq!(told(&mut keeping), [], "the control plane knows");
+
+        keeping.writer.remove(0, &[AP]);
+        assert_eq!(
+            told(&mut keeping),
+            [Work::Unwritten],
+            "the gateway is gone from the vector"
+        );
+        assert_eq!(told(&mut keeping), []);
+        assert!(keeping.batch(0, 10, 1).is_some());
+        assert_eq!(told(&mut keeping), []);
+        keeping.writer.written();
+        assert!(keeping.batch(0, 10, 1).is_none());
+        assert_eq!(told(&mut keeping), []);
+
+        assert!(keeping.is_whole());
+        let origin = Origin { ap: AP, epoch: 1 };
+        let _ = keeping.writer.beat(0, &Beat { origin, newest: 1 });
+        assert_eq!(told(&mut keeping), [Work::Missing]);
     }
 }

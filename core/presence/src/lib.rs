@@ -48,6 +48,7 @@ mod records;
 mod ring;
 pub mod role;
 mod sending;
+mod settings;
 mod split;
 mod splitting;
 mod station;
@@ -67,7 +68,7 @@ pub use bucket::{bucket, Record, StoredDevice};
 pub use courier::{Courier, CourierCounters, Whereabouts};
 pub use device::Device;
 pub use event::{Entry, Event, Reason, State};
-pub use keeping::{Keeping, KeepingCounters};
+pub use keeping::{Keeping, KeepingCounters, Work};
 pub use letters::{told_to_device, Letters, Reading, Received, SendError, Told};
 pub use limits::{
     BARRED_FOR, BODY_BYTES_MAX, CHUNKS_MAX, DATA_BYTES_MAX, DEVICES_MAX, DEVICE_BYTES_MAX, FRAME_BYTES_MAX, RANGES_MAX,
@@ -82,6 +83,7 @@ pub use post::{MailCounters, Post, PostConfig, PostEvent, Task};
 pub use recipients::{Claims, RecipientError, Recipients};
 pub use records::{Letter, Outcomes, Receipt, Record as GuestRecord};
 pub use sending::Sending;
+pub use settings::{GuestSettings, PresenceSettings};
 pub use split::{Framed, Splitter};
 pub use splitting::{Splitting, SplittingCounters};
 pub use station::{Station, StationSettings, Unnamed, Wall};

@@ -2,16 +2,21 @@
 //!
 //! Owns: [`Policy`], and which policy a user has. Knows no session.
 
+use serde::Deserialize;
+
 use crate::device::Device;
 
 /// How many devices of a user may be online.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 pub enum Policy {
     /// Any number.
     #[default]
+    #[serde(rename = "many")]
     Many,
     /// One of each kind.
+    #[serde(rename = "one per kind")]
     OnePerKind,
+    #[serde(rename = "one")]
     One,
 }
 

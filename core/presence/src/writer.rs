@@ -493,6 +493,11 @@ impl Writer {
         due.filter(|due| !due.ranges.is_empty()).collect()
     }
 
+    /// Whether nothing of any gateway is missing.
+    pub fn is_whole(&self) -> bool {
+        self.sources.values().all(Source::is_complete)
+    }
+
     /// `transaction` requests these versions from a gateway.
     pub fn asked(&mut self, ap: u32, ranges: &Ranges, transaction: u64) {
         if let Some(source) = self.sources.get_mut(&ap) {

@@ -309,7 +309,7 @@ def handlers(entry: ConsoleEntry) -> Sequence[ControllerRouterHandler]:
 
 async def _asked(entry: ConsoleEntry, request: requests.Request) -> list[requests.Seated]:
     try:
-        return await asyncio.to_thread(requests.ask, entry.folder, request)
+        return await requests.ask(entry.folder, request)
     except UserError as error:
         code: Literal["unavailable", "conflict"] = "unavailable" if error.exit_code == TRY_LATER else "conflict"
         raise Problem(code, str(error)) from None

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 import structlog
 
 from muster_server.plane.database.errors import Refused, told
+from muster_server.plane.role import Handler
 from muster_server.plane.spec import Spec, SpecError
 from muster_server.systems.rooms.database.records import Change, Ended, Membership, Partition
 from muster_server.systems.rooms.database.writer import BATCH, Writer
@@ -101,6 +102,7 @@ class Keeper:
 
     name: Final = "database"
     """Name of its field in the status of a router."""
+    handlers: Final[Mapping[str, Handler]] = {}
 
     def __init__(
         self,

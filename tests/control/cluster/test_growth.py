@@ -1,7 +1,6 @@
 """A layer doubles: with any coordinator, with interruptions anywhere, and no node is passed over."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -223,17 +222,17 @@ async def test_what_is_only_prepared_can_be_undone_and_begun_again(fleet: Fleet,
 
 
 async def test_one_that_stood_still_while_it_was_given_up_leaves_no_node_behind(fleet: Fleet, make: Make) -> None:
-    goes_on, calls = threading.Event(), list[tuple[str, int]]()
+    goes_on, calls = asyncio.Event(), list[tuple[str, int]]()
 
     class Suspended(OperatedHosts):
-        def provide(self, partitions: int) -> Mapping[int, str]:
-            assert goes_on.wait(PATIENT_S)
+        async def provide(self, partitions: int) -> Mapping[int, str]:
+            await asyncio.wait_for(goes_on.wait(), PATIENT_S)
             calls.append(("provide", partitions))
-            return fleet.provide(partitions)
+            return await fleet.provide(partitions)
 
-        def withdraw(self, partitions: int) -> None:
+        async def withdraw(self, partitions: int) -> None:
             calls.append(("withdraw", partitions))
-            fleet.withdraw(partitions)
+            await fleet.withdraw(partitions)
 
     stale = asyncio.create_task(make(hosts=Suspended()).grow(2))
     await until(lambda: fleet.step() == "prepare")

@@ -1,11 +1,11 @@
 """Nodes come and go while `muster up` runs: the supervisor's work for each request, and its refusals in one line."""
 
 import asyncio
-import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +13,6 @@ import structlog
 
 from muster_server.control.cluster import instance, requests
 from muster_server.control.cluster.requests import (
-    REQUEST_MAX,
     SOCKET,
     Add,
     Counted,
@@ -29,10 +28,11 @@ from muster_server.control.cluster.template import Template
 from muster_server.control.config.layout import NODES_MAX, REPLICAS_MAX
 from muster_server.control.config.load import load
 from muster_server.control.errors import FAILURE, TRY_LATER, NotRunning, UserError
-from muster_server.control.host.sockets import address
 from muster_server.control.registry.certified import Certified
 from muster_server.control.registry.places import Certificate, Node
+from muster_server.plane import calls
 from muster_server.plane.certificate import public_half
+from muster_server.plane.sockets import address
 from muster_server.plane.spec import read, secret
 from tests.waiting import PATIENT_S, until
 
@@ -65,7 +65,7 @@ async def runs(supervisor: Supervisor, program: str) -> None:
 
 async def ask(supervisor: Supervisor, request: requests.Request) -> list[Seated]:
     """As a command does, through the socket."""
-    return await asyncio.to_thread(requests.ask, supervisor.folder.path, request)
+    return await requests.ask(supervisor.folder.path, request)
 
 
 def names(supervisor: Supervisor) -> dict[str, bool]:
@@ -237,70 +237,53 @@ async def test_without_a_registry_nodes_do_not_come_and_go(tmp_path: Path) -> No
             await ask(supervisor, Add(role="broker"))
         assert stat.S_IMODE((supervisor.folder.path / SOCKET).stat().st_mode) == 0o600
     with pytest.raises(NotRunning, match="start one: muster up"):
-        requests.ask(supervisor.folder.path, Look())
+        await requests.ask(supervisor.folder.path, Look())
 
 
 # --- the channel --------------------------------------------------------------------------------------------------------
 
 
-def say(folder: Path, line: bytes) -> bytes:
-    """Send one line, and return the whole answer."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(PATIENT_S)
-        with address(folder, SOCKET) as path:
-            asking.connect(path)
-        asking.sendall(line)
-        asking.shutdown(socket.SHUT_WR)
-        try:
-            return b"".join(iter(lambda: asking.recv(4096), b""))
-        except ConnectionResetError:
-            return b""
+class Dance(msgspec.Struct, tag=True):
+    """A request of another version."""
 
 
-@pytest.mark.parametrize(
-    ("line", "answer"),
-    [
-        (b"nonsense\n", b"use one version"),
-        (b'{"ask":"dance"}\n', b"use one version"),
-        (b'{"ask":"look","format":2}\n', b"the instance uses format 1, this command 2"),
-        (b'{"ask":"add","role":"queen"}\n', b"use one version"),
-        (b'{"ask":"add","role":"broker","partition":256}\n', b"use one version"),
-        (b'{"ask":"look","more":1}\n', b"use one version"),
-        (b"", b"use one version"),
-        (b"x" * REQUEST_MAX * 4 + b"\n", b""),
-        (b'{"ask":"look"}\n', b'{"nodes":['),
-    ],
-)
-async def test_what_is_no_request_is_answered_by_a_line_or_not_at_all(
-    tmp_path: Path, line: bytes, answer: bytes
-) -> None:
+async def test_a_request_of_another_version_is_refused_by_a_line(tmp_path: Path) -> None:
     seated = Seated(name="broker", role="broker", node=2, partition=0, state="ready")
-    async with answered(tmp_path, lambda request: [seated], LOG):
-        said = await asyncio.to_thread(say, tmp_path, line)
-        assert answer in said
-        assert await asyncio.to_thread(requests.ask, tmp_path, Look()) == [seated]
+    async with answered(tmp_path, lambda request: [seated]):
+        strange: list[Any] = [Dance(), Add(role="queen"), Add(role="broker", partition=256)]
+        for request in strange:
+            with pytest.raises(UserError, match="use one version of muster"):
+                await requests.ask(tmp_path, request)
+        assert await requests.ask(tmp_path, Look()) == [seated]
+
+
+async def test_a_command_of_0_2_gets_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wrote a line of JSON, and takes what comes for an answer of another version."""
+    monkeypatch.setattr(calls, "PROOF_S", 0.05)
+    async with answered(tmp_path, lambda request: []):
+        with address(tmp_path / SOCKET) as path:
+            reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b'{"ask":"look","format":1}\n')
+        assert len(await asyncio.wait_for(reader.read(), PATIENT_S)) == calls.NONCE
+        writer.close()
 
 
 async def test_a_defect_is_answered_and_the_next_is_served(tmp_path: Path) -> None:
     def broken(request: requests.Request) -> list[Seated]:
         raise ZeroDivisionError("a bug")
 
-    async with answered(tmp_path, broken, LOG):
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with answered(tmp_path, broken):
         for _ in range(2):
-            with pytest.raises(UserError, match="see its log") as error:
-                await asyncio.to_thread(requests.ask, tmp_path, Look())
+            with pytest.raises(UserError, match="see the log") as error:
+                await requests.ask(tmp_path, Look())
             assert error.value.exit_code == FAILURE
+    assert [type(each["exception"]) for each in told] == [ZeroDivisionError] * 2
 
 
-async def test_who_says_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "ASKED_S", 0.2)
-    async with answered(tmp_path, lambda request: [], LOG):
-        silent = []
-        for _ in range(requests.AT_ONCE):
-            with address(tmp_path, SOCKET) as path:
-                silent.append(await asyncio.open_unix_connection(path))
-        assert await asyncio.gather(*(reader.read() for reader, _ in silent)) == [b""] * len(silent)
-        monkeypatch.setattr(requests, "ASKED_S", PATIENT_S)
-        assert await asyncio.to_thread(requests.ask, tmp_path, Look()) == []
-        for _, writer in silent:
-            writer.close()
+async def test_an_instance_that_ended_without_a_word_is_to_be_tried_again(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).touch()
+    with pytest.raises(UserError, match="does not answer") as error:
+        await requests.ask(tmp_path, Look())
+    assert error.value.exit_code == TRY_LATER

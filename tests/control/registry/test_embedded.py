@@ -1,23 +1,25 @@
 """The embedded server: for this user only, true after kill -9, and unmoved by hostile clients."""
 
 import asyncio
+import contextlib
 import stat
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
 from muster_server.control.errors import UserError
-from muster_server.control.host.sockets import address
-from muster_server.control.registry import frames, server
+from muster_server.control.registry import questions, server
 from muster_server.control.registry.embedded import EmbeddedTree
 from muster_server.control.registry.server import SOCKET, STATE, RegistryServer
-from muster_server.control.registry.tree import Entry, Unavailable
+from muster_server.control.registry.tree import Create, Entry, Unavailable
+from muster_server.plane.calls import LOCAL, CallError, Peer
 from tests import strikes
 from tests.control.registry.services import connected, until_session
-from tests.waiting import PATIENT_S
+from tests.waiting import PATIENT_S, until
 
 LOG = structlog.get_logger()
 SERVE = """
@@ -108,46 +110,57 @@ async def test_a_spoilt_file_is_named_and_not_taken_for_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "bytes_",
+    "asked",
     [
-        b"\xff\xff\xff\xff",
-        b"\x00\x00\x00\x00",
-        b"\x00\x00\x00\x04junk",
-        frames.pack(frames.Get(1, "/a")),
-        frames.pack(frames.Hello(0, b"", 1_000)) + frames.pack(frames.Hello(0, b"", 1_000)),
-        frames.pack(frames.Hello(0, b"", 1_000)) + frames.pack(frames.Get(1, "/../a")),
-        frames.pack(frames.Hello(0, b"", 1_000)) + frames.pack(frames.Transact(1, [])),
-        frames.pack(frames.Hello(0, b"", 1_000)) + frames.pack(frames.Bye(1)) + frames.pack(frames.Ping()),
-        frames.pack(frames.Welcome(1, b"", 1)),
+        questions.Get(7, "/a"),
+        questions.Watch(7),
+        questions.Bye(7),
+        questions.Get(0, "/../a"),
+        questions.Children(0, "a"),
+        questions.Transact(0, []),
+        questions.Transact(0, [Create("/b"), Create("//")]),
+        questions.Welcome(1, b"", 1),
     ],
 )
-async def test_who_does_not_keep_to_the_protocol_is_cut_off_and_changes_nothing(serving: Path, bytes_: bytes) -> None:
-    tree = EmbeddedTree(serving)
+async def test_what_no_client_asks_is_refused_and_changes_nothing(serving: Path, asked: msgspec.Struct) -> None:
+    """A session of 0 stands for that of a client."""
+    tree, peer = EmbeddedTree(serving), Peer(serving / SOCKET, LOCAL)
     await connected(tree)
     await tree.create("/a", b"1")
-    with address(serving, SOCKET) as path:
-        reader, writer = await asyncio.open_unix_connection(path)
-    writer.write(bytes_)
-    await asyncio.wait_for(_until_end(reader), PATIENT_S)
-    writer.close()
+    if getattr(asked, "session", 1) == 0:
+        asked = msgspec.structs.replace(asked, session=tree._known.session)
+    with pytest.raises(CallError):
+        async for _ in peer.stream(asked, msgspec.Raw):
+            pass
+    await peer.close()
     assert await tree.get("/a") == Entry(b"1", 0)
     assert set(await tree.children("/")) == {"a"}
     await tree.close()
 
 
-async def _until_end(reader: asyncio.StreamReader) -> None:
-    try:
-        while await reader.read(65_536):
-            pass
-    except ConnectionError:
-        pass
+async def test_a_client_that_reads_no_changes_loses_its_watch_and_reads_everything_again(
+    serving: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "UNSENT_MAX", 3)
+    tree, writing = EmbeddedTree(serving), EmbeddedTree(serving)
+    await connected(tree, writing)
+    assert await tree.children("/") == {}
+    states = list[str]()
+    tree.on_session(states.append)
+    with contextlib.suppress(Unavailable):  # its watch ends as well
+        await writing.transaction([Create(f"/{number}") for number in range(4)])
+    await until(lambda: "connected" in states, PATIENT_S)
+    assert set(await tree.children("/")) == {"0", "1", "2", "3"}
+    assert states == ["suspended", "connected"]
+    await tree.close()
+    await writing.close()
 
 
 async def test_a_session_is_not_had_without_its_secret(serving: Path) -> None:
     tree, thief = EmbeddedTree(serving), EmbeddedTree(serving)
     await connected(tree)
     await tree.create("/mine", ephemeral=True)
-    thief._known = frames.Hello(tree._known.session, bytes(16), 1_000)
+    thief._known = questions.Begin(tree._known.session, bytes(16), 1_000)
     await connected(thief)
     await thief.close()
     assert tree.session == "connected"
@@ -183,45 +196,6 @@ async def test_a_server_that_stood_still_expires_nobody(tmp_path: Path) -> None:
         await tree.close()
         process.kill()
         await process.wait()
-
-
-async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none(
-    serving: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = EmbeddedTree(serving)
-    await connected(tree)
-    assert tree._writer is not None
-    transport, asked = tree._writer.transport, asyncio.Event()
-    protocol = transport.get_protocol()
-    gone = protocol.connection_lost
-
-    def ask() -> None:
-        assert tree.session == "connected", "it has not heard of that yet"
-        with pytest.raises(Unavailable):
-            tree.get("/mine").send(None)
-        asked.set()
-
-    def lost(error: Exception | None) -> None:
-        asyncio.get_running_loop().call_soon(ask)
-        gone(error)
-
-    monkeypatch.setattr(protocol, "connection_lost", lost)
-    transport.abort()
-    await asyncio.wait_for(asked.wait(), PATIENT_S)
-    await tree.close()
-
-
-async def test_a_connection_that_breaks_between_two_pings_ends_them(serving: Path) -> None:
-    tree = EmbeddedTree(serving)
-    await connected(tree)
-    writer = tree._writer
-    assert writer is not None
-    tree._session_s = 0.03
-    pinging = asyncio.create_task(tree._ping(writer))
-    await asyncio.sleep(0)
-    writer.transport.abort()
-    await asyncio.wait_for(pinging, PATIENT_S)
-    await tree.close()
 
 
 async def test_nobody_answers_for_a_whole_session_and_it_counts_as_expired(tmp_path: Path) -> None:

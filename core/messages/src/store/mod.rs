@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_journal::{AppendError, Directory, Journal, Log, Options, Storage};
+use serde::Deserialize;
 
 use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, State, Step, Version};
 use crate::wheel::{Fired, Millis, Progress, Wheel, DUE_MAX};
@@ -80,7 +81,9 @@ const SCRUB_MAX: usize = 4_096;
 /// A store in a folder.
 pub type FolderStore = Store<Directory, Folder>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The settings of a schedule, by the names that they have in the configuration. The control plane passes them as JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Messages due within this time are kept in memory.
     pub near_ms: Millis,
@@ -97,6 +100,7 @@ pub struct Settings {
     /// Bytes of the log between two checkpoints. Opening replays up to twice this.
     pub checkpoint_bytes: u64,
     /// Pause between two syncs of a checkpoint.
+    #[serde(skip)]
     pub sync_pause: Duration,
 }
 

@@ -19,7 +19,7 @@ use crate::convert;
 use crate::grant::Grant;
 use crate::letters::UserLetters;
 use crate::lingering::Lingering;
-use crate::online::{self, StationOptions};
+use crate::online;
 use crate::recipients::{claims, Recipients};
 use crate::server::{closed, engine, room_dict, Beside, InterestPage, RoleMachine, RoomsPage, Running};
 use crate::setup::{self, os_error, DoorOptions, HostPort, LinkOptions};
@@ -264,15 +264,15 @@ fn limits(settings: &EdgeSettings) -> Limits {
 #[pymethods]
 impl EdgeEngine {
     #[new]
-    #[pyo3(signature = (links, door, settings, presence = None, tls = None, undelivered = None))]
+    #[pyo3(signature = (links, door, settings, tls = None, undelivered = None))]
     fn new(
         mut links: LinkOptions,
         door: DoorOptions,
         settings: &[u8],
-        presence: Option<StationOptions>,
         tls: Option<(Vec<u8>, Vec<u8>)>,
         undelivered: Option<&Undelivered>,
     ) -> PyResult<Self> {
+        let presence = online::guest(settings)?;
         let config = EdgeConfig {
             node: links.config(role::EDGE, Some(&door))?,
             name_key: door.name_key()?,
@@ -287,8 +287,8 @@ impl EdgeEngine {
         tcp.listen(listener(&door.bind)?)?;
         let sockets = links.sockets(None)?;
         let mut machine = Edge::edge(config, links.seed, Box::new(KernelEntropy));
-        if let Some(options) = presence {
-            machine.take_in(online::two_doors(me, options, undelivered)?);
+        if let Some(settings) = presence {
+            machine.take_in(online::two_doors(me, &settings, undelivered)?);
         }
         let running = Running::with(machine, sockets, links.faults(None)?, Streams::new(tcp)?)?;
         running.beside.lingering.add(running.driver.fd(), LINKS)?;

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 
 use muster_driver::STALL_US;
 use muster_presence::{
-    page, AccessPoint, AccessSettings, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, Ranges,
-    Reason, State, Task, Writer, WriterSettings,
+    page, AccessPoint, Apart, Applied, Change, ChangeId, Keeping, Origin, Post, PostEvent, PresenceSettings, Ranges,
+    Reason, State, Task, Work, Writer,
 };
 use muster_transport::HasLinks;
 use muster_udp::monotonic_now;
@@ -15,10 +15,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert;
-use crate::online::{self, PolicyOptions};
+use crate::online;
 use crate::presence::{self, FullEntry, SourceEntry};
 use crate::server::{closed, engine, RoleMachine, Running};
-use crate::setup::LinkOptions;
+use crate::setup::{self, LinkOptions};
 
 /// Figures of a node of presence, beyond those of every node.
 pub trait Told: Task {
@@ -63,8 +63,11 @@ impl<T: Told> RoleMachine for Post<T> {
 }
 
 impl Told for Keeping {
-    fn event<'py>(_py: Python<'py>, event: Infallible) -> PyResult<Bound<'py, PyTuple>> {
-        match event {}
+    fn event<'py>(py: Python<'py>, event: Work) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            Work::Unwritten => ("unwritten",).into_pyobject(py),
+            Work::Missing => ("missing",).into_pyobject(py),
+        }
     }
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
@@ -133,30 +136,13 @@ engine!(
 #[pymethods]
 impl OnlineWriterEngine {
     #[new]
-    #[pyo3(signature = (links, *, site, shards, shard, grace_us, lease_us, reorder_us = 30_000, late_us = 2_000_000, policies = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        links: LinkOptions,
-        site: u16,
-        shards: u16,
-        shard: u16,
-        grace_us: u64,
-        lease_us: u64,
-        reorder_us: u64,
-        late_us: u64,
-        policies: Option<PolicyOptions>,
-    ) -> PyResult<Self> {
+    #[pyo3(signature = (links, settings, *, site, shards, shard))]
+    fn new(links: LinkOptions, settings: &[u8], site: u16, shards: u16, shard: u16) -> PyResult<Self> {
         let role = muster_presence::role::ONLINE_WRITER;
         let dials = vec![muster_rooms::role::GATEWAY, muster_rooms::role::EDGE];
-        let settings = WriterSettings {
-            grace: grace_us,
-            lease: lease_us,
-            reorder: reorder_us,
-            late: late_us,
-            policies: policies.map(online::policies).transpose()?,
-        };
+        let settings: PresenceSettings = setup::settings(settings)?;
         let shard = presence::shard(shards, shard)?;
-        let writer = Writer::new(shard, links.me(role).epoch, settings);
+        let writer = Writer::new(shard, links.me(role).epoch, settings.writer());
         let keeping = Keeping::new(site, shard, dials.clone(), writer);
         Ok(OnlineWriterEngine {
             running: online::running(links, role, dials, keeping)?,
@@ -227,6 +213,11 @@ impl OnlineWriterEngine {
 
     fn due(&self, now: u64) -> PyResult<Vec<(u32, u32, Ranges)>> {
         Ok(presence::due(self.writer()?, now))
+    }
+
+    /// Whether nothing is missing. The next time that something is, there is an event.
+    fn is_whole(&mut self) -> PyResult<bool> {
+        self.with(Keeping::is_whole)
     }
 
     fn asked(&mut self, ap: u32, ranges: Ranges, transaction: u64) -> PyResult<()> {
@@ -318,26 +309,15 @@ impl OnlineWriterEngine {
 #[pymethods]
 impl PresenceGatewayEngine {
     #[new]
-    #[pyo3(signature = (links, *, version = 0, window_us = 50_000, ring_bytes = 4 << 20, full_bytes_per_second = 8 << 20))]
-    fn new(
-        links: LinkOptions,
-        version: u64,
-        window_us: u64,
-        ring_bytes: usize,
-        full_bytes_per_second: u64,
-    ) -> PyResult<Self> {
-        let settings = AccessSettings {
-            window: window_us,
-            ring_bytes,
-            full_bytes_per_second,
-            ..AccessSettings::default()
-        };
+    #[pyo3(signature = (links, settings, *, version = 0))]
+    fn new(links: LinkOptions, settings: &[u8], version: u64) -> PyResult<Self> {
+        let settings: PresenceSettings = setup::settings(settings)?;
         let me = links.me(muster_rooms::role::GATEWAY);
         let origin = Origin {
             ap: me.node,
             epoch: me.epoch,
         };
-        let access = AccessPoint::new(origin, version, settings, monotonic_now());
+        let access = AccessPoint::new(origin, version, settings.access(), monotonic_now());
         Ok(PresenceGatewayEngine {
             running: online::running(links, me.role, Vec::new(), Apart::new(access))?,
         })

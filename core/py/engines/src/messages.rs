@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_callback::{
-    Answer as CallAnswer, Call, Caller, Guard, Hold, Identity, Limits, Outcome, Secret, Secrets,
+    Answer as CallAnswer, Call, CallSettings, Caller, Hold, Identity, Outcome, Secret, Secrets,
     Settings as CallerSettings, Tls, Why,
 };
 use muster_firing::{Firing, Topic};
@@ -26,6 +26,8 @@ use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use pyo3::IntoPyObjectExt;
+
+use crate::setup;
 
 /// A durable schedule in a thread of its own: batches of requests in, batches of replies out.
 #[pyclass(module = "muster_server._engines")]
@@ -58,39 +60,15 @@ fn closed() -> PyErr {
 #[pymethods]
 impl ScheduleKeeper {
     #[new]
-    #[pyo3(signature = (*, path, epoch = None, segment_bytes = 128 << 20, near_ms = None, lead_ms = None, history_ms = None, dead_days = None, ahead_ms = None, buffer_bytes = None, checkpoint_bytes = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        py: Python<'_>,
-        path: PathBuf,
-        epoch: Option<u64>,
-        segment_bytes: u64,
-        near_ms: Option<u64>,
-        lead_ms: Option<u64>,
-        history_ms: Option<u64>,
-        dead_days: Option<u32>,
-        ahead_ms: Option<u64>,
-        buffer_bytes: Option<usize>,
-        checkpoint_bytes: Option<u64>,
-    ) -> PyResult<Self> {
-        let usual = Settings::default();
-        let settings = Settings {
-            near_ms: near_ms.unwrap_or(usual.near_ms),
-            lead_ms: lead_ms.unwrap_or(usual.lead_ms),
-            history_ms: history_ms.unwrap_or(usual.history_ms),
-            dead_days: dead_days.unwrap_or(usual.dead_days),
-            ahead_ms: ahead_ms.unwrap_or(usual.ahead_ms),
-            buffer_bytes: buffer_bytes.unwrap_or(usual.buffer_bytes),
-            checkpoint_bytes: checkpoint_bytes.unwrap_or(usual.checkpoint_bytes),
-            ..usual
-        };
+    #[pyo3(signature = (settings, *, path, epoch = None, segment_bytes = 128 << 20))]
+    fn new(py: Python<'_>, settings: &[u8], path: PathBuf, epoch: Option<u64>, segment_bytes: u64) -> PyResult<Self> {
+        let settings: Settings = setup::settings(settings)?;
         if settings.near_ms >= settings.lead_ms {
             return Err(PyValueError::new_err("near_ms must be less than lead_ms"));
         }
-        let owner = epoch.map_or(Owner::Sole, Owner::Epoch);
         let options = Options {
             segment_bytes,
-            owner,
+            owner: epoch.map_or(Owner::Sole, Owner::Epoch),
             ..Options::default()
         };
         let keeper = py
@@ -593,32 +571,9 @@ type CallResult<'py> = (u64, &'static str, Option<u16>, Bound<'py, PyAny>, Optio
 #[pymethods]
 impl CallbackClient {
     #[new]
-    #[pyo3(signature = (*, allowed = Vec::new(), roots = Vec::new(), concurrency = 32, rate = None, burst = 100.0, queue_max = 10_000, wait_max = 5.0, failures_max = 10, open_for = 5.0, in_flight_max = 1_000, calls_max = 100_000))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        allowed: Vec<String>,
-        roots: Vec<Vec<u8>>,
-        concurrency: usize,
-        rate: Option<f64>,
-        burst: f64,
-        queue_max: usize,
-        wait_max: f64,
-        failures_max: u32,
-        open_for: f64,
-        in_flight_max: usize,
-        calls_max: usize,
-    ) -> PyResult<Self> {
-        let limits = limits(concurrency, rate, burst, queue_max, wait_max, failures_max, open_for)?;
-        let settings = CallerSettings {
-            guard: guard(&allowed)?,
-            tls: Tls {
-                authorities: roots,
-                identity: None,
-            },
-            limits,
-            in_flight_max,
-            calls_max,
-        };
+    #[pyo3(signature = (settings, *, roots = Vec::new()))]
+    fn new(settings: &[u8], roots: Vec<Vec<u8>>) -> PyResult<Self> {
+        let settings = calls(settings, roots, None)?;
         let caller = Caller::start(settings).map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(CallbackClient {
             caller: Some(caller),
@@ -685,40 +640,11 @@ impl CallbackClient {
     }
 }
 
-fn guard(allowed: &[String]) -> PyResult<Guard> {
-    let networks = allowed.iter().map(|network| {
-        network.parse().map_err(|_| {
-            PyValueError::new_err(format!(
-                "invalid network {network} (expected CIDR, for example 10.0.0.0/8)"
-            ))
-        })
-    });
-    Ok(Guard {
-        allowed: networks.collect::<PyResult<_>>()?,
-    })
-}
-
-fn limits(
-    concurrency: usize,
-    rate: Option<f64>,
-    burst: f64,
-    queue_max: usize,
-    wait_max: f64,
-    failures_max: u32,
-    open_for: f64,
-) -> PyResult<Limits> {
-    if rate.is_some_and(|rate| rate.is_nan() || rate <= 0.0) || burst.is_nan() || burst < 1.0 {
-        return Err(PyValueError::new_err("rate must be above 0 and burst at least 1"));
-    }
-    Ok(Limits {
-        concurrency,
-        rate,
-        burst,
-        queue_max,
-        wait_max_us: seconds(wait_max)?.as_micros() as u64,
-        failures_max,
-        open_us: seconds(open_for)?.as_micros() as u64,
-    })
+fn calls(settings: &[u8], authorities: Vec<Vec<u8>>, identity: Option<Identity>) -> PyResult<CallerSettings> {
+    let settings: CallSettings = setup::settings(settings)?;
+    settings
+        .caller(Tls { authorities, identity })
+        .map_err(PyValueError::new_err)
 }
 
 fn parsed(secrets: &[String]) -> PyResult<Arc<Secrets>> {
@@ -769,39 +695,10 @@ type HeldTarget = (Option<u64>, String, &'static str, f64);
 #[pymethods]
 impl FiringEngine {
     #[new]
-    #[pyo3(signature = (*, allowed, concurrency, rate, in_flight_max, calls_max, queue_max, wait_max, authorities = Vec::new(), identity = None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        allowed: Vec<String>,
-        concurrency: usize,
-        rate: Option<f64>,
-        in_flight_max: usize,
-        calls_max: usize,
-        queue_max: usize,
-        wait_max: f64,
-        authorities: Vec<Vec<u8>>,
-        identity: Option<(Vec<Vec<u8>>, Vec<u8>)>,
-    ) -> PyResult<Self> {
-        let usual = Limits::default();
-        let open_for = usual.open_us as f64 / 1e6;
-        let settings = CallerSettings {
-            guard: guard(&allowed)?,
-            tls: Tls {
-                authorities,
-                identity: identity.map(|(chain, key)| Identity { chain, key }),
-            },
-            limits: limits(
-                concurrency,
-                rate,
-                usual.burst,
-                queue_max,
-                wait_max,
-                usual.failures_max,
-                open_for,
-            )?,
-            in_flight_max,
-            calls_max,
-        };
+    #[pyo3(signature = (settings, *, authorities = Vec::new(), identity = None))]
+    fn new(settings: &[u8], authorities: Vec<Vec<u8>>, identity: Option<(Vec<Vec<u8>>, Vec<u8>)>) -> PyResult<Self> {
+        let identity = identity.map(|(chain, key)| Identity { chain, key });
+        let settings = calls(settings, authorities, identity)?;
         let firing = Firing::start(settings).map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(FiringEngine { firing: Some(firing) })
     }

@@ -4,24 +4,19 @@ use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 
 use muster_presence::{
-    AccessSettings, Courier, DeliverySettings, Policies, Policy, Post, PostConfig, Sending, Splitting, Station,
+    Courier, DeliverySettings, GuestSettings, Post, PostConfig, PresenceSettings, Sending, Splitting, Station,
     StationSettings, Task, TwoDoors, Unnamed, Wall, Whereabouts,
 };
 use muster_transport::{Identity, Role};
 use muster_udp::{monotonic_now, KernelEntropy};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::convert;
 use crate::keeping::Told;
 use crate::server::{closed, engine, RoleMachine, Running};
-use crate::setup::LinkOptions;
+use crate::setup::{self, LinkOptions};
 use crate::undelivered::Undelivered;
-
-/// Of a gateway with presence: the window of a packet in microseconds; the policy of devices of users of no range (`many`, `one per kind`,
-/// `one`); ranges of users, first and last, with theirs.
-pub type StationOptions = (u64, String, Vec<(u64, u64, String)>);
 
 /// A device of a user: its gateway, its name, and whether it is online.
 type Device = (u32, String, bool);
@@ -36,35 +31,20 @@ impl Wall for Clock {
     }
 }
 
-fn policy(name: &str) -> PyResult<Policy> {
-    match name {
-        "many" => Ok(Policy::Many),
-        "one per kind" => Ok(Policy::OnePerKind),
-        "one" => Ok(Policy::One),
-        _ => Err(PyValueError::new_err(format!("no such policy of devices: {name}"))),
-    }
-}
-
-/// The policy of users of no range, and ranges with theirs.
-pub type PolicyOptions = (String, Vec<(u64, u64, String)>);
-
-pub fn policies((otherwise, ranges): PolicyOptions) -> PyResult<Policies> {
-    let range = |(first, last, name): (u64, u64, String)| Ok((first, last, policy(&name)?));
-    Ok(Policies {
-        ranges: ranges.into_iter().map(range).collect::<PyResult<_>>()?,
-        otherwise: policy(&otherwise)?,
-    })
+/// The part of presence in the settings of a gateway or an edge, if there is one.
+pub fn guest(settings: &[u8]) -> PyResult<Option<PresenceSettings>> {
+    Ok(setup::settings::<GuestSettings>(settings)?.presence)
 }
 
 /// The guest of a gateway.
-pub fn station(me: Identity, options: StationOptions) -> PyResult<Box<Station>> {
+pub fn station(me: Identity, settings: &PresenceSettings) -> PyResult<Box<Station>> {
     let unnamed = Unnamed::One(convert::device("device")?);
-    Ok(Box::new(stationed(me, options, unnamed)?))
+    Ok(Box::new(stationed(me, settings, unnamed)?))
 }
 
 /// The guest of an edge: pages that share a token each have a device of their own.
-pub fn two_doors(me: Identity, options: StationOptions, queue: Option<&Undelivered>) -> PyResult<Box<TwoDoors>> {
-    let station = stationed(me, options, Unnamed::Each(convert::device("web")?))?;
+pub fn two_doors(me: Identity, settings: &PresenceSettings, queue: Option<&Undelivered>) -> PyResult<Box<TwoDoors>> {
+    let station = stationed(me, settings, Unnamed::Each(convert::device("web")?))?;
     Ok(Box::new(TwoDoors::new(station, sending(me, queue))))
 }
 
@@ -77,13 +57,9 @@ pub fn sending(me: Identity, queue: Option<&Undelivered>) -> Sending {
     sending
 }
 
-fn stationed(me: Identity, (window, otherwise, ranges): StationOptions, unnamed: Unnamed) -> PyResult<Station> {
+fn stationed(me: Identity, settings: &PresenceSettings, unnamed: Unnamed) -> PyResult<Station> {
     let settings = StationSettings {
-        access: AccessSettings {
-            window,
-            policies: policies((otherwise, ranges))?,
-            ..AccessSettings::default()
-        },
+        access: settings.access(),
         deliveries: DeliverySettings::default(),
         nobody: muster_rooms::command::SHARED_USER,
         unnamed,

@@ -1,9 +1,9 @@
 //! Presence and unicast: a gateway's access point, the split of an online proxy, a shard's writer, a user's record.
 
 use muster_presence::{
-    bucket, kinds, AccessPoint, AccessSettings, Answers, Applied, Ask, Device, FullAsk, Lookup, Message, Origin, Part,
-    Ranges, Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, Table, TableError, To, Verdict, Why,
-    Writer, WriterSettings,
+    bucket, kinds, AccessPoint, Answers, Applied, Ask, Device, FullAsk, Lookup, Message, Origin, Part,
+    PresenceSettings, Ranges, Reason, Record, Refusal, Shard, ShardMap, Splitter, Standing, State, Table, TableError,
+    To, Verdict, Why, Writer,
 };
 use muster_transport::Frames;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
@@ -12,7 +12,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert;
-use crate::online::{self, PolicyOptions};
+use crate::setup;
 
 /// Gateway, its epoch, whether it is followed, highest complete version, highest seen, missing versions.
 pub type SourceEntry = (u32, u32, bool, u64, u64, u64);
@@ -67,26 +67,10 @@ pub struct PresenceAccess(AccessPoint);
 #[pymethods]
 impl PresenceAccess {
     #[new]
-    #[pyo3(signature = (*, ap, epoch, now, version=0, window_us=50_000, ring_bytes=4 << 20, full_bytes_per_second=8 << 20,
-        policies=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        ap: u32,
-        epoch: u32,
-        now: u64,
-        version: u64,
-        window_us: u64,
-        ring_bytes: usize,
-        full_bytes_per_second: u64,
-        policies: Option<PolicyOptions>,
-    ) -> PyResult<Self> {
-        let settings = AccessSettings {
-            window: window_us,
-            ring_bytes,
-            full_bytes_per_second,
-            policies: policies.map(online::policies).transpose()?.unwrap_or_default(),
-        };
-        let access = AccessPoint::new(Origin { ap, epoch }, version, settings, now);
+    #[pyo3(signature = (settings, *, ap, epoch, now, version=0))]
+    fn new(settings: &[u8], ap: u32, epoch: u32, now: u64, version: u64) -> PyResult<Self> {
+        let settings: PresenceSettings = setup::settings(settings)?;
+        let access = AccessPoint::new(Origin { ap, epoch }, version, settings.access(), now);
         Ok(PresenceAccess(access))
     }
 
@@ -518,27 +502,14 @@ pub struct PresenceWriter(Writer);
 #[pymethods]
 impl PresenceWriter {
     #[new]
-    #[pyo3(signature = (*, shards, index, epoch, grace_us=5_000_000, lease_us=10_000_000, reorder_us=30_000, late_us=2_000_000,
-        policies=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        shards: u16,
-        index: u16,
-        epoch: u32,
-        grace_us: u64,
-        lease_us: u64,
-        reorder_us: u64,
-        late_us: u64,
-        policies: Option<PolicyOptions>,
-    ) -> PyResult<Self> {
-        let settings = WriterSettings {
-            grace: grace_us,
-            lease: lease_us,
-            reorder: reorder_us,
-            late: late_us,
-            policies: policies.map(online::policies).transpose()?,
-        };
-        Ok(PresenceWriter(Writer::new(shard(shards, index)?, epoch, settings)))
+    #[pyo3(signature = (settings, *, shards, index, epoch))]
+    fn new(settings: &[u8], shards: u16, index: u16, epoch: u32) -> PyResult<Self> {
+        let settings: PresenceSettings = setup::settings(settings)?;
+        Ok(PresenceWriter(Writer::new(
+            shard(shards, index)?,
+            epoch,
+            settings.writer(),
+        )))
     }
 
     fn restore_applied(&mut self, now: u64, ap: u32, epoch: u32, version: u64) {

@@ -24,7 +24,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use crate::convert::{self, array};
 use crate::grant::Grant;
 use crate::mailboxes::Mailboxes;
-use crate::online::{self, StationOptions};
+use crate::online;
 use crate::recipients::{claims, Recipients};
 use crate::setup::{self, DoorOptions, HostPort, LinkOptions};
 use crate::undelivered::Undelivered;
@@ -815,14 +815,8 @@ pub(crate) type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
 #[pymethods]
 impl GatewayEngine {
     #[new]
-    #[pyo3(signature = (links, door, settings, presence = None, coalesce = true))]
-    fn new(
-        mut links: LinkOptions,
-        door: DoorOptions,
-        settings: &[u8],
-        presence: Option<StationOptions>,
-        coalesce: bool,
-    ) -> PyResult<Self> {
+    #[pyo3(signature = (links, door, settings, coalesce = true))]
+    fn new(mut links: LinkOptions, door: DoorOptions, settings: &[u8], coalesce: bool) -> PyResult<Self> {
         let config = GatewayConfig {
             node: links.config(role::GATEWAY, Some(&door))?,
             name_key: door.name_key()?,
@@ -832,8 +826,8 @@ impl GatewayEngine {
         let me = config.node.me;
         let coalesce = coalesce && config.settings.rooms.bundle;
         let mut machine = Gateway::new(config, links.seed, Box::new(KernelEntropy));
-        if let Some(options) = presence {
-            machine.take_in(online::station(me, options)?);
+        if let Some(settings) = online::guest(settings)? {
+            machine.take_in(online::station(me, &settings)?);
         }
         let mut running = links.run_with(machine, &door)?;
         if !coalesce {

@@ -1,4 +1,4 @@
-"""A null server for callbacks: `python -m bench.delay_hook PORT`. Each body has its due time in ms, between quotes.
+"""A null server for callbacks: `python -m bench.messages_hook PORT`. Each body has its due time in ms, between quotes.
 
 Notes when each was due and how late it came. `GET /` gives all since the last one, in ms, as JSON.
 """

@@ -20,8 +20,8 @@ import uvloop
 
 from bench import loops, pin
 from bench.child import ChildFailedError
-from bench.delay_faces import BODY, DurableRedis
-from bench.delay_loads import BATCH, CPU, DAY_MS, Used
+from bench.messages_faces import BODY, DurableRedis
+from bench.messages_loads import BATCH, CPU, DAY_MS, Used
 from bench.rounds import Sample
 from muster.clock import now_ms
 from muster_server import _engines
@@ -49,7 +49,9 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.keeper = _engines.ScheduleKeeper(path=str(folder), segment_bytes=64 << 20, checkpoint_bytes=256 << 20)
+        self.keeper = _engines.ScheduleKeeper(
+            b'{"checkpoint_bytes": 268435456}', path=str(folder), segment_bytes=64 << 20
+        )
 
     def insert(self, arrays: Iterator[bytes]) -> None:
         """A few on their way at once; waits until all are durable. The schedule must have read what is there: `stats`."""

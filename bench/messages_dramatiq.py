@@ -1,6 +1,6 @@
 """Dramatiq's messages with a delay, over Redis: the queue, and a worker that calls back.
 
-`python -m bench.delay_dramatiq REDIS_PORT HOOK_URL LOOKS`. Its threads each keep a connection. A worker that dies has its
+`python -m bench.messages_dramatiq REDIS_PORT HOOK_URL LOOKS`. Its threads each keep a connection. A worker that dies has its
 messages given to others after `HEARTBEAT_MS`, here 5 s instead of a minute; LOOKS calls in a million look for dead ones.
 """
 

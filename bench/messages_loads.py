@@ -20,7 +20,7 @@ import uvloop
 
 from bench import cpu, pin
 from bench.child import Child, ChildFailedError, free_port, listens, python_environment
-from bench.delay_faces import Face
+from bench.messages_faces import Face
 from bench.rounds import Sample
 from muster.clock import now_ms
 
@@ -51,7 +51,7 @@ class Hook:
 def null_server(directory: Path) -> Iterator[Hook]:
     """Until the end of the context."""
     port = free_port()
-    argv = [sys.executable, "-m", "bench.delay_hook", str(port)]
+    argv = [sys.executable, "-m", "bench.messages_hook", str(port)]
     child = Child("hook", argv, core=pin.DRIVER_CORE, directory=directory, environment=python_environment())
     try:
         child.wait_until(lambda: listens(port))

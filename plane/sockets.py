@@ -1,4 +1,4 @@
-"""Unix sockets in the instance's folder, for this user only, with paths of any length."""
+"""Unix sockets in a private folder, for this user only, with paths of any length."""
 
 import contextlib
 import os
@@ -8,20 +8,20 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def address(folder: Path, name: str) -> Iterator[str]:
+def address(file: Path) -> Iterator[str]:
     """The socket's path through a descriptor of its folder: the kernel allows at most 107 bytes."""
-    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    directory = os.open(file.parent, os.O_PATH | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{directory}/{name}"
+        yield f"/proc/self/fd/{directory}/{file.name}"
     finally:
         os.close(directory)
 
 
 @contextlib.contextmanager
-def listen(folder: Path, name: str) -> Iterator[socket.socket]:
+def listen(file: Path) -> Iterator[socket.socket]:
     """Bind the socket; the socket of a dead process is replaced."""
-    (folder / name).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening, address(folder, name) as path:
+    file.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening, address(file) as path:
         before = os.umask(0o177)
         try:
             listening.bind(path)
@@ -30,4 +30,4 @@ def listen(folder: Path, name: str) -> Iterator[socket.socket]:
         try:
             yield listening
         finally:
-            (folder / name).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)

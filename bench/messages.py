@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench import delay_pending, delay_store
+from bench import messages_pending, messages_store
 from bench.child import private_directory
-from bench.delay_faces import Dramatiq, Face, Muster, Nats, Pump
-from bench.delay_loads import BACK, CPU, DOUBLED, FIGURES, LOST, Hook, accepting, firing, killing, null_server
-from bench.delay_pending import Pending
+from bench.messages_faces import Dramatiq, Face, Muster, Nats, Pump
+from bench.messages_loads import BACK, CPU, DOUBLED, FIGURES, LOST, Hook, accepting, firing, killing, null_server
+from bench.messages_pending import Pending
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Series, interleave
@@ -50,7 +50,7 @@ GOALS: Final = {
 def run(*, rounds: int, quick: bool, say: Callable[[str], None], progress: Progress = silent) -> tuple[Case, ...]:
     """All loads in turn. `say`: what is left out, and why."""
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(private_directory("delay")))
+        directory = Path(stack.enter_context(private_directory("messages")))
         hook = stack.enter_context(null_server(directory))
         cases: list[Case] = []
         with ExitStack() as inner:
@@ -74,7 +74,7 @@ def run(*, rounds: int, quick: bool, say: Callable[[str], None], progress: Progr
             cases.append(yields if name == Muster.name else Case.plain(f"{text}: {LOST}", lost))
             cases += [Case.plain(f"{text}: {figure}", Series((figures[figure],))) for figure in (DOUBLED, BACK)]
         sizes = SIZES_QUICK if quick else SIZES
-        pending = delay_pending.run(sizes, FIRED, hook, directory / "pending", progress)
+        pending = messages_pending.run(sizes, FIRED, hook, directory / "pending", progress)
         return (*cases, *_pending_cases(pending, quick))
 
 
@@ -92,9 +92,9 @@ def _stores(quick: bool, directory: Path) -> Iterator[Entry]:
     """Without servers of ours."""
     count, redis = (STORE_QUICK, REDIS_QUICK) if quick else (STORE_TOTAL, REDIS_TOTAL)
     timers = TIMERS_QUICK if quick else TIMERS
-    yield Entry("wheel", lambda: delay_store.wheel(timers))
-    yield Entry("store", lambda: delay_store.in_folder(count, directory))
-    yield Entry("store in redis", lambda: delay_store.in_redis(redis, directory))
+    yield Entry("wheel", lambda: messages_store.wheel(timers))
+    yield Entry("store", lambda: messages_store.in_folder(count, directory))
+    yield Entry("store in redis", lambda: messages_store.in_redis(redis, directory))
 
 
 def _loads(faces: Sequence[Face], hook: Hook, quick: bool) -> Iterator[Entry]:

@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 
 from bench import pin, whole
 from bench.child import Child, ChildFailedError, free_port, listens, python_environment
-from bench.delay_redis import BODIES, DUE, PUSH
+from bench.messages_redis import BODIES, DUE, PUSH
 from bench.peers.redis import Redis
 from muster_server.control.cluster import instance as folders
 from muster_server.systems.http import keys
@@ -287,7 +287,7 @@ class Pump(_OverRedis):
         self._clients: list[Any] = []
 
     def _begin(self) -> Child:
-        return self._python("pump", "bench.delay_redis", str(self.redis.port), self.hook)
+        return self._python("pump", "bench.messages_redis", str(self.redis.port), self.hook)
 
     def clear(self) -> None:
         self.redis.flush()
@@ -329,7 +329,7 @@ class Dramatiq(_OverRedis):
         return super().lacks()
 
     def _begin(self) -> Child:
-        words = ("bench.delay_dramatiq", str(self.redis.port), self.hook)
+        words = ("bench.messages_dramatiq", str(self.redis.port), self.hook)
         child = self._python("worker", *words, str(self._looks))
         child.wait_until(lambda: "ready" in child.log.read_text(), seconds=START_S)
         return child
@@ -341,7 +341,7 @@ class Dramatiq(_OverRedis):
         self.start()
 
     async def send(self, due: Sequence[int]) -> None:
-        from bench.delay_dramatiq import broker, message
+        from bench.messages_dramatiq import broker, message
 
         if self._broker is None:
             self._broker = broker(self.redis.port)
@@ -412,7 +412,7 @@ class Nats(Face):
         )
         served = self._child("nats", binary, "-c", str(config), GOMAXPROCS="1")
         served.wait_until(lambda: listens(self.port), seconds=START_S)
-        worker = self._python("worker", "bench.delay_nats", str(self.port), self.hook)
+        worker = self._python("worker", "bench.messages_nats", str(self.port), self.hook)
         worker.wait_until(lambda: "ready" in worker.log.read_text(), seconds=START_S)
         self._pids = {"server": served.pid, "worker": worker.pid}
 
@@ -420,7 +420,7 @@ class Nats(Face):
         return self._pids
 
     async def send(self, due: Sequence[int]) -> None:
-        from bench.delay_nats import Sender
+        from bench.messages_nats import Sender
 
         if self._client is None:
             self._client = await Sender.connected(self.port)

@@ -1,7 +1,7 @@
 """Scheduled messages of NATS (ADR-51): the sender, and a consumer that calls back.
 
-`python -m bench.delay_nats PORT HOOK_URL`. Each message has a subject of its own; the server publishes it to the target when
-it is due. What the consumer has not acknowledged is sent again after `ACK_S`.
+`python -m bench.messages_nats PORT HOOK_URL`. Each message has a subject of its own; the server publishes it to the
+target when it is due. What the consumer has not acknowledged is sent again after `ACK_S`.
 """
 
 import asyncio
@@ -60,7 +60,9 @@ class Sender:
 
     async def consume(self, url: str) -> None:
         """Call back for what is due, until it is ended."""
-        client = _engines.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=HELD_MAX)
+        client = _engines.CallbackClient(
+            json.dumps({"allowed": ["127.0.0.0/8"], "concurrency": 64, "in_flight_max": HELD_MAX}).encode()
+        )
         held: dict[int, Any] = {}
         number = 0
 

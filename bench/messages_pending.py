@@ -12,9 +12,9 @@ from typing import Final
 
 from bench import cpu, pin
 from bench.child import ChildFailedError
-from bench.delay_faces import Muster
-from bench.delay_loads import DAY_MS, FIGURES, FIRES_S, Hook, firing
-from bench.delay_store import TOPIC, Store, arrays
+from bench.messages_faces import Muster
+from bench.messages_loads import DAY_MS, FIGURES, FIRES_S, Hook, firing
+from bench.messages_store import TOPIC, Store, arrays
 from bench.progress import Progress
 from bench.rounds import REPEATS_MAX, VoidRunError
 from muster.clock import now_ms

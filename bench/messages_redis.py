@@ -1,6 +1,6 @@
 """What a team writes without Muster: a sorted set by due time, bodies in a hash, and a pump with a Lua script.
 
-`python -m bench.delay_redis REDIS_PORT HOOK_URL`. The pump takes up to 100 due messages, calls back by the same client as
+`python -m bench.messages_redis REDIS_PORT HOOK_URL`. The pump takes up to 100 due messages, calls back by the same client as
 Muster, and deletes what was answered; it looks again after 10 ms, as lmstfy does. What it holds when it dies is lost.
 """
 
@@ -40,7 +40,7 @@ async def pump(port: int, url: str) -> None:
     """Until it is ended."""
     redis: Any = Redis(port=port)
     pop = redis.register_script(POP)
-    client = _engines.CallbackClient(allowed=["127.0.0.0/8"], concurrency=64, in_flight_max=4_096)
+    client = _engines.CallbackClient(b'{"allowed": ["127.0.0.0/8"], "concurrency": 64, "in_flight_max": 4096}')
     number = 0
     held: dict[int, bytes] = {}
 
