@@ -107,10 +107,9 @@ def shown(record: Record | None, now_ms: int) -> Status | None:
 
 
 def others_see(status: Status | None) -> Status | None:
-    """The view of other users: of an invisible one no more than of one that is offline."""
-    if status is None or status.mode != "invisible":
-        return status
-    return msgspec.structs.replace(status, mode="available") if status.text else None
+    """The view of other users. They see nothing of an invisible one: a text with its time would tell that the user is
+    there."""
+    return None if status is not None and status.mode == "invisible" else status
 
 
 def record_of(new: NewStatus, before: Record | None, now_ms: int, site: int) -> Record:

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from muster.fleet import Agent
+from muster.fleet import Agent, BrokerRefused
 from muster_server.systems.fleet import authority as module
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.authority import Authority, AuthorityError, Issued, served_names
-from muster_server.systems.fleet.broker import AUTHORITY, access, ban
+from muster_server.systems.fleet.broker import AUTHORITY, USERS, access, ban, expel
 from muster_server.systems.fleet.options import Fleet
 from muster_server.systems.fleet.schema import Order
 from muster_server.systems.fleet.selector import parse
@@ -353,6 +353,27 @@ async def test_a_revoked_client_is_cut_off_at_once_and_a_new_certificate_lets_it
                     await asyncio.sleep(0.1)
             plane.dispatcher.run(plane.now, ("again", MINUTE), parse(""), 2, 1, kind="any", target="")
             await until(lambda: len(plane.answers) == 2)
+
+
+@needs_mosquitto
+async def test_the_open_session_of_a_revoked_client_ends_and_stays_out_with_the_reason(secured: Secured) -> None:
+    words = (secured.broker.folder / USERS).read_text()
+    first, other = secured.authority.issue("probe-7", 1), secured.authority.issue("probe-8", 1)
+    old = secured.agent("probe-7", first)
+    running = asyncio.create_task(old.run())
+    async with planes(secured) as plane, served(secured.agent("probe-8", other)):
+        await until(lambda: plane.index.online == 2)
+        secured.authority.revoke("probe-7")
+        secured.told()
+        bind = secured.broker.host, secured.broker.port
+        assert await expel(secured.broker.folder, bind, ["probe-7"], secured.told) == set()
+        assert (secured.broker.folder / USERS).read_text() == words
+        secured.authority.issue("probe-7", 1)  # which lets its name in again
+        secured.told()
+        with pytest.raises(BrokerRefused, match=r"refused the connection: .*certificate revoked"):
+            async with asyncio.timeout(PATIENT_S):
+                await running
+        await _deaf(plane, "probe-7")
 
 
 async def _deaf(plane: Plane, client: str) -> None:

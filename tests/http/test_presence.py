@@ -475,7 +475,7 @@ async def test_an_invisible_user_is_offline_to_others_and_itself_to_itself(rig: 
     async with watched(other, "7") as events, watched(mine, "7") as own:
         assert (await events.next())[1]["device"] == "phone"
         assert (await own.next())[1]["device"] == "phone"
-        assert (await _status(mine, {"mode": "invisible"})).status_code == 200
+        assert (await _status(mine, {"mode": "invisible", "text": "hidden"})).status_code == 200
         told = [(await events.next())[1] for _ in range(2)]
         assert [(each["state"], each["device"]) for each in told] == [("offline", None), ("status", None)]
         assert told[1]["status"] is None

@@ -7,6 +7,7 @@ Written here, since this library depends on nothing, and thousands of these live
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -34,10 +35,13 @@ class MqttError(MusterError):
 
 
 class BrokerRefused(MqttError):
-    """The broker refused the connection. `lasting`: another try with the same name and password fails too."""
+    """The broker refused the connection. `lasting`: another try with the same name and password, or certificate, fails
+    too."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"the broker refused the connection: {CODES.get(code, code)}")
+    def __init__(self, code: int | str) -> None:
+        """`code`: that of the broker, or the reason."""
+        reason = code if isinstance(code, str) else CODES.get(code, code)
+        super().__init__(f"the broker refused the connection: {reason}")
         self.lasting = code != UNAVAILABLE
 
 
@@ -80,7 +84,8 @@ class Connection(asyncio.Protocol):
         """The connection ended: this side, the broker or the network closed it."""
         self._transport = None
         if not self.opened.done():
-            self.opened.set_exception(MqttError("the broker ended the connection"))
+            reason = _refused_certificate(error)
+            self.opened.set_exception(BrokerRefused(reason) if reason else MqttError("the broker ended the connection"))
         self._lost()
 
     def subscribe(self, topic: str) -> None:
@@ -170,6 +175,13 @@ def connect_packet(
     if user:
         body += _text(user) + _text(password)
     return _framed(0x10, body)
+
+
+def _refused_certificate(error: Exception | None) -> str:
+    """What a broker says of this side's certificate; empty: nothing. It says so after the handshake of TLS."""
+    said = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    alert = said.partition("_ALERT_")[2].lower().replace("_", " ")
+    return alert if "certificate" in alert or alert == "unknown ca" else ""
 
 
 def _packet(buffer: bytes) -> tuple[int, bytes, int] | None:

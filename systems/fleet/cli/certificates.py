@@ -1,10 +1,11 @@
 """`muster fleet cert issue | revoke | ls`: certificates of clients for the local mosquitto."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,10 @@ from muster_server.control.terminal.common import counted, out, print_json, verd
 from muster_server.control.terminal.words import say
 from muster_server.plane.files import write_atomically
 from muster_server.systems.fleet.authority import CA_CERT, Authority, AuthorityError, Record
-from muster_server.systems.fleet.broker import AUTHORITY, ban, tls
+from muster_server.systems.fleet.broker import AUTHORITY, ban, expel, tls
 from muster_server.systems.fleet.cli.agents import local
 
+NAMES_SHOWN: Final = 10
 STATES: Final = {False: "valid", True: "revoked"}
 
 
@@ -69,13 +71,17 @@ def revoke(config_file: Path | None, which: Sequence[str], as_json: bool) -> int
         raise UserError(str(error), USAGE) from None
     finally:
         _told(program, pid)
+    open_still = _cut_off({each.client for each in done}, config_file, authority)
     if as_json:
-        print_json({"revoked": done})
+        print_json({"revoked": done, "open": sorted(open_still)})
     else:
         for record in done:
             print(f"{record.client} {record.serial} is revoked")
         if not done:
             say("they were revoked before")
+    if open_still:
+        names = ", ".join(sorted(open_still)[:NAMES_SHOWN])
+        say(f"mosquitto did not end the sessions of {names} in time; revoke them once more before you issue others")
     return 0
 
 
@@ -108,6 +114,18 @@ def _authority(config_file: Path | None) -> tuple[Path, int, Authority]:
             "clients have no certificates here; set fleet.tls_bind, for example 0.0.0.0:8883, and start again", USAGE
         )
     return folder, program.pid, made
+
+
+def _cut_off(names: Collection[str], config_file: Path | None, authority: Authority) -> set[str]:
+    """End the sessions of clients without another certificate. Returns those that may be open still."""
+    folder, program = local(config_file)
+    revoked = set(names) & authority.banned()
+    if not revoked or not program.pid:
+        return set()
+    try:
+        return asyncio.run(expel(folder, program.bind, revoked, lambda: _told(folder, program.pid)))
+    except OSError:
+        return revoked
 
 
 def _told(folder: Path, pid: int) -> None:

@@ -341,8 +341,15 @@ class TopicChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     workers: int
     policy: str
     retries_ms: tuple[int, ...]
+    jitter: int
     timeout_s: float
     retry_after_max_s: float
+    rate: float
+    concurrency: int
+    per_key: int
+    rate_per_key: float
+    dead_stops_key: bool
+    allowed: tuple[str, ...]
     paused: bool = False
 
 
@@ -555,8 +562,15 @@ def changed(found: Topic, asked: TopicChange) -> TopicChanged:
         workers=found.workers,
         policy=found.policy,
         retries_ms=found.retries_ms,
+        jitter=found.jitter,
         timeout_s=found.timeout_s,
         retry_after_max_s=found.retry_after_max_s,
+        rate=found.rate,
+        concurrency=found.concurrency,
+        per_key=found.per_key,
+        rate_per_key=found.rate_per_key,
+        dead_stops_key=found.dead_stops_key,
+        allowed=found.allowed,
         paused=found.paused,
     )
 
