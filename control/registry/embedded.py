@@ -5,7 +5,7 @@ import contextlib
 import functools
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ class EmbeddedTree(Tree):
         self._known = frames.Hello(0, b"", int(session_s * 1000))
         self._writer: asyncio.StreamWriter | None = None
         self._calls = itertools.count(1)
+        self._asked = 0
         self._pending: dict[int, asyncio.Future[frames.Answer]] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -63,11 +64,24 @@ class EmbeddedTree(Tree):
             self._expiry.cancel()
         self._become("expired")
 
+    @property
+    def requests(self) -> int:
+        return self._asked
+
     async def get(self, path: str) -> Entry | None:
         check_path(path)
         answer = await self._call(frames.Get, path)
         assert isinstance(answer, frames.Found)
         return answer.entry
+
+    async def peek(self, path: str) -> Entry | None:
+        return await self.get(path)
+
+    async def entry(self, path: str) -> Entry | None:
+        return await self._kept.read("node", path, functools.partial(self.get, path))
+
+    async def names(self, path: str) -> Collection[str]:
+        return await self.children(path)
 
     async def children(self, path: str) -> dict[str, Entry]:
         check_path(path)
@@ -91,6 +105,7 @@ class EmbeddedTree(Tree):
         writer = self._writer
         if writer is None or writer.is_closing() or self.session != "connected" or len(self._pending) >= PENDING_MAX:
             raise Unavailable("no connection to the registry")
+        self._asked += 1
         call, future = next(self._calls), asyncio.get_running_loop().create_future()
         self._pending[call] = future
         try:

@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -92,6 +92,7 @@ class ZooKeeperTree(Tree):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._under_way = asyncio.Semaphore(REQUESTS_MAX)
+        self._asked = 0
 
     @property
     def session(self) -> Session:
@@ -134,6 +135,10 @@ class ZooKeeperTree(Tree):
 
     # --- reading and writing ------------------------------------------------------------------------------------------
 
+    @property
+    def requests(self) -> int:
+        return self._asked
+
     async def get(self, path: str) -> Entry | None:
         check_path(path)
         for _ in range(MOVING_MAX):
@@ -143,17 +148,33 @@ class ZooKeeperTree(Tree):
                 return None
         raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
 
-    async def children(self, path: str) -> dict[str, Entry]:
+    async def peek(self, path: str) -> Entry | None:
+        check_path(path)
+        with contextlib.suppress(NoNode):
+            return await self._read(path, watched=False)
+        return None
+
+    async def entry(self, path: str) -> Entry | None:
+        check_path(path)
+        found = await self._known("node", path, self._read)
+        return await self.get(path) if found is None else found
+
+    async def names(self, path: str) -> Collection[str]:
         check_path(path)
         for _ in range(MOVING_MAX):
             with contextlib.suppress(NoNode):
-                names = await self._known("names", path, self._names) or []
-                below = [f"{path.rstrip('/')}/{name}" for name in names]
-                found = await asyncio.gather(*(self._known("node", each, self._read) for each in below))
-                return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
+                return await self._known("names", path, self._names) or []
             if await self._absent(path):
-                return {}
+                return []
         raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
+
+    async def children(self, path: str) -> dict[str, Entry]:
+        below = {name: f"{path.rstrip('/')}/{name}" for name in await self.names(path)}
+        found = {name: self._kept.known("node", each) for name, each in below.items()}
+        lacking = [name for name, entry in found.items() if entry is None]  # few: the others need no task
+        read = await asyncio.gather(*(self._known("node", below[name], self._read) for name in lacking))
+        found.update(zip(lacking, read, strict=True))
+        return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
 
     def forget(self) -> None:
         self._kept.forget()
@@ -164,8 +185,8 @@ class ZooKeeperTree(Tree):
             return await ask(path)
         return await self._kept.read(what, path, functools.partial(ask, path))
 
-    async def _read(self, path: str) -> Entry | None:
-        place, watcher = self._place(path), self._watcher(path)
+    async def _read(self, path: str, *, watched: bool = True) -> Entry | None:
+        place, watcher = self._place(path), self._watcher(path) if watched else None
         with contextlib.suppress(NoNode):
             data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
             return Entry(data, stat.version)
@@ -261,6 +282,7 @@ class ZooKeeperTree(Tree):
     # --- across the threads -------------------------------------------------------------------------------------------
 
     async def _ask(self, path: str, request: Callable[[KazooClient], Any]) -> Any:
+        self._asked += 1
         async with self._under_way:
             return await self._send(path, request)
 

@@ -1,0 +1,335 @@
+"""How a process reads the registry: entry by entry among few nodes, by the digest among many.
+
+With `FEW` entries or more each node would read and watch every other one's, so the work would grow with the square of
+the nodes. There a few of them keep a digest (`keeper.py`), and the others read that: one node for a change. A process
+that has read entries by itself takes the digest only once it is at least as new. Where nobody keeps a digest, or where it
+stands still, processes keep the last map for a while, try to become keepers, and in the end read by themselves.
+
+Knows what to read, not what to believe: `view.py`.
+"""
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from muster_server.control.config.layout import PARTITIONS_MAX
+from muster_server.control.registry.digest import FOLDER, Beat, Broken, Copy, base_of, read_beat, read_head, read_part
+from muster_server.control.registry.keeper import BEAT_S, KEEPERS, Keeper
+from muster_server.control.registry.places import CLUSTERS_MAX, NAME, layer
+from muster_server.control.registry.tree import Entry, Tree
+from muster_server.plane.kinds import clustered, kinds, partitioned
+
+FEW: Final = 64
+"""With fewer entries each process reads every one of them."""
+WAIT_S: Final = 8.0
+"""Seconds, on average, for which a registered process waits for a digest before it reads every entry again."""
+FIRST_S: Final = 1.0
+"""The same for one that is not registered: nodes of an earlier version keep no digest."""
+LATE_MAX: Final = 3
+"""Polls without a sign of life from the digest's writer, after which the digest is given up."""
+TRIES_MAX: Final = 8
+"""Limit of tries if parts of the digest are replaced while they are read."""
+PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The process that reads."""
+
+    path: str = ""
+    """The path of its registration, once known."""
+    count: str = ""
+    """The path of its layer's count, if it has one."""
+    cluster: str = ""
+    layers: Collection[str] = ()
+    """The layers that it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All entries by their paths below the root."""
+
+    entries: Mapping[str, Entry]
+    changed: Collection[str] | None = None
+    """The paths that may differ from the reading before; None: any."""
+    old: bool = False
+    """Only this process's own entries were read again; the others are those of the reading before."""
+
+
+class Readings:
+    """One process's readings. Used in one loop, by one caller at a time."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        root: str,
+        log: structlog.typing.FilteringBoundLogger,
+        dice: random.Random,
+        later: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`later`: asks for another reading after so many seconds."""
+        self._tree, self._root, self._log, self._dice = tree, root, log, dice
+        self._later, self._clock = later, clock
+        self._folder = f"{root}/{FOLDER}"
+        self.keeper = Keeper(tree, root, log, dice, clock)
+        self.follows = False
+        """It reads the digest."""
+        self._copy = Copy()
+        """The digest's entries; the last ones that it has read, while it waits for a digest."""
+        self._patched: dict[str, Entry | None] = {}
+        """The digest's own values where this process has read newer ones."""
+        self._read = False
+        """It has a reading."""
+        self._barrier: tuple[int, int] | None = None
+        """Series and count of the beat from which on the digest is newer than the last reading."""
+        self._until: float | None = None
+        """The time at which a wait for a digest ends."""
+        self._beat, self._late = (0, 0), 0
+        self._changed: set[str] | None = None
+        """The paths that have changed since the last reading that was handed out; None: any."""
+
+    def expired(self) -> None:
+        """The session has ended, and with it this process's entries."""
+        self.keeper.expired()
+
+    async def take(self, reader: Reader, *, whole: bool, directly: bool, polled: bool) -> Reading | None:
+        """Read; None: there is no reading yet. Raises `TreeError`.
+
+        `whole`: a watch may have been lost. `directly`: the reading begins now, and rests on no digest. `polled`: check
+        that the digest is alive.
+        """
+        if whole and (directly or not self.follows):
+            self._tree.forget()
+        if self.keeper.joined:
+            await self.keeper.look()
+        if self.keeper.leads:
+            return await self._written(reader)
+        if directly:
+            return await self._directly(reader)
+        if self.follows:
+            try:
+                if not polled or await self._advances(reader):
+                    return await self._synced(reader)
+                self._log.warning("registry: the digest stands still")
+            except Broken as broken:
+                self._log.warning("registry: the digest cannot be read", cause=str(broken))
+            self._leave()
+        return await self._without(reader)
+
+    async def _without(self, reader: Reader) -> Reading | None:
+        """A reading by a process that follows no digest."""
+        if self._read and await self._size(reader) < FEW:
+            return await self._directly(reader)
+        keepers = await self.keeper.keepers()
+        if not self._read and not keepers and await self._size(reader) < FEW:
+            return await self._directly(reader)
+        if len(keepers) < KEEPERS and reader.path:
+            await self.keeper.join()
+            if self.keeper.leads:
+                return await self._written(reader)
+        if keepers and await self._is_newer():
+            self.follows, self._late, self._until = True, 0, None
+            try:
+                return await self._synced(reader)
+            except Broken:  # not written yet
+                self._leave()
+        now = self._clock()
+        if self._until is None:
+            self._until = now + self._dice.uniform(0.5, 1.5) * (WAIT_S if reader.path else FIRST_S)
+        if now >= self._until:
+            return await self._directly(reader)
+        self._later(min(BEAT_S / 2, self._until - now))
+        return await self._patched_reading(reader, old=True) if self._read else None
+
+    def _leave(self) -> None:
+        """Follow no digest: its entries stay until there is a newer reading."""
+        self.follows, self._barrier = False, None
+        self._copy.series = self._copy.version = 0
+
+    # --- by the digest ------------------------------------------------------------------------------------------------
+
+    async def _is_newer(self) -> bool:
+        """Whether the digest is newer than the last reading of this process: by the second beat after it."""
+        if not self._read:
+            return True
+        beat = await self._heard()
+        if beat is None:
+            return False
+        if self._barrier is None or self._barrier[0] != beat.series:
+            self._barrier = beat.series, beat.count + 2
+        return beat.count >= self._barrier[1]
+
+    async def _heard(self) -> Beat | None:
+        entry = await self._tree.peek(f"{self._folder}/beat")
+        try:
+            return None if entry is None else read_beat(entry.data)
+        except Broken:
+            return None
+
+    async def _advances(self, reader: Reader) -> bool:
+        """Whether the digest's writer lives. A version of which no watch reported is read."""
+        beat = await self._heard()
+        if beat is None:
+            return False
+        if beat.version > self._copy.version or beat.series != self._copy.series:
+            self._tree.forget()
+        if reader.path and beat.keepers < KEEPERS and self._dice.random() * len(self._copy.entries) < KEEPERS:
+            await self.keeper.join()
+        if (beat.series, beat.count) != self._beat:
+            self._beat, self._late = (beat.series, beat.count), 0
+            return True
+        self._late += 1
+        self._tree.forget()
+        return bool(await self.keeper.keepers()) and self._late < LATE_MAX
+
+    async def _synced(self, reader: Reader) -> Reading:
+        """Follow the digest to its newest version. Raises `Broken`, `TreeError`."""
+        self._restore()
+        copy = self._copy
+        for _ in range(TRIES_MAX):
+            entry = await self._tree.entry(f"{self._folder}/head")
+            if entry is None:
+                raise Broken("it has no head")
+            head = read_head(entry.data)
+            if head.series == copy.series and head.version <= copy.version:
+                break
+            lacks = copy.lacks(head)
+            if head.inline and lacks is not None and head.version == copy.version + 1:
+                news = copy.apply(read_part(head.inline))
+            else:
+                names = base_of(head) if lacks is None else lacks
+                found = await asyncio.gather(*(self._tree.peek(f"{self._folder}/parts/{name}") for name in names))
+                parts = [read_part(part.data) for part in found if part is not None]
+                if len(parts) < len(names):
+                    self._tree.forget()  # a later version has replaced them
+                    continue
+                if lacks is None:
+                    copy.entries, self._changed = {}, None
+                news = set().union(*map(copy.apply, parts))
+            copy.series, copy.version = head.series, head.version
+            self._add(news)
+            break
+        else:
+            raise Broken("it is replaced faster than it is read")
+        self._read = True
+        return await self._patched_reading(reader)
+
+    async def _patched_reading(self, reader: Reader, *, old: bool = False) -> Reading:
+        for path in filter(None, (reader.path, reader.count)):
+            await self._patch(path, only_missing=path == reader.count)
+        changed, self._changed = self._changed, set()
+        return Reading(self._copy.entries, changed, old)
+
+    def _add(self, paths: Iterable[str]) -> None:
+        if self._changed is not None:
+            self._changed.update(paths)
+
+    async def _patch(self, path: str, *, only_missing: bool) -> None:
+        """Use this process's own reading of a path where it is newer: it must know what it wrote."""
+        copy = self._copy
+        known = copy.entries.get(path)
+        if known is not None and only_missing:
+            return
+        if self._changed is not None and path in self._changed:
+            self._tree.forget()  # the digest knows of a change of which perhaps no watch reported
+        mine = await self._tree.entry(f"{self._root}/{path}")
+        if mine is None and known is not None:
+            del copy.entries[path]
+        elif mine is not None and (known is None or known.version < mine.version):
+            copy.entries[path] = mine
+        else:
+            return
+        self._patched.setdefault(path, known)
+        self._add([path])
+
+    def _restore(self) -> None:
+        """Undo this process's own readings: the digest's changes are to its own values."""
+        for path, entry in self._patched.items():
+            if entry is None:
+                self._copy.entries.pop(path, None)
+            else:
+                self._copy.entries[path] = entry
+        self._add(self._patched)
+        self._patched = {}
+
+    # --- entry by entry -----------------------------------------------------------------------------------------------
+
+    async def _written(self, reader: Reader) -> Reading:
+        """The reading of the digest's writer."""
+        if await self.keeper.begin():
+            self._tree.forget()
+        reading = await self._directly(reader)
+        self._later(await self.keeper.write(reading.entries))
+        return reading
+
+    async def _directly(self, reader: Reader) -> Reading:
+        entries = await self._each(reader)
+        self.follows, self._read, self._until, self._barrier, self._patched = False, True, None, None, {}
+        before, self._copy = self._copy.entries, Copy(entries=entries)
+        changed, self._changed = self._changed, set()
+        if changed is None or len(entries) < FEW:
+            return Reading(entries)
+        changed.update(path for path, entry in entries.items() if before.get(path) != entry)
+        changed.update(path for path in before if path not in entries)
+        return Reading(entries, changed)
+
+    async def _each(self, reader: Reader) -> dict[str, Entry]:
+        reading = dict[str, Entry]()
+        below, plain = await self._folders(reader, reading), sorted(kinds().keys() - partitioned())
+        partitions = list[str]()
+        for path, entry in await self._below(*plain, *below):
+            if _is_partition(path) and path.partition("/")[0] not in plain:
+                partitions.append(path)
+            else:
+                reading[path] = entry
+        reading.update(await self._below(*partitions))
+        return reading
+
+    async def _folders(self, reader: Reader, reading: dict[str, Entry]) -> list[str]:
+        """The folders of layers. What else lies beside them is added to the reading."""
+        layers = list[str]()
+        for role in sorted(partitioned()):
+            if role not in clustered():
+                layers.append(layer(role))
+                continue
+            clusters = await self._tree.children(f"{self._root}/{role}")
+            believed = _clusters(role, clusters, reader)
+            layers += [layer(role, cluster) for cluster in believed]
+            reading |= {f"{role}/{name}": entry for name, entry in clusters.items() if name not in believed}
+        return layers
+
+    async def _below(self, *paths: str) -> list[tuple[str, Entry]]:
+        found = await asyncio.gather(*(self._tree.children(f"{self._root}/{path}") for path in paths))
+        return [
+            (f"{path}/{name}", entry) for path, names in zip(paths, found, strict=True) for name, entry in names.items()
+        ]
+
+    async def _size(self, reader: Reader) -> int:
+        """The number of entries, by their names alone."""
+        layers = await self._folders(reader, {})
+        names = await self._names(*sorted(kinds().keys() - partitioned()), *layers)
+        partitions = [path for path in names if _is_partition(path)]
+        return len(names) + len(await self._names(*partitions))
+
+    async def _names(self, *paths: str) -> list[str]:
+        found = await asyncio.gather(*(self._tree.names(f"{self._root}/{path}") for path in paths))
+        return [f"{path}/{name}" for path, names in zip(paths, found, strict=True) for name in names]
+
+
+def _is_partition(path: str) -> bool:
+    match = PARTITION.fullmatch(path.rpartition("/")[2])
+    return match is not None and int(match[1]) < PARTITIONS_MAX
+
+
+def _clusters(role: str, found: Iterable[str], reader: Reader) -> set[str]:
+    """The clusters of a role to read: beyond the limit only the reader's own and the known ones."""
+    known = {of.removeprefix(f"{role}/") for of in reader.layers}
+    named = sorted((name != reader.cluster, name not in known, name) for name in found if re.fullmatch(NAME, name))
+    return {name for *_, name in named[:CLUSTERS_MAX]}
