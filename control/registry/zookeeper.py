@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import select
 import socket
 import ssl
 import threading
@@ -328,7 +329,7 @@ class ZooKeeperTree(Tree):
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=1.0),
             auth_data=[("digest", where.digest)] if where.digest else None,
             sasl_options=dict(where.sasl) or None,
-            handler=None if self._tls is None else _ByTls(self._tls),
+            handler=_Direct() if self._tls is None else _ByTls(self._tls),
             logger=_SILENT,
         )
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
@@ -398,7 +399,42 @@ def _translated(error: Exception, path: str) -> TreeError:
     return Unavailable(f"{path}: {type(error).__name__}")
 
 
-class _ByTls(SequentialThreadingHandler):  # type: ignore[misc] # the library has no types
+class _AtOnce:
+    """In place of a queue with a thread that works it off."""
+
+    @staticmethod
+    def put(call: Callable[[], None]) -> None:
+        """Call it in the caller's thread."""
+        call()
+
+
+class _Direct(SequentialThreadingHandler):  # type: ignore[misc] # the library has no types
+    """Calls back in the thread of the connection, in the order of what comes from the server: the tree's callbacks only
+    hand over to the loop. kazoo's own handler has two more threads for that, and a new selector for each read."""
+
+    def start(self) -> None:
+        """Begin, without workers."""
+        self.completion_queue = self.callback_queue = _AtOnce
+        self._running = True
+
+    def stop(self) -> None:
+        """End."""
+        self._running = False
+
+    def select(
+        self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait until one can be read or written, for up to `timeout` seconds."""
+        polling, asked = select.poll(), {each.fileno(): each for each in (*readers, *writers)}
+        for each in readers:
+            polling.register(each, select.POLLIN)
+        for each in writers:
+            polling.register(each, select.POLLOUT)
+        ready = [asked[descriptor] for descriptor, _ in polling.poll(None if timeout is None else timeout * 1_000)]
+        return [each for each in ready if each in readers], [each for each in ready if each in writers], []
+
+
+class _ByTls(_Direct):
     """Connects with TLS to servers whose names the authority has certified. kazoo itself also trusts this host's
     authorities, and leaks a refused socket."""
 
