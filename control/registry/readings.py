@@ -85,8 +85,8 @@ class Readings:
         """The digest's entries; the last ones that it has read, while it waits for a digest."""
         self._patched: dict[str, Entry | None] = {}
         """The digest's own values where this process has read newer ones."""
-        self._read = False
-        """It has a reading."""
+        self._read = self._many = False
+        """It has a reading; there are too many entries to read each."""
         self._barrier: tuple[int, int] | None = None
         """Series and count of the beat from which on the digest is newer than the last reading."""
         self._until: float | None = None
@@ -105,14 +105,12 @@ class Readings:
         `whole`: a watch may have been lost. `directly`: the reading begins now, and rests on no digest. `polled`: check
         that the digest is alive.
         """
-        if whole and (directly or not self.follows):
-            self._tree.forget()
         if self.keeper.joined:
             await self.keeper.look()
         if self.keeper.leads:
-            return await self._written(reader)
+            return await self._written(reader, whole=whole)
         if directly:
-            return await self._directly(reader)
+            return await self._directly(reader, whole=True)
         if self.follows:
             try:
                 if not polled or await self._advances(reader):
@@ -121,19 +119,19 @@ class Readings:
             except Broken as broken:
                 self._log.warning("registry: the digest cannot be read", cause=str(broken))
             self._leave()
-        return await self._without(reader)
+        return await self._without(reader, whole=whole)
 
-    async def _without(self, reader: Reader) -> Reading | None:
+    async def _without(self, reader: Reader, *, whole: bool) -> Reading | None:
         """A reading by a process that follows no digest."""
-        if self._read and await self._size(reader) < FEW:
-            return await self._directly(reader)
-        keepers = await self.keeper.keepers()
-        if not self._read and not keepers and await self._size(reader) < FEW:
-            return await self._directly(reader)
-        if len(keepers) < KEEPERS and reader.path:
+        keepers = await self.keeper.keepers() if self._many or not self._read else []
+        self._many = self._many or bool(keepers) or await self._size(reader) >= FEW
+        if not self._many:
+            return await self._directly(reader, whole=whole)
+        # Not all at once: each list of keepers is news for all.
+        if len(keepers) < KEEPERS and reader.path and self._dice.random() * len(self._copy.entries) < 2 * KEEPERS:
             await self.keeper.join()
             if self.keeper.leads:
-                return await self._written(reader)
+                return await self._written(reader, whole=whole)
         if keepers and await self._is_newer():
             self.follows, self._late, self._until = True, 0, None
             try:
@@ -144,7 +142,7 @@ class Readings:
         if self._until is None:
             self._until = now + self._dice.uniform(0.5, 1.5) * (WAIT_S if reader.path else FIRST_S)
         if now >= self._until:
-            return await self._directly(reader)
+            return await self._directly(reader, whole=True)
         self._later(min(BEAT_S / 2, self._until - now))
         return await self._patched_reading(reader, old=True) if self._read else None
 
@@ -261,16 +259,18 @@ class Readings:
 
     # --- entry by entry -----------------------------------------------------------------------------------------------
 
-    async def _written(self, reader: Reader) -> Reading:
+    async def _written(self, reader: Reader, *, whole: bool) -> Reading:
         """The reading of the digest's writer."""
-        if await self.keeper.begin():
-            self._tree.forget()
-        reading = await self._directly(reader)
+        begins = await self.keeper.begin()
+        reading = await self._directly(reader, whole=whole or begins)
         self._later(await self.keeper.write(reading.entries))
         return reading
 
-    async def _directly(self, reader: Reader) -> Reading:
+    async def _directly(self, reader: Reader, *, whole: bool) -> Reading:
+        if whole:
+            self._tree.forget()
         entries = await self._each(reader)
+        self._many = len(entries) >= FEW
         self.follows, self._read, self._until, self._barrier, self._patched = False, True, None, None, {}
         before, self._copy = self._copy.entries, Copy(entries=entries)
         changed, self._changed = self._changed, set()
@@ -312,7 +312,9 @@ class Readings:
         ]
 
     async def _size(self, reader: Reader) -> int:
-        """The number of entries, by their names alone."""
+        """The number of entries, by their names alone; at first by the names of all nodes that ever were: one read."""
+        if not self._read:
+            return len(await self._tree.names(f"{self._root}/ids"))
         layers = await self._folders(reader, {})
         names = await self._names(*sorted(kinds().keys() - partitioned()), *layers)
         partitions = [path for path in names if _is_partition(path)]

@@ -162,12 +162,7 @@ class ZooKeeperTree(Tree):
 
     async def names(self, path: str) -> Collection[str]:
         check_path(path)
-        for _ in range(MOVING_MAX):
-            with contextlib.suppress(NoNode):
-                return await self._known("names", path, self._names) or []
-            if await self._absent(path):
-                return []
-        raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
+        return await self._known("names", path, self._names) or []
 
     async def children(self, path: str) -> dict[str, Entry]:
         below = {name: f"{path.rstrip('/')}/{name}" for name in await self.names(path)}
@@ -194,9 +189,15 @@ class ZooKeeperTree(Tree):
         return None
 
     async def _names(self, path: str) -> list[str]:
+        """The names below a path; none below a missing one, whose making is reported too."""
         place, watcher = self._place(path), self._watcher(path)
-        names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
-        return sorted(names)
+        for _ in range(MOVING_MAX):
+            with contextlib.suppress(NoNode):
+                names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
+                return sorted(names)
+            if await self._absent(path):
+                return []
+        raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
 
     async def _absent(self, path: str) -> bool:
         """Check again, so that a watch exists for a missing node."""
