@@ -116,6 +116,10 @@ class Directory:
         self._hurried, self._asked = asyncio.Event(), 0
         self._poll_at, self._whole = 0.0, True
         """The time of the next full reading, whatever the watches report."""
+        self._stays = False
+        """This is a node's process, not a reader."""
+        self._unnamed = False
+        """It takes its identity first: the number of names says how it reads."""
         self._polled = self._directly = False
         """The next reading also checks that the digest lives; it rests on no digest."""
         self._connected = asyncio.Event()
@@ -153,6 +157,8 @@ class Directory:
         await self._tree.close()
 
     async def _numbers(self) -> set[int]:
+        self._unnamed = False
+        self._stirred.set()
         return {node.node for node in (await self.known()).nodes}
 
     def on_identity(self, keep: Callable[[Identity], Awaitable[None]]) -> None:
@@ -240,6 +246,14 @@ class Directory:
         does not know the name of a node with a number has lost data: running nodes get a while to return first. Waits
         for the registry. Raises `IdentityTaken`.
         """
+        self._stays = self._unnamed = True
+        try:
+            return await self._named(name, node, epoch, had)
+        finally:
+            self._unnamed = False
+            self._stirred.set()
+
+    async def _named(self, name: str, node: int | None, epoch: int, had: int | None) -> Identity:
         waited = had is None
         while True:
             try:
@@ -444,7 +458,7 @@ class Directory:
         while True:
             await self._wait()
             try:
-                if self._tree.session == "connected":
+                if self._tree.session == "connected" and not self._unnamed:
                     await self._reconcile()
                     self.trouble = None
             except Exception as error:
@@ -504,10 +518,10 @@ class Directory:
     def _reader(self) -> Reader:
         own = self._own
         if own is None:
-            return Reader(layers=self.snapshot.counts)
+            return Reader(stays=self._stays, layers=self.snapshot.counts)
         node = own.node
         count = f"{layer(node.role, node.cluster)}/{COUNT}" if node.role in partitioned() else ""
-        return Reader(own.path if own.live else "", count, node.cluster, self.snapshot.counts)
+        return Reader(own.path if own.live else "", count, not own.leaving, node.cluster, self.snapshot.counts)
 
     def _taken(self, reading: Reading, began: float) -> bool:
         """Whether the map changed."""

@@ -28,9 +28,9 @@ from muster_server.plane.kinds import clustered, kinds, partitioned
 FEW: Final = 64
 """With fewer entries each process reads every one of them."""
 WAIT_S: Final = 8.0
-"""Seconds, on average, for which a registered process waits for a digest before it reads every entry again."""
+"""Seconds, on average, for which a node waits for a digest before it reads every entry."""
 FIRST_S: Final = 1.0
-"""The same for one that is not registered: nodes of an earlier version keep no digest."""
+"""The same for a process that cannot keep one itself: nodes of an earlier version keep no digest."""
 LATE_MAX: Final = 3
 """Polls without a sign of life from the digest's writer, after which the digest is given up."""
 TRIES_MAX: Final = 8
@@ -46,6 +46,8 @@ class Reader:
     """The path of its registration, once known."""
     count: str = ""
     """The path of its layer's count, if it has one."""
+    stays: bool = False
+    """It is a node's process, and can keep the digest."""
     cluster: str = ""
     layers: Collection[str] = ()
     """The layers that it knows."""
@@ -87,6 +89,7 @@ class Readings:
         """The digest's own values where this process has read newer ones."""
         self._read = self._many = False
         """It has a reading; there are too many entries to read each."""
+        self._size = 0
         self._barrier: tuple[int, int] | None = None
         """Series and count of the beat from which on the digest is newer than the last reading."""
         self._until: float | None = None
@@ -124,11 +127,13 @@ class Readings:
     async def _without(self, reader: Reader, *, whole: bool) -> Reading | None:
         """A reading by a process that follows no digest."""
         keepers = await self.keeper.keepers() if self._many or not self._read else []
-        self._many = self._many or bool(keepers) or await self._size(reader) >= FEW
+        if not self._many and not keepers:
+            self._size = await self._measured(reader)
+        self._many = self._many or bool(keepers) or self._size >= FEW
         if not self._many:
             return await self._directly(reader, whole=whole)
         # Not all at once: each list of keepers is news for all.
-        if len(keepers) < KEEPERS and reader.path and self._dice.random() * len(self._copy.entries) < 2 * KEEPERS:
+        if len(keepers) < KEEPERS and reader.stays and self._dice.random() * self._size < 2 * KEEPERS:
             await self.keeper.join()
             if self.keeper.leads:
                 return await self._written(reader, whole=whole)
@@ -140,10 +145,10 @@ class Readings:
                 self._leave()
         now = self._clock()
         if self._until is None:
-            self._until = now + self._dice.uniform(0.5, 1.5) * (WAIT_S if reader.path else FIRST_S)
+            self._until = now + self._dice.uniform(0.5, 1.5) * (WAIT_S if reader.stays else FIRST_S)
         if now >= self._until:
             return await self._directly(reader, whole=True)
-        self._later(min(BEAT_S / 2, self._until - now))
+        self._later(min(BEAT_S, self._until - now))
         return await self._patched_reading(reader, old=True) if self._read else None
 
     def _leave(self) -> None:
@@ -178,7 +183,7 @@ class Readings:
             return False
         if beat.version > self._copy.version or beat.series != self._copy.series:
             self._tree.forget()
-        if reader.path and beat.keepers < KEEPERS and self._dice.random() * len(self._copy.entries) < KEEPERS:
+        if reader.stays and beat.keepers < KEEPERS and self._dice.random() * len(self._copy.entries) < KEEPERS:
             await self.keeper.join()
         if (beat.series, beat.count) != self._beat:
             self._beat, self._late = (beat.series, beat.count), 0
@@ -270,7 +275,7 @@ class Readings:
         if whole:
             self._tree.forget()
         entries = await self._each(reader)
-        self._many = len(entries) >= FEW
+        self._size, self._many = len(entries), len(entries) >= FEW
         self.follows, self._read, self._until, self._barrier, self._patched = False, True, None, None, {}
         before, self._copy = self._copy.entries, Copy(entries=entries)
         changed, self._changed = self._changed, set()
@@ -282,9 +287,9 @@ class Readings:
 
     async def _each(self, reader: Reader) -> dict[str, Entry]:
         reading = dict[str, Entry]()
-        below, plain = await self._folders(reader, reading), sorted(kinds().keys() - partitioned())
+        plain, layers = await self._folders(reader, reading)
         partitions = list[str]()
-        for path, entry in await self._below(*plain, *below):
+        for path, entry in await self._below(*plain, *layers):
             if _is_partition(path) and path.partition("/")[0] not in plain:
                 partitions.append(path)
             else:
@@ -292,10 +297,10 @@ class Readings:
         reading.update(await self._below(*partitions))
         return reading
 
-    async def _folders(self, reader: Reader, reading: dict[str, Entry]) -> list[str]:
-        """The folders of layers. What else lies beside them is added to the reading."""
-        layers = list[str]()
-        for role in sorted(partitioned()):
+    async def _folders(self, reader: Reader, reading: dict[str, Entry]) -> tuple[list[str], list[str]]:
+        """The folders of roles and of layers. What else lies beside layers is added to the reading."""
+        layers, there = list[str](), await self._tree.names(self._root)  # most roles have no node
+        for role in sorted(partitioned().intersection(there)):
             if role not in clustered():
                 layers.append(layer(role))
                 continue
@@ -303,7 +308,7 @@ class Readings:
             believed = _clusters(role, clusters, reader)
             layers += [layer(role, cluster) for cluster in believed]
             reading |= {f"{role}/{name}": entry for name, entry in clusters.items() if name not in believed}
-        return layers
+        return sorted((kinds().keys() - partitioned()).intersection(there)), layers
 
     async def _below(self, *paths: str) -> list[tuple[str, Entry]]:
         found = await asyncio.gather(*(self._tree.children(f"{self._root}/{path}") for path in paths))
@@ -311,12 +316,12 @@ class Readings:
             (f"{path}/{name}", entry) for path, names in zip(paths, found, strict=True) for name, entry in names.items()
         ]
 
-    async def _size(self, reader: Reader) -> int:
+    async def _measured(self, reader: Reader) -> int:
         """The number of entries, by their names alone; at first by the names of all nodes that ever were: one read."""
         if not self._read:
             return len(await self._tree.names(f"{self._root}/ids"))
-        layers = await self._folders(reader, {})
-        names = await self._names(*sorted(kinds().keys() - partitioned()), *layers)
+        plain, layers = await self._folders(reader, {})
+        names = await self._names(*plain, *layers)
         partitions = [path for path in names if _is_partition(path)]
         return len(names) + len(await self._names(*partitions))
 
