@@ -105,6 +105,7 @@ async def run(url: str, first: int, count: int, nodes: int) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     say(ready=True)
+    began = cpu_s()
     while word := (await reader.readline()).decode().split():
         match word[0]:
             case "start":
@@ -127,7 +128,7 @@ async def run(url: str, first: int, count: int, nodes: int) -> None:
                     seen=[each.seen_at for each in several],
                     requests=[each.requests for each in several],
                     maps=[each.maps for each in several],
-                    cpu=cpu_s(),
+                    cpu=cpu_s() - began,
                 )
             case "weigh":
                 several[0].weigh(int(word[1]))

@@ -45,8 +45,6 @@ from muster_server.plane.kinds import partitioned
 POLL_S: Final = 5.0
 READS_S: Final = 20_000
 """Limit of entries per second that all nodes together read by polling: with more nodes, each one polls less often."""
-OWN_READS_S: Final = 50
-"""The same limit for the digest's writer alone."""
 POLLS_S: Final = 500
 """Limit of polls per second by all nodes that read the digest."""
 SPREAD_S: Final = 0.2
@@ -483,12 +481,10 @@ class Directory:
     def _pause_s(self) -> float:
         """Seconds between two polls, on average: watches report every known entry, and a poll reads all.
 
-        By the digest a poll reads one entry; its writer alone reads all.
+        By the digest a poll reads one entry.
         """
-        nodes = len(self.snapshot.nodes)
-        if self._readings.keeper.leads:
-            return max(self._poll_s, nodes / OWN_READS_S)
-        return max(self._poll_s, nodes / POLLS_S if self._readings.follows else nodes**2 / READS_S)
+        nodes, digest = len(self.snapshot.nodes), self._readings.follows or self._readings.keeper.leads
+        return max(self._poll_s, nodes / POLLS_S if digest else nodes**2 / READS_S)
 
     async def _reconcile(self) -> None:
         asked, began = self._asked, time.monotonic()

@@ -27,11 +27,14 @@ from muster_server.plane.kinds import clustered, kinds, partitioned
 
 FEW: Final = 64
 """With fewer entries each process reads every one of them."""
-WAIT_S: Final = 8.0
-"""Seconds, on average, for which a node waits for a digest before it reads every entry."""
+WAIT_S: Final = 10.0
+"""Least seconds, on average, for which a node waits for a digest before it reads every entry."""
+OWN_READS_S: Final = 50
+"""Limit of entries per second that a process reads again in case a watch was lost. A node also waits so long for a
+digest: all of them would take longer to read by themselves."""
 FIRST_S: Final = 1.0
 """The same for a process that cannot keep one itself: nodes of an earlier version keep no digest."""
-LATE_MAX: Final = 3
+LATE_MAX: Final = 4
 """Polls without a sign of life from the digest's writer, after which the digest is given up."""
 TRIES_MAX: Final = 8
 """Limit of tries if parts of the digest are replaced while they are read."""
@@ -92,6 +95,8 @@ class Readings:
         self._size = 0
         self._barrier: tuple[int, int] | None = None
         """Series and count of the beat from which on the digest is newer than the last reading."""
+        self._whole_at = 0.0
+        """The time from which on the digest's writer may read all entries again."""
         self._until: float | None = None
         """The time at which a wait for a digest ends."""
         self._beat, self._late = (0, 0), 0
@@ -145,7 +150,9 @@ class Readings:
                 self._leave()
         now = self._clock()
         if self._until is None:
-            self._until = now + self._dice.uniform(0.5, 1.5) * (WAIT_S if reader.stays else FIRST_S)
+            self._until = now + self._dice.uniform(0.5, 1.5) * (
+                max(WAIT_S, self._size / OWN_READS_S) if reader.stays else FIRST_S
+            )
         if now >= self._until:
             return await self._directly(reader, whole=True)
         self._later(min(BEAT_S, self._until - now))
@@ -266,8 +273,11 @@ class Readings:
 
     async def _written(self, reader: Reader, *, whole: bool) -> Reading:
         """The reading of the digest's writer."""
-        begins = await self.keeper.begin()
-        reading = await self._directly(reader, whole=whole or begins)
+        begins, now = await self.keeper.begin(), self._clock()
+        due = whole and now >= self._whole_at
+        reading = await self._directly(reader, whole=begins or due)
+        if begins or due:
+            self._whole_at = now + len(reading.entries) / OWN_READS_S
         self._later(await self.keeper.write(reading.entries))
         return reading
 
