@@ -134,6 +134,12 @@ def _among_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def opened(make: Callable[..., Tree]) -> AsyncIterator[Open]:
+    async with _opening(make) as one:
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def _opening(make: Callable[..., Tree]) -> AsyncIterator[Open]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def one(name: str, **options: Any) -> "Member":
@@ -311,14 +317,15 @@ async def test_a_reader_that_is_no_node_reads_the_digest_and_keeps_none(
         assert not reader._readings.keeper.joined
 
 
-async def test_a_change_costs_another_node_a_read_however_many_there_are(zookeeper: ZooKeeper, opened: Open) -> None:
-    members = await several(opened, 12, poll_s=60.0)
-    following = next(member for member in members if not member.leads and not member.directory._readings.keeper.joined)
-    other = next(member for member in members if member is not following and not member.leads)
-    other.directory.weigh(2)
-    await until(lambda: says(members, other.number, 2), PATIENT_S)
-    before = following.directory._tree.requests
-    for weight in range(3, 13):
-        other.directory.weigh(weight)
-        await until(lambda: says(members, other.number, weight), PATIENT_S)  # noqa: B023
-    assert following.directory._tree.requests - before <= 2 * 10
+async def test_a_change_costs_another_node_a_read_however_many_there_are(zookeeper: ZooKeeper) -> None:
+    async with _opening(zookeeper.tree) as opened:
+        members = await several(opened, 12, poll_s=60.0)
+        keeps = [member for member in members if member.directory._readings.keeper.joined]
+        other, following = [member for member in members if member not in keeps][:2]
+        other.directory.weigh(2)
+        await until(lambda: says(members, other.number, 2), PATIENT_S)
+        before = following.directory._tree.requests
+        for weight in range(3, 13):
+            other.directory.weigh(weight)
+            await until(lambda: says(members, other.number, weight), PATIENT_S)  # noqa: B023
+        assert following.directory._tree.requests - before <= 2 * 10
