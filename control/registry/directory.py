@@ -1,8 +1,8 @@
 """One process in the registry: its identity, its registration, and the map of all nodes, kept current by reading again.
 
-Level triggered: at any event one loop reads the whole map and reconciles the registration. It asks the server for what
-watches reported, and now and then for everything. `view.py` decides what to believe. While the registry does not answer
-the last map stays in use, and nothing else happens.
+Level triggered: at any event one loop reads the whole map and reconciles the registration. `readings.py` decides what of it
+is asked for, `view.py` what to believe. While the registry does not answer the last map stays in use, and nothing else
+happens.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import structlog
 
 from muster_server.control.registry.epoch import EPOCH_MAX
 from muster_server.control.registry.identities import Identities, IdentityTaken
+from muster_server.control.registry.keeper import READERS_S
 from muster_server.control.registry.places import (
     COUNT,
     ROOT,
@@ -177,6 +178,26 @@ class Directory:
     def session(self) -> Session:
         """The state of the connection to the registry."""
         return self._tree.session
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds within which other nodes read what this one has registered, unless the registry is busy."""
+        return 1.5 * SPREAD_S + (SPREAD_S + len(self.snapshot.nodes) / READERS_S if self.digest else 0.0)
+
+    @property
+    def digest(self) -> bool:
+        """It reads, or writes, a digest of the registry in place of each entry."""
+        return self._readings.follows or self._readings.keeper.leads
+
+    @property
+    def digests(self) -> int:
+        """The versions of the digest that this process has written."""
+        return self._readings.keeper.written
+
+    @property
+    def requests(self) -> int:
+        """The number of requests to the registry so far."""
+        return self._tree.requests
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -483,8 +504,8 @@ class Directory:
 
         By the digest a poll reads one entry.
         """
-        nodes, digest = len(self.snapshot.nodes), self._readings.follows or self._readings.keeper.leads
-        return max(self._poll_s, nodes / POLLS_S if digest else nodes**2 / READS_S)
+        nodes = len(self.snapshot.nodes)
+        return max(self._poll_s, nodes / POLLS_S if self.digest else nodes**2 / READS_S)
 
     async def _reconcile(self) -> None:
         asked, began = self._asked, time.monotonic()
