@@ -5,6 +5,7 @@ writes a word to the standard input, and reads a line of JSON for it.
 """
 
 import asyncio
+import gc
 import json
 import random
 import resource
@@ -87,6 +88,7 @@ class Registrant:
 
 async def run(url: str, first: int, count: int, nodes: int) -> None:
     """Do what the standard input says, until its end."""
+    gc.disable()  # it would look at the objects of all of them for each: a process of one node has few
     several = [Registrant(url, index, nodes) for index in range(first, first + count)]
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

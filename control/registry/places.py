@@ -46,7 +46,7 @@ class Wrong(ValueError):
     """A value of the tree is invalid. The text is one line."""
 
 
-class Ack(msgspec.Struct, frozen=True, array_like=True):
+class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A process uses this record of a growing layer; `settled`: it has also done its part."""
 
     layer: Annotated[str, msgspec.Meta(max_length=80)]
@@ -54,7 +54,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True):
     settled: bool
 
 
-class Certificate(msgspec.Struct, frozen=True, array_like=True):
+class Certificate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """States that a key of the cluster certified a server's address and key for clients: see `plane/certificate.py`."""
 
     until: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
@@ -62,7 +62,7 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True):
     signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
 
 
-class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A role's process, with the addresses for its peers."""
 
     node: U32
