@@ -27,7 +27,7 @@ from muster_server.plane.kinds import clustered, kinds, partitioned
 
 FEW: Final = 64
 """With fewer entries each process reads every one of them."""
-WAIT_S: Final = 10.0
+WAIT_S: Final = 20.0
 """Least seconds, on average, for which a node waits for a digest before it reads every entry."""
 OWN_READS_S: Final = 50
 """Limit of entries per second that a process reads again in case a watch was lost. A node also waits so long for a
