@@ -536,7 +536,11 @@ class Enrolment:
                 directory.doubts,
             ),
             ("registry_requests", "Requests to the registry", directory.requests),
-            ("registry_digests", "Versions of the digest of the registry that this process has written", directory.digests),
+            (
+                "registry_digests",
+                "Versions of the digest of the registry that this process has written",
+                directory.digests,
+            ),
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
