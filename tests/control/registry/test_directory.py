@@ -253,7 +253,7 @@ async def test_everybody_sees_who_registers_what_it_says_and_that_it_leaves(open
     assert epochs == sorted(set(epochs))
     tree = make()
     await connected(tree)
-    assert set(await tree.children("/pubsub")) == {"ids", "broker", "proxy"}
+    assert set(await tree.children("/pubsub")) == {"ids", "numbers", "broker", "proxy"}
     (entry,) = (await tree.children("/pubsub/proxy")).values()
     assert b'"node":2' in entry.data
 
