@@ -137,8 +137,7 @@ class Readings:
         self._many = self._many or bool(keepers) or self._size >= FEW
         if not self._many:
             return await self._directly(reader, whole=whole)
-        # Not all at once: each list of keepers is news for all.
-        if len(keepers) < KEEPERS and reader.stays and self._dice.random() * self._size < 2 * KEEPERS:
+        if len(keepers) < KEEPERS and reader.stays and self._dice.random() < self._chance(keepers):
             await self.keeper.join()
             if self.keeper.leads:
                 return await self._written(reader, whole=whole)
@@ -157,6 +156,12 @@ class Readings:
             return await self._directly(reader, whole=True)
         self._later(min(BEAT_S, self._until - now))
         return await self._patched_reading(reader, old=True) if self._read else None
+
+    def _chance(self, keepers: Collection[str]) -> float:
+        """The chance with which this process becomes a keeper. Not all do at once: each list of keepers is news for all.
+        Where none has come for a while, few of the entries are nodes that can keep a digest."""
+        late = not keepers and self._until is not None and self._clock() > self._until - WAIT_S / 2
+        return 0.25 if late else 2 * KEEPERS / max(1, self._size)
 
     def _leave(self) -> None:
         """Follow no digest: its entries stay until there is a newer reading."""
