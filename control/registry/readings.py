@@ -34,6 +34,8 @@ OWN_READS_S: Final = 50
 digest: all of them would take longer to read by themselves."""
 FIRST_S: Final = 1.0
 """The same for a process that cannot keep one itself: nodes of an earlier version keep no digest."""
+LATE_S: Final = 5.0
+"""Seconds without a keeper after which a waiting node comes forward soon."""
 LATE_MAX: Final = 4
 """Polls without a sign of life from the digest's writer, after which the digest is given up."""
 TRIES_MAX: Final = 8
@@ -97,8 +99,9 @@ class Readings:
         """Series and count of the beat from which on the digest is newer than the last reading."""
         self._whole_at = 0.0
         """The time from which on the digest's writer may read all entries again."""
+        self._since = 0.0
         self._until: float | None = None
-        """The time at which a wait for a digest ends."""
+        """The time at which a wait for a digest ends, and, before it, when it began."""
         self._beat, self._late = (0, 0), 0
         self._changed: set[str] | None = None
         """The paths that have changed since the last reading that was handed out; None: any."""
@@ -149,6 +152,7 @@ class Readings:
                 self._leave()
         now = self._clock()
         if self._until is None:
+            self._since = now
             self._until = now + self._dice.uniform(0.5, 1.5) * (
                 max(WAIT_S, self._size / OWN_READS_S) if reader.stays else FIRST_S
             )
@@ -160,7 +164,7 @@ class Readings:
     def _chance(self, keepers: Collection[str]) -> float:
         """The chance with which this process becomes a keeper. Not all do at once: each list of keepers is news for all.
         Where none has come for a while, few of the entries are nodes that can keep a digest."""
-        late = not keepers and self._until is not None and self._clock() > self._until - WAIT_S / 2
+        late = not keepers and self._until is not None and self._clock() > self._since + LATE_S
         return 0.25 if late else 2 * KEEPERS / max(1, self._size)
 
     def _leave(self) -> None:
