@@ -35,6 +35,7 @@ from bench import overload as overload_bench
 from bench import receive as receive_bench
 from bench import rejoin as rejoin_bench
 from bench import scale as scale_bench
+from bench import starts as starts_bench
 from bench.child import ChildFailedError, python_environment
 from bench.muster import TOGETHER, Instance, Muster
 from bench.peers import ALL, Missing, Mosquitto, Peer, compare
@@ -81,6 +82,9 @@ Json = Annotated[bool, typer.Option("--json", help="The document {bench, machine
 Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if a goal does not hold.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Under a minute: median of 3, gates 10 % wider, no p99.")]
 Size = Annotated[int, typer.Option("--size", min=17, max=1400, help="Payload bytes.")]
+Nodes = Annotated[
+    int, typer.Option("--nodes", min=0, max=4_096, help="Nodes that start together [1000; 200 if quick].")
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 Plot = Annotated[
     Path | None,
@@ -105,6 +109,8 @@ class Options:
     loopback: Loopback
     bars: bool
     plot: Path | None = None
+    nodes: int = 0
+    """Nodes of `starts`; 0: its default."""
 
     def again(self, variant: Loopback) -> list[str]:
         """The arguments of the same run on one loopback, with JSON as output."""
@@ -124,11 +130,12 @@ def _word(
     loopback: Loopback | None = Loopback.plain,
     rounds: tuple[int, int] = (FULL_ROUNDS, QUICK_ROUNDS),
     example: str = "--quick",
+    nodes: bool = False,
 ) -> Callable[[Measure], Measure]:
     """Make a measurement a word of the command, with its name and docstring and the options of all benches.
 
     `size`, `loopback`: the defaults of these options; None: it has no such option, and runs on the host's loopback.
-    `rounds`: the number of interleaved rounds, and that of a quick run.
+    `rounds`: the number of interleaved rounds, and that of a quick run. `nodes`: it has an option of this name.
     """
     full, few = rounds
     times = typer.Option("--rounds", min=1, max=101, help=f"Interleaved rounds [{full}; {few} if quick].")
@@ -139,6 +146,7 @@ def _word(
         "rounds": (Annotated[int | None, times], None),
         **({} if size is None else {"size": (Size, size)}),
         **({} if loopback is None else {"loopback": (Lo, loopback)}),
+        **({"nodes": (Nodes, 0)} if nodes else {}),
         "no_progress": (NoProgress, False),
         "plot": (Plot, None),
     }
@@ -322,6 +330,12 @@ def rejoin(options: Options, progress: Progress, _label: str) -> tuple[Case, ...
 def nodes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     """Brokers and routers 4x2 against one of each, two gateways against one: CPU per delivery, and throughput."""
     return nodes_bench.run(rounds=options.rounds, quick=options.quick, payload_bytes=options.size, progress=progress)
+
+
+@_word(size=None, loopback=None, rounds=(1, 1), nodes=True, example="--nodes 1000")
+def starts(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    """Many nodes start together on a real ZooKeeper: time until all know all, requests of each, CPU of a change."""
+    return starts_bench.run(rounds=options.rounds, quick=options.quick, nodes=options.nodes, progress=progress)
 
 
 @_word()

@@ -17,7 +17,7 @@ import structlog
 
 from muster import __version__
 from muster_server.control.errors import ConfigError
-from muster_server.control.registry.directory import SPREAD_S, Directory
+from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.identities import IdentityTaken
 from muster_server.control.registry.number import NumberFile
 from muster_server.control.registry.places import COUNT, Ack, Count, Node, Snapshot, State, concerns, layer
@@ -43,8 +43,6 @@ FRESH_S: Final = 0.5
 """A gateway that acknowledged everything within this many seconds has not stalled."""
 SAID_S: Final = 1.0
 """Seconds for the registry to store that this process drains."""
-HEARD_S: Final = 1.5 * SPREAD_S
-"""Seconds for the other nodes to read it."""
 
 REFUSED_MAX: Final = 100
 """Limit of refused values that operators are shown."""
@@ -358,7 +356,7 @@ class Enrolment:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SAID_S):
                 await self._directory.settled()
-                await asyncio.sleep(HEARD_S)
+                await asyncio.sleep(self._directory.heard_s)
 
     async def _quiet(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
         while self._state(self._directory.snapshot) != "draining":
@@ -537,6 +535,12 @@ class Enrolment:
                 "Nodes kept in the map although the registry had lost most of their role",
                 directory.doubts,
             ),
+            ("registry_requests", "Requests to the registry", directory.requests),
+            (
+                "registry_digests",
+                "Versions of the digest of the registry that this process has written",
+                directory.digests,
+            ),
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
@@ -547,6 +551,7 @@ class Enrolment:
         return [
             ("registry_connected", "1 while there is a session with the registry", float(connected)),
             ("registry_nodes", "Nodes in the current map", float(len(snapshot.nodes))),
+            ("registry_digest", "1 while it reads or writes a digest, 0 with few nodes", float(self._directory.digest)),
             (
                 "registry_growth_step_seconds",
                 "Time since a growth of partitions entered its step, 0 without a growth",

@@ -1,14 +1,13 @@
 """One process in the registry: its identity, its registration, and the map of all nodes, kept current by reading again.
 
-Level triggered: at any event one loop reads the whole map and reconciles the registration. It asks the server for what
-watches reported, and now and then for everything. `view.py` decides what to believe. While the registry does not answer
-the last map stays in use, and nothing else happens.
+Level triggered: at any event one loop reads the whole map and reconciles the registration. `readings.py` decides what of it
+is asked for, `view.py` what to believe. While the registry does not answer the last map stays in use, and nothing else
+happens.
 """
 
 import asyncio
 import contextlib
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,13 +16,11 @@ from typing import Final, Self
 import msgspec
 import structlog
 
-from muster_server.control.config.layout import PARTITIONS_MAX
 from muster_server.control.registry.epoch import EPOCH_MAX
 from muster_server.control.registry.identities import Identities, IdentityTaken
+from muster_server.control.registry.keeper import READERS_S
 from muster_server.control.registry.places import (
-    CLUSTERS_MAX,
     COUNT,
-    NAME,
     ROOT,
     Ack,
     Certificate,
@@ -41,17 +38,18 @@ from muster_server.control.registry.places import (
     read_count,
     read_identity,
 )
+from muster_server.control.registry.readings import FEW, Reader, Reading, Readings
 from muster_server.control.registry.tree import BadVersion, Check, Entry, NodeExists, NoNode, Session, Tree, Unavailable
 from muster_server.control.registry.view import HOLD_S, Judge, View
-from muster_server.plane.kinds import clustered, kinds, partitioned
+from muster_server.plane.kinds import partitioned
 
 POLL_S: Final = 5.0
 READS_S: Final = 20_000
 """Limit of entries per second that all nodes together read by polling: with more nodes, each one polls less often."""
+POLLS_S: Final = 500
+"""Limit of polls per second by all nodes that read the digest."""
 SPREAD_S: Final = 0.2
 """Readings are delayed by up to this many seconds, so that one change does not start all processes at the same moment."""
-FEW: Final = 64
-"""With fewer nodes a start waits less, in proportion: it takes three readings, which are no burden then."""
 RETRY_S: Final = 1.0
 BACK_S: Final = 5.0
 """Seconds that running nodes have to return to a registry that lost everything, before others start there."""
@@ -62,7 +60,6 @@ SAID_MAX: Final = 100
 TRIED_MAX: Final = 64
 """Limit of epochs with which this process registered and that it remembers; each may have left an entry that ends with
 an old session."""
-PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
 
 
 @dataclass(slots=True)
@@ -111,12 +108,19 @@ class Directory:
         self._dice = dice or random.Random()
         self._identities = Identities(tree, root=root, wall=wall)
         self._identities.runs = self._numbers
+        self._readings = Readings(tree, root, log, self._dice, self._stir_in)
         self._view = View(log, hold_s=hold_s, epoch=epoch, judge=judge)
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
         self._poll_at, self._whole = 0.0, True
         """The time of the next full reading, whatever the watches report."""
+        self._stays = False
+        """This is a node's process, not a reader."""
+        self._unnamed = False
+        """It takes its identity first: the number of names says how it reads."""
+        self._polled = self._directly = False
+        """The next reading also checks that the digest lives; it rests on no digest."""
         self._connected = asyncio.Event()
         self.trouble: Exception | None = None
         """The error of the last reading, or of the work that followed it."""
@@ -125,9 +129,11 @@ class Directory:
         self._begins = True
         self._mends: dict[str, tuple[int, float]] = {}
         """Refused counts: the version that was read, and the time of its replacement."""
-        self._versions: Mapping[str, int] = {}
+        self._entries: Mapping[str, Entry] = {}
+        """The last reading."""
         self.sessions_lost = 0
         """Number of registrations lost with their session."""
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -140,6 +146,8 @@ class Directory:
 
     async def __aexit__(self, *_: object) -> None:
         self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -148,6 +156,8 @@ class Directory:
         await self._tree.close()
 
     async def _numbers(self) -> set[int]:
+        self._unnamed = False
+        self._stirred.set()
         return {node.node for node in (await self.known()).nodes}
 
     def on_identity(self, keep: Callable[[Identity], Awaitable[None]]) -> None:
@@ -168,6 +178,26 @@ class Directory:
     def session(self) -> Session:
         """The state of the connection to the registry."""
         return self._tree.session
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds within which other nodes read what this one has registered, unless the registry is busy."""
+        return 1.5 * SPREAD_S + (SPREAD_S + len(self.snapshot.nodes) / READERS_S if self.digest else 0.0)
+
+    @property
+    def digest(self) -> bool:
+        """It reads, or writes, a digest of the registry in place of each entry."""
+        return self._readings.follows or self._readings.keeper.leads
+
+    @property
+    def digests(self) -> int:
+        """The versions of the digest that this process has written."""
+        return self._readings.keeper.written
+
+    @property
+    def requests(self) -> int:
+        """The number of requests to the registry so far."""
+        return self._tree.requests
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -195,7 +225,7 @@ class Directory:
 
     async def again(self) -> Snapshot:
         """Wait for a map read from the server after this call."""
-        self._whole = True
+        self._whole = self._directly = True
         self._hurry()
         await self._settled.wait()
         return self.snapshot
@@ -223,7 +253,7 @@ class Directory:
             return 0
 
         nodes = sorted(self._view.present(), key=rank)
-        return [Check(f"{self._root}/{path}", self._versions[path]) for path, _ in nodes]
+        return [Check(f"{self._root}/{path}", self._entries[path].version) for path, _ in nodes]
 
     # --- identity
     # ------------------------------------------------------------------------------------------------------
@@ -235,6 +265,14 @@ class Directory:
         does not know the name of a node with a number has lost data: running nodes get a while to return first. Waits
         for the registry. Raises `IdentityTaken`.
         """
+        self._stays = self._unnamed = True
+        try:
+            return await self._named(name, node, epoch, had)
+        finally:
+            self._unnamed = False
+            self._stirred.set()
+
+    async def _named(self, name: str, node: int | None, epoch: int, had: int | None) -> Identity:
         waited = had is None
         while True:
             try:
@@ -423,6 +461,8 @@ class Directory:
             self._log.info("registry", session=session)
         else:
             self._log.warning("registry", session=session)
+        if session == "expired":
+            self._readings.expired()
         if session == "expired" and self._own is not None:
             self.sessions_lost += 1
             self._own.live = False
@@ -437,7 +477,7 @@ class Directory:
         while True:
             await self._wait()
             try:
-                if self._tree.session == "connected":
+                if self._tree.session == "connected" and not self._unnamed:
                     await self._reconcile()
                     self.trouble = None
             except Exception as error:
@@ -456,71 +496,66 @@ class Directory:
         self._stirred.clear()
         now = time.monotonic()
         if now >= self._poll_at:
-            self._whole = True
+            self._whole = self._polled = True
             self._poll_at = now + self._jittered(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Seconds between two polls, on average: watches report every known entry, and a poll reads all."""
-        return max(self._poll_s, len(self.snapshot.nodes) ** 2 / READS_S)
+        """Seconds between two polls, on average: watches report every known entry, and a poll reads all.
+
+        By the digest a poll reads one entry.
+        """
+        nodes = len(self.snapshot.nodes)
+        return max(self._poll_s, nodes / POLLS_S if self.digest else nodes**2 / READS_S)
 
     async def _reconcile(self) -> None:
         asked, began = self._asked, time.monotonic()
         if self._view.deadline is not None and began >= self._view.deadline:
             self._whole = True  # so that an old reading does not release kept nodes
-        if self._whole:
-            self._whole = False
-            self._tree.forget()
-        reading = await self._reading()
-        self._versions = {path: entry.version for path, entry in reading.items()}
-        if self._view.take({path: entry.data for path, entry in reading.items()}, began):
+        whole, directly, polled = self._whole, self._directly, self._polled
+        self._whole = self._directly = self._polled = False
+        try:
+            reading = await self._readings.take(self._reader(), whole=whole, directly=directly, polled=polled)
+        except BaseException:
+            self._directly, self._polled = self._directly or directly, self._polled or polled
+            raise
+        if reading is None:
+            return
+        self._entries = reading.entries
+        if self._taken(reading, began):
             self._publish()
         self._begins = self._begins and not self._serves()
         self._read.set()
         if self._own is None or self._own.live:
-            await self._mend(self._own, reading)
+            await self._mend(self._own, reading.entries)
         if self._own is not None:
-            await self._keep(self._own, reading)
+            await self._keep(self._own, reading.entries)
         if asked == self._asked and (self._own is None or self._own.live):
             self._settled.set()
+
+    def _reader(self) -> Reader:
+        own = self._own
+        if own is None:
+            return Reader(stays=self._stays, layers=self.snapshot.counts)
+        node = own.node
+        count = f"{layer(node.role, node.cluster)}/{COUNT}" if node.role in partitioned() else ""
+        return Reader(own.path if own.live else "", count, not own.leaving, node.cluster, self.snapshot.counts)
+
+    def _taken(self, reading: Reading, began: float) -> bool:
+        """Whether the map changed."""
+        if reading.changed is not None:
+            news = {path: reading.entries.get(path) for path in reading.changed}
+            changed = self._view.change({path: entry and entry.data for path, entry in news.items()})
+            if changed is not None:
+                return changed
+        if reading.old and self._view.deadline is not None:
+            return False  # kept nodes are not released without a reading
+        return self._view.take({path: entry.data for path, entry in reading.entries.items()}, began)
 
     def _serves(self) -> bool:
         return self._own is not None and any(
             (node.node, node.epoch, node.state) == (self._own.node.node, self._own.node.epoch, "running")
             for node in self.snapshot.nodes
         )
-
-    async def _reading(self) -> dict[str, Entry]:
-        layers, reading, below = list[str](), dict[str, Entry](), list[str]()
-        for role in sorted(partitioned()):
-            if role not in clustered():
-                layers.append(layer(role))
-                continue
-            clusters = await self._tree.children(f"{self._root}/{role}")
-            believed = self._clusters(role, clusters)
-            layers += [layer(role, cluster) for cluster in believed]
-            reading |= {f"{role}/{name}": entry for name, entry in clusters.items() if name not in believed}
-        plain = sorted(kinds().keys() - partitioned())
-        for path, entry in await self._below(*plain, *layers):
-            match = PARTITION.fullmatch(path.rpartition("/")[2])
-            if match and int(match[1]) < PARTITIONS_MAX and path.partition("/")[0] not in plain:
-                below.append(path)
-            else:
-                reading[path] = entry
-        reading.update(await self._below(*below))
-        return reading
-
-    def _clusters(self, role: str, found: Iterable[str]) -> set[str]:
-        """The clusters of a role to read: beyond the limit only this process's own and the known ones."""
-        own = "" if self._own is None else self._own.node.cluster
-        known = {of.removeprefix(f"{role}/") for of in self.snapshot.counts}
-        named = sorted((name != own, name not in known, name) for name in found if re.fullmatch(NAME, name))
-        return {name for *_, name in named[:CLUSTERS_MAX]}
-
-    async def _below(self, *paths: str) -> list[tuple[str, Entry]]:
-        found = await asyncio.gather(*(self._tree.children(f"{self._root}/{path}") for path in paths))
-        return [
-            (f"{path}/{name}", entry) for path, names in zip(paths, found, strict=True) for name, entry in names.items()
-        ]
 
     def _publish(self) -> None:
         try:
@@ -532,6 +567,13 @@ class Directory:
         if repr(error) != repr(self.trouble):
             self._log.warning("registry: keeping the last map", trouble=f"{type(error).__name__}: {error}")
         self.trouble = error
+
+    def _stir_in(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is None or not loop.time() < self._timer.when() <= loop.time() + seconds:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_later(seconds, self._stirred.set)
 
     def _jittered(self, seconds: float) -> float:
         return self._dice.uniform(0.5, 1.5) * seconds

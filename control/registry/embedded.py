@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -31,6 +31,7 @@ class EmbeddedTree(Tree):
         self._signals, self._kept = Signals(), ReadCache()
         self._known = questions.Begin(0, b"", int(session_s * 1000))
         self._peer: Peer | None = None
+        self._asked = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -58,9 +59,22 @@ class EmbeddedTree(Tree):
             self._expiry.cancel()
         self._become("expired")
 
+    @property
+    def requests(self) -> int:
+        return self._asked
+
     async def get(self, path: str) -> Entry | None:
         check_path(path)
         return (await self._call(questions.Get(self._known.session, path), questions.Found)).entry
+
+    async def peek(self, path: str) -> Entry | None:
+        return await self.get(path)
+
+    async def entry(self, path: str) -> Entry | None:
+        return await self._kept.read("node", path, functools.partial(self.get, path))
+
+    async def names(self, path: str) -> Collection[str]:
+        return await self.children(path)
 
     async def children(self, path: str) -> dict[str, Entry]:
         check_path(path)
@@ -79,6 +93,7 @@ class EmbeddedTree(Tree):
     async def _call(self, question: questions.Question, answer: type[A]) -> A:
         if self._peer is None or self.session != "connected":
             raise Unavailable("no connection to the registry")
+        self._asked += 1
         try:
             return await self._peer.ask(question, answer, CALL_S)
         except CallError as error:

@@ -3,9 +3,11 @@
 Owns paths and values. `view.py` reads, doubts and keeps them; `directory.py` talks to the registry.
 """
 
+import contextlib
 import functools
 import ipaddress
 import re
+import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +46,7 @@ class Wrong(ValueError):
     """A value of the tree is invalid. The text is one line."""
 
 
-class Ack(msgspec.Struct, frozen=True, array_like=True):
+class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A process uses this record of a growing layer; `settled`: it has also done its part."""
 
     layer: Annotated[str, msgspec.Meta(max_length=80)]
@@ -52,7 +54,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True):
     settled: bool
 
 
-class Certificate(msgspec.Struct, frozen=True, array_like=True):
+class Certificate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """States that a key of the cluster certified a server's address and key for clients: see `plane/certificate.py`."""
 
     until: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
@@ -60,7 +62,7 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True):
     signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
 
 
-class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A role's process, with the addresses for its peers."""
 
     node: U32
@@ -254,13 +256,23 @@ def layer_pattern() -> str:
 
 
 @functools.cache
-def _leaf() -> re.Pattern[str]:
+def _folder() -> re.Pattern[str]:
     plain = "|".join(sorted(kinds().keys() - partitioned()))
-    parts = "|".join(
-        rf"{role}/(?P<{role.replace('-', '_')}>{NAME})" if role in clustered() else role
-        for role in sorted(partitioned())
-    )
-    return re.compile(rf"(?P<role>{plain})/[^/]+|(?P<layer>{parts})/partition(?P<partition>0|[1-9][0-9]{{0,2}})/[^/]+")
+    return re.compile(rf"(?P<role>{plain})|(?P<layer>{layer_pattern()})/partition(?P<partition>0|[1-9][0-9]{{0,2}})")
+
+
+_NO_PLACE: Final = ("", "", 0)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _place(above: str) -> tuple[str, str, int]:
+    """The role, the layer and the partition of the nodes below this path; without a role for none."""
+    match = _folder().fullmatch(above)
+    if match is None:
+        return _NO_PLACE
+    if match["role"]:
+        return match["role"], "", 0
+    return match["layer"].partition("/")[0], match["layer"], int(match["partition"])
 
 
 def layer(role: str, cluster: str = MAIN) -> str:
@@ -368,23 +380,22 @@ def read_identity(data: bytes) -> Identity:
 
 def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
     """Read a node and check its path, which is below the root. Raises `Wrong`."""
-    match = _leaf().fullmatch(path)
-    if match is None and any(re.fullmatch(f"{role}/{NAME}", path) for role in _layered()):
+    above, slash, _ = path.rpartition("/")
+    role, of, partition = _place(above) if slash else _NO_PLACE
+    if not role and any(re.fullmatch(f"{role}/{NAME}", path) for role in _layered()):
         raise Wrong(f"too many clusters (limit {CLUSTERS_MAX})")
-    if match is None:
+    if not role:
         raise Wrong("unexpected node at this path")
     node = _decoded(_NODE, data)
-    for host in (node.host, *(address[0] for address in (node.client, node.admin) if address)):
+    for host in {node.host, *(address[0] for address in (node.client, node.admin) if address)}:
         _check_host(host)
-    role = match["role"] or match["layer"].partition("/")[0]
     if node.role != role:
         raise Wrong(f"has the role {node.role}")
     if role in linked() and not node.link_port:
         raise Wrong("has no port for links")
-    if not match["layer"]:
+    if not of:
         return node
-    cluster = match["layer"].partition("/")[2] or MAIN
-    if node.cluster != cluster or node.partition != int(match["partition"]):
+    if layer(role, node.cluster) != of or node.partition != partition:
         raise Wrong(f"has partition {node.partition} of {layer(node.role, node.cluster)}")
     check_partition(node, counts)
     return node
@@ -409,6 +420,10 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 
 
 def _check_host(host: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # quick: a start reads thousands
+        first = socket.inet_pton(socket.AF_INET, host)[0]
+        if 0 < first < 224:  # neither unspecified nor multicast
+            return
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -12,6 +12,7 @@ from muster_server.control.registry.tree import parent
 T = TypeVar("T")
 KEPT_MAX: Final = 1 << 16
 """Limit of answers; beyond it a reader asks again."""
+_NOTHING: Final[dict[str, object]] = {}
 
 
 class ReadCache:
@@ -39,6 +40,10 @@ class ReadCache:
             self._count += what not in kept
             kept[what] = answer
         return answer
+
+    def known(self, what: str, path: str) -> object:
+        """The stored answer; None if there is none."""
+        return self._kept.get(path, _NOTHING).get(what)
 
     def changed(self, path: str) -> None:
         """Drop answers and pending questions about this path: they may be outdated."""

@@ -4,7 +4,7 @@ Level triggered: a watch reports that something may have changed, never what; it
 time limit. Owns no connection and no meaning of the stored values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -126,8 +126,21 @@ class Tree(Protocol):
     async def close(self) -> None:
         """End the session and its ephemeral nodes, if a server answers."""
 
+    @property
+    def requests(self) -> int:
+        """The number of requests to the server so far."""
+
     async def get(self, path: str) -> Entry | None:
         """Read one node from the server."""
+
+    async def peek(self, path: str) -> Entry | None:
+        """Read one node from the server, without a watch where watches are kept for each node."""
+
+    async def entry(self, path: str) -> Entry | None:
+        """Read one node. For a watched path this may be an earlier answer, as long as no change was reported."""
+
+    async def names(self, path: str) -> Collection[str]:
+        """Read the names right below `path`, as `children` does."""
 
     async def children(self, path: str) -> Mapping[str, Entry]:
         """Read the nodes right below `path` by their names; empty if `path` is missing.

@@ -6,6 +6,7 @@ the highest epoch counts (I-1). If more than half of a role or a partition vanis
 are kept for a while: a registry fails more often than half of the processes die.
 """
 
+import bisect
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
@@ -76,6 +77,12 @@ class View:
         self._log, self._hold_s = log, hold_s
         self._counts: dict[str, Count] = {}
         self._good: dict[str, tuple[bytes, Node]] = {}
+        self._paths: dict[int, list[str]] = {}
+        """The paths of `_good` by number."""
+        self._sizes: dict[Group, int] = {}
+        """The number of present nodes by group."""
+        self._order: list[int] = []
+        """The numbers of the map's nodes."""
         self._present: dict[int, Node] = {}
         self._held: dict[int, _KeptNode] = {}
         self._refused: dict[str, str] = {}
@@ -108,7 +115,15 @@ class View:
         self._refused = refused
         self._hold(present, now)
         self._present = present
-        return self.pass_time(now)
+        self._paths, self._sizes = {}, {}
+        for path, (_, node) in self._good.items():
+            self._paths.setdefault(node.node, []).append(path)
+        for node in present.values():
+            for group in _groups(node):
+                self._sizes[group] = self._sizes.get(group, 0) + 1
+        changed = self.pass_time(now)
+        self._order = [node.node for node in self.snapshot.nodes]
+        return changed
 
     def pass_time(self, now: float) -> bool:
         """Release nodes that were kept long enough. Returns whether the snapshot changed."""
@@ -155,7 +170,105 @@ class View:
 
     def claims(self, number: int) -> dict[str, Node]:
         """The entries that claim this number, by path."""
-        return {path: node for path, (_, node) in self._good.items() if node.node == number}
+        return {path: self._good[path][1] for path in self._paths.get(number, ())}
+
+    # --- a few changes ------------------------------------------------------------------------------------------------
+
+    def change(self, changes: Mapping[str, bytes | None]) -> bool | None:
+        """Reconcile with a reading that differs from the last one in these paths only; None: removed.
+
+        Returns whether the snapshot changed; None, and changes nothing, where only a full reading can decide: `take`.
+        """
+        if self._held or self._refused:
+            return None
+        news: dict[str, tuple[bytes, Node] | None] = {}
+        for path, data in changes.items():
+            if path.rpartition("/")[2] == COUNT:
+                return None
+            before = self._good.get(path)
+            if data is None:
+                if before is not None:
+                    news[path] = None
+            elif before is None or before[0] != data:
+                try:
+                    news[path] = data, self._trusted(read_node(path, data, self._counts))
+                except Wrong:
+                    return None
+        after = self._without_rivals(news)
+        if after is None or self._is_sudden(after):
+            return None
+        for path, good in news.items():
+            self._put(path, good)
+        return self._place(after)
+
+    def _without_rivals(self, news: Mapping[str, tuple[bytes, Node] | None]) -> dict[int, Node | None] | None:
+        """The nodes of the changed numbers; None if a number has, or had, more than one entry."""
+        paths: dict[int, set[str]] = {}
+        for path, good in news.items():
+            old = self._good.get(path)
+            for node in (old and old[1], good and good[1]):
+                if node is not None:
+                    paths.setdefault(node.node, set(self._paths.get(node.node, ())))
+            if old is not None:
+                paths[old[1].node].discard(path)
+            if good is not None:
+                paths[good[1].node].add(path)
+        after: dict[int, Node | None] = {}
+        for number, every in paths.items():
+            if len(every) > 1 or len(self._paths.get(number, ())) > 1:
+                return None
+            good = next(((news.get(path) or self._good[path]) for path in every), None)
+            after[number] = None if good is None else good[1]
+        return after
+
+    def _is_sudden(self, after: Mapping[int, Node | None]) -> bool:
+        """Whether more than half of a group may have vanished at once."""
+        lost: dict[Group, int] = {}
+        for number, node in after.items():
+            before = self._present.get(number)
+            if node is None and before is not None and before.state != "draining":
+                for group in _groups(before):
+                    lost[group] = lost.get(group, 0) + 1
+        return any(2 * count > self._sizes[group] for group, count in lost.items())
+
+    def _put(self, path: str, good: tuple[bytes, Node] | None) -> None:
+        old = self._good.pop(path, None)
+        if old is not None:
+            self._paths[old[1].node].remove(path)
+            if not self._paths[old[1].node]:
+                del self._paths[old[1].node]
+        if good is not None:
+            self._good[path] = good
+            self._paths.setdefault(good[1].node, []).append(path)
+
+    def _place(self, after: Mapping[int, Node | None]) -> bool:
+        """Change these nodes of the map. Returns whether it changed."""
+        nodes: list[Node] | None = None
+        for number, node in after.items():
+            before = self._present.pop(number, None)
+            if node is not None:
+                self._present[number] = node
+            for each, by in ((before, -1), (node, 1)):
+                for group in _groups(each) if each is not None else ():
+                    self._sizes[group] = self._sizes.get(group, 0) + by
+            new = None if node is None else _bare(node)
+            if new == (None if before is None else _bare(before)):
+                continue
+            nodes = list(self.snapshot.nodes) if nodes is None else nodes
+            at = bisect.bisect_left(self._order, number)
+            there = at < len(self._order) and self._order[at] == number
+            if new is None:
+                if there:
+                    del self._order[at], nodes[at]
+            elif there:
+                nodes[at] = new
+            else:
+                self._order.insert(at, number)
+                nodes.insert(at, new)
+        if nodes is None:
+            return False
+        self.snapshot = Snapshot(self.snapshot.epoch + 1, tuple(nodes), self.snapshot.counts)
+        return True
 
     # --- what can be believed ---------------------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import functools
 import logging
+import select
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -92,6 +93,7 @@ class ZooKeeperTree(Tree):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._under_way = asyncio.Semaphore(REQUESTS_MAX)
+        self._asked = 0
 
     @property
     def session(self) -> Session:
@@ -134,6 +136,10 @@ class ZooKeeperTree(Tree):
 
     # --- reading and writing ------------------------------------------------------------------------------------------
 
+    @property
+    def requests(self) -> int:
+        return self._asked
+
     async def get(self, path: str) -> Entry | None:
         check_path(path)
         for _ in range(MOVING_MAX):
@@ -143,17 +149,28 @@ class ZooKeeperTree(Tree):
                 return None
         raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
 
-    async def children(self, path: str) -> dict[str, Entry]:
+    async def peek(self, path: str) -> Entry | None:
         check_path(path)
-        for _ in range(MOVING_MAX):
-            with contextlib.suppress(NoNode):
-                names = await self._known("names", path, self._names) or []
-                below = [f"{path.rstrip('/')}/{name}" for name in names]
-                found = await asyncio.gather(*(self._known("node", each, self._read) for each in below))
-                return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
-            if await self._absent(path):
-                return {}
-        raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
+        with contextlib.suppress(NoNode):
+            return await self._read(path, watched=False)
+        return None
+
+    async def entry(self, path: str) -> Entry | None:
+        check_path(path)
+        found = await self._known("node", path, self._read)
+        return await self.get(path) if found is None else found
+
+    async def names(self, path: str) -> Collection[str]:
+        check_path(path)
+        return await self._known("names", path, self._names) or []
+
+    async def children(self, path: str) -> dict[str, Entry]:
+        below = {name: f"{path.rstrip('/')}/{name}" for name in await self.names(path)}
+        found = {name: self._kept.known("node", each) for name, each in below.items()}
+        lacking = [name for name, entry in found.items() if entry is None]  # few: the others need no task
+        read = await asyncio.gather(*(self._known("node", below[name], self._read) for name in lacking))
+        found.update(zip(lacking, read, strict=True))
+        return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
 
     def forget(self) -> None:
         self._kept.forget()
@@ -164,17 +181,23 @@ class ZooKeeperTree(Tree):
             return await ask(path)
         return await self._kept.read(what, path, functools.partial(ask, path))
 
-    async def _read(self, path: str) -> Entry | None:
-        place, watcher = self._place(path), self._watcher(path)
+    async def _read(self, path: str, *, watched: bool = True) -> Entry | None:
+        place, watcher = self._place(path), self._watcher(path) if watched else None
         with contextlib.suppress(NoNode):
             data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
             return Entry(data, stat.version)
         return None
 
     async def _names(self, path: str) -> list[str]:
+        """The names below a path; none below a missing one, whose making is reported too."""
         place, watcher = self._place(path), self._watcher(path)
-        names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
-        return sorted(names)
+        for _ in range(MOVING_MAX):
+            with contextlib.suppress(NoNode):
+                names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
+                return sorted(names)
+            if await self._absent(path):
+                return []
+        raise Unavailable(f"{path}: created and deleted repeatedly while it was read; try again")
 
     async def _absent(self, path: str) -> bool:
         """Check again, so that a watch exists for a missing node."""
@@ -261,6 +284,7 @@ class ZooKeeperTree(Tree):
     # --- across the threads -------------------------------------------------------------------------------------------
 
     async def _ask(self, path: str, request: Callable[[KazooClient], Any]) -> Any:
+        self._asked += 1
         async with self._under_way:
             return await self._send(path, request)
 
@@ -306,7 +330,7 @@ class ZooKeeperTree(Tree):
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=1.0),
             auth_data=[("digest", where.digest)] if where.digest else None,
             sasl_options=dict(where.sasl) or None,
-            handler=None if self._tls is None else _ByTls(self._tls),
+            handler=_Direct() if self._tls is None else _ByTls(self._tls),
             logger=_SILENT,
         )
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
@@ -376,7 +400,42 @@ def _translated(error: Exception, path: str) -> TreeError:
     return Unavailable(f"{path}: {type(error).__name__}")
 
 
-class _ByTls(SequentialThreadingHandler):  # type: ignore[misc] # the library has no types
+class _AtOnce:
+    """In place of a queue with a thread that works it off."""
+
+    @staticmethod
+    def put(call: Callable[[], None]) -> None:
+        """Call it in the caller's thread."""
+        call()
+
+
+class _Direct(SequentialThreadingHandler):  # type: ignore[misc] # the library has no types
+    """Calls back in the thread of the connection, in the order of what comes from the server: the tree's callbacks only
+    hand over to the loop. kazoo's own handler has two more threads for that, and a new selector for each read."""
+
+    def start(self) -> None:
+        """Begin, without workers."""
+        self.completion_queue = self.callback_queue = _AtOnce
+        self._running = True
+
+    def stop(self) -> None:
+        """End."""
+        self._running = False
+
+    def select(
+        self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait until one can be read or written, for up to `timeout` seconds."""
+        polling, asked = select.poll(), {each.fileno(): each for each in (*readers, *writers)}
+        for each in readers:
+            polling.register(each, select.POLLIN)
+        for each in writers:
+            polling.register(each, select.POLLOUT)
+        ready = [asked[descriptor] for descriptor, _ in polling.poll(None if timeout is None else timeout * 1_000)]
+        return [each for each in ready if each in readers], [each for each in ready if each in writers], []
+
+
+class _ByTls(_Direct):
     """Connects with TLS to servers whose names the authority has certified. kazoo itself also trusts this host's
     authorities, and leaks a refused socket."""
 

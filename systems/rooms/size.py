@@ -273,7 +273,7 @@ def _notes(costs: Costs, nodes: dict[str, int], partitions: int) -> list[str]:
     if sum(nodes.values()) > NODES_MAX:
         notes.append(f"A node knows at most {NODES_MAX:,} nodes: split the demand over several instances.")
     elif sum(nodes.values()) > 1_000:
-        notes.append("With more than 1,000 nodes start them in parts: each reads the whole registry at its start.")
+        notes.append("More than 1,000 nodes were not seen to start at once within minutes; start them in parts.")
     if partitions > PARTITIONS_MAX:
         notes.append(f"A layer has at most {PARTITIONS_MAX} partitions: split the demand over several instances.")
     return notes

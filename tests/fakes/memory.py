@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from muster_server.control.config.zookeeper import check_path
@@ -55,6 +55,7 @@ class MemoryTree(Tree):
     def __init__(self, memory: Memory) -> None:
         self._memory, self._id = memory, next(memory.sessions)
         self.signals: Final = Signals()
+        self._asked = 0
 
     @property
     def session(self) -> Session:
@@ -77,6 +78,19 @@ class MemoryTree(Tree):
             self._memory.store.end(self._id)
             self.signals.become("expired")
 
+    @property
+    def requests(self) -> int:
+        return self._asked
+
+    async def peek(self, path: str) -> Entry | None:
+        return await self.get(path)
+
+    async def entry(self, path: str) -> Entry | None:
+        return await self.get(path)
+
+    async def names(self, path: str) -> Collection[str]:
+        return await self.children(path)
+
     async def get(self, path: str) -> Entry | None:
         check_path(path)
         await self._turn()
@@ -96,6 +110,7 @@ class MemoryTree(Tree):
         return self._memory.store.apply(self._id, operations)
 
     async def _turn(self) -> None:
+        self._asked += 1
         await asyncio.sleep(0)
         if self.session != "connected":
             raise Unavailable("no session")

@@ -16,7 +16,7 @@ from muster_server.control.node import enrolment
 from muster_server.control.node.enrolment import Enrolment, enrolled, tree
 from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.places import Count, Growth, Node, Step, encode, grown
-from muster_server.control.registry.tree import Create, Delete, Denied
+from muster_server.control.registry.tree import Create, Delete, Denied, Set
 from muster_server.plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.fakes.memory import Memory, MemoryTree
@@ -197,6 +197,7 @@ async def test_whose_number_is_another_s_meanwhile_is_told_to_end(begin: Begin, 
     ended: list[str] = []
     broker.enrolment.on_displaced = lambda: ended.append(broker.enrolment.displaced)
     memory.store.apply(0, [Delete("/pubsub/ids/muster-broker-2"), Create("/pubsub/ids/thief", b'{"node":2,"epoch":9}')])
+    memory.store.apply(0, [Set("/pubsub/numbers/2", b"thief")])
     memory.trees[0].expire()
     await until(lambda: ended)
     assert "node 2 is thief" in ended[0]

@@ -11,9 +11,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from muster_server.control.registry.directory import MEND_S, POLL_S, Directory
-from muster_server.control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
+from muster_server.control.registry.identities import LONG_GONE_S, LOOKS_S, IdentityTaken, numbers
 from muster_server.control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
-from muster_server.control.registry.tree import Delete, Operation, Refused, Result, Tree, Unavailable
+from muster_server.control.registry.tree import Create, Delete, Operation, Refused, Result, Set, Tree, Unavailable
 from tests.control.nodes import growth, partitions
 from tests.control.registry.services import Service, connected
 from tests.fakes.memory import Memory, MemoryTree
@@ -124,7 +124,7 @@ async def test_whose_number_the_registry_gave_away_is_told_to_end_and_takes_anot
     running.on_displaced = told.append
     await other.known()
     await other._tree.delete("/pubsub/ids/broker-a")
-    await other._tree.create("/pubsub/ids/broker-b", encode(Identity(taken.node, taken.epoch + 9)))
+    await other.identity("broker-b", taken.node, taken.epoch + 9)
     await service.expire(running._tree)
     await until(lambda: told)
     assert f"node {taken.node} is broker-b" in told[0]
@@ -173,23 +173,60 @@ async def test_names_that_nobody_goes_by_any_more_make_room_for_new_ones_once_th
     open_directory: Open, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, long_gone = 100_000_000, 100_000_000 - LONG_GONE_S - 1
-    tree, directory = make(), await open_directory(wall=lambda: float(now))
+    passed = 0
+    tree, directory = make(), await open_directory(wall=lambda: float(now + passed))
     await connected(tree)
     directory.announce("running", template(5, "proxy", epoch=9))
     await directory.settled()
     await tree.create("/pubsub/ids/running", encode(Identity(5, 9)))
     await tree.create("/pubsub/ids/spoilt", b"junk")
     for at in range(4):
-        await tree.create(f"/pubsub/ids/old-{at}", encode(Identity(20 + at, long_gone + at)))
+        await tree.create(f"/pubsub/ids/old-{at}", encode(Identity(20 + at, long_gone + 10_000 * at)))
         await tree.create(f"/pubsub/ids/late-{at}", encode(Identity(30 + at, now - 9)))
     await directory.identity("first")
-    assert len(await tree.children("/pubsub/ids")) == 11, "there are few"
-    monkeypatch.setattr("muster_server.control.registry.identities.NAMES_ENOUGH", 8)
+    passed = LOOKS_S
     await directory.identity("second")
-    stay = {"running", "spoilt", "first", "second", *(f"late-{at}" for at in range(4))}
+    assert len(await tree.children("/pubsub/ids")) == 12, "there are few"
+    monkeypatch.setattr("muster_server.control.registry.identities.NAMES_ENOUGH", 8)
+    await directory.identity("third")
+    assert len(await tree.children("/pubsub/ids")) == 13, "a process has looked within the hour"
+    passed = 2 * LOOKS_S
+    await directory.identity("fourth")
+    stay = {"running", "spoilt", "first", "second", "third", "fourth", *(f"late-{at}" for at in range(4))}
     left = set(await tree.children("/pubsub/ids"))
     assert left == stay | {"old-1", "old-2", "old-3"}, "whose epochs are not long ago"
     assert (await directory.identity("old-0", had=20)).node == 20
+
+
+async def test_names_of_a_version_without_an_index_keep_their_numbers(open_directory: Open, make: Make) -> None:
+    tree, directory = make(), await open_directory()
+    await connected(tree)
+    await tree.create("/pubsub/ids", b"")
+    first = next(numbers("new"))
+    await tree.create("/pubsub/ids/old", encode(Identity(first, 9)))
+    assert (await directory.identity("new")).node != first
+    entry = await tree.get("/pubsub/ids")
+    assert entry is not None
+    later = next(numbers("newer"))
+    # as such a node adds a name
+    await tree.transaction(
+        [Set("/pubsub/ids", b"", entry.version), Create("/pubsub/ids/older", encode(Identity(later, 9)))]
+    )
+    assert (await directory.identity("newer")).node != later
+    with pytest.raises(IdentityTaken, match=f"node {later} is older"):
+        await directory.identity("newest", node=later)
+    await tree.delete("/pubsub/ids/older")
+    assert (await directory.identity("newest", node=later)).node == later
+
+
+async def test_a_new_name_costs_as_many_reads_among_many_as_among_few(open_directory: Open) -> None:
+    directory, costs = await open_directory(), list[int]()
+    await directory.known()
+    for index in range(200):
+        before = directory._tree.requests
+        await directory.identity(f"n-{index}")
+        costs.append(directory._tree.requests - before)
+    assert max(costs[150:]) <= max(costs[1:50]) <= 8
 
 
 # --- registration ---------------------------------------------------------------------------------------------------
@@ -216,7 +253,7 @@ async def test_everybody_sees_who_registers_what_it_says_and_that_it_leaves(open
     assert epochs == sorted(set(epochs))
     tree = make()
     await connected(tree)
-    assert set(await tree.children("/pubsub")) == {"ids", "broker", "proxy"}
+    assert set(await tree.children("/pubsub")) == {"ids", "numbers", "broker", "proxy"}
     (entry,) = (await tree.children("/pubsub/proxy")).values()
     assert b'"node":2' in entry.data
 

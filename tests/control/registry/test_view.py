@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from muster_server.control.registry.places import VALUE_MAX, Ack, Node, encode
@@ -399,3 +402,58 @@ def test_a_first_count_that_somebody_goes_by_or_of_which_nobody_says_anything_is
 ) -> None:
     view.take(reading(broker(1, among=among[0]), broker(2, 1, among=among[1])), 0.0)
     assert (view.refused, numbers(view), partitions(view.snapshot)) == ({}, [1, 2], (2, 1))
+
+
+# --- a few changes -----------------------------------------------------------------------------------------------
+
+
+SLOTS = st.tuples(
+    st.integers(1, 9),
+    st.one_of(
+        st.none(),
+        st.builds(
+            lambda role, partition, state, weight, epoch: (role, partition, state, weight, epoch),
+            st.sampled_from(["proxy", "broker"]),
+            st.integers(0, 2),
+            st.sampled_from(["running", "draining", "init"]),
+            st.integers(1, 3),
+            st.integers(1, 3),
+        ),
+        st.just("junk"),
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(SLOTS, max_size=3), max_size=12))
+def test_what_a_few_changes_make_is_what_the_whole_reading_makes(steps: list[list[Any]]) -> None:
+    log = structlog.wrap_logger(None, processors=[], wrapper_class=structlog.make_filtering_bound_logger(50))
+    whole, few, paths = View(log), View(log), dict[str, bytes](COUNTS)
+    paths |= reading(*(proxy(number, name=f"n{number}") for number in range(20, 26)))
+    assert whole.take(paths, 0.0) == few.take(paths, 0.0)
+    for at, step in enumerate(steps):
+        changes = dict[str, bytes | None]()
+        for slot, what in step:
+            for path in [path for path in paths if path.endswith(f"/{slot}-0")]:
+                changes[path] = None
+                del paths[path]
+            if what is None:
+                continue
+            if what == "junk":
+                made = {f"proxy/{slot}-0": b"junk"}
+            else:
+                role, partition, state, weight, epoch = what
+                node = proxy(slot) if role == "proxy" else broker(slot, partition)
+                node = msgspec.structs.replace(node, state=state, weight=weight, epoch=epoch, node=1 + slot % 7)
+                place = "proxy" if role == "proxy" else f"broker/main/partition{partition}"
+                made = {f"{place}/{slot}-0": encode(node)}
+            paths |= made
+            changes |= made
+        took = whole.take(dict(paths), at + 1.0)
+        quick = few.change(changes)
+        assert took == (few.take(dict(paths), at + 1.0) if quick is None else quick)
+        assert whole.snapshot == few.snapshot
+        assert whole.refused == few.refused
+        for number in range(10):
+            assert whole.claims(number) == few.claims(number)
+        assert dict(whole.present()) == dict(few.present())
