@@ -219,6 +219,8 @@ pub struct Links {
     /// When a dialling node without a version in common was last reported.
     differed_at: Option<Micros>,
     unproven: VecDeque<u32>,
+    /// Links whose tail was found to need a probe by the last [`Links::expire`].
+    probed: Vec<u32>,
     /// Ended links whose peers must still be told.
     closing: VecDeque<Conn<LINK_BLOCKS>>,
     /// Ids of renewed links, and when each was renewed: the peer sent datagrams for them before it learned of the
@@ -247,6 +249,7 @@ impl Links {
             strangers: BTreeMap::new(),
             differed_at: None,
             unproven: VecDeque::new(),
+            probed: Vec::new(),
             closing: VecDeque::new(),
             renewed: VecDeque::new(),
             buffer: 212_992,
@@ -291,6 +294,11 @@ impl Links {
     pub fn heard_at(&self, node: u32) -> Option<Micros> {
         let link = self.table.get(self.to(node)?)?;
         Some(link.conn.heard_at)
+    }
+
+    /// The links whose tail was found to need a probe by the last [`Links::expire`].
+    pub fn probed(&self) -> &[u32] {
+        &self.probed
     }
 
     /// Proven links, by node.
@@ -759,6 +767,13 @@ impl Links {
         self.take(now, slot, reason);
     }
 
+    /// Ends the link to a node that has no more use, and tells the node.
+    pub fn hang_up(&mut self, now: Micros, node: u32) {
+        if let Some(slot) = self.to(node) {
+            self.end(now, slot, "unused");
+        }
+    }
+
     /// Ends a link and tells the peer, so that it need not wait for a timeout.
     fn end(&mut self, now: Micros, slot: u32, reason: &'static str) {
         let proven = self.table.get(slot).is_some_and(|link| link.data.proven);
@@ -879,6 +894,7 @@ impl Links {
 
     /// Runs the timers due by `now`: pings, probes, losses, dials, waiting handshakes.
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        self.probed.clear();
         while let Some(slot) = self.table.pop_due(now) {
             let Some(link) = self.table.get_mut(slot) else { continue };
             if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
@@ -899,6 +915,7 @@ impl Links {
             }
             if link.conn.tail_due(now) {
                 link.data.probe = true;
+                self.probed.push(slot);
                 ready = true;
             }
             if ready || link.conn.control_due(now) {
