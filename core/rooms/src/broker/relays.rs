@@ -215,7 +215,10 @@ impl Broker {
             let next = room.ring.next();
             let (took, numbered) = (now.saturating_sub(watch.since), next.saturating_sub(watch.from));
             let copies = numbered.saturating_mul(room.gateways.len() as u64) * 1_000_000 / took.max(1);
-            let (begins, ends) = (copies >= BUSY && room.gateways.len() > above && !room.ended, numbered == 0);
+            let (begins, ends) = (
+                copies >= BUSY && room.gateways.len() > above && !room.ended,
+                numbered == 0,
+            );
             let (has_tree, over) = (room.tree.is_some(), took >= PLAN_EVERY);
             if over {
                 (watch.since, watch.from) = (now, next);
@@ -276,7 +279,9 @@ impl Broker {
             if !most {
                 self.serve_again(now, at, gateway, REST);
             } else if now >= child.told_at + HEAD_EVERY {
-                let tree = self.rooms[at as usize].as_deref_mut().and_then(|room| room.tree.as_mut());
+                let tree = self.rooms[at as usize]
+                    .as_deref_mut()
+                    .and_then(|room| room.tree.as_mut());
                 if let Some(child) = tree.and_then(|tree| tree.children.get_mut(&gateway)) {
                     child.told_at = now;
                 }
@@ -371,7 +376,8 @@ impl Broker {
             Some((relay, link.data.peer.role.code(), addr.unwrap_or(link.conn.addr)))
         });
         let (node, role, addr) = way.unwrap_or((0, role::GATEWAY.code(), Addr::default()));
-        self.links.record(now, slot, &Record::RelayedBy { room, node, role, addr });
+        self.links
+            .record(now, slot, &Record::RelayedBy { room, node, role, addr });
     }
 
     /// The broker sends a room to a child itself again, for this long at least. It asks for what it lacks, as it gets the head.
@@ -428,7 +434,9 @@ impl Broker {
             };
             let orphans = tree.dismiss(gateway);
             self.serve_again(now, at, gateway, 0);
-            orphans.into_iter().for_each(|child| self.serve_again(now, at, child, 0));
+            orphans
+                .into_iter()
+                .for_each(|child| self.serve_again(now, at, child, 0));
         }
     }
 
@@ -465,7 +473,10 @@ impl Broker {
             return;
         };
         let tree = room.tree.as_deref();
-        let children: Vec<u32> = tree.into_iter().flat_map(|tree| tree.children.keys().copied()).collect();
+        let children: Vec<u32> = tree
+            .into_iter()
+            .flat_map(|tree| tree.children.keys().copied())
+            .collect();
         for gateway in children {
             self.serve_again(now, at, gateway, 0);
         }

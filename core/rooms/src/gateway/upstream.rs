@@ -17,9 +17,9 @@ use super::patience::LAG;
 use super::proofs::Numbered;
 use super::room::{Pen, Room, Source, Waiting, Wanted};
 use super::{Gateway, GatewayEvent, JOIN_WAIT};
+use crate::age;
 use crate::arena::NAMESPACES_MAX;
 use crate::command::Ask as Asked;
-use crate::age;
 use crate::limits::{CONSUMED_WAIT, RELAYED_WAIT};
 use crate::principal::Principal;
 use crate::wire::publish::Course;
@@ -161,7 +161,7 @@ impl<S: Members> Gateway<S> {
     }
 
     /// Whether something waits for a link's window.
-    fn waits_for_link(&self, node: u32) -> bool {
+    fn waits_for_link(&mut self, node: u32) -> bool {
         self.lodge.mail().waits(node) || self.sessions.waits_for_link(node) || self.relays.waits(node)
     }
 

@@ -371,10 +371,16 @@ impl<'a> RelayedBlock<'a> {
         bytes.extend_from_slice(&(frame.body.len() as u16).to_le_bytes());
         bytes.extend_from_slice(frame.body);
         let (node, epoch) = broker;
-        bytes.get_mut(LINK_BASE_AT..LINK_BASE_AT + 4)?.copy_from_slice(&node.to_le_bytes());
-        bytes.get_mut(LINK_BASE_AT + 4..LINK_BASE_AT + 8)?.copy_from_slice(&epoch.to_le_bytes());
+        bytes
+            .get_mut(LINK_BASE_AT..LINK_BASE_AT + 4)?
+            .copy_from_slice(&node.to_le_bytes());
+        bytes
+            .get_mut(LINK_BASE_AT + 4..LINK_BASE_AT + 8)?
+            .copy_from_slice(&epoch.to_le_bytes());
         if kind == kinds::AGED_RELAYED_ROOM {
-            bytes.get_mut(LINK_AGE_AT..LINK_AGE_AT + 4)?.copy_from_slice(&born.to_le_bytes());
+            bytes
+                .get_mut(LINK_AGE_AT..LINK_AGE_AT + 4)?
+                .copy_from_slice(&born.to_le_bytes());
         }
         Some(bytes.into())
     }
@@ -624,8 +630,17 @@ impl RelayedHead {
     pub const LEN: usize = 28;
 
     pub fn write(&self, writer: &mut Writer<'_>) {
-        let StreamId { node, epoch, generation } = self.stream;
-        writer.u64(self.room).u32(generation).u32(node).u32(epoch).u64(self.next);
+        let StreamId {
+            node,
+            epoch,
+            generation,
+        } = self.stream;
+        writer
+            .u64(self.room)
+            .u32(generation)
+            .u32(node)
+            .u32(epoch)
+            .u64(self.next);
     }
 
     pub fn read_all(body: &[u8]) -> impl Iterator<Item = RelayedHead> + '_ {
