@@ -19,8 +19,8 @@ class Broker(MachineOptions, frozen=True):
     relay_above: Annotated[
         int,
         key(
-            "A busy room on more gateways than this is sent to a few of them, which pass it on to the others; 0: the broker sends it"
-            " to each gateway",
+            "A busy room on more gateways than this is sent to a few of them, which pass it on to the others; 0: the"
+            " broker sends it to each gateway",
             "below, a broker sends a message to all of them in less time than one more hop takes",
             "gateways",
             ge=0,
