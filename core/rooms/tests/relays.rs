@@ -295,6 +295,7 @@ impl Rooms {
             let low = self.published;
             self.rig.say(0, &link_publish(5, low, low, &[b"x"]));
             if self.published % 20 == 0 {
+                self.consumed(1);
                 for (node, peer) in self.gateways.clone() {
                     if alive(node) {
                         self.consumed(peer);
@@ -306,13 +307,14 @@ impl Rooms {
     }
 
     fn consumed(&mut self, peer: usize) {
-        let next = self.published + 1;
+        let known = self.rig.machine.rooms().next().expect("the room");
+        let (generation, next) = (known.generation, known.ring.next());
         let frame = body(|writer| {
             append(writer, kinds::CONSUMED, 0, |writer| {
                 let room = room_id(ROOM);
                 Consumed {
                     room,
-                    generation: 1,
+                    generation,
                     next,
                     kept: 0,
                 }

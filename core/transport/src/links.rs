@@ -1020,9 +1020,7 @@ impl Links {
                 break;
             };
             conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, |writer, _| {
-                append(writer, FrameKind::CLOSE, 0, |writer| {
-                    !writer.u8(code as u8).full()
-                });
+                append(writer, FrameKind::CLOSE, 0, |writer| !writer.u8(code as u8).full());
                 false
             });
         }

@@ -264,7 +264,8 @@ impl<S: Members> Gateway<S> {
             return;
         }
         let children = self.relays.children.get(&key).map_or(0, BTreeSet::len);
-        let on = self.by_id.contains_key(&room) && self.links.to(broker).is_some() && children < CHILDREN_MAX;
+        let gets = self.by_id.contains_key(&room) && self.links.since_as(broker, role::BROKER).is_some();
+        let on = gets && children < CHILDREN_MAX;
         if on {
             self.relays.children.entry(key).or_default().insert(child);
             self.relays.queues.entry(child).or_default().heads.insert(key);
