@@ -75,11 +75,6 @@ impl Tree {
         self.children.get(&gateway).is_some_and(|child| child.taken)
     }
 
-    /// Relays, with the number of their children.
-    pub fn relays(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
-        self.relays.iter().map(|(relay, children)| (*relay, children.len()))
-    }
-
     /// One more gateway wants the room: it gets it from the broker.
     pub fn add(&mut self, gateway: u32) {
         if let Err(place) = self.direct.binary_search(&gateway) {

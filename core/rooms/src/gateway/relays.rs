@@ -135,16 +135,14 @@ impl Relays {
         }
     }
 
-    /// A child gets a room no more. Whether it got it.
-    fn forget_child(&mut self, key: Key, child: u32) -> bool {
-        let Some(children) = self.children.get_mut(&key) else {
-            return false;
-        };
-        let was = children.remove(&child);
-        if children.is_empty() {
-            self.children.remove(&key);
+    /// A child gets a room no more.
+    fn forget_child(&mut self, key: Key, child: u32) {
+        if let Some(children) = self.children.get_mut(&key) {
+            children.remove(&child);
+            if children.is_empty() {
+                self.children.remove(&key);
+            }
         }
-        was
     }
 
     /// Writes what waits for a child, which is `away`: heads, then as many frames as fit if `free`. Returns whether anything was written, and how many
