@@ -282,6 +282,7 @@ fn quiet() -> Plan {
         identities: None,
         learns: false,
         filters: false,
+        relay_above: 24,
         back_max: None,
         command_every: None,
         prompt: None,

@@ -1079,7 +1079,7 @@ impl Broker {
         // Rooms that were refused to it, or that it may have now.
         let lacks = |(room, _): &(u64, u64)| {
             let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
-            !known.is_some_and(|room| room.place(peer.node).is_ok())
+            known.is_none_or(|room| room.place(peer.node).is_err())
         };
         let wanted = self.interest.rooms_of(peer.node, Scope::ALL);
         let wanted = wanted.map(|known| (known.room, known.check));

@@ -31,6 +31,8 @@ const CHILDREN_MAX: usize = 256;
 const UNUSED: Micros = 10_000_000;
 const UNUSED_EVERY: Micros = 1_000_000;
 
+/// The slot of each room.
+type Slots = HashMap<u64, u32, KeyedState>;
 /// A room at a broker.
 type Key = (u64, u32);
 
@@ -152,7 +154,7 @@ impl Relays {
         now: Micros,
         child: u32,
         (away, free): (Micros, bool),
-        (by_id, rooms): (&HashMap<u64, u32, KeyedState>, &[Option<Box<Room>>]),
+        (by_id, rooms): (&Slots, &[Option<Box<Room>>]),
         writer: &mut Writer<'_>,
     ) -> (bool, u64) {
         let head = |key: Key| head_of(rooms[*by_id.get(&key.0)? as usize].as_deref()?, key);
