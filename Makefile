@@ -38,6 +38,7 @@ sim: setup
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --rekeys --seeds 0..500 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --matrix --seeds 0..20 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --clusters --seeds 0..500 $(ARGS)
+	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --relays --seeds 0..1000 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..500 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..10 $(ARGS)
 	@cargo run --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..1000 $(ARGS)

@@ -23,6 +23,7 @@ $simulator --ahead --seeds 0..50
 $simulator --filters --seeds 0..50
 $simulator --rekeys --seeds 0..50
 $simulator --moves --seeds 0..50
+$simulator --relays --seeds 0..50
 COMMANDS
 echo '== planted bugs'
 cargo test --locked --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1

@@ -59,6 +59,7 @@ USUAL: Final[dict[str, str]] = {
     "the command that shows paths says it": "probe_paths_left_out",
     "told of by MusterNodeSilent, which the one that stayed away is": "gateways_expired",
     "of an earlier life, or a stream that has ended": "dropped_(stale_epoch|stale_stream)",
+    "a gateway that was a relay goes on for a moment; the owner sends it": "dropped_unasked",
     "members that left, or that never asked": "dropped_(no_member|unwanted)",
     "the publisher repeats them, or was to repeat them and went": "dropped_(ahead|held|handle|headers)",
     "what pacing is for": "credit_withheld",

@@ -3,12 +3,12 @@
 Its options, its settings and its descriptor; the engine is made in `build.py`.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from muster_server.plane.kind import Around, Pods, RoleKind
-from muster_server.plane.options import MachineOptions
+from muster_server.plane.options import MachineOptions, key
 from muster_server.systems.rooms.options import PAGES, ArenaMib, Retention, retentions
 
 
@@ -16,18 +16,34 @@ class Broker(MachineOptions, frozen=True):
     """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client connects to it."""
 
     arena_mib: ArenaMib = 256
+    relay_above: Annotated[
+        int,
+        key(
+            "A busy room on more gateways than this is sent to a few of them, which pass it on to the others; 0: the"
+            " broker sends it to each gateway",
+            "below, a broker sends a message to all of them in less time than one more hop takes",
+            "gateways",
+            ge=0,
+            le=4_096,
+        ),
+    ] = 24
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of a broker."""
 
     arena_bytes: int
+    relay_above: int
     namespaces: list[Retention] = msgspec.field(default_factory=list[Retention])
 
 
 def settle(options: Broker, around: Around) -> BrokerSettings:
     """Make the settings from the configuration."""
-    return BrokerSettings(arena_bytes=options.arena_mib << 20, namespaces=retentions(around))
+    return BrokerSettings(
+        arena_bytes=options.arena_mib << 20,
+        relay_above=options.relay_above,
+        namespaces=retentions(around),
+    )
 
 
 BROKER: Final = RoleKind(

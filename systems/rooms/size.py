@@ -4,7 +4,7 @@ Members are spread over gateways at random. No I/O.
 """
 
 from collections.abc import Sequence
-from math import ceil, log2
+from math import ceil, log2, sqrt
 from typing import Annotated, Final
 
 import msgspec
@@ -41,6 +41,13 @@ LEAST: Final = 2
 STANDS_MAX_S: Final = 1.0
 """A broker that stops for longer is taken for dead by its peers."""
 NODES_MAX: Final = 4_096
+RELAY_ABOVE: Final = 24
+"""Gateways of a busy room above which some of them pass it on (`broker.relay_above`)."""
+BUSY: Final = 1_000
+"""Copies of a room a second from which on gateways pass it on."""
+CHILD_DATAGRAMS: Final = 1 / 0.06 + 2 / 0.2
+"""Datagrams a second between a broker and a gateway that gets the room by another one: reports of progress, and pings
+with their answers."""
 ROUNDS: Final = 200
 """Limit of steps towards the number of nodes: each has fewer, larger effects of spread."""
 BASE_B: Final = 90 * 2**20
@@ -93,6 +100,12 @@ def spread(gateways: int, members: float) -> float:
     return gateways * (1.0 - float((1.0 - 1.0 / gateways) ** members))
 
 
+def relays(demand: Demand, rooms: float, at: float) -> float:
+    """How many of a room's `at` gateways get it from the broker: all, or those that pass it on to the others."""
+    busy = at > RELAY_ABOVE and demand.rate / rooms * at >= BUSY
+    return sqrt(at) if busy else at
+
+
 def measured(works: Sequence[Work]) -> dict[str, float]:
     """The costs that follow from `RUNS`."""
     alone, many, full = works
@@ -122,7 +135,7 @@ def plan(demand: Demand, costs: Costs, machine: Machine) -> Planned:
         gateway = _gateway(demand, costs, machine, rooms, gateways)
         at = spread(gateways, memberships / rooms)
         partitions, replicas = _layout(costs, rooms * at, brokers)
-        broker = _broker(demand, costs, machine, at, gateways, partitions, replicas, rooms * at / partitions)
+        broker = _broker(demand, costs, machine, rooms, at, gateways, partitions, replicas, rooms * at / partitions)
         proxy = _proxy(demand, costs, proxies)
         wanted = (max(gateways, gateway.nodes), max(brokers, broker.nodes), max(proxies, proxy.nodes))
         made = [gateway, broker, _router(costs, machine, rooms * at), proxy]
@@ -132,7 +145,7 @@ def plan(demand: Demand, costs: Costs, machine: Machine) -> Planned:
     nodes = {"gateway": gateways, "broker": partitions * replicas, "router": made[2].nodes, "proxy": proxies}
     layouts = {"broker": f"{partitions}x{replicas}", "router": made[2].layout}
     parts = [msgspec.structs.replace(part, nodes=nodes[part.role], layout=layouts.get(part.role, "")) for part in made]
-    return Planned(parts=parts, notes=_notes(costs, nodes, partitions), config=_config(nodes, layouts))
+    return Planned(parts=parts, notes=_notes(demand, costs, nodes, partitions), config=_config(nodes, layouts))
 
 
 def _gateway(demand: Demand, costs: Costs, machine: Machine, rooms: float, nodes: int) -> Part:
@@ -140,15 +153,19 @@ def _gateway(demand: Demand, costs: Costs, machine: Machine, rooms: float, nodes
     delivered = demand.rate * memberships / rooms
     per_member = demand.rate * demand.each / rooms
     datagrams = demand.members * bundled(per_member)
-    received = demand.rate * spread(nodes, memberships / rooms)
+    at = spread(nodes, memberships / rooms)
+    received = demand.rate * at
+    passed = received - demand.rate * relays(demand, rooms, at)
     busy_us = (
         datagrams * costs.datagram_us
         + delivered * costs.copy_us
         + nodes * bundled(received / nodes) * costs.datagram_us
+        + nodes * bundled(passed / nodes) * costs.datagram_us
+        + passed * costs.copy_us
         + demand.members / demand.keepalive_s * costs.keepalive_us
     )
-    held = demand.members * costs.session_bytes + rooms * spread(nodes, memberships / rooms) * costs.room_bytes
-    network = 8 * (wire_bytes(delivered, datagrams, demand.payload) + wire_bytes(received, 0, demand.payload))
+    held = demand.members * costs.session_bytes + rooms * at * costs.room_bytes
+    network = 8 * (wire_bytes(delivered, datagrams, demand.payload) + wire_bytes(received + passed, 0, demand.payload))
     shares = {
         "CPU": busy_us / 1e6,
         "sessions": demand.members / SESSIONS_MAX,
@@ -172,6 +189,7 @@ def _broker(
     demand: Demand,
     costs: Costs,
     machine: Machine,
+    rooms: float,
     at: float,
     gateways: int,
     partitions: int,
@@ -179,11 +197,13 @@ def _broker(
     memberships: float,
 ) -> Part:
     nodes = partitions * replicas
-    copies = demand.rate * at
+    sent = relays(demand, rooms, at)
+    copies = demand.rate * sent
     links = gateways * nodes
     datagrams = links * bundled(copies / links)
     publish_us = cost_us(demand.rate / nodes, costs.publish_alone_us, costs.publish_us)
-    busy_us = demand.rate * publish_us + datagrams * costs.datagram_us + copies * costs.copy_us
+    reports = rooms * (at - sent) * CHILD_DATAGRAMS
+    busy_us = demand.rate * publish_us + (datagrams + reports) * costs.datagram_us + copies * costs.copy_us
     network = 8 * (wire_bytes(copies, datagrams, demand.payload) + wire_bytes(demand.rate, 0, demand.payload))
     shares = {
         "CPU": busy_us / 1e6,
@@ -263,13 +283,8 @@ def _stands_s(costs: Costs, memberships: float, replicas: int) -> float:
     return memberships * (costs.review_us + costs.gain_us / (replicas * (replicas - 1))) / 1e6
 
 
-def _notes(costs: Costs, nodes: dict[str, int], partitions: int) -> list[str]:
-    alone = cost_us(1.0, costs.datagram_us, costs.datagram_us)
-    everywhere = FULL / (nodes["gateway"] * alone / 1e6)
-    notes = [
-        f"One room with members at all {nodes['gateway']:,} gateways gets at most {everywhere:,.0f} messages a second that "
-        "come alone; more brokers do not change that, fewer and larger gateways do."
-    ]
+def _notes(demand: Demand, costs: Costs, nodes: dict[str, int], partitions: int) -> list[str]:
+    notes = [one_room(demand, costs, nodes["gateway"])]
     if sum(nodes.values()) > NODES_MAX:
         notes.append(f"A node knows at most {NODES_MAX:,} nodes: split the demand over several instances.")
     elif sum(nodes.values()) > 1_000:
@@ -277,6 +292,26 @@ def _notes(costs: Costs, nodes: dict[str, int], partitions: int) -> list[str]:
     if partitions > PARTITIONS_MAX:
         notes.append(f"A layer has at most {PARTITIONS_MAX} partitions: split the demand over several instances.")
     return notes
+
+
+def one_room(demand: Demand, costs: Costs, gateways: int) -> str:
+    """What limits one room with members at all gateways."""
+    each = FULL / (gateways * costs.datagram_us / 1e6)
+    text = f"One room with members at all {gateways:,} gateways gets at most "
+    if gateways <= RELAY_ABOVE:
+        return (
+            f"{text}{each:,.0f} messages a second that come alone; more brokers do not change that, fewer and larger"
+            " gateways do."
+        )
+    relays = ceil(sqrt(gateways))
+    children = ceil((gateways - relays) / relays)
+    reports = (gateways - relays) * CHILD_DATAGRAMS * costs.datagram_us / 1e6
+    broker = max(0.0, FULL - reports) / ((costs.publish_alone_us + relays * costs.datagram_us) / 1e6)
+    gateway = FULL / ((demand.members / gateways + children) * costs.datagram_us / 1e6)
+    return (
+        f"{text}{broker:,.0f} messages a second that come alone, as {relays} gateways pass it on ({each:,.0f} without); if"
+        f" all members are in it, each gateway sends at most {gateway:,.1f}, and more gateways help."
+    )
 
 
 def _config(nodes: dict[str, int], layouts: dict[str, str]) -> dict[str, dict[str, object]]:

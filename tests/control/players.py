@@ -13,7 +13,7 @@ from muster_server.systems.rooms.router import Router, RouterSettings
 
 SETTINGS: Final = {
     "router": RouterSettings(options=Router(memberships_max=2)),
-    "broker": BrokerSettings(arena_bytes=1 << 20),
+    "broker": BrokerSettings(arena_bytes=1 << 20, relay_above=24),
 }
 
 

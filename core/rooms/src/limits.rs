@@ -102,6 +102,14 @@ pub const PUBLISH_ACK_MESSAGES: u32 = 32;
 pub const PUBLISH_ACK_BYTES: usize = 32 * KIB;
 /// How long a gateway delays a report of its progress, so that one frame covers many messages.
 pub const CONSUMED_WAIT: Micros = 20 * MS;
+/// The same for a room that comes by another gateway: a broker takes these reports of more gateways than it sends to.
+pub const RELAYED_WAIT: Micros = 60 * MS;
+
+// ---- Relays --------------------------------------------------------------------------------------------------------
+
+/// A busy room on more gateways than this is passed on by some of them, unless configured otherwise: below it a broker sends a
+/// message to all in less than the time of one more hop.
+pub const RELAY_ABOVE: usize = 24;
 
 // ---- Rings, repair, age -----------------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ muster_planted::planted! {
     AheadBelieved,
     /// A gateway takes positions that it does not know of for ones that their owner never numbered.
     AheadDenied,
+    /// A broker does not serve the gateways again that a lost gateway passed a room on to.
+    SilentRelayStays,
     /// A broker that came back from an earlier state of its life goes on with its streams.
     ReturnUnnoticed,
     /// A gateway passes some messages that a member's filter lets through.

@@ -156,6 +156,9 @@ pub struct BrokerSettings {
     pub arena_bytes: usize,
     /// Namespaces with settings of their own.
     pub namespaces: Vec<Retention>,
+    /// A busy room on more gateways than this goes to some of them, which pass it on to the others; 0: each gateway gets it from the
+    /// broker.
+    pub relay_above: usize,
 }
 
 impl Default for BrokerSettings {
@@ -163,6 +166,7 @@ impl Default for BrokerSettings {
         BrokerSettings {
             arena_bytes: MIB,
             namespaces: Vec::new(),
+            relay_above: limits::RELAY_ABOVE,
         }
     }
 }

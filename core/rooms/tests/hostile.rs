@@ -152,6 +152,7 @@ fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
     use kinds::*;
     match (at, from) {
         (role::GATEWAY, Role::CLIENT) => &[REPAIR, FrameKind::PATH_RESPONSE],
+        (role::GATEWAY, role::GATEWAY) => &[RELAYED_ROOM, AGED_RELAYED_ROOM, RELAYED_HEADS],
         (role::GATEWAY, role::BROKER) => &[LINK_ROOM, AGED_ROOM, LINK_HEADS, LINK_LOST],
         (role::PROXY, Role::CLIENT) => &[PUBLISH, FrameKind::PATH_RESPONSE],
         (role::PROXY, role::BROKER) => &[LINK_ACK],

@@ -6,7 +6,7 @@ use muster_rooms::role;
 use muster_rooms::wire::{
     heads, kinds, published, read_link_repair, read_repair, write_link_repair, write_repair, Ack, BlockWriter,
     Consumed, Course, GapPlace, LeftOut, LinkBlock, LinkHead, LinkLost, LinkPublish, Message, Passed, Position,
-    Positions, Publish, Record, RoomBlock, Skip, StreamGap, StreamId,
+    Positions, Publish, Record, RelayedBlock, RelayedHead, RoomBlock, Skip, StreamGap, StreamId,
 };
 use muster_transport::{
     append, hello_proof, reset_token, Addr, ControlRecord, DatagramKind, Direction, Encode, Entropy, Frame, FrameKind,
@@ -305,6 +305,47 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             );
             json!({ "heads": all.collect::<Value>() })
         }
+        kinds::RELAYED_ROOM | kinds::AGED_RELAYED_ROOM => {
+            let read = match kind {
+                kinds::RELAYED_ROOM => RelayedBlock::read(body),
+                _ => RelayedBlock::read_aged(body),
+            };
+            let RelayedBlock { broker, block: read } = read.expect("good");
+            let (room, generation, offset, age) = (read.room, read.generation, read.offset, read.age);
+            let found: Vec<_> = read.messages.collect();
+            // It is a link block of the same length, with the broker in it.
+            let mut bytes = [0; 1_200];
+            let mut writer = Writer::new(&mut bytes);
+            let of = match kind {
+                kinds::RELAYED_ROOM => kinds::LINK_ROOM,
+                _ => kinds::AGED_ROOM,
+            };
+            assert!(append(&mut writer, of, 0, |writer| {
+                let begun = LinkBlock::begin(writer, room, generation, 1, offset, age);
+                block(begun, writer, &found)
+            }));
+            let plain = Frames::new(writer.written(), kinds::ALL)
+                .next()
+                .expect("a frame")
+                .expect("good");
+            out.put(&RelayedBlock::of(&plain, broker, age.unwrap_or(0)).expect("a block"));
+            let mut fields = json!({
+                "room": room, "generation": generation, "node": broker.0, "epoch": broker.1, "offset": offset,
+                "messages": messages(expected, &found),
+            });
+            if let Some(age) = age {
+                fields["age"] = json!(age);
+            }
+            fields
+        }
+        kinds::RELAYED_HEADS => {
+            let all: Vec<_> = RelayedHead::read_all(body).collect();
+            plain(&|writer| all.iter().for_each(|head| head.write(writer)));
+            let all = all
+                .iter()
+                .map(|head| stream(head.stream, json!({"room": head.room, "next": head.next})));
+            json!({ "heads": all.collect::<Value>() })
+        }
         kinds::LINK_REPAIR => {
             let (room, generation, history, wanted) = read_link_repair(body).expect("good");
             let wanted: Vec<_> = wanted.collect();
@@ -501,7 +542,14 @@ fn record(record: &Record<'_>) -> Value {
         }),
         Record::GatewayGone { node, epoch, scope } => scoped(*scope, json!({"node": node, "epoch": epoch})),
         Record::Complete { scope } | Record::Subscribe { scope } => scoped(*scope, json!({})),
-        Record::Unsubscribe | Record::Ages | Record::Headers => json!({}),
+        Record::Unsubscribe | Record::Ages | Record::Headers | Record::Relays => json!({}),
+        Record::RelayTaken { room, node, on } => json!({"room": room, "node": node, "on": u8::from(*on)}),
+        Record::RelayedBy { room, node, role, addr } => {
+            json!({"room": room, "node": node, "role": role, "ip": hex(&addr.ip), "port": addr.port})
+        }
+        Record::RelayAsked { room, broker, on } | Record::RelayAnswer { room, broker, on } => {
+            json!({"room": room, "broker": broker, "on": u8::from(*on)})
+        }
         Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
         Record::BrokerTold { node, told } => json!({"node": node, "told": told}),
         Record::Namespace { number, name } => json!({"number": number, "name": hex(name)}),

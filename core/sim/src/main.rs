@@ -11,6 +11,7 @@
 //! - `--apart`: routers are cut off from each other;
 //! - `--cut-off`: brokers are cut off from a gateway that is alive;
 //! - `--ahead`: members show positions that their owner never numbered, and brokers go back to the beginning of their life;
+//! - `--relays`: gateways pass a busy room on to others;
 //! - `--filters`: every second client wants only some messages;
 //! - `--lossy`: six minutes in which datagrams are lost and nothing else happens.
 //!
@@ -30,7 +31,7 @@ const PACKAGE: &str = "muster-sim";
 
 const USAGE: &str =
     "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --clusters | --commands | --rekeys | --apart | --cut-off | --members
-    | --ahead | --filters | --lossy
+    | --ahead | --relays | --filters | --lossy
     | --matrix [--layer broker|router] [--step STEP] [--role ROLE] [--fault kill|pause|partition]] (--seed N [--verbose] | --seeds A..B [--keep-going])
 steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
@@ -65,6 +66,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--apart" => (parsed.draw, parsed.option) = (Plan::apart, " --apart"),
             "--cut-off" => (parsed.draw, parsed.option) = (Plan::cut_off, " --cut-off"),
             "--ahead" => (parsed.draw, parsed.option) = (Plan::ahead, " --ahead"),
+            "--relays" => (parsed.draw, parsed.option) = (Plan::relays, " --relays"),
             "--filters" => (parsed.draw, parsed.option) = (Plan::filters, " --filters"),
             "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
             "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),

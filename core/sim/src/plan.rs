@@ -19,6 +19,7 @@ mod clusters;
 mod heavy;
 mod layout;
 mod mixed;
+mod relays;
 mod steady;
 mod struck;
 mod topology;
@@ -120,6 +121,8 @@ pub struct Plan {
     pub learns: bool,
     /// Every second client wants only some messages.
     pub filters: bool,
+    /// A busy room on more gateways than this is passed on by some of them.
+    pub relay_above: usize,
 }
 
 /// How the control plane doubles partitions.

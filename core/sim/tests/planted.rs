@@ -437,3 +437,8 @@ fn the_latest_message_is_forgotten_where_a_room_falls_silent() {
 fn a_broker_that_came_back_goes_on_with_its_streams() {
     seeds_find(Bug::ReturnUnnoticed, Plan::ahead);
 }
+
+#[test]
+fn the_children_of_a_silent_relay_are_left_to_it() {
+    seeds_find(Bug::SilentRelayStays, Plan::relays);
+}

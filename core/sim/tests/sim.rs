@@ -40,6 +40,17 @@ fn members_get_the_messages_of_two_clusters_with_faults_in_one() {
     }
 }
 
+#[test]
+fn a_busy_room_is_passed_on_by_gateways_that_die() {
+    let mut relayed = 0;
+    for seed in 0..8 {
+        let accounts = holds_as(seed, Plan::relays, " --relays").accounts;
+        let of = |name| accounts.get(&(Kind::Gateway, name)).copied().unwrap_or(0);
+        relayed += of("messages_relayed");
+    }
+    assert!(relayed > 50_000, "{relayed}");
+}
+
 /// A slow member, while a room of two clusters moves in both: eight streams, and none is forgotten.
 #[test]
 fn a_room_that_moves_in_two_clusters_keeps_all_of_its_streams() {
@@ -271,6 +282,7 @@ fn quiet() -> Plan {
         identities: None,
         learns: false,
         filters: false,
+        relay_above: 24,
         back_max: None,
         command_every: None,
         prompt: None,

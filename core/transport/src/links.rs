@@ -50,6 +50,8 @@ const RENEW_SPREAD: Micros = 1_000_000;
 pub const RENEW_GRACE: Micros = 3_000_000;
 /// A node that answers our hellos only with cookies for this long refuses our handshakes.
 pub const REFUSED_AFTER: Micros = 3_000_000;
+/// Why a link ends that has no more use: no loss.
+const UNUSED: &str = "unused";
 /// Shortest interval between two reports of one kind of stranger, since strangers choose the numbers that they claim.
 pub const STRANGER_TOLD: Micros = 10_000_000;
 
@@ -219,8 +221,10 @@ pub struct Links {
     /// When a dialling node without a version in common was last reported.
     differed_at: Option<Micros>,
     unproven: VecDeque<u32>,
-    /// Ended links whose peers must still be told.
-    closing: VecDeque<Conn<LINK_BLOCKS>>,
+    /// Links whose tail was found to need a probe by the last [`Links::expire`].
+    probed: Vec<u32>,
+    /// Ended links whose peers must still be told, and why.
+    closing: VecDeque<(Conn<LINK_BLOCKS>, Code)>,
     /// Ids of renewed links, and when each was renewed: the peer sent datagrams for them before it learned of the
     /// renewal, and a reset would end the living link.
     renewed: VecDeque<(u64, Micros)>,
@@ -247,6 +251,7 @@ impl Links {
             strangers: BTreeMap::new(),
             differed_at: None,
             unproven: VecDeque::new(),
+            probed: Vec::new(),
             closing: VecDeque::new(),
             renewed: VecDeque::new(),
             buffer: 212_992,
@@ -291,6 +296,11 @@ impl Links {
     pub fn heard_at(&self, node: u32) -> Option<Micros> {
         let link = self.table.get(self.to(node)?)?;
         Some(link.conn.heard_at)
+    }
+
+    /// The links whose tail was found to need a probe by the last [`Links::expire`].
+    pub fn probed(&self) -> &[u32] {
+        &self.probed
     }
 
     /// Proven links, by node.
@@ -735,6 +745,7 @@ impl Links {
         let control = link.conn.control_frame(now, frame, records);
         match &control {
             Control::Heard(heard) => link.data.loss.hear(&heard.status),
+            Control::Closed(Code::Ok) => self.lose(now, slot, UNUSED),
             Control::Closed(_) => self.lose(now, slot, "closed"),
             Control::Bad => self.counters.link_dropped_frame += 1,
             _ => {}
@@ -759,11 +770,22 @@ impl Links {
         self.take(now, slot, reason);
     }
 
+    /// Ends the link to a node that has no more use, and tells the node.
+    pub fn hang_up(&mut self, now: Micros, node: u32) {
+        if let Some(slot) = self.to(node) {
+            self.end(now, slot, UNUSED);
+        }
+    }
+
     /// Ends a link and tells the peer, so that it need not wait for a timeout.
     fn end(&mut self, now: Micros, slot: u32, reason: &'static str) {
         let proven = self.table.get(slot).is_some_and(|link| link.data.proven);
         let ended = self.take(now, slot, reason);
-        self.closing.extend(ended.filter(|_| proven));
+        let code = match reason {
+            UNUSED => Code::Ok,
+            _ => Code::NotAllowed,
+        };
+        self.closing.extend(ended.filter(|_| proven).map(|conn| (conn, code)));
     }
 
     fn take(&mut self, now: Micros, slot: u32, reason: &'static str) -> Option<Conn<LINK_BLOCKS>> {
@@ -774,10 +796,12 @@ impl Links {
             if let Some(life) = self.lives.get_mut(&peer.node) {
                 life.at = now;
             }
-            if let Some(past) = self.past.get_mut(&peer.node) {
+            if reason == UNUSED {
+                self.past.remove(&peer.node);
+            } else if let Some(past) = self.past.get_mut(&peer.node) {
                 past.fall(link.conn.heard_at);
             }
-            self.counters.links_down += 1;
+            self.counters.links_down += u64::from(reason != UNUSED);
             self.changes.push_back(LinkChange::Down { slot, peer, reason });
         }
         if let Some(dial) = self.dials.get_mut(&peer.node) {
@@ -879,6 +903,7 @@ impl Links {
 
     /// Runs the timers due by `now`: pings, probes, losses, dials, waiting handshakes.
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        self.probed.clear();
         while let Some(slot) = self.table.pop_due(now) {
             let Some(link) = self.table.get_mut(slot) else { continue };
             if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
@@ -899,6 +924,7 @@ impl Links {
             }
             if link.conn.tail_due(now) {
                 link.data.probe = true;
+                self.probed.push(slot);
                 ready = true;
             }
             if ready || link.conn.control_due(now) {
@@ -990,13 +1016,11 @@ impl Links {
         self.accept(now, node);
         self.door.transmit(outbox);
         while outbox.room() > 0 {
-            let Some(mut conn) = self.closing.pop_front() else {
+            let Some((mut conn, code)) = self.closing.pop_front() else {
                 break;
             };
             conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, |writer, _| {
-                append(writer, FrameKind::CLOSE, 0, |writer| {
-                    !writer.u8(Code::NotAllowed as u8).full()
-                });
+                append(writer, FrameKind::CLOSE, 0, |writer| !writer.u8(code as u8).full());
                 false
             });
         }
@@ -1776,6 +1800,21 @@ mod tests {
         end.links.expire(1_000_000, &mut end.node);
         let accepted = end.links.door.counters.handshakes_accepted - before;
         assert_eq!(accepted, crate::door::HANDSHAKES_A_LOOK as u64 / 2);
+    }
+
+    #[test]
+    fn a_link_that_has_no_more_use_is_no_loss_at_either_end() {
+        let mut ends = dialling();
+        let now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        ends[0].links.dial(now, std::iter::empty());
+        ends[0].links.hang_up(now, 2);
+        let now = live(now, 5_000, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [["unused"], ["unused"]]);
+        for end in &ends {
+            assert_eq!((end.linked(), end.links.counters.links_down), (vec![], 0));
+            assert_eq!(end.links.lost(now).count(), 0);
+        }
     }
 
     #[test]

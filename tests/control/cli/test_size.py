@@ -59,9 +59,22 @@ def test_members_alone_are_limited_by_sessions_and_one_more_gateway_adds_its_par
     assert gateway.more == pytest.approx(FULL * rooms.SESSIONS_MAX)
 
 
-def test_one_room_for_all_is_bounded_by_its_gateways_and_the_plan_says_so() -> None:
+def testone_room_for_all_is_bounded_by_its_gateways_and_the_plan_says_so() -> None:
     planned = of_rooms(members=1_000_000, rooms=1, rate=10)
     assert planned.notes[0].startswith("One room with members at all ")
+
+
+def test_a_large_busy_room_is_passed_on_by_gateways_which_spares_its_brokers() -> None:
+    """PF-41: a million members at 1,500 gateways, 1,000 messages a second."""
+    note = rooms.one_room(rooms.Demand(members=1e6, rooms=1), rooms.Costs(), 1_500)
+    most = int(note.partition("gets at most ")[2].split()[0].replace(",", ""))
+    assert most >= 1_000
+    assert "(93 without)" in note
+    assert "more brokers" in rooms.one_room(rooms.Demand(members=1e4, rooms=1), rooms.Costs(), 24)
+    demand = rooms.Demand(members=1_000_000, rooms=1, rate=100)
+    assert rooms.relays(demand, 1, 100) == 10
+    assert rooms.relays(demand, 1, 24) == 24
+    assert rooms.relays(rooms.Demand(members=1_000_000, rooms=1, rate=9), 1, 100) == 100
 
 
 def test_more_than_one_center_can_take_is_said() -> None:

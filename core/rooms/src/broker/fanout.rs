@@ -24,16 +24,25 @@ const HISTORY_TURN: u32 = 4;
 const RECENT_MAX: usize = 65_536;
 
 impl Broker {
-    /// A room has new messages: adds it to its gateways' queues.
-    pub(super) fn room_grew(&mut self, at: u32) {
+    /// A room has new messages, from offset `before` on: adds it to the queues of the gateways that get it from here.
+    pub(super) fn room_grew(&mut self, now: Micros, at: u32, before: u64) {
         let Broker {
-            rooms, gateways, links, ..
+            rooms,
+            gateways,
+            links,
+            relays,
+            ..
         } = self;
         let count = rooms.len();
         let Some(room) = rooms[at as usize].as_deref_mut() else {
             return;
         };
-        for cursor in room.gateways.iter_mut().filter(|cursor| !cursor.queued) {
+        relays.note(now, at, room.gateways.len(), before);
+        let mut served = room.served();
+        while let Some(cursor) = served.next() {
+            if cursor.queued {
+                continue;
+            }
             let Some(gateway) = gateways.get_mut(&cursor.gateway) else {
                 continue;
             };
@@ -72,13 +81,15 @@ impl Broker {
     /// Probes tails: repeats the heads of rooms with data that no status covers yet.
     pub(super) fn probe_tails(&mut self) {
         let mut due = Vec::new();
-        for (node, gateway) in &self.gateways {
-            if self.links.table.get(gateway.link).is_some_and(|link| link.data.probe) {
-                let mut rooms: Vec<u32> = gateway.recent.iter().map(|(_, at)| *at).collect();
-                rooms.sort_unstable();
-                rooms.dedup();
-                due.extend(rooms.into_iter().map(|at| (at, *node)));
-            }
+        for slot in self.links.probed() {
+            let node = self.links.table.get(*slot).map(|link| link.data.peer.node);
+            let Some((node, gateway)) = node.and_then(|node| Some((node, self.gateways.get(&node)?))) else {
+                continue;
+            };
+            let mut rooms: Vec<u32> = gateway.recent.iter().map(|(_, at)| *at).collect();
+            rooms.sort_unstable();
+            rooms.dedup();
+            due.extend(rooms.into_iter().map(|at| (at, node)));
         }
         for (at, node) in due {
             self.head_due(at, node);
@@ -365,7 +376,7 @@ impl Broker {
                         continue;
                     };
                     let head = room.ring.next();
-                    let Some(place) = room.gateways.iter().position(|cursor| cursor.gateway == node) else {
+                    let Ok(place) = room.place(node) else {
                         gateway.pending.pop_front();
                         continue;
                     };
@@ -481,12 +492,13 @@ fn write_heads(
         let (id, generation, end) = (room.id, room.generation, room.ended.then_some(room.ring.next()));
         let Some(cursor) = room.cursor(node) else { continue };
         cursor.head_due = false;
+        let cursor = *cursor;
         let heads = if end.is_some() { &mut ended } else { &mut on };
         heads.push(LinkHead {
             room: id,
             generation,
             base: cursor.base,
-            next: end.unwrap_or(cursor.next),
+            next: end.unwrap_or(room.sent(&cursor)),
         });
         note_carrier(gateway, carrier, at);
     }
@@ -563,8 +575,7 @@ fn resend_range(
     let Some(built) = build(room, arena, range.next, range.last + 1, young, writer) else {
         return false;
     };
-    let cursor = room.gateways.iter().find(|cursor| cursor.gateway == node);
-    let base = cursor.map_or(range.next, |cursor| cursor.base);
+    let base = room.place(node).map_or(range.next, |place| room.gateways[place].base);
     let (now, away) = live.unwrap_or_default();
     let old = live.is_some() && is_old(room, arena, now, built.next - 1);
     address(writer, start, base, old, now, away);

@@ -7,6 +7,7 @@
 mod commands;
 mod fanout;
 mod publish;
+pub mod relays;
 mod resends;
 pub mod room;
 pub mod users;
@@ -42,6 +43,7 @@ use crate::wire::room::LinkHead;
 use crate::wire::PublisherId;
 use commands::{Commands, Request};
 use publish::{Acks, Publication};
+use relays::Relays;
 use resends::Resends;
 use room::Room;
 use users::Users;
@@ -134,6 +136,10 @@ muster_transport::counters! {
         rooms_forgotten,
         /// Acknowledgements sent to proxies.
         acknowledgements_sent,
+        /// Times that a gateway began to get a room by another gateway.
+        relays_begun,
+        /// Times that this ended, so that it got the room from its broker again.
+        relays_ended,
         /// Gateways forgotten because no router knows them anymore.
         gateways_expired,
         /// Commands and member queries taken from proxies, each counted once.
@@ -178,6 +184,8 @@ struct GatewayPeer {
     /// Its requests to resend: holes, and history for members that returned.
     holes: Resends,
     history: Resends,
+    /// It passes rooms on, and takes them by others.
+    relays: bool,
     /// Number of datagrams so far, to alternate between kinds of data.
     turn: u32,
 }
@@ -253,6 +261,7 @@ pub struct Broker {
     /// By proxy node.
     acks: BTreeMap<u32, Acks>,
     commands: Commands,
+    relays: Relays,
     arena: Arena,
     /// By proxy node: the proxy's numbers of namespaces, and ours.
     namespaces: BTreeMap<u32, BTreeMap<u8, u8>>,
@@ -320,6 +329,7 @@ impl Broker {
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
             commands: Commands::new(hash),
+            relays: Relays::new(settings.relay_above),
             arena: Arena::with(settings.arena_bytes, &settings.namespaces),
             namespaces: BTreeMap::new(),
             segments: Segments::new(node.secret_u64()),
@@ -674,12 +684,13 @@ impl Broker {
     }
 
     /// Another broker continues a room: its gateways learn where it ends here.
-    fn end_room(&mut self, at: u32) {
+    fn end_room(&mut self, now: Micros, at: u32) {
         let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
             return;
         };
         room.ended = true;
         self.counters.rooms_handed_over += 1;
+        self.dissolve_tree(now, at);
         self.tell_heads(at);
     }
 
@@ -691,7 +702,7 @@ impl Broker {
             let room = self.rooms[at].as_deref();
             let moved = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
             if room.is_some_and(|room| moved(room) || !self.may_own(room.id)) {
-                self.end_room(at as u32);
+                self.end_room(now, at as u32);
             }
         }
         let mut gained = std::mem::take(&mut self.gained);
@@ -818,6 +829,14 @@ impl Broker {
                 self.namespaces.entry(peer.node).or_default().insert(*number, known);
                 true
             }
+            (role::GATEWAY | role::EDGE, Record::Relays) => {
+                self.relay_found(peer.node);
+                true
+            }
+            (role::GATEWAY | role::EDGE, Record::RelayTaken { room, node, on }) => {
+                self.relay_taken(now, peer.node, *room, *node, *on);
+                true
+            }
             (role::ROUTER, _) => self.membership(now, peer.node, record),
             _ => false,
         }
@@ -930,13 +949,10 @@ impl Broker {
     fn interest_changed(&mut self, now: Micros, change: Change) {
         self.command_wanted(now, change.gateway, change.room, change.present);
         if !change.present {
-            if let Some(room) = self
-                .by_id
-                .get(&change.room)
-                .and_then(|at| self.rooms[*at as usize].as_deref_mut())
-            {
-                room.gateways.retain(|cursor| cursor.gateway != change.gateway);
+            let at = self.by_id.get(&change.room).copied();
+            if let Some((at, room)) = at.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
                 room.used_at = now;
+                self.gateway_leaves(now, at, change.gateway);
             }
             return;
         }
@@ -1005,6 +1021,7 @@ impl Broker {
                     }
                     if peer.role != role::PROXY {
                         self.gateways.remove(&peer.node);
+                        self.relay_lost(now, peer.node);
                         self.commands_reached(now, peer.node);
                     }
                 }
@@ -1026,6 +1043,7 @@ impl Broker {
 
     fn gateway_up(&mut self, now: Micros, slot: u32, peer: Identity) {
         self.commands_reached(now, peer.node);
+        self.relay_lost(now, peer.node);
         let mut gateway = GatewayPeer {
             link: slot,
             epoch: peer.epoch,
@@ -1036,6 +1054,7 @@ impl Broker {
             recent: VecDeque::new(),
             holes: Resends::new(),
             history: Resends::new(),
+            relays: false,
             turn: 0,
         };
         // Data in flight on the former link counts as lost: all heads are repeated.
@@ -1060,7 +1079,7 @@ impl Broker {
         // Rooms that were refused to it, or that it may have now.
         let lacks = |(room, _): &(u64, u64)| {
             let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
-            !known.is_some_and(|room| room.gateways.iter().any(|cursor| cursor.gateway == peer.node))
+            known.is_none_or(|room| room.place(peer.node).is_err())
         };
         let wanted = self.interest.rooms_of(peer.node, Scope::ALL);
         let wanted = wanted.map(|known| (known.room, known.check));
@@ -1146,13 +1165,18 @@ impl Broker {
                 continue;
             };
             room.ring.trim(&self.arena);
+            let rests = room.tree_rests(now);
             let idle = now.saturating_sub(room.used_at);
             let (id, ended) = (room.id, room.ended);
             let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
             let kept = self.arena.idle(room.ring.home).unwrap_or(ROOM_IDLE);
+            if rests {
+                self.dissolve_tree(now, at as u32);
+            }
             if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
-                self.end_room(at as u32);
+                self.end_room(now, at as u32);
             } else if unused && idle >= kept {
+                self.relays.forget(at as u32);
                 self.by_id.remove(&id);
                 self.rooms[at] = None;
                 self.free.push(at as u32);
@@ -1195,6 +1219,7 @@ impl Machine for Broker {
         self.release_withheld(now);
         self.expire_commands(now);
         self.gain(now);
+        self.look_at_relays(now);
         self.sweep(now);
         self.node.sweep(now);
     }
@@ -1220,6 +1245,7 @@ impl Machine for Broker {
             sweep,
             self.homes.due(),
             self.commands.deadline(),
+            self.relays.deadline(),
         ]
         .into_iter()
         .flatten()

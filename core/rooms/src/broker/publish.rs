@@ -339,7 +339,7 @@ impl Broker {
         publication.fresh_messages += u32::from(seen);
         publication.fresh_bytes += frame.messages.len();
         if room.ring.next() > before {
-            self.room_grew(room_at);
+            self.room_grew(now, room_at, before);
         }
         Applied {
             good: seen == frame.count,

@@ -2,8 +2,9 @@
 
 use muster_transport::Micros;
 
+use super::relays::{Tree, TREE_IDLE};
 use super::{PACED_MAX, WITHHOLD_MAX};
-use crate::limits::CONSUMED_WAIT;
+use crate::limits::{CONSUMED_WAIT, RELAYED_WAIT};
 use crate::ring::{Arena, Ring};
 
 /// A gateway's position in a room.
@@ -54,6 +55,10 @@ const LATE: Micros = 60_000;
 const LATE_MESSAGES: u64 = 4;
 /// A gateway silent for this long counts as away, not slow: its rooms do not wait for it here.
 const AWAY: Micros = 100_000;
+/// The same for one that gets the room by another gateway, and reports more seldom.
+const RELAYED_AWAY: Micros = 3 * RELAYED_WAIT;
+/// For a room with such gateways, [`Room::withholds`] is computed at most once in this time: they are many.
+const WITHHOLDS_FOR: Micros = 5_000;
 
 /// Whether a condition that began at `since` may still hold publishers up, for at most `longest`.
 fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> bool {
@@ -62,6 +67,28 @@ fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> 
         return false;
     }
     now < *since.get_or_insert(now) + longest
+}
+
+/// Cursors of the gateways that get a room from its broker.
+pub struct Served<'a> {
+    left: std::ops::Range<usize>,
+    served: Option<&'a [u32]>,
+    gateways: &'a mut [Cursor],
+}
+
+impl Served<'_> {
+    pub fn next(&mut self) -> Option<&mut Cursor> {
+        loop {
+            let at = self.left.next()?;
+            let place = match self.served {
+                None => Ok(at),
+                Some(served) => self.gateways.binary_search_by_key(&served[at], |cursor| cursor.gateway),
+            };
+            if let Ok(place) = place {
+                return self.gateways.get_mut(place);
+            }
+        }
+    }
 }
 
 /// One room at its owner.
@@ -77,7 +104,10 @@ pub struct Room {
     /// The key of its built frames.
     pub frames: u32,
     pub ring: Ring,
+    /// By number of the gateway.
     pub gateways: Vec<Cursor>,
+    /// If gateways get the room by others: which, and by which.
+    pub tree: Option<Box<Tree>>,
     /// Publishers whose credit is withheld, and since when.
     pub withheld: Vec<(u32, Micros)>,
     pub used_at: Micros,
@@ -94,6 +124,7 @@ impl Room {
             frames,
             ring: Ring::of(1, id),
             gateways: Vec::new(),
+            tree: None,
             withheld: Vec::new(),
             used_at: now,
             ended: false,
@@ -118,13 +149,49 @@ impl Room {
 
     /// Adds a gateway for messages numbered from now on.
     pub fn add_gateway(&mut self, now: Micros, gateway: u32, life: u32) {
-        if self.cursor(gateway).is_none() {
+        if let Err(place) = self.place(gateway) {
             let cursor = Cursor::new(now, gateway, life, self.ring.next());
             if self.gateways.is_empty() {
                 self.gateways.reserve_exact(1); // most rooms have one; by default a list would allocate four
             }
-            self.gateways.push(cursor);
+            self.gateways.insert(place, cursor);
+            if let Some(tree) = &mut self.tree {
+                tree.add(gateway);
+            }
         }
+    }
+
+    /// Where a gateway's cursor is; `Err`: where it would be.
+    pub fn place(&self, gateway: u32) -> Result<usize, usize> {
+        self.gateways.binary_search_by_key(&gateway, |cursor| cursor.gateway)
+    }
+
+    /// The gateways that this broker sends the room's messages to.
+    pub fn served(&mut self) -> Served<'_> {
+        let served = self.tree.as_deref().map(Tree::direct);
+        Served {
+            left: 0..served.map_or(self.gateways.len(), <[u32]>::len),
+            served,
+            gateways: &mut self.gateways,
+        }
+    }
+
+    /// The first offset that has not been sent to a gateway, by this broker or to the gateway that passes it on.
+    pub fn sent(&self, cursor: &Cursor) -> u64 {
+        match self.is_relayed(cursor.gateway) {
+            true => self.ring.next(),
+            false => cursor.next,
+        }
+    }
+
+    /// Whether its tree is of no more use.
+    pub fn tree_rests(&self, now: Micros) -> bool {
+        self.tree.is_some() && now.saturating_sub(self.used_at) >= TREE_IDLE
+    }
+
+    /// Whether a gateway gets the room by another one.
+    pub fn is_relayed(&self, gateway: u32) -> bool {
+        self.tree.as_ref().is_some_and(|tree| tree.is_relayed(gateway))
     }
 
     /// The cursor of a gateway whose link is up in this life; the cursor of an earlier life starts again.
@@ -138,24 +205,32 @@ impl Room {
     }
 
     pub fn cursor(&mut self, gateway: u32) -> Option<&mut Cursor> {
-        self.gateways.iter_mut().find(|cursor| cursor.gateway == gateway)
+        let place = self.place(gateway).ok()?;
+        self.gateways.get_mut(place)
     }
 
     /// Whether a present gateway passes messages on too late; `rtt` is that of its link.
     fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
         let waiting = self.ring.next().saturating_sub(cursor.consumed);
-        if waiting < LATE_MESSAGES || now > cursor.told_at + AWAY {
+        let (wait, away) = match self.is_relayed(cursor.gateway) {
+            true => (RELAYED_WAIT, RELAYED_AWAY),
+            false => (CONSUMED_WAIT, AWAY),
+        };
+        if waiting < LATE_MESSAGES || now > cursor.told_at + away {
             return false;
         }
         self.ring
             .age(arena, now, cursor.consumed)
-            .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
+            .is_some_and(|age| age > LATE + wait + rtt)
     }
 
     /// Whether publishers must wait: a gateway passes messages on too late, or is more than half a ring behind; or,
     /// in a paced room, a member is that far behind and would lose messages. `rtt` returns the round trip of a
     /// gateway's link, if it has one.
     pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
+        if let Some(withholds) = self.tree.as_ref().and_then(|tree| tree.withholds(now, WITHHOLDS_FOR)) {
+            return withholds;
+        }
         let mut withholds = false;
         for at in 0..self.gateways.len() {
             let cursor = self.gateways[at];
@@ -168,6 +243,9 @@ impl Room {
             let cursor = &mut self.gateways[at];
             withholds |= holds(&mut cursor.behind_since, behind, now, longest) && !lost;
             withholds |= holds(&mut cursor.late_since, late, now, WITHHOLD_MAX);
+        }
+        if let Some(tree) = &mut self.tree {
+            tree.note_withholds(now, withholds);
         }
         withholds
     }

@@ -19,6 +19,7 @@ mod members;
 mod membership;
 mod patience;
 mod proofs;
+mod relays;
 pub mod room;
 mod turns;
 mod upstream;
@@ -59,6 +60,7 @@ use crate::wire::publish::Positions;
 use crate::wire::record::Record;
 use crate::wire::room::REPAIR_RANGES;
 use crate::wire::StreamId;
+use relays::Relays;
 use room::{Lack, Pen, Reach, Returning, Room, Start, Waiting, Wanted, BACKFILL_WAIT};
 
 /// Rooms that one session may be a member of.
@@ -105,12 +107,16 @@ pub struct GatewayConfig {
 muster_transport::counters! {
     /// A gateway's events on rooms.
     pub struct GatewayCounters {
-        /// Room messages taken from owners.
+        /// Room messages taken from owners, or from gateways that pass them on.
         messages_received,
         /// Room messages given a place, each once.
         messages_placed,
         /// Room messages that had come before.
         messages_duplicate,
+        /// Room messages passed on to other gateways, each once for each gateway.
+        messages_relayed,
+        /// Frames that were not passed on to a gateway, since it took too few; it asks their owner for them.
+        relay_frames_skipped,
         /// Messages sent to members, repairs not counted.
         messages_sent,
         /// Messages not sent to members because their filters passed them.
@@ -119,6 +125,8 @@ muster_transport::counters! {
         messages_repaired,
         /// Room messages dropped: no member here.
         dropped_no_member,
+        /// Room messages dropped: of a gateway that is not to bring them, or before the owner told their stream.
+        dropped_unasked,
         /// Room messages dropped: of a stream that has ended.
         dropped_stale_stream,
         /// Room messages dropped: too much is held ahead of a hole.
@@ -401,6 +409,9 @@ pub struct Gateway<S = Sessions<Client>> {
     /// Pending reports and requests by broker, and the time of the next progress report.
     outgoing: BTreeMap<u32, upstream::Outgoing>,
     consumed_at: Option<Micros>,
+    /// The same for rooms that come by other gateways.
+    relayed_at: Option<Micros>,
+    relays: Relays,
     /// The number of the last question to brokers.
     questions: u64,
     backlog: Backlog,
@@ -466,6 +477,8 @@ impl<S: Members> Gateway<S> {
             version: 0,
             outgoing: BTreeMap::new(),
             consumed_at: None,
+            relayed_at: None,
+            relays: Relays::default(),
             questions: 0,
             backlog: Backlog::default(),
             homes: Homes::new(config.me.node, role::ROUTER),
@@ -503,12 +516,10 @@ impl<S: Members> Gateway<S> {
         self.now = now;
         self.node.stamp.placement = placement.epoch();
         self.links.place(placement.numbers());
-        let nodes = placement.of(role::BROKER).chain(placement.of(role::ROUTER));
-        self.links
-            .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
         self.several_brokers |= placement.of(role::BROKER).nth(1).is_some();
         self.owners.placed(now, &placement, &self.links);
         let before = std::mem::replace(&mut self.placement, placement);
+        self.dial(now);
         self.repartition(now, before.routers());
         self.bury(now);
     }
@@ -1144,6 +1155,7 @@ impl<S: Members> Gateway<S> {
     fn close_room(&mut self, now: Micros, at: u32) {
         self.tell_membership(now, at, false);
         if let Some(mut room) = self.rooms[at as usize].take() {
+            self.forget_relays_in(now, room.id);
             room.drop_held(&mut self.counters);
             self.by_id.remove(&room.id);
             self.free.push(at);
@@ -1238,6 +1250,8 @@ impl<S: Members> Gateway<S> {
     fn expire_links(&mut self, now: Micros) {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
+        self.probe_children();
+        self.hang_up_unused(now);
         if self.homes.due().is_some_and(|at| at <= now) {
             self.review_homes(now);
         }
@@ -1265,6 +1279,8 @@ impl<S: Members> Gateway<S> {
             self.untold.front().map(|(at, _)| *at),
             self.wakes.next(),
             self.consumed_at,
+            self.relayed_at,
+            self.relays.deadline(),
             self.homes.due(),
             self.commands.deadline(),
             self.lodge.deadline(),

@@ -726,6 +726,26 @@ impl Room {
         self.find(stream).is_some_and(|at| until <= self.sources[at].next)
     }
 
+    /// Whether a stream is its node's youngest here, and goes on.
+    pub fn is_present(&self, stream: StreamId) -> bool {
+        let at = self.youngest(stream.node);
+        at.is_some_and(|at| self.sources[at].stream == stream && self.sources[at].is_live())
+    }
+
+    /// A node's stream that goes on, and the first offset of it that is not known of.
+    pub fn known_of(&self, node: u32) -> Option<(StreamId, u64)> {
+        let mut live = self.live().filter(|source| source.stream.node == node);
+        live.next().map(|source| (source.stream, source.known))
+    }
+
+    /// A stream that is here goes up to this offset at least.
+    pub fn note_known(&mut self, stream: StreamId, next: u64) {
+        if let Some(at) = self.find(stream) {
+            let source = &mut self.sources[at];
+            source.known = source.known.max(next);
+        }
+    }
+
     /// The number of a node's youngest stream.
     fn youngest(&self, node: u32) -> Option<usize> {
         let streams = self.sources.iter().map(|source| source.stream).enumerate();

@@ -17,9 +17,10 @@ use super::patience::LAG;
 use super::proofs::Numbered;
 use super::room::{Pen, Room, Source, Waiting, Wanted};
 use super::{Gateway, GatewayEvent, JOIN_WAIT};
+use crate::age;
 use crate::arena::NAMESPACES_MAX;
 use crate::command::Ask as Asked;
-use crate::limits::CONSUMED_WAIT;
+use crate::limits::{CONSUMED_WAIT, RELAYED_WAIT};
 use crate::principal::Principal;
 use crate::wire::publish::Course;
 use crate::wire::record::Record;
@@ -45,6 +46,8 @@ pub(super) struct Outgoing {
     /// Streams of rooms with progress to report, by room and number. The first `due` ones are due.
     consumed: VecDeque<(u32, usize)>,
     due: usize,
+    /// The same of rooms that come by other gateways.
+    relayed: Vec<(u32, usize)>,
     asks: VecDeque<Ask>,
     /// The report in the current datagram. Its memory is kept: an allocation of a kilobyte waited 0.3 to 2 ms while the
     /// heap merged the freed memory of a hundred thousand sessions.
@@ -81,6 +84,7 @@ impl<S: Members> Gateway<S> {
             self.link_changes(now);
             return;
         };
+        self.link_changes(now); // before the records of a new link
         let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
             return;
         };
@@ -97,14 +101,13 @@ impl<S: Members> Gateway<S> {
                 Control::Other => {
                     let taken = match peer.role == role::BROKER {
                         true => self.take_broker(now, peer.node, peer.epoch, &frame),
+                        false if role::has_members(peer.role) && self.take_relayed(now, peer.node, &frame) => true,
                         false => self.lodge.frame(now, peer, &frame),
                     };
                     self.links.counters.link_dropped_frame += u64::from(!taken);
                 }
                 // Its window may be open again.
-                Control::Heard(_) if self.lodge.mail().waits(peer.node) || self.sessions.waits_for_link(peer.node) => {
-                    self.links.table.mark(slot)
-                }
+                Control::Heard(_) if self.waits_for_link(peer.node) => self.links.table.mark(slot),
                 Control::Closed(_) => break,
                 _ => {}
             }
@@ -120,6 +123,15 @@ impl<S: Members> Gateway<S> {
             match record {
                 Record::Headers if peer.role == role::BROKER => self.owners.note_headers(peer.node),
                 Record::Covered { offset } if peer.role == role::ROUTER => self.covered(now, peer.node, offset),
+                Record::RelayedBy { room, node, role, addr } if peer.role == role::BROKER => {
+                    self.relayed_by(now, peer.node, room, (node, role, addr));
+                }
+                Record::RelayAsked { room, broker, on } if role::has_members(peer.role) => {
+                    self.relay_asked(now, peer.node, (room, broker), on);
+                }
+                Record::RelayAnswer { room, broker, on } if role::has_members(peer.role) => {
+                    self.relay_answer(now, peer.node, (room, broker), on);
+                }
                 Record::RoomRefused { room, code } if matches!(peer.role, role::ROUTER | role::BROKER) => {
                     self.room_refused(now, room, code);
                 }
@@ -146,6 +158,11 @@ impl<S: Members> Gateway<S> {
         self.links.after(now, slot, elicits);
         self.link_changes(now);
         self.cleanup(now);
+    }
+
+    /// Whether something waits for a link's window.
+    fn waits_for_link(&mut self, node: u32) -> bool {
+        self.lodge.mail().waits(node) || self.sessions.waits_for_link(node) || self.relays.waits(node)
     }
 
     /// An owner told of a room's places; `before`: the next one until then.
@@ -190,51 +207,7 @@ impl<S: Members> Gateway<S> {
                     self.counters.dropped_no_member += count;
                     return true;
                 };
-                let Some(room) = self.rooms[at as usize].as_deref_mut() else {
-                    return true;
-                };
-                let before = room.ring.next();
-                let mut pen = Pen {
-                    arena: &mut self.arena,
-                    counters: &mut self.counters,
-                    ages: &mut self.ages,
-                    placement: &self.placement,
-                    now,
-                };
-                let stream = stream(block.generation);
-                if frame.flags & OLD != 0 && !room.paced {
-                    let offsets = block.offset..block.offset + count;
-                    if !room.outdated(&mut pen, stream, block.base, offsets) {
-                        self.counters.dropped_stale_stream += count;
-                    }
-                    self.room_told(now, at, before);
-                    return true;
-                }
-                let data_max = message_max(self.node.payload);
-                let until = block.offset + count;
-                let grew = room.ingest(&mut pen, stream, block, data_max);
-                room.note_hole(now);
-                let Some(grew) = grew else {
-                    self.counters.dropped_stale_stream += count;
-                    self.room_grew(now, at, before);
-                    self.tell_owner(at, node);
-                    return true;
-                };
-                // Nothing of it was new. Its owner may have come back from an earlier state and number offsets again.
-                if !grew && !room.fetching() && room.has_to(stream, until) {
-                    self.tell_owner(at, node);
-                }
-                let Some(room) = self.rooms[at as usize].as_deref_mut() else {
-                    return true;
-                };
-                let unfinished = room.has_hole() || room.fetching() || room.waits();
-                if grew {
-                    self.activate(at);
-                }
-                if unfinished {
-                    self.schedule_room(now, at);
-                }
-                self.admit_fetched(now, at);
+                self.take_block(now, at, stream(block.generation), block, frame);
                 true
             }
             kinds::LINK_HEADS => {
@@ -287,6 +260,7 @@ impl<S: Members> Gateway<S> {
                     }
                     // An owner that repeats its head may not have heard how far we are.
                     room.tell_owners(Some(stream));
+                    self.relays.heads_due(&mut self.links, (head.room, node));
                     self.room_told(now, at, before);
                     self.note_consumed(at);
                 }
@@ -322,6 +296,70 @@ impl<S: Members> Gateway<S> {
         }
     }
 
+    /// Takes a block of a stream, which came from its owner or by another gateway, and passes it on.
+    pub(super) fn take_block(
+        &mut self,
+        now: Micros,
+        at: u32,
+        stream: StreamId,
+        block: LinkBlock<'_>,
+        frame: &Frame<'_>,
+    ) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let before = room.ring.next();
+        let count = block.messages.left() as u64;
+        let until = block.offset + count;
+        let (id, fresh) = (room.id, !room.has_to(stream, until));
+        let passes = fresh && self.relays.passes_on(id, stream.node);
+        let born = block.age.map_or(0, |age| age::born(now, age.into()));
+        let mut pen = Pen {
+            arena: &mut self.arena,
+            counters: &mut self.counters,
+            ages: &mut self.ages,
+            placement: &self.placement,
+            now,
+        };
+        if frame.flags & OLD != 0 && !room.paced {
+            let offsets = block.offset..until;
+            let known = room.outdated(&mut pen, stream, block.base, offsets);
+            if !known {
+                self.counters.dropped_stale_stream += count;
+            }
+            if known && passes {
+                self.pass_on(frame, id, stream, born, count);
+            }
+            return self.room_told(now, at, before);
+        }
+        let data_max = message_max(self.node.payload);
+        let grew = room.ingest(&mut pen, stream, block, data_max);
+        room.note_hole(now);
+        let Some(grew) = grew else {
+            self.counters.dropped_stale_stream += count;
+            self.room_grew(now, at, before);
+            return self.tell_owner(at, stream.node);
+        };
+        // Nothing of it was new. Its owner may have come back from an earlier state and number offsets again.
+        if !grew && !room.fetching() && room.has_to(stream, until) {
+            self.tell_owner(at, stream.node);
+        }
+        if passes {
+            self.pass_on(frame, id, stream, born, count);
+        }
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let unfinished = room.has_hole() || room.fetching() || room.waits();
+        if grew {
+            self.activate(at);
+        }
+        if unfinished {
+            self.schedule_room(now, at);
+        }
+        self.admit_fetched(now, at);
+    }
+
     pub(super) fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
@@ -339,13 +377,18 @@ impl<S: Members> Gateway<S> {
                             let name = name.as_bytes();
                             self.links.record(now, slot, &Record::Namespace { number, name });
                         }
+                        self.forget_relays_of(now, peer.node);
+                        self.links.record(now, slot, &Record::Relays);
                         self.sessions.broker_found();
                         self.owner_up(now, peer.node, peer.epoch);
                     }
+                    role if role::has_members(role) => self.gateway_up(now, peer.node),
                     _ => {}
                 },
+                LinkChange::Down { peer, .. } if role::has_members(peer.role) => self.gateway_lost(now, peer.node),
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => self.home_lost(now, peer.node),
                 LinkChange::Down { peer, .. } => {
+                    self.forget_relays_of(now, peer.node);
                     // No owner is left to ask; rooms with holes ask their next owner.
                     if let Some(outgoing) = self.outgoing.get_mut(&peer.node) {
                         outgoing.asks.clear();
@@ -552,22 +595,38 @@ impl<S: Members> Gateway<S> {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
+        let id = room.id;
         for number in 0..room.sources().len() {
             let Some(source) = room.source_mut(number).filter(|source| source.consumed_dirty) else {
                 continue;
             };
             source.consumed_dirty = false;
-            self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT);
+            let node = source.stream.node;
+            let relayed = self.relays.bring(id, node);
+            match relayed {
+                true => self.relayed_at.get_or_insert(self.now + RELAYED_WAIT),
+                false => self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT),
+            };
             if !source.consumed_queued {
                 source.consumed_queued = true;
-                let outgoing = self.outgoing.entry(source.stream.node).or_default();
-                outgoing.consumed.push_back((at, number));
+                let outgoing = self.outgoing.entry(node).or_default();
+                match relayed {
+                    true => outgoing.relayed.push((at, number)),
+                    false => outgoing.consumed.push_back((at, number)),
+                }
             }
         }
     }
 
     pub(super) fn flush_consumed(&mut self, now: Micros) {
-        if self.consumed_at.is_none_or(|at| now < at) {
+        let relayed = self.relayed_at.is_some_and(|at| now >= at);
+        if relayed {
+            self.relayed_at = None;
+            for outgoing in self.outgoing.values_mut() {
+                outgoing.consumed.extend(outgoing.relayed.drain(..));
+            }
+        }
+        if !relayed && self.consumed_at.is_none_or(|at| now < at) {
             return;
         }
         self.consumed_at = None;
@@ -726,9 +785,11 @@ impl<S: Members> Gateway<S> {
             return;
         };
         let peer = link.data.peer;
-        link.data.probe = false;
+        let probe = std::mem::take(&mut link.data.probe);
+        let away = link.conn.flow.measured() / 2;
         let free = link.conn.flow.available(self.node.payload) > 0;
         let mails = free && self.lodge.mail().waits(peer.node);
+        let relays = (free || probe) && self.relays.waits(peer.node);
         let publishes = free && self.sessions.waits_for_link(peer.node);
         let outgoing = self.outgoing.get_mut(&peer.node);
         let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
@@ -741,6 +802,8 @@ impl<S: Members> Gateway<S> {
             lodge,
             link_kinds,
             sessions,
+            relays: relaying,
+            by_id,
             ..
         } = self;
         let (mut again, mut written) = (false, false);
@@ -771,9 +834,16 @@ impl<S: Members> Gateway<S> {
             if publishes {
                 elicits |= sessions.fill_link(peer.node, writer).0;
             }
+            if relays {
+                let (some, skipped) = relaying.fill(now, peer.node, (away, free), (by_id, rooms), writer);
+                counters.relay_frames_skipped += skipped;
+                elicits |= some;
+            }
             elicits
         });
-        let waits = mails && self.lodge.mail().waits(peer.node) || publishes && self.sessions.waits_for_link(peer.node);
+        let mut waits = mails && self.lodge.mail().waits(peer.node);
+        waits |= publishes && self.sessions.waits_for_link(peer.node);
+        waits |= relays && free && self.relays.waits(peer.node);
         again |= written && (outgoing.due > 0 || waits);
         if !written {
             // The link has no window: it is told when it has.

@@ -1,6 +1,6 @@
 //! The kinds of frames that rooms have.
 //!
-//! Owns the codes 8 to 24, 38 and 39. Knows no layout.
+//! Owns the codes 8 to 24, and 38 to 42. Knows no layout.
 
 use muster_transport::{FrameKind, FrameKinds};
 
@@ -45,7 +45,14 @@ pub const PASSED: FrameKind = FrameKind::new(38);
 /// Places of a room of which a member wants the newest message alone, gateway to member.
 pub const LEFT_OUT: FrameKind = FrameKind::new(39);
 
-const ELICITING: [FrameKind; 16] = [
+/// A room's messages, passed on by a gateway to another one (`room`).
+pub const RELAYED_ROOM: FrameKind = FrameKind::new(40);
+/// The same with the age of its messages.
+pub const AGED_RELAYED_ROOM: FrameKind = FrameKind::new(41);
+/// Heads of rooms, of a gateway that passes them on.
+pub const RELAYED_HEADS: FrameKind = FrameKind::new(42);
+
+const ELICITING: [FrameKind; 19] = [
     ROOM,
     GAP,
     SKIP,
@@ -62,6 +69,9 @@ const ELICITING: [FrameKind; 16] = [
     AGED_MEMBER_ROOM,
     PASSED,
     LEFT_OUT,
+    RELAYED_ROOM,
+    AGED_RELAYED_ROOM,
+    RELAYED_HEADS,
 ];
 const SILENT: [FrameKind; 3] = [REPAIR, LINK_REPAIR, CONSUMED];
 

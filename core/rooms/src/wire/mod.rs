@@ -13,7 +13,7 @@ pub use publish::{published, Ack, Course, LinkPublish, Position, Positions, Publ
 pub use record::{Membership, Record};
 pub use room::{
     heads, message_max, read_link_repair, read_repair, write_link_question, write_link_repair, write_repair,
-    BlockWriter, Consumed, GapPlace, LeftOut, LinkBlock, LinkHead, LinkLost, Message, Passed, RoomBlock, Skip, ENDED,
-    FIRST, HEADERS, LAST, LINK_BLOCK, NUMBERED, OLD, WHOLE,
+    BlockWriter, Consumed, GapPlace, LeftOut, LinkBlock, LinkHead, LinkLost, Message, Passed, RelayedBlock,
+    RelayedHead, RoomBlock, Skip, ENDED, FIRST, HEADERS, LAST, LINK_BLOCK, NUMBERED, OLD, WHOLE,
 };
 pub use stream::{GapReason, PublisherId, StreamGap, StreamId};

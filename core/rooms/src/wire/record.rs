@@ -1,6 +1,6 @@
 //! Records of rooms in the reliable control log, on sessions and on links.
 
-use muster_transport::{Access, Code, ControlRecord, Encode, Reader, Scope, SystemRecord, Writer, GUEST_KINDS};
+use muster_transport::{Access, Addr, Code, ControlRecord, Encode, Reader, Scope, SystemRecord, Writer, GUEST_KINDS};
 
 use crate::command::{Ask, CommandId, Hop, Outcome, Page, Verdict, COMMAND_BYTES_MAX, HOPS_MAX, USERS_MAX};
 use crate::filter::Filter;
@@ -65,6 +65,11 @@ kinds! {
         LinkEnd = 43,
         Headers = 44,
         Filter = 45,
+        Relays = 46,
+        RelayedBy = 47,
+        RelayAsked = 48,
+        RelayAnswer = 49,
+        RelayTaken = 50,
     }
 }
 
@@ -357,6 +362,36 @@ pub enum Record<'a> {
         outcome: Outcome,
         page: Option<Page>,
     },
+    // ---- gateway to broker
+    /// The sender passes rooms on to other gateways, and takes rooms by others. Brokers before 0.3 drop it.
+    Relays,
+    /// The gateway gets a room by the gateway `node`, or (`on` is false) not.
+    RelayTaken {
+        room: u64,
+        node: u32,
+        on: bool,
+    },
+    // ---- broker to gateway
+    /// A room is to come by another gateway; with a node of 0, from the broker itself.
+    RelayedBy {
+        room: u64,
+        node: u32,
+        role: u8,
+        addr: Addr,
+    },
+    // ---- gateway to gateway
+    /// Asks for the messages of a broker in a room, or (`on` is false) wants them no more.
+    RelayAsked {
+        room: u64,
+        broker: u32,
+        on: bool,
+    },
+    /// They come from now on, or not, or no more.
+    RelayAnswer {
+        room: u64,
+        broker: u32,
+        on: bool,
+    },
     // ---- router or broker to gateway
     /// The gateway's interest in a room is refused.
     RoomRefused {
@@ -519,6 +554,31 @@ impl<'a> Record<'a> {
                     _ => Some(read_page(r)?),
                 },
             },
+            Kind::Relays => Record::Relays,
+            Kind::RelayTaken => Record::RelayTaken {
+                room: r.u64()?,
+                node: r.u32()?,
+                on: r.u8()? != 0,
+            },
+            Kind::RelayedBy => Record::RelayedBy {
+                room: r.u64()?,
+                node: r.u32()?,
+                role: r.u8()?,
+                addr: Addr {
+                    ip: r.array()?,
+                    port: r.u16()?,
+                },
+            },
+            Kind::RelayAsked => Record::RelayAsked {
+                room: r.u64()?,
+                broker: r.u32()?,
+                on: r.u8()? != 0,
+            },
+            Kind::RelayAnswer => Record::RelayAnswer {
+                room: r.u64()?,
+                broker: r.u32()?,
+                on: r.u8()? != 0,
+            },
             Kind::RoomRefused => Record::RoomRefused {
                 room: r.u64()?,
                 code: Code::from_u8(r.u8()?),
@@ -614,6 +674,22 @@ impl Encode for Record<'_> {
                 membership,
             } => {
                 membership.write(w.u8(Kind::GatewayMembership as u8).u32(*node).u32(*epoch));
+            }
+            Record::Relays => {
+                w.u8(Kind::Relays as u8);
+            }
+            Record::RelayTaken { room, node, on } => {
+                w.u8(Kind::RelayTaken as u8).u64(*room).u32(*node).u8(u8::from(*on));
+            }
+            Record::RelayedBy { room, node, role, addr } => {
+                let w = w.u8(Kind::RelayedBy as u8).u64(*room).u32(*node).u8(*role);
+                w.put(&addr.ip).u16(addr.port);
+            }
+            Record::RelayAsked { room, broker, on } => {
+                w.u8(Kind::RelayAsked as u8).u64(*room).u32(*broker).u8(u8::from(*on));
+            }
+            Record::RelayAnswer { room, broker, on } => {
+                w.u8(Kind::RelayAnswer as u8).u64(*room).u32(*broker).u8(u8::from(*on));
             }
             Record::RoomRefused { room, code } => {
                 w.u8(Kind::RoomRefused as u8).u64(*room).u8(*code as u8);
@@ -870,6 +946,28 @@ mod tests {
             Record::Namespace {
                 number: 39,
                 name: b"chat",
+            },
+            Record::Relays,
+            Record::RelayTaken {
+                room: 70,
+                node: 71,
+                on: true,
+            },
+            Record::RelayedBy {
+                room: 72,
+                node: 73,
+                role: 5,
+                addr: Addr { ip: [74; 16], port: 75 },
+            },
+            Record::RelayAsked {
+                room: 76,
+                broker: 77,
+                on: true,
+            },
+            Record::RelayAnswer {
+                room: 78,
+                broker: 79,
+                on: false,
             },
             Record::RoomRefused {
                 room: 35,

@@ -3,7 +3,7 @@
 //! A *block* names its room, stream and first offset once; the messages in it are consecutive. A message's publisher is
 //! named inline at its first message of the block and by one byte afterwards.
 
-use muster_transport::{append, Reader, Writer, FRAME, HEADER, NUMBER_MAX};
+use muster_transport::{append, Frame, Reader, Writer, FRAME, HEADER, NUMBER_MAX};
 
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
@@ -325,6 +325,67 @@ impl<'a> LinkBlock<'a> {
     }
 }
 
+/// A link block that a gateway passes on to another one: the same, with the node and the epoch of the broker in place of
+/// `base`, so that it is as long.
+pub struct RelayedBlock<'a> {
+    pub broker: (u32, u32),
+    /// Its `base` is 0: what the receiver gets of the room, its broker has told it.
+    pub block: LinkBlock<'a>,
+}
+
+impl<'a> RelayedBlock<'a> {
+    pub fn read(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(false, body)
+    }
+
+    /// Parses an aged block.
+    pub fn read_aged(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(true, body)
+    }
+
+    fn read_as(aged: bool, body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let (room, generation) = (reader.u64()?, reader.u32()?);
+        let broker = (reader.u32()?, reader.u32()?);
+        let block = LinkBlock {
+            room,
+            generation,
+            base: 0,
+            offset: reader.number()?,
+            age: if aged { Some(reader.u32()?) } else { None },
+            messages: BlockMessages::new(reader)?,
+        };
+        Some(RelayedBlock { broker, block })
+    }
+
+    /// Makes one of the frame of a link block that came from this broker. An age becomes the time of birth, until the frame
+    /// leaves. `None`: it is no link block.
+    pub fn of(frame: &Frame<'_>, broker: (u32, u32), born: u32) -> Option<Box<[u8]>> {
+        let kind = match frame.kind {
+            kinds::LINK_ROOM | kinds::RELAYED_ROOM => kinds::RELAYED_ROOM,
+            kinds::AGED_ROOM | kinds::AGED_RELAYED_ROOM => kinds::AGED_RELAYED_ROOM,
+            _ => return None,
+        };
+        let mut bytes = Vec::with_capacity(FRAME + frame.body.len());
+        bytes.extend_from_slice(&[kind.code(), frame.flags]);
+        bytes.extend_from_slice(&(frame.body.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(frame.body);
+        let (node, epoch) = broker;
+        bytes
+            .get_mut(LINK_BASE_AT..LINK_BASE_AT + 4)?
+            .copy_from_slice(&node.to_le_bytes());
+        bytes
+            .get_mut(LINK_BASE_AT + 4..LINK_BASE_AT + 8)?
+            .copy_from_slice(&epoch.to_le_bytes());
+        if kind == kinds::AGED_RELAYED_ROOM {
+            bytes
+                .get_mut(LINK_AGE_AT..LINK_AGE_AT + 4)?
+                .copy_from_slice(&born.to_le_bytes());
+        }
+        Some(bytes.into())
+    }
+}
+
 /// A place that holds a gap instead of a message, gateway to member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GapPlace {
@@ -550,6 +611,49 @@ impl LinkHead {
                 room: reader.u64()?,
                 generation: reader.u32()?,
                 base: reader.number()?,
+                next: reader.number()?,
+            })
+        })
+    }
+}
+
+/// One room's head in a relayed heads frame, of a gateway that passes the room on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayedHead {
+    pub room: u64,
+    pub stream: StreamId,
+    /// The first offset that the gateway knows nothing of.
+    pub next: u64,
+}
+
+impl RelayedHead {
+    pub const LEN: usize = 28;
+
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        let StreamId {
+            node,
+            epoch,
+            generation,
+        } = self.stream;
+        writer
+            .u64(self.room)
+            .u32(generation)
+            .u32(node)
+            .u32(epoch)
+            .u64(self.next);
+    }
+
+    pub fn read_all(body: &[u8]) -> impl Iterator<Item = RelayedHead> + '_ {
+        body.chunks_exact(Self::LEN).filter_map(|entry| {
+            let mut reader = Reader::new(entry);
+            let (room, generation) = (reader.u64()?, reader.u32()?);
+            Some(RelayedHead {
+                room,
+                stream: StreamId {
+                    node: reader.u32()?,
+                    epoch: reader.u32()?,
+                    generation,
+                },
                 next: reader.number()?,
             })
         })

@@ -12,8 +12,8 @@ use muster_rooms::command::{Ask, CommandId, Outcome, Page};
 use muster_rooms::filter::Filter;
 use muster_rooms::wire::{
     write_link_question, write_link_repair, write_repair, Ack, Consumed, GapPlace, GapReason, LeftOut, LinkBlock,
-    LinkHead, LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record, RoomBlock,
-    Skip, StreamGap, StreamId, NUMBERED, WHOLE,
+    LinkHead, LinkLost, LinkPublish, Membership, Message, Passed, Positions, Publish, PublisherId, Record,
+    RelayedBlock, RelayedHead, RoomBlock, Skip, StreamGap, StreamId, NUMBERED, WHOLE,
 };
 use muster_rooms::{
     Admitted, Broker, BrokerConfig, BrokerSettings, Client, ClientConfig, DoorSettings, Endpoint, Gateway,
@@ -734,6 +734,12 @@ pub fn link_room_of(name: &str, generation: u32, offset: u64, data: &[&[u8]]) ->
     })
 }
 
+/// A broker's block as a gateway passes it on.
+pub fn relayed(block: &[u8]) -> Vec<u8> {
+    let frame = Frames::new(block, kinds::ALL).next().expect("a frame").expect("good");
+    RelayedBlock::of(&frame, (BROKER, EPOCH), 0).expect("a block").into()
+}
+
 /// A proxy's publish frame.
 pub fn link_publish(incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
     link_publish_of(42, incarnation, low, first, data)
@@ -920,6 +926,19 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
                 true
             })
         }),
+        relayed(&link_room(1, 1, &[b"one", b"two"])),
+        relayed(&link_room(1, 5, &[b"five"])),
+        body(|writer| {
+            append(writer, kinds::RELAYED_HEADS, 0, |writer| {
+                RelayedHead {
+                    room,
+                    stream: stream(1),
+                    next: 9,
+                }
+                .write(writer);
+                true
+            })
+        }),
         body(|writer| write_link_repair(writer, room, 1, false, &[(1, 1), (2, 5)])),
         body(|writer| write_link_question(writer, room, 1)),
         body(|writer| {
@@ -1037,6 +1056,24 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             node,
             epoch,
             membership: membership(6, true),
+        },
+        Record::Relays,
+        Record::RelayTaken { room, node, on: true },
+        Record::RelayedBy {
+            room,
+            node: 51,
+            role: role::GATEWAY.code(),
+            addr: addr(9051),
+        },
+        Record::RelayAsked {
+            room,
+            broker: BROKER,
+            on: true,
+        },
+        Record::RelayAnswer {
+            room,
+            broker: BROKER,
+            on: true,
         },
         Record::RoomRefused {
             room,
@@ -1706,6 +1743,9 @@ pub fn fuzz_frames(data: &[u8]) {
             kinds::LINK_REPAIR => {
                 seen(muster_rooms::wire::read_link_repair(body).map(|(_, _, _, ranges)| ranges.count()))
             }
+            kinds::RELAYED_ROOM => seen(RelayedBlock::read(body).map(|read| read.block.messages.count())),
+            kinds::AGED_RELAYED_ROOM => seen(RelayedBlock::read_aged(body).map(|read| read.block.messages.count())),
+            kinds::RELAYED_HEADS => seen(RelayedHead::read_all(body).count()),
             kinds::LINK_HEADS => seen(LinkHead::read_all(body).count()),
             kinds::LINK_LOST => seen(LinkLost::read(body)),
             kinds::CONSUMED => seen(Consumed::read_all(body).count()),

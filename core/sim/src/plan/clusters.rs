@@ -34,7 +34,7 @@ impl Plan {
 }
 
 /// The same fault with the numbers of processes from `first` on raised by `count`.
-fn behind(fault: Fault, first: usize, count: usize) -> Fault {
+pub(super) fn behind(fault: Fault, first: usize, count: usize) -> Fault {
     let moved = |process: usize| process + if process >= first { count } else { 0 };
     let mut fault = fault;
     match &mut fault {

@@ -1,5 +1,6 @@
 //! Runs of everything at once: any topology, load, network and faults, and additions to such a run.
 
+use muster_rooms::limits::RELAY_ABOVE;
 use muster_rooms::Policy;
 use muster_simkit::{clock, Draw};
 
@@ -316,6 +317,7 @@ impl Plan {
             identities: None,
             learns: false,
             filters: false,
+            relay_above: RELAY_ABOVE,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);

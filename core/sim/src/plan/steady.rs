@@ -1,5 +1,6 @@
 //! Runs of steady load on a near network, each with one kind of fault.
 
+use muster_rooms::limits::RELAY_ABOVE;
 use muster_rooms::MISSING_WAIT;
 use muster_simkit::{clock, Draw};
 use muster_transport::{Micros, DEAD_AFTER, DIAL_MAX};
@@ -55,6 +56,7 @@ impl Plan {
             identities: None,
             learns: false,
             filters: false,
+            relay_above: RELAY_ABOVE,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Runs of the doubling matrix: one fault during one step of a doubling, under steady traffic.
 
+use muster_rooms::limits::RELAY_ABOVE;
 use muster_simkit::{clock, Draw};
 
 use super::{ClientPlan, Fault, Growing, Kind, Plan, Publishing, Weather, MS, SECOND};
@@ -54,6 +55,7 @@ impl Cell {
             identities: None,
             learns: false,
             filters: false,
+            relay_above: RELAY_ABOVE,
             converges: None,
             back_max: None,
             command_every: draw.chance(50).then(|| draw.within(200 * MS, 2 * SECOND)),

@@ -95,6 +95,7 @@ impl Rooms {
             Kind::Broker => {
                 let settings = BrokerSettings {
                     arena_bytes: self.plan.arena_bytes,
+                    relay_above: self.plan.relay_above,
                     ..BrokerSettings::default()
                 };
                 let config = BrokerConfig {
