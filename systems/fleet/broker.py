@@ -5,19 +5,16 @@ and writes only its own topics; the plane's users write the clients' down topics
 without a password is refused.
 """
 
-import asyncio
 import base64
-import contextlib
 import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from muster._mqtt import Connection, MqttError, connect_packet
 from muster_server.control.host.addresses import split_address
 from muster_server.plane.files import write_atomically
 from muster_server.plane.kind import Launch, Program
@@ -36,8 +33,6 @@ NODES_MAX: Final = 16
 ITERATIONS: Final = 101
 # limit of orders for a client that does not read; the broker drops further ones, and they count as missed
 QUEUED_MAX: Final = 1_000
-EXPEL_S: Final = 5
-AGAIN_S: Final = 0.05
 
 
 class Secure(NamedTuple):
@@ -74,7 +69,7 @@ def prepare(launch: Launch) -> list[str]:
     if not secret.exists():
         write_atomically(secret, f"{secrets.token_urlsafe(32)}\n".encode())
     word = secret.read_text(encoding="ascii").strip()
-    with _users(folder) as lines:
+    with users(folder) as lines:
         lines.update({user: _hashed(user, word) for user in _own_users() if user not in lines})
     secure = tls(launch.section)
     banned: set[str] = set()
@@ -93,7 +88,7 @@ def enroll(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Make new passwords for these clients; mosquitto uses them after a SIGHUP. Raises `BrokerError` for a bad name."""
     words = {name: secrets.token_urlsafe(18) for name in names}
     made = {name: password_line(name, word) for name, word in words.items()}
-    with _users(folder) as lines:
+    with users(folder) as lines:
         lines.update(made)
     return words
 
@@ -104,45 +99,6 @@ def ban(folder: Path) -> None:
     from muster_server.systems.fleet.authority import Authority
 
     write_atomically(folder / "acl", access(Authority(folder / AUTHORITY).banned()).encode())
-
-
-async def expel(folder: Path, bind: tuple[str, int], names: Collection[str], reread: Callable[[], None]) -> set[str]:
-    """End the open sessions of these clients: one with the same name takes the place of each, and ends. For that each
-    name has a password for a moment. `reread`: lets mosquitto read its files. Returns the names whose sessions may be
-    open still."""
-    words = {name: secrets.token_urlsafe(18) for name in names}
-    with _users(folder) as lines:
-        before = {name: lines.get(name) for name in words}
-        lines.update({name: password_line(name, word) for name, word in words.items()})
-    reread()
-    try:
-        ended = await asyncio.gather(*(_takes_over(bind, name, word) for name, word in words.items()))
-    finally:
-        with _users(folder) as lines:
-            for name, line in before.items():
-                lines.pop(name, None)
-                lines.update({} if line is None else {name: line})
-        reread()
-    return {name for name, done in zip(words, ended, strict=True) if not done}
-
-
-async def _takes_over(bind: tuple[str, int], name: str, word: str) -> bool:
-    """Whether a session with this name was opened, and closed."""
-    hello = connect_packet(name, name, word, EXPEL_S)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(EXPEL_S):
-            while True:  # until mosquitto has read the password
-                _, session = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(hello, lambda _topic, _payload: None, lambda: None), *bind
-                )
-                try:
-                    await session.opened
-                    return True
-                except MqttError:
-                    await asyncio.sleep(AGAIN_S)
-                finally:
-                    session.close()
-    return False
 
 
 def configuration(folder: Path, host: str, port: int, secure: Secure | None = None) -> str:
@@ -219,7 +175,7 @@ def _own_users() -> list[str]:
 
 
 @contextmanager
-def _users(folder: Path) -> Iterator[dict[str, str]]:
+def users(folder: Path) -> Iterator[dict[str, str]]:
     """The lines of the password file by user, written back at the end; one writer at a time, over all processes."""
     file = folder / USERS
     with (folder / ".users.lock").open("w") as lock:

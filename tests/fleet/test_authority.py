@@ -18,7 +18,8 @@ from muster.fleet import Agent, BrokerRefused
 from muster_server.systems.fleet import authority as module
 from muster_server.systems.fleet import schema
 from muster_server.systems.fleet.authority import Authority, AuthorityError, Issued, served_names
-from muster_server.systems.fleet.broker import AUTHORITY, USERS, access, ban, expel
+from muster_server.systems.fleet.broker import AUTHORITY, USERS, access, ban
+from muster_server.systems.fleet.expel import expel
 from muster_server.systems.fleet.options import Fleet
 from muster_server.systems.fleet.schema import Order
 from muster_server.systems.fleet.selector import parse

@@ -18,8 +18,9 @@ from muster_server.control.terminal.common import counted, out, print_json, verd
 from muster_server.control.terminal.words import say
 from muster_server.plane.files import write_atomically
 from muster_server.systems.fleet.authority import CA_CERT, Authority, AuthorityError, Record
-from muster_server.systems.fleet.broker import AUTHORITY, ban, expel, tls
+from muster_server.systems.fleet.broker import AUTHORITY, ban, tls
 from muster_server.systems.fleet.cli.agents import local
+from muster_server.systems.fleet.expel import expel
 
 NAMES_SHOWN: Final = 10
 STATES: Final = {False: "valid", True: "revoked"}
