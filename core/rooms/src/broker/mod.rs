@@ -1,15 +1,17 @@
 //! The broker: numbers its rooms' messages, keeps them in rings, and sends one copy to each gateway that wants the
 //! room.
 //!
-//! This file orders the shared parts. `publish` holds publishing, `fanout` the data for gateways, `commands`
-//! commands.
+//! This file orders the shared parts. `interest` holds what routers report, `rooms` the life of rooms, `publish`
+//! publishing, `fanout` the data for gateways, `relays` those that pass rooms on, `commands` commands.
 
 mod commands;
 mod fanout;
+mod interest;
 mod publish;
 pub mod relays;
 mod resends;
 pub mod room;
+mod rooms;
 pub mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -23,15 +25,13 @@ use crate::role;
 
 use muster_transport::{
     Arrival, Code, Control, Door, DoorKey, Entropy, Frame, Frames, HasLinks, Homes, Identity, Inbox, KeyedState,
-    LinkChange, Links, Machine, Micros, Move, Node, NodeConfig, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
-    NODES_MAX,
+    LinkChange, Links, Machine, Micros, Node, NodeConfig, Outbox, Placement, Records, ResetSecret, Scope, HEADER,
 };
 
 use crate::age::Ages;
 use crate::arena::Arena;
-use crate::command::AWAY_GRACE;
 use crate::interest::{Change, Interest};
-use crate::limits::{GATEWAY_LEASE, LINK_LOG_BYTES, ROOMS_MAX};
+use crate::limits::{LINK_LOG_BYTES, ROOMS_MAX};
 use crate::missing::MISSING_WAIT;
 use crate::name::RoomName;
 use crate::segments::Segments;
@@ -42,6 +42,7 @@ use crate::wire::record::Record;
 use crate::wire::room::LinkHead;
 use crate::wire::PublisherId;
 use commands::{Commands, Request};
+use interest::{Doubt, RouterReports};
 use publish::{Acks, Publication};
 use relays::Relays;
 use resends::Resends;
@@ -147,26 +148,6 @@ muster_transport::counters! {
         /// Commands and member queries sent to gateways.
         commands_sent,
     }
-}
-
-/// A router's reports since this broker subscribed to it.
-struct RouterReports {
-    scope: Scope,
-    gateways: BTreeSet<u32>,
-    /// Gateways to which no router of the partition has a link, and since when this is known here.
-    away: BTreeMap<u32, Micros>,
-    complete: bool,
-}
-
-/// Whether the known interest may be outdated. While a broker was cut off, or stood still, others may have taken it
-/// for dead and confirmed joins without it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    None,
-    /// It is cut off.
-    Alone,
-    /// It was cut off and has a link again; if no router is reachable by then, it continues with its old knowledge.
-    Until(Micros),
 }
 
 /// One gateway, across its links.
@@ -410,110 +391,10 @@ impl Broker {
         }
     }
 
-    /// The time from which a gateway counts as having no members of a room. It has no link here, nor to any router
-    /// that reports the room, or has left the placement; and its members had time to move to another gateway.
-    fn gone_at(&self, gateway: u32, room: u64) -> Option<Micros> {
-        if self.links.to(gateway).is_some() {
-            return None;
-        }
-        let since = match self.dropped.contains(&gateway) || planted::is(Bug::AwayUnasked) {
-            true => 0,
-            false => {
-                let telling = self.routers.values().filter(|told| told.scope.has(room));
-                let away: Option<Vec<Micros>> = telling.map(|told| told.away.get(&gateway).copied()).collect();
-                away?.into_iter().max()?
-            }
-        };
-        Some(since.max(self.links.lost_at(gateway).unwrap_or(0)) + AWAY_GRACE)
-    }
-
-    /// The rooms of this broker's partition.
-    fn scope(&self) -> Scope {
-        self.placement.scope(self.node.me.node)
-    }
-
-    /// The share of its rooms that a router's partition has, if any.
-    fn part(&self, router: u16) -> Option<Scope> {
-        self.placement.part(self.node.me.node, role::ROUTER, router)
-    }
-
-    /// Subscribes again to routers of whose partition this broker now needs another share.
-    fn resubscribe(&mut self, now: Micros) {
-        let partition = |router: u32| self.placement.node(router).map(|node| node.partition);
-        let asked = self.routers.iter().filter_map(|(router, told)| {
-            let partition = partition(*router)?;
-            let other = self.part(partition).is_some_and(|part| part != told.scope);
-            other.then_some((partition, *router))
-        });
-        for (partition, router) in asked.collect::<Vec<_>>() {
-            self.subscribe(now, partition, router);
-        }
-    }
-
     /// Whether the broker has done all that the placement demands: it gets reports from routers of every partition
     /// that has some of its rooms, and these reports are complete.
     pub fn settled(&self) -> bool {
         self.running && self.is_told()
-    }
-
-    /// Whether the reports of its present routers are complete.
-    fn is_told(&self) -> bool {
-        let told = |partition: u16, part: Scope| {
-            let mut homes = self.homes.of(partition).filter_map(|router| self.routers.get(&router));
-            homes.any(|told| told.complete && told.scope == part)
-        };
-        let mut partitions = 0..self.placement.routers().all();
-        partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
-    }
-
-    /// Whether it knows the interest of gateways: messages are numbered only then.
-    fn knows(&self) -> bool {
-        self.running && self.doubt == Doubt::None
-    }
-
-    /// Ends the doubt once its knowledge is confirmed, or cannot improve.
-    fn review_doubt(&mut self, now: Micros) {
-        let over = matches!(self.doubt, Doubt::Until(at) if at <= now);
-        if over || self.is_told() {
-            self.doubt = Doubt::None;
-        }
-    }
-
-    /// Subscribes to the routers that it needs from now on.
-    fn review_homes(&mut self, now: Micros) {
-        let (links, placement) = (&self.links, &self.placement);
-        let me = self.node.me.node;
-        let needed = |router| placement.part(me, role::ROUTER, router).is_some();
-        let since = |node| links.since_as(node, role::ROUTER);
-        let moves = self.homes.review(now, placement, needed, since);
-        for step in moves {
-            match step {
-                Move::Begin { partition, node } => self.subscribe(now, partition, node),
-                Move::End { node } => self.unsubscribe(now, node),
-            }
-        }
-    }
-
-    fn subscribe(&mut self, now: Micros, partition: u16, router: u32) {
-        let (Some(scope), Some(slot)) = (self.part(partition), self.links.to(router)) else {
-            return;
-        };
-        self.links.record(now, slot, &Record::Subscribe { scope });
-        let told = RouterReports {
-            scope,
-            gateways: BTreeSet::new(),
-            away: BTreeMap::new(),
-            complete: false,
-        };
-        self.routers.insert(router, told);
-    }
-
-    fn unsubscribe(&mut self, now: Micros, router: u32) {
-        self.routers.remove(&router);
-        self.interest.leave(router);
-        if let Some(slot) = self.links.to(router) {
-            self.links.record(now, slot, &Record::Unsubscribe);
-        }
     }
 
     /// Why the broker cannot serve yet, if it cannot.
@@ -590,153 +471,6 @@ impl Broker {
     fn life_of(&self, gateway: u32) -> u32 {
         let linked = self.links.epoch_of(gateway);
         self.interest.epoch_of(gateway).max(linked).unwrap_or(0)
-    }
-
-    /// The room's slot; opens the room if it is new. If a room is new or resumes, the gateways that want it get its
-    /// head.
-    fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
-        let known = self.by_id.get(&id).copied();
-        if let Some((at, room)) = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
-            if room.check != check {
-                return Err(Code::NameCollision);
-            }
-            let goes_on = std::mem::take(&mut room.ended);
-            if goes_on {
-                room.used_at = now;
-            }
-            if room.generation <= self.outlived {
-                self.renew_room(now, at);
-            } else if goes_on {
-                self.tell_heads(at);
-            }
-            return Ok(at);
-        }
-        if self.by_id.len() >= self.rooms_max {
-            return Err(Code::Busy);
-        }
-        if self.generation == 0 || !planted::is(Bug::GenerationKept) {
-            self.raise_generation();
-        }
-        let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
-        for gateway in self.interest.who_wants(id, check) {
-            room.add_gateway(now, gateway, self.life_of(gateway));
-        }
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.rooms[at as usize] = Some(room);
-                at
-            }
-            None => {
-                self.rooms.push(Some(room));
-                self.rooms.len() as u32 - 1
-            }
-        };
-        self.by_id.insert(id, at);
-        self.counters.rooms_made += 1;
-        self.tell_heads(at);
-        Ok(at)
-    }
-
-    /// The generation of the next stream.
-    fn raise_generation(&mut self) {
-        self.generation = self.generation.wrapping_add(1).max(1); // 0 means that there is nothing here
-    }
-
-    /// A gateway has more of a stream than this broker ever numbered, or has a later stream: the broker has come back from an
-    /// earlier state of this life, as of a snapshot. Its offsets would be given twice, so all of its rooms begin new streams:
-    /// this one at once, others before they number anything. A gateway's word is enough; a member's never is.
-    fn came_back(&mut self, now: Micros, at: Option<u32>, generation: u32) {
-        if planted::is(Bug::ReturnUnnoticed) {
-            return;
-        }
-        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
-        let (here, ended) = known.map_or((0, false), |room| (room.generation, room.ended));
-        if generation > self.generation || here > self.outlived {
-            self.generation = self.generation.max(generation);
-            self.outlived = self.generation;
-            self.counters.rolled_back += 1;
-        }
-        if let Some(at) = at.filter(|_| !ended) {
-            self.renew_room(now, at);
-        }
-    }
-
-    /// Begins a new stream of a room. Gateways learn of it, and tell their members that the rest of the former one is lost.
-    fn renew_room(&mut self, now: Micros, at: u32) {
-        self.raise_generation();
-        let (generation, frames) = (self.generation, self.segments.name());
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
-            return;
-        };
-        room.restart(now, generation, frames);
-        self.tell_heads(at);
-    }
-
-    /// Schedules a room's head for all gateways that want the room.
-    fn tell_heads(&mut self, at: u32) {
-        for place in 0.. {
-            let room = self.rooms[at as usize].as_deref();
-            let Some(gateway) = room.and_then(|room| Some(room.gateways.get(place)?.gateway)) else {
-                return;
-            };
-            self.head_due(at, gateway);
-        }
-    }
-
-    /// Another broker continues a room: its gateways learn where it ends here.
-    fn end_room(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
-            return;
-        };
-        room.ended = true;
-        self.counters.rooms_handed_over += 1;
-        self.dissolve_tree(now, at);
-        self.tell_heads(at);
-    }
-
-    /// The placement changed: rooms of other brokers end here now, and our rooms begin. A room that is here only
-    /// while its owner has no link ends now if it may no longer be here, otherwise later.
-    fn placed(&mut self, now: Micros, before: &Placement) {
-        let me = self.node.me.node;
-        for at in 0..self.rooms.len() {
-            let room = self.rooms[at].as_deref();
-            let moved = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
-            if room.is_some_and(|room| moved(room) || !self.may_own(room.id)) {
-                self.end_room(now, at as u32);
-            }
-        }
-        let mut gained = std::mem::take(&mut self.gained);
-        for (gateway, _) in self.interest.gateways() {
-            let wanted = self.interest.rooms_of(gateway, Scope::ALL);
-            let wanted = wanted.filter(|known| self.owns(known.room) && before.own().owner(known.room) != Some(me));
-            gained.extend(wanted.map(|known| Change {
-                gateway,
-                room: known.room,
-                check: known.check,
-                present: true,
-            }));
-        }
-        self.gained = gained;
-        self.gain(now);
-    }
-
-    /// Begins some of the gained rooms, so that gateways learn their heads; all at once would take longer than peers
-    /// wait for a sign of life.
-    fn gain(&mut self, now: Micros) {
-        if self.gained.is_empty() || now < self.gain_at {
-            return;
-        }
-        self.gain_at = now + GAIN_EVERY;
-        for change in self
-            .gained
-            .drain(..GAINED_AT_ONCE.min(self.gained.len()))
-            .collect::<Vec<_>>()
-        {
-            let wants = self.interest.wants(change.gateway, change.room) == Some(change.check);
-            if wants && self.owns(change.room) {
-                self.interest_changed(now, change);
-            }
-        }
     }
 
     fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -842,155 +576,6 @@ impl Broker {
         }
     }
 
-    /// Takes a router's record. `false`: only routers may send it.
-    fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
-        let mut changes = std::mem::take(&mut self.changes);
-        let told = self.routers.get_mut(&router);
-        match (told, record) {
-            (
-                Some(told),
-                Record::GatewayBegin {
-                    node,
-                    epoch,
-                    scope,
-                    version,
-                },
-            ) => {
-                let (life, snapshot) = ((*node, *epoch), (*scope, *version));
-                if self.interest.begin(router, life, snapshot, &mut changes) {
-                    told.gateways.insert(*node);
-                }
-            }
-            (
-                Some(_),
-                Record::GatewayMembership {
-                    node,
-                    epoch,
-                    membership,
-                },
-            ) => {
-                let life = (*node, *epoch);
-                let lives = self.interest.epoch_of(*node) == Some(*epoch);
-                let full = membership.present && self.interest.len() >= self.rooms_max;
-                if full && lives && self.interest.wants(*node, membership.room).is_none() {
-                    self.refuse_room(now, life, membership.room, Code::Busy);
-                    if self.links.to_life(life).is_none() {
-                        self.untold.note(life, membership.room);
-                    }
-                } else {
-                    self.untold.taken(life, membership.room);
-                    self.interest.apply(router, life, membership, &mut changes);
-                }
-            }
-            (
-                Some(_),
-                Record::GatewayEnd {
-                    node,
-                    epoch,
-                    scope,
-                    version,
-                },
-            ) => {
-                let (life, snapshot) = ((*node, *epoch), (*scope, *version));
-                self.interest.end(router, life, snapshot, &mut changes);
-            }
-            (Some(told), Record::GatewayGone { node, scope, .. }) => {
-                // The router has waited long enough.
-                told.gateways.remove(node);
-                told.away.remove(node);
-                self.unnamed.insert((*node, *scope), now.saturating_sub(GATEWAY_LEASE));
-                self.forget_unnamed(now);
-            }
-            (Some(told), Record::GatewaySeen { node, up }) => {
-                if *up || told.away.len() >= NODES_MAX {
-                    told.away.remove(node);
-                } else {
-                    told.away.entry(*node).or_insert(now);
-                }
-                self.commands_reached(now, *node);
-            }
-            (Some(told), Record::Complete { scope }) => {
-                // The earlier subscription may have covered another share.
-                told.complete |= told.scope.within(*scope);
-                let settled = told.complete;
-                self.complete.insert(*scope);
-                self.running |= self.is_complete();
-                self.review_doubt(now);
-                if let Some(old) = settled.then(|| self.homes.settled(router)).flatten() {
-                    self.unsubscribe(now, old);
-                }
-            }
-            // A report sent before the router learned that it is no longer subscribed to.
-            (
-                None,
-                Record::GatewayBegin { .. }
-                | Record::GatewayMembership { .. }
-                | Record::GatewayEnd { .. }
-                | Record::GatewayGone { .. }
-                | Record::GatewaySeen { .. }
-                | Record::Complete { .. },
-            ) => {}
-            _ => return false,
-        }
-        for change in changes.drain(..) {
-            self.interest_changed(now, change);
-        }
-        changes.shrink_to(CHANGES_KEPT);
-        self.changes = changes;
-        true
-    }
-
-    /// Whether the reports cover every share of this broker's rooms.
-    fn is_complete(&self) -> bool {
-        let mut parts = (0..self.placement.routers().all()).filter_map(|router| self.part(router));
-        parts.all(|part| self.complete.iter().any(|scope| part.within(*scope)))
-    }
-
-    fn interest_changed(&mut self, now: Micros, change: Change) {
-        self.command_wanted(now, change.gateway, change.room, change.present);
-        if !change.present {
-            let at = self.by_id.get(&change.room).copied();
-            if let Some((at, room)) = at.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
-                room.used_at = now;
-                self.gateway_leaves(now, at, change.gateway);
-            }
-            return;
-        }
-        let at = if self.owns(change.room) {
-            match self.open_room(now, change.room, change.check) {
-                Ok(at) => at,
-                Err(code) => {
-                    let epoch = self.interest.epoch_of(change.gateway).unwrap_or(0);
-                    return self.refuse_room(now, (change.gateway, epoch), change.room, code);
-                }
-            }
-        } else {
-            // Another broker's room: its gateways learn its state here.
-            match self.by_id.get(&change.room) {
-                Some(at) => *at,
-                None => return,
-            }
-        };
-        let life = self.life_of(change.gateway);
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
-            return;
-        };
-        room.add_gateway(now, change.gateway, life);
-        // The gateway learns the stream at once, before the first message.
-        self.head_due(at, change.gateway);
-    }
-
-    /// Tells a gateway that its interest in a room is refused.
-    fn refuse_room(&mut self, now: Micros, life: (u32, u32), room: u64, code: Code) {
-        match code {
-            Code::NameCollision => self.counters.refused_name_collision += 1,
-            _ => self.counters.refused_full += 1,
-        }
-        if let Some(slot) = self.links.to_life(life) {
-            self.links.record(now, slot, &Record::RoomRefused { room, code });
-        }
-    }
-
     fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
@@ -1093,97 +678,6 @@ impl Broker {
             };
             self.interest_changed(now, change);
         }
-    }
-
-    /// Schedules a room's head for a gateway.
-    fn head_due(&mut self, at: u32, node: u32) {
-        let Some(gateway) = self.gateways.get_mut(&node) else {
-            return;
-        };
-        let slot = gateway.link;
-        let Some(cursor) = self.rooms[at as usize]
-            .as_deref_mut()
-            .and_then(|room| room.cursor(node))
-        else {
-            return;
-        };
-        if !cursor.head_due {
-            cursor.head_due = true;
-            enqueue(&mut gateway.heads, at, self.rooms.len());
-        }
-        self.links.table.mark(slot);
-    }
-
-    /// Forgets gateways that have no link here or to a router: a router that started without a link to them cannot
-    /// report the end of interest that it never knew.
-    fn forget_unnamed(&mut self, now: Micros) {
-        let asked: BTreeSet<Scope> = self
-            .routers
-            .values()
-            .filter(|told| told.complete)
-            .map(|told| told.scope)
-            .collect();
-        let named = |node, scope| {
-            let mut telling = self.routers.values().filter(|told| Scope::within(scope, told.scope));
-            telling.any(|told| told.gateways.contains(&node))
-        };
-        let lives = |node, epoch| {
-            let peer = self.gateways.get(&node);
-            peer.is_some_and(|peer| peer.epoch == epoch)
-        };
-        let mut away = BTreeMap::new();
-        for (node, epoch) in self.interest.gateways() {
-            let unnamed = asked.iter().filter(|scope| !named(node, **scope));
-            away.extend(unnamed.map(|scope| ((node, *scope), (epoch, lives(node, epoch)))));
-        }
-        self.unnamed.retain(|of, _| away.contains_key(of));
-        let mut changes = Vec::new();
-        for ((node, scope), (epoch, lives)) in away {
-            let since = *self.unnamed.entry((node, scope)).or_insert(now);
-            if !lives && now >= since + GATEWAY_LEASE {
-                self.unnamed.remove(&(node, scope));
-                self.interest.gone(node, epoch, scope, &mut changes);
-                self.untold.forget(node);
-                self.counters.gateways_expired += 1;
-            }
-        }
-        for change in changes {
-            self.interest_changed(now, change);
-        }
-    }
-
-    fn sweep(&mut self, now: Micros) {
-        if now < self.sweep_at {
-            return;
-        }
-        self.sweep_at = now + SWEEP_EVERY;
-        self.forget_unnamed(now);
-        for _ in 0..self.rooms.len().min(SWEPT_AT_ONCE) {
-            self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
-            let at = self.sweep_next;
-            let Some(room) = self.rooms[at].as_deref_mut() else {
-                continue;
-            };
-            room.ring.trim(&self.arena);
-            let rests = room.tree_rests(now);
-            let idle = now.saturating_sub(room.used_at);
-            let (id, ended) = (room.id, room.ended);
-            let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
-            let kept = self.arena.idle(room.ring.home).unwrap_or(ROOM_IDLE);
-            if rests {
-                self.dissolve_tree(now, at as u32);
-            }
-            if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
-                self.end_room(now, at as u32);
-            } else if unused && idle >= kept {
-                self.relays.forget(at as u32);
-                self.by_id.remove(&id);
-                self.rooms[at] = None;
-                self.free.push(at as u32);
-                self.counters.rooms_forgotten += 1;
-            }
-        }
-        self.sweep_publishers(now);
     }
 }
 

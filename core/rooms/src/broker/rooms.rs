@@ -1,0 +1,211 @@
+//! Rooms of a broker: opened, begun anew, ended, gained from another one.
+
+use super::room::Room;
+use super::{enqueue, Broker, DETOUR_IDLE, GAINED_AT_ONCE, GAIN_EVERY, ROOM_IDLE, SWEEP_EVERY, SWEPT_AT_ONCE};
+use crate::interest::Change;
+use crate::layers::RoomLayers;
+use crate::planted;
+use crate::planted::Bug;
+use muster_transport::{Code, Micros, Placement, Scope};
+
+impl Broker {
+    /// The room's slot; opens the room if it is new. If a room is new or resumes, the gateways that want it get its
+    /// head.
+    pub(super) fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
+        let known = self.by_id.get(&id).copied();
+        if let Some((at, room)) = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
+            if room.check != check {
+                return Err(Code::NameCollision);
+            }
+            let goes_on = std::mem::take(&mut room.ended);
+            if goes_on {
+                room.used_at = now;
+            }
+            if room.generation <= self.outlived {
+                self.renew_room(now, at);
+            } else if goes_on {
+                self.tell_heads(at);
+            }
+            return Ok(at);
+        }
+        if self.by_id.len() >= self.rooms_max {
+            return Err(Code::Busy);
+        }
+        if self.generation == 0 || !planted::is(Bug::GenerationKept) {
+            self.raise_generation();
+        }
+        let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
+        for gateway in self.interest.who_wants(id, check) {
+            room.add_gateway(now, gateway, self.life_of(gateway));
+        }
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.rooms[at as usize] = Some(room);
+                at
+            }
+            None => {
+                self.rooms.push(Some(room));
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.by_id.insert(id, at);
+        self.counters.rooms_made += 1;
+        self.tell_heads(at);
+        Ok(at)
+    }
+
+    /// The generation of the next stream.
+    pub(super) fn raise_generation(&mut self) {
+        self.generation = self.generation.wrapping_add(1).max(1); // 0 means that there is nothing here
+    }
+
+    /// A gateway has more of a stream than this broker ever numbered, or has a later stream: the broker has come back from an
+    /// earlier state of this life, as of a snapshot. Its offsets would be given twice, so all of its rooms begin new streams:
+    /// this one at once, others before they number anything. A gateway's word is enough; a member's never is.
+    pub(super) fn came_back(&mut self, now: Micros, at: Option<u32>, generation: u32) {
+        if planted::is(Bug::ReturnUnnoticed) {
+            return;
+        }
+        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let (here, ended) = known.map_or((0, false), |room| (room.generation, room.ended));
+        if generation > self.generation || here > self.outlived {
+            self.generation = self.generation.max(generation);
+            self.outlived = self.generation;
+            self.counters.rolled_back += 1;
+        }
+        if let Some(at) = at.filter(|_| !ended) {
+            self.renew_room(now, at);
+        }
+    }
+
+    /// Begins a new stream of a room. Gateways learn of it, and tell their members that the rest of the former one is lost.
+    pub(super) fn renew_room(&mut self, now: Micros, at: u32) {
+        self.raise_generation();
+        let (generation, frames) = (self.generation, self.segments.name());
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.restart(now, generation, frames);
+        self.tell_heads(at);
+    }
+
+    /// Schedules a room's head for all gateways that want the room.
+    pub(super) fn tell_heads(&mut self, at: u32) {
+        for place in 0.. {
+            let room = self.rooms[at as usize].as_deref();
+            let Some(gateway) = room.and_then(|room| Some(room.gateways.get(place)?.gateway)) else {
+                return;
+            };
+            self.head_due(at, gateway);
+        }
+    }
+
+    /// Another broker continues a room: its gateways learn where it ends here.
+    pub(super) fn end_room(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
+            return;
+        };
+        room.ended = true;
+        self.counters.rooms_handed_over += 1;
+        self.dissolve_tree(now, at);
+        self.tell_heads(at);
+    }
+
+    /// The placement changed: rooms of other brokers end here now, and our rooms begin. A room that is here only
+    /// while its owner has no link ends now if it may no longer be here, otherwise later.
+    pub(super) fn placed(&mut self, now: Micros, before: &Placement) {
+        let me = self.node.me.node;
+        for at in 0..self.rooms.len() {
+            let room = self.rooms[at].as_deref();
+            let moved = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
+            if room.is_some_and(|room| moved(room) || !self.may_own(room.id)) {
+                self.end_room(now, at as u32);
+            }
+        }
+        let mut gained = std::mem::take(&mut self.gained);
+        for (gateway, _) in self.interest.gateways() {
+            let wanted = self.interest.rooms_of(gateway, Scope::ALL);
+            let wanted = wanted.filter(|known| self.owns(known.room) && before.own().owner(known.room) != Some(me));
+            gained.extend(wanted.map(|known| Change {
+                gateway,
+                room: known.room,
+                check: known.check,
+                present: true,
+            }));
+        }
+        self.gained = gained;
+        self.gain(now);
+    }
+
+    /// Begins some of the gained rooms, so that gateways learn their heads; all at once would take longer than peers
+    /// wait for a sign of life.
+    pub(super) fn gain(&mut self, now: Micros) {
+        if self.gained.is_empty() || now < self.gain_at {
+            return;
+        }
+        self.gain_at = now + GAIN_EVERY;
+        for change in self
+            .gained
+            .drain(..GAINED_AT_ONCE.min(self.gained.len()))
+            .collect::<Vec<_>>()
+        {
+            let wants = self.interest.wants(change.gateway, change.room) == Some(change.check);
+            if wants && self.owns(change.room) {
+                self.interest_changed(now, change);
+            }
+        }
+    }
+
+    /// Schedules a room's head for a gateway.
+    pub(super) fn head_due(&mut self, at: u32, node: u32) {
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return;
+        };
+        let slot = gateway.link;
+        let Some(cursor) = self.rooms[at as usize]
+            .as_deref_mut()
+            .and_then(|room| room.cursor(node))
+        else {
+            return;
+        };
+        if !cursor.head_due {
+            cursor.head_due = true;
+            enqueue(&mut gateway.heads, at, self.rooms.len());
+        }
+        self.links.table.mark(slot);
+    }
+
+    pub(super) fn sweep(&mut self, now: Micros) {
+        if now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = now + SWEEP_EVERY;
+        self.forget_unnamed(now);
+        for _ in 0..self.rooms.len().min(SWEPT_AT_ONCE) {
+            self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
+            let at = self.sweep_next;
+            let Some(room) = self.rooms[at].as_deref_mut() else {
+                continue;
+            };
+            room.ring.trim(&self.arena);
+            let rests = room.tree_rests(now);
+            let idle = now.saturating_sub(room.used_at);
+            let (id, ended) = (room.id, room.ended);
+            let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
+            let kept = self.arena.idle(room.ring.home).unwrap_or(ROOM_IDLE);
+            if rests {
+                self.dissolve_tree(now, at as u32);
+            }
+            if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
+                self.end_room(now, at as u32);
+            } else if unused && idle >= kept {
+                self.relays.forget(at as u32);
+                self.by_id.remove(&id);
+                self.rooms[at] = None;
+                self.free.push(at as u32);
+                self.counters.rooms_forgotten += 1;
+            }
+        }
+        self.sweep_publishers(now);
+    }
+}
