@@ -1,6 +1,7 @@
 """A fleet by the real command: the page's agent, results out to a room and files, certificates; and deaths in between."""
 
 import asyncio
+import contextlib
 import csv
 import json
 import os
@@ -154,8 +155,11 @@ async def test_the_pages_certificates_let_clients_in_until_they_are_revoked(make
             await online(instance, 1)
             await asyncio.to_thread(shell, instance, folder, revoke)
             await online(instance, 0)
+            async with asyncio.timeout(PATIENT_S):
+                _, said = await agent.communicate()
+            assert (agent.returncode, b"certificate revoked" in said) == (69, True), said
         finally:
-            agent.terminate()
-            await agent.communicate()
+            with contextlib.suppress(ProcessLookupError):
+                agent.kill()
         done = json.loads(instance.ran("fleet", "cert", "ls", "--json").stdout)
         assert [bool(each["revoked_ms"]) for each in done["certificates"]] == [True]
