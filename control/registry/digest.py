@@ -22,7 +22,7 @@ PART_MAX: Final = DATA_MAX - (4 << 10)
 VALUE_MAX: Final = 8 << 10
 """A longer value is cut to this length. Every reader refuses it anyway: `places.VALUE_MAX` is half of that."""
 INLINE_MAX: Final = 4 << 10
-"""A change of up to so many bytes is in the head too: one read for each reader."""
+"""A change of at most this many bytes is in the head too: one read for each reader."""
 CHANGES_MAX: Final = 64
 """Limit of changes that are kept: a reader that is further behind reads the base again."""
 SINCE_MAX: Final = 16

@@ -30,8 +30,8 @@ FEW: Final = 64
 WAIT_S: Final = 20.0
 """Least seconds, on average, for which a node waits for a digest before it reads every entry."""
 OWN_READS_S: Final = 50
-"""Limit of entries per second that a process reads again in case a watch was lost. A node also waits so long for a
-digest: all of them would take longer to read by themselves."""
+"""Limit of entries per second that a process reads again in case a watch was lost. A node waits for a
+digest for as long as that: to read all of them by itself would take longer."""
 FIRST_S: Final = 1.0
 """The same for a process that cannot keep one itself: nodes of an earlier version keep no digest."""
 LATE_S: Final = 5.0
@@ -81,7 +81,7 @@ class Readings:
         later: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`later`: asks for another reading after so many seconds."""
+        """`later`: asks for another reading after this many seconds."""
         self._tree, self._root, self._log, self._dice = tree, root, log, dice
         self._later, self._clock = later, clock
         self._folder = f"{root}/{FOLDER}"
@@ -317,7 +317,7 @@ class Readings:
         return reading
 
     async def _folders(self, reader: Reader, reading: dict[str, Entry]) -> tuple[list[str], list[str]]:
-        """The folders of roles and of layers. What else lies beside layers is added to the reading."""
+        """The folders of roles and of layers. Anything else beside layers is added to the reading."""
         layers, there = list[str](), await self._tree.names(self._root)  # most roles have no node
         for role in sorted(partitioned().intersection(there)):
             if role not in clustered():

@@ -1,4 +1,4 @@
-"""What the leading scheduler of a fleet does: hands out due runs, asks clients over MQTT, counts and stores results.
+"""The work of the leading scheduler of a fleet: hands out due runs, asks clients over MQTT, counts and stores results.
 
 Connects the wheel, runs and the store to the broker and the index nodes. It must not know how clients are picked, who
 leads, nor what callers ask: that is `scheduler.py`. Each write about runs carries the lead's epoch, so that a lead that

@@ -178,7 +178,7 @@ def connect_packet(
 
 
 def _refused_certificate(error: Exception | None) -> str:
-    """What a broker says of this side's certificate; empty: nothing. It says so after the handshake of TLS."""
+    """The reason why the broker refuses this side's certificate, which it gives after the handshake of TLS; empty: none."""
     said = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     alert = said.partition("_ALERT_")[2].lower().replace("_", " ")
     return alert if "certificate" in alert or alert == "unknown ca" else ""

@@ -1,4 +1,4 @@
-"""What a client publishes: rooms, messages that wait for credit, calls that wait for an answer.
+"""The publishing half of a client: rooms, messages that wait for credit, calls that wait for an answer.
 
 `Client` has the verbs and their documentation; `Publishing` carries them out. The engine keeps what it has taken and
 repeats it until the room's owner has it.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .client import Client
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
-"""What the engine says to a message."""
+"""The engine's answers to a message."""
 PROXY: Final = 1
 """The side of the sessions that publish."""
 
@@ -53,7 +53,7 @@ class _Flush:
 
 
 class Publishing:
-    """The publishing half of one client."""
+    """Carries out the verbs of one client."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client

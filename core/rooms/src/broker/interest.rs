@@ -1,4 +1,4 @@
-//! What routers report: which gateways want which rooms, and when a broker knows enough to serve.
+//! Reports of routers: which gateways want which rooms, and when a broker knows enough to serve.
 
 use super::{Broker, CHANGES_KEPT};
 use crate::command::AWAY_GRACE;

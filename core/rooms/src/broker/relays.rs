@@ -44,7 +44,7 @@ struct Child {
     told_at: Micros,
 }
 
-/// Who passes a room on to whom.
+/// The relays of a room, and the children of each.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// Gateways that get the room from the broker, by number.

@@ -1,4 +1,4 @@
-//! Rooms of a broker: opened, begun anew, ended, gained from another one.
+//! Rooms of a broker: opened, renewed, ended, gained from another broker.
 
 use super::room::Room;
 use super::{enqueue, Broker, DETOUR_IDLE, GAINED_AT_ONCE, GAIN_EVERY, ROOM_IDLE, SWEEP_EVERY, SWEPT_AT_ONCE};

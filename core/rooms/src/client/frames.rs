@@ -1,4 +1,4 @@
-//! What comes from servers: datagrams, their frames and records.
+//! Data of servers: datagrams, their frames and records.
 
 use super::joining::put_off;
 use super::lulls::Lulls;

@@ -45,7 +45,7 @@ struct Parent {
     on: bool,
 }
 
-/// What waits for a child.
+/// Frames and heads that wait for a child.
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Arc<[u8]>>,

@@ -1,4 +1,4 @@
-//! What gateways report: their lives, snapshots and memberships, and what is refused.
+//! Reports of gateways: their lives, snapshots and memberships, and what is refused.
 
 use super::{GatewayLinks, Listener, Router, RouterCounters};
 use crate::interest::Taken;
