@@ -351,7 +351,7 @@ async def test_zookeeper_that_stands_still_dies_or_loses_its_data_costs_no_messa
     assert f"registry {beside.url}: not connected: router, router-1, broker" in away.stdout
     assert f"registry {beside.url}: all are connected" in status.stdout
     assert shown.stdout.count(" running ") == len(pids)
-    assert kept == {"ids", "proxy", "broker", "router", "gateway"}
+    assert kept == {"ids", "numbers", "proxy", "broker", "router", "gateway"}
 
 
 @pytest.mark.soak

@@ -192,7 +192,7 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))
         assert (done.returncode, done.stdout) == (78, "")
         assert done.stderr == (
-            f"muster: the registry {zookeeper.url} refuses this client: /pubsub/broker: NoAuthError; "
+            f"muster: the registry {zookeeper.url} refuses this client: /pubsub: NoAuthError; "
             "check registry.auth, registry.user and registry.password_file\n"
         )
         password.write_text("right")
