@@ -17,7 +17,7 @@ from muster_server.control.registry.directory import Directory
 from muster_server.control.registry.keeper import Keeper
 from muster_server.control.registry.places import Node
 from muster_server.control.registry.tree import Entry, Tree
-from tests.control.registry.services import Service, connected
+from tests.control.registry.services import SESSION_S, Service, connected
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.waiting import PATIENT_S, until
 
@@ -142,9 +142,9 @@ async def opened(make: Callable[..., Tree]) -> AsyncIterator[Open]:
 async def _opening(make: Callable[..., Tree]) -> AsyncIterator[Open]:
     async with contextlib.AsyncExitStack() as stack:
 
-        async def one(name: str, **options: Any) -> "Member":
+        async def one(name: str, *, session_s: float = PATIENT_S, **options: Any) -> "Member":
             chosen = {"poll_s": 0.5, "spread_s": 0.02, "hold_s": 0.5, "back_s": 0.2} | options
-            directory = await stack.enter_async_context(Directory(make(PATIENT_S), LOG, **chosen))
+            directory = await stack.enter_async_context(Directory(make(session_s), LOG, **chosen))
             member = Member(name, directory)
             await member.register()
             return member
@@ -240,7 +240,7 @@ async def test_who_keeps_the_digest_dies_and_another_one_continues(opened: Open,
 
 
 async def test_a_registry_that_lost_everything_gets_another_digest(opened: Open, service: Service) -> None:
-    members = await several(opened)
+    members = await several(opened, session_s=SESSION_S)
     await service.wipe()
     await until(lambda: all(member.directory.sessions_lost for member in members), PATIENT_S)
     await until(lambda: everybody(members), PATIENT_S)
