@@ -38,6 +38,17 @@ def message(to: Any, due_at: int, body: str) -> None:
     to.enqueue(made, delay=max(0, due_at - now_ms()))
 
 
+def serve(queue: Any) -> None:
+    """Run a worker of the queue until SIGTERM."""
+    worker = dramatiq.Worker(queue, worker_threads=THREADS)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    worker.start()
+    print("ready", flush=True)
+    ended.wait()
+    worker.stop()
+
+
 def work(port: int, url: str, looks: int) -> None:
     """Until it is ended."""
     queue = broker(port, looks)
@@ -53,13 +64,7 @@ def work(port: int, url: str, looks: int) -> None:
             raise ConnectionError(f"the target said {answer.status}")
 
     dramatiq.actor(queue_name=QUEUE, broker=queue)(call_back)
-    worker = dramatiq.Worker(queue, worker_threads=THREADS)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    worker.start()
-    print("ready", flush=True)
-    ended.wait()
-    worker.stop()
+    serve(queue)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -96,8 +96,7 @@ class RoomsGenerator:
         joined, until = 0, time.monotonic() + CONNECT_S
         while joined < members and time.monotonic() < until:
             joined = await self._run(engine.connect, STEP_S)
-        if joined < members:
-            raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
+        check_joined(joined, members)
         publishers = max(publishers, -(-rooms // PUBLICATIONS))
         return (
             f"{members:,} members in {rooms:,} rooms, {publishers:,} publishers, {share.rate(load.rate):,g} messages/s"
@@ -111,8 +110,7 @@ class RoomsGenerator:
             self._engine.schedule(load.size, self._share.rate(load.rate), load.for_s, load.ramp_s)
         told = await self._run(self._engine.advance, seconds)
         counts = {name: told[name] for name in COUNTS}
-        # The engine counts each jump; a gap announces one.
-        counts["out_of_turn"] = max(0, counts["out_of_turn"] - counts["gaps"])
+        counts["out_of_turn"] = unannounced(told)
         return Slice(
             counts=counts,
             latencies=_micros(told["latencies_us"]),
@@ -169,6 +167,17 @@ async def servers(where: Target, owned: bool) -> tuple[list[Server], list[Server
             raise UserError("no gateway and proxy run here; start them: muster up", UNAVAILABLE)
     check_target("rooms", [host for host, _, _ in (*gateways, *proxies)], owned)
     return _servers(gateways), _servers(proxies), token
+
+
+def check_joined(joined: int, members: int) -> None:
+    """Raise `UserError` if members are missing after `CONNECT_S`."""
+    if joined < members:
+        raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
+
+
+def unannounced(told: Mapping[str, Any]) -> int:
+    """Jumps in the order of messages that no gap announced; the engine counts each jump."""
+    return max(0, int(told.get("out_of_turn", 0)) - int(told.get("gaps", 0)))
 
 
 def endpoints(ends: Sequence[Endpoint]) -> list[Server]:

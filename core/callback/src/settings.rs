@@ -49,7 +49,7 @@ impl Default for CallSettings {
 }
 
 impl CallSettings {
-    /// What is wrong, if something is.
+    /// The error in these settings, if there is one.
     pub fn caller(&self, tls: Tls) -> Result<Settings, String> {
         if self.rate.is_some_and(|rate| rate <= 0.0) || self.burst < 1.0 {
             return Err("rate must be above 0 and burst at least 1".into());

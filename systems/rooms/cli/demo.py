@@ -22,11 +22,10 @@ from muster_server.control.cluster import instance, sdk
 from muster_server.control.cluster.instance import Folder
 from muster_server.control.cluster.sdk import Room
 from muster_server.control.config.options import Config
-from muster_server.control.errors import TRY_LATER, UserError
 from muster_server.control.terminal.common import verdict_after
 from muster_server.control.terminal.found import client_of
 from muster_server.pyext.histogram import Histogram
-from muster_server.systems.rooms.load import CONNECT_S, SOCKETS_MAX, endpoints
+from muster_server.systems.rooms.load import CONNECT_S, SOCKETS_MAX, check_joined, endpoints, unannounced
 from muster_server.systems.rooms.system import DEMO_ROOM, LOAD_ROOM, Demo
 
 STEP_S: Final = 0.1
@@ -91,8 +90,7 @@ class DemoRoom:
             members_each=-(-members // SOCKETS_MAX),
         )
         joined = await _in_thread(engine.connect, CONNECT_S)
-        if joined < members:
-            raise UserError(f"only {joined:,} of {members:,} members joined within {CONNECT_S:g} s", TRY_LATER)
+        check_joined(joined, members)
         self._began = time.monotonic()
         ended = asyncio.Event()
         working = asyncio.create_task(self._work(engine, ended))
@@ -116,8 +114,6 @@ class DemoRoom:
         """The account of all members so far."""
         p50, p99 = (float(us) / 1000 for us in self.latencies.percentiles([50.0, 99.0]))
         told = self._told
-        # The engine counts each jump; a gap announces one.
-        jumps = max(0, told.get("out_of_turn", 0) - told.get("gaps", 0))
         return Figures(
             seconds=round(time.monotonic() - self._began, 3),
             members=self.options.members,
@@ -125,7 +121,7 @@ class DemoRoom:
             delivered=told.get("delivered", 0),
             repaired=told.get("repaired", 0),
             lost=told.get("lost", 0),
-            repeated=jumps + told.get("corrupted", 0),
+            repeated=unannounced(told) + told.get("corrupted", 0),
             p50_ms=round(p50, 3),
             p99_ms=round(p99, 3),
         )

@@ -436,7 +436,7 @@ impl<S: Members> Gateway<S> {
     }
 
     /// The router or the owner has no space for a room, or the owner has another room under its number. Waiting members
-    /// are refused. Present members must join anew and are then refused too, as silence would look like a quiet room.
+    /// are refused. Present members must join again and are then refused too, as silence would look like a quiet room.
     pub(super) fn room_refused(&mut self, now: Micros, id: u64, code: Code) {
         let Some(at) = self.by_id.get(&id).copied() else { return };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {

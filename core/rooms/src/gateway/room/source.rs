@@ -109,7 +109,7 @@ pub(super) fn age(stream: StreamId) -> (u32, u32) {
     (stream.epoch, stream.generation)
 }
 
-/// Why a stream is over, given another one of its node: one of the same life means that the room was forgotten and made anew.
+/// Why a stream is over, given another one of its node: one of the same life means that the room was forgotten and opened again.
 pub(super) fn why_over(stream: StreamId, other: Option<StreamId>) -> GapReason {
     match other.is_some_and(|other| other.epoch == stream.epoch) {
         true => GapReason::Restarted,
