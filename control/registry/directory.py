@@ -133,7 +133,9 @@ class Directory:
         """The last reading."""
         self.sessions_lost = 0
         """Number of registrations lost with their session."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
+        """The time at which the timer fires, by the loop's clock. uvloop's handle cannot say it if that is now."""
         self._task: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -570,9 +572,10 @@ class Directory:
 
     def _stir_in(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        if self._timer is None or not loop.time() < self._timer.when() <= loop.time() + seconds:
+        if not loop.time() < self._due <= loop.time() + seconds:
             if self._timer is not None:
                 self._timer.cancel()
+            self._due = loop.time() + seconds
             self._timer = loop.call_later(seconds, self._stirred.set)
 
     def _jittered(self, seconds: float) -> float:

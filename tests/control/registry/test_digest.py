@@ -306,6 +306,21 @@ async def test_a_spoilt_digest_is_written_again(opened: Open, make: Callable[...
     await until(lambda: everybody(members), PATIENT_S)
 
 
+async def test_a_reading_that_is_due_at_once_does_not_stop_the_writer(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Keeper.write
+
+    async def at_once(self: Keeper, reading: Mapping[str, Entry]) -> float:
+        return min(await write(self, reading), 0.0004)  # uvloop takes this as now, with a handle that has no time
+
+    monkeypatch.setattr(Keeper, "write", at_once)
+    members = await several(opened)
+    for weight in range(2, 5):
+        members[0].directory.weigh(weight)
+        await until(lambda: says(members, members[0].number, weight), PATIENT_S)  # noqa: B023
+
+
 async def test_a_reader_that_is_no_node_reads_the_digest_and_keeps_none(
     opened: Open, make: Callable[..., Tree]
 ) -> None:
