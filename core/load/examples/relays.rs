@@ -3,7 +3,8 @@
 //!
 //! The real machines of a proxy, a broker, a router and gateways with one member each run in memory, without sockets, on a
 //! common clock. Prints the broker's CPU and datagrams for each message, and what the busiest gateway sends. Both ways take
-//! turns in one run.
+//! turns in one run. Then each datagram takes a millisecond, and some are lost between nodes: prints how long messages
+//! take to their members.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,6 +27,11 @@ const TICK: Micros = 500;
 const BATCH: usize = 64;
 const PAYLOAD: usize = 1_200;
 const ROOM: &str = "live:final";
+/// Time that a datagram takes, where times are measured.
+const ROUNDS: u32 = 5;
+const HOP: Micros = 1_000;
+/// Datagrams lost between nodes, per million, where times are measured.
+const LOSSES: [u64; 2] = [0, 10_000];
 
 /// One machine, the addresses of its sockets, and what waits for it.
 struct Part<M> {
@@ -120,6 +126,14 @@ struct World {
     outbox: Outbox,
     by_addr: BTreeMap<Addr, usize>,
     received: u64,
+    hop: Micros,
+    loss: u64,
+    dice: u64,
+    flying: VecDeque<(Micros, (Addr, Addr, Vec<u8>))>,
+    /// Times from a message's turn at the publisher to a member.
+    took: Vec<Micros>,
+    /// Turns in which the publisher had to wait.
+    blocked: u64,
 }
 
 impl World {
@@ -239,6 +253,12 @@ impl World {
             outbox: Outbox::new(true),
             by_addr: BTreeMap::new(),
             received: 0,
+            hop: 0,
+            loss: 0,
+            dice: 1,
+            flying: VecDeque::new(),
+            took: Vec::new(),
+            blocked: 0,
         };
         let sockets = |world: &World, at: usize| match at {
             0 => world.proxy.sockets.clone(),
@@ -255,9 +275,29 @@ impl World {
         world
     }
 
+    /// Whether this datagram is lost: only links between nodes lose some.
+    fn is_lost(&mut self, datagram: &(Addr, Addr, Vec<u8>)) -> bool {
+        let is_link = |addr: &Addr| self.by_addr.get(addr).is_some_and(|at| *at < 4 + self.gateways.len());
+        if self.loss == 0 || !is_link(&datagram.0) || !is_link(&datagram.1) {
+            return false;
+        }
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        self.dice % 1_000_000 < self.loss
+    }
+
+    /// Sends datagrams on their way. Those that are due arrive.
     fn deliver(&mut self, out: Vec<(Addr, Addr, Vec<u8>)>) {
         let count = self.gateways.len();
+        let arrives = self.now + self.hop;
         for datagram in out {
+            if !self.is_lost(&datagram) {
+                self.flying.push_back((arrives, datagram));
+            }
+        }
+        while self.flying.front().is_some_and(|(at, _)| *at <= self.now) {
+            let (_, datagram) = self.flying.pop_front().expect("a datagram in front");
             let Some(at) = self.by_addr.get(&datagram.1) else {
                 continue;
             };
@@ -321,6 +361,8 @@ impl World {
             member.part.machine.drain_events(&mut events);
             while let Some(item) = member.part.machine.read(self.now, member.room, &mut data) {
                 assert!(matches!(item, Item::Message { .. }), "{item:?}");
+                let (time, _) = data.split_first_chunk().expect("a message starts with its time");
+                self.took.push(self.now - Micros::from_le_bytes(*time));
                 self.received += 1;
             }
         }
@@ -332,13 +374,31 @@ impl World {
         while self.now < begin + span {
             let due = (self.now - begin) * rate / 1_000_000;
             while published < due {
-                let sent = self.publisher.machine.publish(self.publication, &[7; 200], published);
-                sent.expect("credit for a paced publisher");
+                let at = begin + published * 1_000_000 / rate;
+                let mut payload = [7; 200];
+                payload[..8].copy_from_slice(&at.to_le_bytes());
+                let sent = self.publisher.machine.publish(self.publication, &payload, published);
+                if sent.is_err() {
+                    self.blocked += 1;
+                    break;
+                }
                 published += 1;
             }
             self.tick();
         }
         published
+    }
+
+    /// Publishes for a time while datagrams take their time and this share of them is lost. Returns the sorted times of the
+    /// deliveries.
+    fn times(&mut self, rate: u64, span: Micros, loss: u64) -> Vec<Micros> {
+        (self.hop, self.loss) = (HOP, loss);
+        self.publish(rate, span / 10); // round-trip times settle
+        self.took.clear();
+        self.publish(rate, span);
+        let mut took = std::mem::take(&mut self.took);
+        took.sort_unstable();
+        took
     }
 }
 
@@ -357,7 +417,7 @@ fn main() {
         }
         world.publish(rate, 5_000_000);
     }
-    for round in 1..=5 {
+    for round in 1..=ROUNDS {
         let mut figures = Vec::new();
         for world in &mut worlds {
             let before = (world.broker.cpu, world.broker.sent, world.received);
@@ -393,5 +453,16 @@ fn main() {
             relayed[0] / plain[0],
             relayed[1] / plain[1]
         );
+    }
+    for loss in LOSSES {
+        for (name, world) in ["each", "relays"].into_iter().zip(&mut worlds) {
+            world.blocked = 0;
+            let took = world.times(rate, seconds * 1_000_000, loss);
+            let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize] as f64 / 1e3;
+            println!(
+                "{HOP} us a hop, {} % lost: {name:<7} p50 {:.1} ms, p99 {:.1}, p99.9 {:.1}, longest {:.1}; {} deliveries, publisher waits in {} ticks",
+                loss as f64 / 1e4, at(0.5), at(0.99), at(0.999), at(1.0), took.len(), world.blocked
+            );
+        }
     }
 }

@@ -134,6 +134,15 @@ impl Tree {
         self.relays.entry(gateway).or_default();
     }
 
+    /// The tree of one relay and one child that gets the room by it.
+    #[cfg(test)]
+    pub fn of(relay: u32, child: u32) -> Self {
+        let mut tree = Tree::new([relay, child].into_iter());
+        tree.assign(0, child, relay);
+        tree.take(child, relay);
+        tree
+    }
+
     fn assign(&mut self, now: Micros, gateway: u32, relay: u32) {
         let child = Child {
             relay,

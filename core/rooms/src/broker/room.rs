@@ -49,14 +49,13 @@ impl Cursor {
     }
 }
 
-/// A message that waits at a gateway for longer than this plus the round trip is late.
-const LATE: Micros = 60_000;
+/// A message that waits at a gateway for longer than the time of this number of reports plus the round trip is late. So
+/// two reports may be lost.
+const LATE_REPORTS: u64 = 4;
 /// With fewer waiting messages, a report was probably lost; the gateway is not slow.
 const LATE_MESSAGES: u64 = 4;
-/// A gateway silent for this long counts as away, not slow: its rooms do not wait for it here.
-const AWAY: Micros = 100_000;
-/// The same for one that gets the room by another gateway, and reports more seldom.
-const RELAYED_AWAY: Micros = 3 * RELAYED_WAIT;
+/// A gateway silent for the time of this number of reports counts as away, not slow: its rooms do not wait for it here.
+const AWAY_REPORTS: u64 = 5;
 /// For a room with such gateways, [`Room::withholds`] is computed at most once in this time: they are many.
 const WITHHOLDS_FOR: Micros = 5_000;
 
@@ -212,16 +211,16 @@ impl Room {
     /// Whether a present gateway passes messages on too late; `rtt` is that of its link.
     fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
         let waiting = self.ring.next().saturating_sub(cursor.consumed);
-        let (wait, away) = match self.is_relayed(cursor.gateway) {
-            true => (RELAYED_WAIT, RELAYED_AWAY),
-            false => (CONSUMED_WAIT, AWAY),
+        let report = match self.is_relayed(cursor.gateway) {
+            true => RELAYED_WAIT,
+            false => CONSUMED_WAIT,
         };
-        if waiting < LATE_MESSAGES || now > cursor.told_at + away {
+        if waiting < LATE_MESSAGES || now > cursor.told_at + AWAY_REPORTS * report {
             return false;
         }
         self.ring
             .age(arena, now, cursor.consumed)
-            .is_some_and(|age| age > LATE + wait + rtt)
+            .is_some_and(|age| age > LATE_REPORTS * report + rtt)
     }
 
     /// Whether publishers must wait: a gateway passes messages on too late, or is more than half a ring behind; or,
@@ -311,7 +310,11 @@ mod tests {
         let mut arena = Arena::new(1 << 20);
         let (mut room, now) = room(&mut arena, 20);
         assert!(!room.withholds(&arena, now, |_| None));
-        assert!(!withholds(&mut room, &arena, now + AWAY + 1_000));
+        assert!(!withholds(
+            &mut room,
+            &arena,
+            now + AWAY_REPORTS * CONSUMED_WAIT + 1_000
+        ));
     }
 
     #[test]
@@ -320,7 +323,27 @@ mod tests {
         let (mut room, now) = room(&mut arena, 20);
         assert!(!room.withholds(&arena, now, |_| Some(200_000)));
         room.gateways[0].consumed = 22 - LATE_MESSAGES;
-        assert!(!withholds(&mut room, &arena, now + AWAY));
+        assert!(!withholds(&mut room, &arena, now + AWAY_REPORTS * CONSUMED_WAIT));
+    }
+
+    #[test]
+    fn two_lost_reports_of_a_relayed_gateway_do_not_hold_publishers_up() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 40);
+        room.tree = Some(Box::new(Tree::of(6, 7)));
+        for lost in [1, 2] {
+            let reported = now - (lost + 1) * RELAYED_WAIT - RTT;
+            room.gateways[0].told_at = reported;
+            room.gateways[0].consumed = reported / 10_000 - 1;
+            assert!(!withholds(&mut room, &arena, now), "{lost}");
+            room.tree.as_mut().unwrap().note_withholds(0, false);
+        }
+        room.gateways[0].told_at = now;
+        room.gateways[0].consumed = 3;
+        assert!(
+            withholds(&mut room, &arena, now + WITHHOLDS_FOR),
+            "a slow one still does"
+        );
     }
 
     #[test]
