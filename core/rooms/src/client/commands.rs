@@ -261,8 +261,7 @@ impl Client {
         let mut taken = false;
         if let (Some(room), Some(member)) = (room, member) {
             taken = member.command(id, data);
-            if taken && !member.told {
-                member.told = true;
+            if taken && member.tell() {
                 self.events.push_back(ClientEvent::Readable { room });
             }
         }

@@ -257,7 +257,7 @@ impl Client {
                 let found = self
                     .rooms
                     .iter()
-                    .position(|room| room.as_deref().is_some_and(|room| room.request == request));
+                    .position(|room| room.as_deref().is_some_and(|room| room.join.request == request));
                 let Some(at) = found else {
                     self.orphan_joined(request, handle);
                     return;
@@ -282,8 +282,7 @@ impl Client {
                         member.head(now, upto);
                     }
                     soonest(&mut self.check_at, member.deadline());
-                    if !member.told && !member.reading.is_empty() {
-                        member.told = true;
+                    if member.is_readable() && member.tell() {
                         self.events.push_back(ClientEvent::Readable { room: at as u32 });
                     }
                 }

@@ -48,7 +48,7 @@ impl Client {
         }
         self.request += 1;
         let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
-        (member.history, member.filter) = (history, filter);
+        (member.join.history, member.filter) = (history, filter);
         let room = match self.rooms.iter().position(Option::is_none) {
             Some(at) => {
                 self.rooms[at] = Some(Box::new(member));
@@ -69,31 +69,31 @@ impl Client {
             return;
         };
         let session = &mut self.sessions[Side::Gateway as usize];
-        if !session.ready || member.refused {
+        if !session.ready || member.join.is_refused() {
             return;
         }
         let free = self.leaves.is_empty() || planted_late_leaves();
         if let Some(conn) = &mut session.conn {
             let join = Record::Join {
-                request: member.request,
+                request: member.join.request,
                 name: member.name.as_bytes(),
                 positions: member.positions.clone(),
                 history: if member.positions.0.is_empty() {
-                    member.history
+                    member.join.history
                 } else {
                     0
                 },
             };
             let mut filtered = || match &member.filter {
                 Some(filter) => conn.record(&Record::Filter {
-                    request: member.request,
+                    request: member.join.request,
                     filter: Filter::clone(filter),
                 }),
                 None => Some(0),
             };
-            member.asked = free && filtered().is_some() && conn.record(&join).is_some();
-            member.retry_at = (!member.asked).then_some(now + LOG_FULL_WAIT);
-            soonest(&mut self.check_at, member.retry_at);
+            let told = free && filtered().is_some() && conn.record(&join).is_some();
+            member.join.ask(now, told);
+            soonest(&mut self.check_at, member.join.retry_at);
         }
     }
 
@@ -144,8 +144,7 @@ impl Client {
         let narrow = member.is_blocked() || member.is_crowded();
         let whole_again = member.is_whole_again();
         soonest(&mut self.check_at, member.deadline());
-        if !member.told && !member.reading.is_empty() {
-            member.told = true;
+        if member.is_readable() && member.tell() {
             self.events.push_back(ClientEvent::Readable {
                 room: found.unwrap_or_default(),
             });
@@ -174,7 +173,7 @@ impl Client {
 
     pub(super) fn is_joining(&self) -> bool {
         let mut rooms = self.rooms.iter().flatten();
-        rooms.any(|member| member.handle.is_none() && !member.refused)
+        rooms.any(|member| member.join.is_open())
     }
 
     /// The reply to a join came after its room was left: leaves the room, unless it has been joined again since; the
@@ -186,7 +185,7 @@ impl Client {
         let (_, name) = self.orphans.swap_remove(at);
         let mut rooms = self.rooms.iter_mut().flatten();
         match rooms.find(|member| same_room(&member.name, &name)) {
-            Some(again) => again.owed = Some(handle).filter(|_| again.handle.is_none()),
+            Some(again) => again.join.owed = Some(handle).filter(|_| again.join.handle.is_none()),
             None => self.tell_leave(handle),
         }
     }
@@ -199,14 +198,13 @@ impl Client {
             .enumerate()
             .filter_map(|(at, room)| Some((at, room.as_deref_mut()?)))
         {
-            if member.request == request {
-                member.asked = false;
+            if member.join.request == request {
                 if code.retry() {
-                    member.retry_at = Some(now + put_off(&mut self.node.dice, retry_ms, member.refusals));
-                    member.refusals += 1;
-                    soonest(&mut self.check_at, member.retry_at);
+                    let wait = put_off(&mut self.node.dice, retry_ms, member.join.refusals);
+                    member.join.put_off(now + wait);
+                    soonest(&mut self.check_at, member.join.retry_at);
                 } else {
-                    member.refused = true;
+                    member.join.refuse();
                     soonest(&mut self.check_at, member.deadline());
                     self.events.push_back(ClientEvent::Refused {
                         room: at as u32,
@@ -246,13 +244,11 @@ impl Client {
                 budget: &mut self.budget,
                 now,
             });
-            if !member.told && !member.reading.is_empty() {
+            if member.is_readable() && member.tell() {
                 // The gap of a message that stays unfinished: nothing later may report it.
-                member.told = true;
                 self.events.push_back(ClientEvent::Readable { room: at as u32 });
             }
-            if member.retry_at.is_some_and(|at| now >= at) {
-                member.retry_at = None;
+            if member.join.take_retry(now) {
                 joins.push(at as u32);
             }
             if member.deadline().is_some_and(|due| now >= due) && !self.repairs.contains(&(at as u32)) {

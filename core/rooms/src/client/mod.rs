@@ -438,16 +438,16 @@ impl Client {
             return;
         };
         member.close(&mut self.budget);
-        if let Some(handle) = member.owed {
+        if let Some(handle) = member.join.owed {
             self.tell_leave(handle);
         }
-        match member.handle {
+        match member.join.handle {
             // At once, so that it precedes a join that follows: the room keeps its handle.
             Some(handle) => {
                 self.handles.retain(|(known, _)| *known != handle);
                 self.tell_leave(handle);
             }
-            None if member.asked => self.orphans.push((member.request, member.name)),
+            None if member.join.is_asked() => self.orphans.push((member.join.request, member.name)),
             None => {}
         }
         self.set_window();
@@ -462,9 +462,6 @@ impl Client {
     pub fn read(&mut self, now: Micros, room: u32, data: &mut Vec<u8>) -> Option<Item> {
         let member = self.rooms.get_mut(room as usize)?.as_deref_mut()?;
         let item = member.read(data);
-        if item.is_none() {
-            member.told = false;
-        }
         if member.is_blocked()
             && member.unblock(&mut Shared {
                 budget: &mut self.budget,
