@@ -1,9 +1,8 @@
 //! Data of servers: datagrams, their frames and records.
 
 use super::joining::put_off;
-use super::lulls::Lulls;
 use super::member::Answer;
-use super::sessions::{Slot, State, FAR, PACE_MAX, PACE_MIN};
+use super::sessions::{Slot, State, FAR};
 use super::{Client, ClientEvent, Side};
 use crate::wire::kinds;
 use crate::wire::publish::Ack;
@@ -28,7 +27,7 @@ impl Client {
                     let conn = session.conn.as_mut()?;
                     let before = conn.heard_at;
                     let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
-                    session.lulls.hear(now.saturating_sub(before));
+                    session.silence.hear(now.saturating_sub(before));
                     Some((slot, len))
                 });
                 match opened {
@@ -61,7 +60,7 @@ impl Client {
                 // Members stay at their gateway, which holds their data.
                 Control::Heard(heard) if slot == Slot::PROXY => {
                     let session = &mut self.sessions[slot.at()];
-                    if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
+                    if session.servers.hear(now, rtt, &heard.status) && session.state == State::Ready {
                         self.lose(now, slot, FAR);
                         return;
                     }
@@ -178,13 +177,10 @@ impl Client {
             }) => {
                 let session = &mut self.sessions[slot.at()];
                 session.token = Some(token);
-                session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
-                session.lulls = Lulls::new(session.keepalive);
+                session.silence.set_keepalive(keepalive_ms);
                 session.state = State::Ready;
-                session.attempts = 0;
-                if session.unheard.is_some() {
-                    session.left = session.unheard.take();
-                }
+                session.attempt.succeeded();
+                session.farewell.opened();
                 if let Slot::Main(side) = slot {
                     self.events.push_back(ClientEvent::Ready { side, user });
                 }
@@ -199,11 +195,7 @@ impl Client {
             Record::Control(ControlRecord::Pace {
                 backoff_ms,
                 backoff_max_ms,
-            }) => {
-                let first = (Micros::from(backoff_ms) * 1_000).clamp(PACE_MIN, PACE_MAX);
-                let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
-                self.sessions[slot.at()].backoff = (first, longest);
-            }
+            }) => self.sessions[slot.at()].attempt.set_backoff(backoff_ms, backoff_max_ms),
             Record::Control(ControlRecord::Servers { role, servers }) => {
                 if let Slot::Main(side) = slot {
                     self.told_servers(now, side, role, &servers);
@@ -216,13 +208,13 @@ impl Client {
                 retry_ms,
             }) => {
                 let session = &self.sessions[slot.at()];
-                let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
+                let (named, before) = (session.servers.disbelieves(), session.servers.current().cloned());
                 self.lose(now, slot, code.name());
                 let session = &mut self.sessions[slot.at()];
                 // A draining server will be gone by then, and others have not answered.
-                if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
+                if code.retry() && code != Code::Draining && before.as_ref() == session.servers.current() {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
-                    session.next_at = session.next_at.max(now + wait);
+                    session.attempt.delay(now + wait);
                 }
                 let replaced = matches!(code, Code::Replaced | Code::Ended);
                 if replaced || !code.retry() && !named {

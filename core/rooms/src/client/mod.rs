@@ -4,8 +4,10 @@
 //! `sessions` keeps the sessions and `spares` the further ones, `joining` enters and leaves rooms, `member` holds a room
 //! that is read, `publication` a room that is written, and `commands` carries commands to members.
 
+mod attempt;
 mod choice;
 mod commands;
+mod farewell;
 mod frames;
 pub mod held;
 mod joining;
@@ -15,6 +17,7 @@ pub mod publication;
 mod seen;
 mod servers;
 mod sessions;
+mod silence;
 mod spares;
 
 use std::collections::VecDeque;
@@ -335,7 +338,7 @@ impl Client {
         let session = &mut self.sessions[side as usize];
         session.wanted = true;
         session.begin(now);
-        if session.endpoints.is_empty() && session.learns {
+        if session.servers.is_empty() && session.servers.learns {
             self.open_teller(now, side);
         }
     }
@@ -353,12 +356,12 @@ impl Client {
             let given = match slot {
                 Slot::Main(Side::Gateway) => gateways.clone(),
                 Slot::Main(Side::Proxy) => proxies.clone(),
-                Slot::Spare(_) => self.sessions[Side::Proxy as usize].weighed(),
+                Slot::Spare(_) => self.sessions[Side::Proxy as usize].servers.weighed(),
             };
             let session = &mut self.sessions[slot.at()];
-            let before = session.endpoints[..session.given].iter();
-            let changed = !before.eq(given.iter().map(|(endpoint, _)| endpoint));
-            let stays = !changed || session.give(now, &mut self.node.dice, given);
+            let changed = !session.servers.are_given(&given);
+            let used = session.state == State::Ready;
+            let stays = !changed || session.servers.give(now, &mut self.node.dice, given, used);
             let again = match session.state {
                 State::Idle | State::Ready => false,
                 // A session that a newer one replaced, or that an operator ended, does not return by itself, whatever its
@@ -367,11 +370,11 @@ impl Client {
                 State::Waiting | State::Knocking | State::Opening => !stays || other,
             };
             if again {
-                let due = now + self.node.dice.below(session.backoff.0);
-                let (attempts, next_at) = (session.attempts, session.next_at);
+                let due = now + self.node.dice.below(session.attempt.first_wait());
+                let (attempts, next_at) = (session.attempt.count, session.attempt.next_at);
                 let waits = session.state == State::Waiting && next_at > now;
                 session.restart(if waits { due.min(next_at) } else { due });
-                session.attempts = attempts;
+                session.attempt.count = attempts;
             }
             session.begin(now);
             if let Some(conn) = session.conn.as_mut().filter(|_| other && session.leased) {
