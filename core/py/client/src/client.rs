@@ -579,7 +579,7 @@ impl ClientEngine {
             return Ok(None);
         };
         let left = known.held_for(monotonic_now()) as f64 / 1e6;
-        Ok(known.put_off.map(|code| (code.name(), left)))
+        Ok(known.put_off().map(|code| (code.name(), left)))
     }
 
     fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {
