@@ -9,8 +9,7 @@ use crate::wire::publish::Ack;
 use crate::wire::record::Record;
 use crate::wire::room::{heads, GapPlace, LeftOut, Passed, RoomBlock, Skip};
 use muster_transport::{
-    soonest, Arrival, Code, Control, ControlRecord, DatagramKind, Frame, FrameKind, Frames, Header, Micros, Records,
-    HEADER,
+    Arrival, Code, Control, ControlRecord, DatagramKind, Frame, FrameKind, Frames, Header, Micros, Records, HEADER,
 };
 
 impl Client {
@@ -246,19 +245,11 @@ impl Client {
                 history,
                 whole,
             } => {
-                let found = self
-                    .rooms
-                    .iter()
-                    .position(|room| room.as_deref().is_some_and(|room| room.join.request == request));
-                let Some(at) = found else {
+                let Some(room) = self.rooms.by_request(request) else {
                     self.orphan_joined(request, handle);
                     return;
                 };
-                self.handles
-                    .retain(|(known, room)| *known != handle && *room != at as u32);
-                self.handles.push((handle, at as u32));
-                let early = self.early.iter().position(|(known, _)| *known == handle);
-                let early = early.map(|at| self.early.swap_remove(at).1);
+                let early = self.rooms.set_handle(room, handle);
                 let answer = Answer {
                     handle,
                     index,
@@ -268,23 +259,22 @@ impl Client {
                     history,
                     whole,
                 };
-                if let Some(member) = self.rooms[at].as_deref_mut() {
+                if let Some(member) = self.rooms.get_mut(room) {
                     member.joined(now, &answer);
                     if let Some(upto) = early {
                         member.head(now, upto);
                     }
-                    soonest(&mut self.check_at, member.deadline());
                     if member.is_readable() && member.tell() {
-                        self.events.push_back(ClientEvent::Readable { room: at as u32 });
+                        self.events.push_back(ClientEvent::Readable { room });
                     }
+                    let deadline = member.deadline();
+                    self.rooms.check(deadline);
                 }
                 let gaps = answer.gaps;
-                self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
+                self.events.push_back(ClientEvent::Joined { room, gaps });
             }
             Record::Headers if slot == Slot::Main(Side::Proxy) => {
-                self.passes_headers = true;
-                let publications = self.publications.iter_mut();
-                publications.for_each(|publication| publication.set_passes_headers(true));
+                self.publications.pass_headers();
             }
             Record::Guest(record) => {
                 if let Slot::Main(side) = slot {
@@ -300,8 +290,7 @@ impl Client {
                 page,
             } => self.command_answered(now, slot, number, outcome, retry_ms, page),
             Record::Opened { request, handle } => {
-                let mut known = self.publications.iter_mut();
-                if let Some(publication) = known.find(|known| known.request == request) {
+                if let Some(publication) = self.publications.by_request(request) {
                     publication.opened(now, handle);
                 }
             }

@@ -54,8 +54,8 @@ impl Client {
     /// all clients would stay with the few given ones.
     fn spread(&mut self, now: Micros, side: Side) {
         let busy = match side {
-            Side::Gateway => !self.handles.is_empty(),
-            Side::Proxy => self.publications.iter().any(|known| known.handle.is_some()),
+            Side::Gateway => self.rooms.has_joined(),
+            Side::Proxy => self.publications.has_opened(),
         };
         let session = &mut self.sessions[side as usize];
         if session.state != State::Ready || !session.servers.spreads() || busy {

@@ -5,13 +5,10 @@ use super::farewell::{write_close, Farewell};
 use super::servers::{Lost, Servers};
 use super::silence::{silence_max, Silence};
 use super::{Client, ClientEvent, Endpoint, Side, SIDES, SPREAD};
-use crate::limits::CROWDED_WINDOW;
-use crate::wire::publish::publish_body_max;
 use crate::wire::record::Record;
-use crate::wire::room::write_repair;
 use muster_transport::{
-    append, frames_max, reset_token, same, soonest, Arrival, Conn, ControlRecord, DatagramKind, FrameKind, Header,
-    InitiatorKey, Knock, Micros, NoVersion, Outbox, Versions, Wants, Writer, HEADER, SESSION_BLOCKS, SESSION_LOG_BYTES,
+    append, frames_max, reset_token, same, Arrival, Conn, ControlRecord, DatagramKind, FrameKind, Header, InitiatorKey,
+    Knock, Micros, NoVersion, Outbox, Versions, Wants, Writer, HEADER, SESSION_BLOCKS, SESSION_LOG_BYTES,
 };
 
 /// Reason of a loss: the server said that it does not know the session.
@@ -132,20 +129,12 @@ impl Session {
 }
 
 impl Client {
-    /// Sets the window of the gateway, which all rooms share: nothing while one room is blocked, little while one is
-    /// crowded. If the gateway may send more, it is told at once, since it waits for nothing else.
+    /// Sets the window of the gateway. If it may send more, it is told at once, since it waits for nothing else.
     pub(super) fn set_window(&mut self) {
         let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
             return;
         };
-        let rooms = || self.rooms.iter().flatten();
-        let window = if rooms().any(|room| room.is_blocked()) {
-            0
-        } else if rooms().any(|room| room.is_crowded()) {
-            self.window.min(CROWDED_WINDOW)
-        } else {
-            self.window
-        };
+        let window = self.rooms.narrow(self.window);
         if std::mem::replace(&mut conn.receive_window, window) < window {
             conn.tell_status();
         }
@@ -211,7 +200,7 @@ impl Client {
                 credential: &self.credential,
             }));
             if slot == Slot::Main(Side::Proxy) {
-                self.passes_headers = false;
+                self.publications.begin_session();
             }
             if let Slot::Main(_) = slot {
                 conn.record(&Record::Headers);
@@ -229,7 +218,7 @@ impl Client {
             session.ready = true;
             session.leased = false;
             match slot {
-                Slot::Main(Side::Gateway) => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
+                Slot::Main(Side::Gateway) => self.rooms.numbers().for_each(|room| self.ask_join(now, room)),
                 Slot::Main(Side::Proxy) => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
                 Slot::Spare(_) => {}
             }
@@ -309,17 +298,11 @@ impl Client {
         self.counters.sessions_lost += 1;
         match side {
             Side::Gateway => {
-                self.handles.clear();
-                self.orphans.clear();
-                self.leaves.clear();
-                self.early.clear();
+                self.rooms.lost_session();
                 self.commands.lost_gateway();
-                self.repairs.clear();
-                self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
             }
             Side::Proxy => {
-                let publications = self.publications.iter_mut();
-                publications.for_each(|publication| publication.lost_session());
+                self.publications.lost_session();
                 self.commands.lost_session(slot);
             }
         }
@@ -407,8 +390,6 @@ impl Client {
             sessions,
             rooms,
             publications,
-            publish_at,
-            repairs,
             counters,
             closing,
             socket,
@@ -425,11 +406,8 @@ impl Client {
             };
             let free = conn.flow.available(payload);
             let probe = std::mem::take(&mut session.probe);
-            let due = slot == Slot::PROXY
-                && session.state == State::Ready
-                && free > 0
-                && publications.iter().any(|known| known.is_due());
-            let asks = slot == Slot::Main(Side::Gateway) && !repairs.is_empty();
+            let due = slot == Slot::PROXY && session.state == State::Ready && free > 0 && publications.is_due();
+            let asks = slot == Slot::Main(Side::Gateway) && rooms.has_repairs();
             if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
                 return false;
             }
@@ -453,37 +431,13 @@ impl Client {
                 });
             }
             if asks {
-                while let Some(room) = repairs.front().copied() {
-                    if let Some(member) = rooms[room as usize].as_deref_mut() {
-                        if writer.room() < 256 {
-                            break;
-                        }
-                        if let Some(lack) = member.ask(now, rtt) {
-                            write_repair(&mut writer, lack.handle, lack.next, &lack.ranges);
-                        }
-                        soonest(&mut self.check_at, member.deadline());
-                    }
-                    repairs.pop_front();
-                }
+                rooms.write_repairs(now, rtt, &mut writer);
             }
             if due {
-                let count = publications.len();
-                let first = *publish_at;
-                let mut opened = false;
-                for at in (0..count).map(|step| (first + step) % count) {
-                    let publication = &mut publications[at];
-                    let before = publication.repeated;
-                    while publication.write(now, publish_body_max(payload), &mut writer) {
-                        // This room fills most of the datagram: the next datagram begins with the room after it.
-                        if !std::mem::replace(&mut opened, true) {
-                            *publish_at = at + 1;
-                        }
-                        wants = Wants::Probes;
-                    }
-                    counters.publish_repeated += publication.repeated - before;
-                    if publication.is_due() {
-                        break; // the rest of the datagram is too small for the next part
-                    }
+                let written = publications.write(now, payload, &mut writer);
+                counters.publish_repeated += written.repeated;
+                if written.any {
+                    wants = Wants::Probes;
                 }
             }
             if *closing {
