@@ -17,7 +17,7 @@ use crate::conn::{Conn, Control, Reject};
 use crate::door::{reset_token, Door};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::log::Records;
-use crate::machine::{Arrival, Addr, Micros, Outbox, SocketId};
+use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
 use crate::past::Past;
 use crate::planted::{self, Bug};
@@ -421,9 +421,7 @@ impl Links {
         let token = reset_token(datagram);
         let found = self.by_node.values().copied().find(|slot| {
             self.table.get(*slot).is_some_and(|link| {
-                link.conn.peer == header.connection
-                    && link.conn.addr == arrival.from
-                    && link.data.is_reset_by(token)
+                link.conn.peer == header.connection && link.conn.addr == arrival.from && link.data.is_reset_by(token)
             })
         });
         match found {
@@ -595,7 +593,9 @@ impl Links {
             });
         }
         self.dials.transmit(node.payload, outbox)
-            || self.door.has_replies() || self.door.waits() || !self.closing.is_empty()
+            || self.door.has_replies()
+            || self.door.waits()
+            || !self.closing.is_empty()
     }
 
     /// Sends one datagram on a link: control, then the frames of `fill`.

@@ -69,9 +69,7 @@ impl Link {
 
     /// Whether a reset with this token is the peer's.
     pub(super) fn is_reset_by(&self, token: Option<[u8; 16]>) -> bool {
-        self.token
-            .zip(token)
-            .is_some_and(|(known, token)| same(&known, &token))
+        self.token.zip(token).is_some_and(|(known, token)| same(&known, &token))
     }
 
     /// Ends the link at this time, unless it ends before.
