@@ -18,7 +18,7 @@ use crate::door::{reset_token, Door};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::log::Records;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
-use crate::node::{Identity, Node};
+use crate::node::Node;
 use crate::past::Past;
 use crate::planted::{self, Bug};
 use crate::table::Table;

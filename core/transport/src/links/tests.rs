@@ -2,11 +2,15 @@
 
 use super::*;
 use crate::allow::{AllowList, Listed};
-use crate::door::DoorKey;
+use crate::door::{DoorKey, Knock};
 use crate::fixtures::{cluster, me, Zeros, FRONT, INDEX, STORE};
+use crate::handshake::InitiatorKey;
 use crate::keys::ServerKey;
-use crate::machine::Entropy;
+use crate::limits::NODES_MAX;
+use crate::machine::{Addr, Entropy};
+use crate::node::Identity;
 use crate::seal::Secret;
+use crate::versions::Versions;
 use crate::wire::frame::{FrameKinds, Frames};
 
 fn links() -> Links {

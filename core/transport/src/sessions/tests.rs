@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::codec::Writer;
+use crate::conn::Wants;
 use crate::door::{Accepted, DoorKey, HELLO_MIN};
 use crate::fixtures::{cluster, me, Zeros, FRONT};
 use crate::handshake::ResetSecret;
