@@ -2,17 +2,16 @@
 
 use super::error::{Denied, OpenError};
 use super::files::Files;
-use super::hour::{dead_hour_of, hour_of, Hour, Load, DEAD_BASE};
+use super::hour::{dead_hour_of, hour_of};
 use super::index::Place;
-use super::jobs::{Snapshot, Task};
-use super::near::Near;
-use super::op::{Kind, Op, BODY_BYTES_MAX, FRAME_BYTES, OP_BYTES};
+use super::jobs::Task;
+use super::op::{Kind, Op, BODY_BYTES_MAX, FRAME_BYTES};
 use super::ready::Ready;
 use super::record::Record;
 use super::Store;
 use super::{jobs, record};
 use crate::schedule::{Ahead, Change, Message, MessageId, State, Step, Version};
-use crate::wheel::{Millis, Progress, Wheel, DUE_MAX};
+use crate::wheel::{Millis, DUE_MAX};
 use muster_journal::{Group, PushError, Storage};
 
 /// A message with the changes of the group.

@@ -1,12 +1,11 @@
 //! Work beside requests: checkpoints, files of hours, scrubbing, and files that are not needed any more.
 
 use super::error::Denied;
-use super::files::{FileName, Files};
-use super::hour::{hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
-use super::index;
+use super::files::Files;
+use super::hour::{hour_of, Hour, Load, HOUR_MS};
 use super::index::Place;
-use super::jobs::{Answer, Finished, Job, Listing, Snapshot, Task};
-use super::manifest::{HourMark, Manifest};
+use super::jobs::{Answer, Finished, Job, Listing, Task};
+use super::manifest::Manifest;
 use super::scrub::{HourPart, Scrub, Scrubbed};
 use super::{Store, FLUSH_BYTES, FORGET_MAX, SCRUB_MAX};
 use crate::schedule::MessageId;
