@@ -15,9 +15,12 @@ use crate::wire::publish::{Ack, Publish, PUBLISH};
 use crate::wire::room::HEADERS;
 use crate::wire::StreamId;
 use allowance::Allowance;
-pub use allowance::NOT_READY_WAIT;
 use backlog::Backlog;
 use timing::Timing;
+
+/// Wait before asking an owner again that is not ready, or a proxy whose user exceeds the rate, unless the reply
+/// names a longer one.
+pub const NOT_READY_WAIT: Micros = 100_000;
 
 /// The time stamp of a frame.
 fn clock(now: Micros) -> u32 {

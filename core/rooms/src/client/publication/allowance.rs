@@ -4,14 +4,12 @@
 
 use muster_transport::{Code, Micros};
 
+use super::NOT_READY_WAIT;
 use crate::limits;
 use crate::wire::publish::Ack;
 
 /// How often a publisher without credit asks the owner.
 const POLL_EVERY: Micros = 100_000;
-/// Wait before asking an owner again that is not ready, or a proxy whose user exceeds the rate, unless the reply
-/// names a longer one.
-pub const NOT_READY_WAIT: Micros = 100_000;
 /// Longest such wait: a limit may have been raised meanwhile.
 const HOLD_MAX: Micros = 60_000_000;
 
