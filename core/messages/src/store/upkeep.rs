@@ -289,10 +289,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             unreachable!("it was just seen");
         };
         let mut left = FLUSH_BYTES;
-        loop {
-            let Some(number) = self.hours.next_buffered(from) else {
-                break;
-            };
+        while let Some(number) = self.hours.next_buffered(from) {
             match self.flush(number) {
                 Some(written) => left = left.saturating_sub(written),
                 None => {
