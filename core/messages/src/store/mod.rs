@@ -1,8 +1,8 @@
 //! The embedded schedule store: a log, and two files for every hour of due times.
 //!
-//! Owns: what is staged, committed and applied; when files are flushed, synced, loaded and removed. `hours` owns the files'
-//! contents, `places` where each message is.
-//! Must not know: clocks (time is passed in), threads (jobs are handed out), callbacks, topics' settings.
+//! Owns: what is staged, committed and applied; when files are flushed, synced, loaded and removed. `hours` owns the
+//! files' contents, `places` where each message is. Must not know: clocks (time is passed in), threads (jobs are handed
+//! out), callbacks, topics' settings.
 //!
 //! - A change is *staged*, then a whole group is *committed*: one write and sync of the log. Only then do its results
 //!   hold.

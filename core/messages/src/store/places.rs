@@ -1,7 +1,7 @@
 //! Where each message is: in memory with a timer while it is near, otherwise in the files of an hour.
 //!
-//! Owns: the index, the near window and its wheel, which change together. Must not know: the log, claims, when hours are
-//! loaded.
+//! Owns: the index, the near window and its wheel, which change together. Must not know: the log, claims, when hours
+//! are loaded.
 
 use std::io;
 

@@ -1,8 +1,9 @@
 //! One room at a member: messages in order, requests for missing ones, and messages that the reader has not taken
 //! yet.
 //!
-//! Orders its parts: `join` (the gateway's reply), `places` (what comes next, and what is missing), `publishers` (repeats
-//! and chunks), `recovery` (whether a join lost something), `reading` and `commands` (what the reader has not taken).
+//! Orders its parts: `join` (the gateway's reply), `places` (what comes next, and what is missing), `publishers`
+//! (repeats and chunks), `recovery` (whether a join lost something), `reading` and `commands` (what the reader has not
+//! taken).
 
 mod commands;
 mod delivery;

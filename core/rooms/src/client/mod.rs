@@ -1,9 +1,9 @@
 //! The client: a session with a gateway to join rooms, and a session with a proxy to publish. Both are reopened when
 //! lost; while there are commands, spare sessions with other proxies carry copies.
 //!
-//! `sessions` keeps the sessions and `spares` the further ones, `joining` enters and leaves rooms, `rooms` holds those that
-//! are read, each a `member`, `publications` those that are written, each a `publication`, and `commands` carries commands
-//! to members.
+//! `sessions` keeps the sessions and `spares` the further ones, `joining` enters and leaves rooms, `rooms` holds those
+//! that are read, each a `member`, `publications` those that are written, each a `publication`, and `commands` carries
+//! commands to members.
 
 mod attempt;
 mod choice;
