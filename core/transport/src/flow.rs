@@ -1,7 +1,7 @@
 //! How much may be in flight on one connection: the receiver's window, the congestion window, round trips and loss.
 //!
-//! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Follows RFC 8085. `charges` owns
-//! the bytes in flight, `congestion` the congestion window, `round_trips` the times.
+//! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Follows RFC 8085. `charges`
+//! owns the bytes in flight, `congestion` the congestion window, `round_trips` the times.
 
 mod charges;
 mod congestion;

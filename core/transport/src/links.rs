@@ -1,7 +1,7 @@
 //! Links with other nodes: dialling, accepting, proving, keeping alive, losing.
 //!
-//! Owns the table of links and the door before them; `dials`, `history` and `reports` own what the links share. Knows the
-//! node at the other end of a link, not its traffic: frames that are not control are returned to the role.
+//! Owns the table of links and the door before them; `dials`, `history` and `reports` own what the links share. Knows
+//! the node at the other end of a link, not its traffic: frames that are not control are returned to the role.
 
 mod accepting;
 mod dialling;

@@ -1,7 +1,7 @@
 //! One room that this client publishes to: whether the proxy has opened it, and its frames.
 //!
-//! Orders its parts: `backlog` (unacknowledged messages), `timing` (when they are repeated) and `allowance` (credit, and
-//! waits while the owner accepts nothing).
+//! Orders its parts: `backlog` (unacknowledged messages), `timing` (when they are repeated) and `allowance` (credit,
+//! and waits while the owner accepts nothing).
 
 mod allowance;
 mod backlog;

@@ -1,7 +1,7 @@
 //! A client's rooms: members by number, by the gateway's handle and by request, and what is on its way to the gateway.
 //!
-//! Owns the members, their shared memory, and the joins, leaves and requests that wait. Knows no session: `joining` puts
-//! records into its log.
+//! Owns the members, their shared memory, and the joins, leaves and requests that wait. Knows no session: `joining`
+//! puts records into its log.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -226,8 +226,8 @@ impl Servers {
         stands.is_some()
     }
 
-    /// The session with the current server is lost: turns to the drawn server, or to another that is not `taken`, unless
-    /// the client returns to this one.
+    /// The session with the current server is lost: turns to the drawn server, or to another that is not `taken`,
+    /// unless the client returns to this one.
     pub(super) fn lost(&mut self, now: Micros, dice: &mut Dice, lost: Lost, taken: &[usize]) {
         self.losses += 1;
         if let Some(drawn) = self.drawn.take() {
