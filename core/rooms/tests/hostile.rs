@@ -792,7 +792,7 @@ fn endless_gaps_do_not_fill_a_client() {
         let index = place + at;
         rig.say(0, &body(|writer| GapPlace { handle: 0, index, gap }.write(writer)));
     }
-    let unread = rig.machine.room(0).unwrap().reading.items.len();
+    let unread = rig.machine.room(0).unwrap().reading.len();
     assert!(unread <= 2_048, "{unread} items are unread");
 }
 

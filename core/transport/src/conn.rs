@@ -123,7 +123,8 @@ pub enum Wants {
     Probes,
 }
 
-/// One connection. `BLOCKS` x 64 is the replay window in datagrams.
+/// One connection. `BLOCKS` x 64 is the replay window in datagrams. Its fields are not grouped further: a server reads
+/// those from `tail_at` on for each datagram, and in groups they would lie apart or need padding.
 #[repr(C)] // fields that each received datagram needs are adjacent, from `tail_at` on
 pub struct Conn<const BLOCKS: usize> {
     pub flow: Flow,

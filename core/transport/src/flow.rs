@@ -1,10 +1,17 @@
 //! How much may be in flight on one connection: the receiver's window, the congestion window, round trips and loss.
 //!
-//! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Follows RFC 8085.
+//! Counts datagrams and bytes by datagram sequence only; knows no frame, no room, no key. Follows RFC 8085. `charges`
+//! owns the bytes in flight, `congestion` the congestion window, `round_trips` the times.
+
+mod charges;
+mod congestion;
+mod round_trips;
 
 use crate::machine::Micros;
-use crate::marks::{Mark, Marks};
 use crate::wire::frame::Status;
+use charges::Charges;
+use congestion::Congestion;
+use round_trips::RoundTrips;
 
 /// A receiver sends a status at most this long after the first datagram that elicits one.
 pub const STATUS_DELAY: Micros = 50_000;
@@ -22,11 +29,6 @@ const ROUND_MIN: u64 = 20;
 const QUEUE_MAX: u32 = 50_000;
 /// After this many cuts for a queue, it must be an eighth shorter; otherwise other traffic makes the queue.
 const QUEUE_CUTS: u8 = 4;
-/// The smallest round trip is forgotten after this, since paths change.
-const MIN_RTT_AGE: Micros = 10_000_000;
-/// Maximum number of bursts whose send time is remembered; older ones are merged (64 x 24 B = 1.5 KiB while something
-/// is in flight).
-const MARKS: usize = 64;
 /// Shortest and longest wait before everything in flight is given up.
 const RTO_MIN: Micros = 250_000;
 const RTO_MAX: Micros = 2_000_000;
@@ -37,15 +39,16 @@ pub fn charge(len: usize) -> u64 {
     320 + (len as u64 + 384).next_power_of_two()
 }
 
-/// The state before the first window cut for a queue, and the number of cuts since.
+/// The state before the first cut of the window for a queue, and the number of cuts since.
 #[derive(Clone, Copy)]
 struct QueueCut {
     excess: u32,
-    windows: (f32, f32),
+    window: Congestion,
     cuts: u8,
 }
 
-/// The sender's side of one connection's window.
+/// The sender's side of one connection's window. Its own fields are the sequences and the course of one round: each
+/// status changes most of them together.
 pub struct Flow {
     next: u64,
     acked: u64,
@@ -56,19 +59,10 @@ pub struct Flow {
     /// request or status.
     inquired: (u64, u64),
     inquired_at: Micros,
-    charged: u64,
-    charged_acked: u64,
-    cwnd: f32,
-    threshold: f32,
+    charges: Charges,
+    cwnd: Congestion,
     window: u32,
-    rtt: u32,
-    /// The longest recent round trip; each shorter sample lowers it by a quarter of the difference.
-    longest: u32,
-    rtt_min: u32,
-    rtt_min_at: Micros,
-    /// The part of the round trip that neither the path nor our own queue explains: the path became longer or
-    /// varies, or the receiver is busy.
-    not_ours: u32,
+    round_trips: RoundTrips,
     /// The state before the first cut for a queue that has not become shorter since.
     queue_cut: Option<Box<QueueCut>>,
     round_start: u64,
@@ -78,12 +72,11 @@ pub struct Flow {
     progress_at: Micros,
     cut_at: Micros,
     backoff: u8,
-    /// The windows before everything in flight was given up for silence.
-    before: (f32, f32),
+    /// The window before everything in flight was given up for silence.
+    before: Congestion,
     /// The last datagram given up, and its send time: its status shows how late a status may come. 0: none.
     given_up: (u64, Micros),
     limited: bool,
-    marks: Marks,
 }
 
 impl Flow {
@@ -96,16 +89,10 @@ impl Flow {
             covered: 0,
             inquired: (0, 0),
             inquired_at: 0,
-            charged: 0,
-            charged_acked: 0,
-            cwnd: CWND_FIRST,
-            threshold: CWND_MAX,
+            charges: Charges::default(),
+            cwnd: Congestion::FIRST,
             window,
-            rtt: 0,
-            longest: 0,
-            rtt_min: u32::MAX,
-            rtt_min_at: 0,
-            not_ours: 0,
+            round_trips: RoundTrips::default(),
             queue_cut: None,
             round_start: 0,
             round_end: 0,
@@ -114,10 +101,9 @@ impl Flow {
             progress_at: 0,
             cut_at: 0,
             backoff: 0,
-            before: (CWND_FIRST, CWND_MAX),
+            before: Congestion::FIRST,
             given_up: (0, 0),
             limited: false,
-            marks: Marks::default(),
         }
     }
 
@@ -141,21 +127,21 @@ impl Flow {
     /// delay; and time, since a rare datagram would otherwise be probed for before its status comes.
     pub fn inquires(&mut self, now: Micros) -> bool {
         let (sequence, charged) = self.inquired;
-        let part = (self.cwnd as u64).div_ceil(3);
+        let part = self.cwnd.datagrams().div_ceil(3);
         let part_bytes = u64::from(self.window) / 3;
         let by_cwnd = self.in_flight() >= part && self.next > sequence + part;
-        let by_window = self.charged - self.charged_acked >= part_bytes && self.charged >= charged + part_bytes;
+        let by_window = self.charges.in_flight() >= part_bytes && self.charges.sent() >= charged + part_bytes;
         let by_time = now >= self.inquired_at + STATUS_DELAY;
         let inquires = by_cwnd || by_window || by_time;
         if inquires {
-            self.inquired = (self.next - 1, self.charged);
+            self.inquired = (self.next - 1, self.charges.sent());
             self.inquired_at = now;
         }
         inquires
     }
 
     pub fn cwnd(&self) -> f32 {
-        self.cwnd
+        self.cwnd.size
     }
 
     /// The receive window of the peer's latest status, in bytes.
@@ -165,33 +151,29 @@ impl Flow {
 
     /// Smoothed round trip; a conservative guess before the first sample.
     pub fn rtt(&self) -> Micros {
-        if self.rtt == 0 {
-            20_000
-        } else {
-            Micros::from(self.rtt)
-        }
+        self.round_trips.usual()
     }
 
     /// Smoothed round trip; 0 before the first sample.
     pub fn measured(&self) -> Micros {
-        Micros::from(self.rtt)
+        self.round_trips.measured()
     }
 
     /// The longest recent round trip; 0 before the first sample.
     pub fn longest(&self) -> Micros {
-        Micros::from(self.longest)
+        self.round_trips.longest()
     }
 
     /// Whether only the receiver's window holds back a datagram of `len` bytes, and the congestion window does not.
     pub fn is_shut(&self, len: usize) -> bool {
-        let left = u64::from(self.window).saturating_sub(self.charged - self.charged_acked);
-        left < charge(len) && self.in_flight() < self.cwnd as u64
+        let left = u64::from(self.window).saturating_sub(self.charges.in_flight());
+        left < charge(len) && self.in_flight() < self.cwnd.datagrams()
     }
 
     /// Datagrams of at most `len` bytes that may leave now.
     pub fn available(&mut self, len: usize) -> usize {
-        let by_cwnd = (self.cwnd as u64).saturating_sub(self.in_flight());
-        let left = u64::from(self.window).saturating_sub(self.charged - self.charged_acked);
+        let by_cwnd = self.cwnd.datagrams().saturating_sub(self.in_flight());
+        let left = u64::from(self.window).saturating_sub(self.charges.in_flight());
         let mut by_window = left / charge(len);
         if by_window == 0 && self.in_flight() == 0 && self.window > 0 {
             by_window = 1; // a window smaller than one datagram must not stop the flow forever
@@ -218,19 +200,7 @@ impl Flow {
             self.progress_at = now;
         }
         self.next += 1;
-        self.charged += charge(len);
-        let full = self.marks.len() >= MARKS;
-        match self.marks.back_mut() {
-            Some(mark) if mark.at == now || full => {
-                mark.sequence = sequence;
-                mark.charged = self.charged;
-            }
-            _ => self.marks.push_back(Mark {
-                sequence,
-                charged: self.charged,
-                at: now,
-            }),
-        }
+        self.charges.push(now, sequence, len);
         sequence
     }
 
@@ -251,7 +221,7 @@ impl Flow {
         if (1..=status.highest).contains(&sequence) {
             self.given_up = (0, 0);
             if sequence == status.highest || status.missing_len == 0 {
-                self.lasted(took(now, at, status)); // otherwise it may be the lost one
+                self.round_trips.lasted(took(now, at, status)); // otherwise it may be the lost one
             }
         }
         let newly = status.highest.saturating_sub(self.acked);
@@ -262,31 +232,12 @@ impl Flow {
         self.inquired_at = now;
         self.received = status.received;
         self.progress_at = now;
-        let mut sample = None;
-        while let Some(mark) = self.marks.front() {
-            if mark.sequence <= status.highest {
-                self.charged_acked = mark.charged;
-                sample = mark.timed();
-                self.marks.pop_front();
-                if mark.sequence == status.highest {
-                    break;
-                }
-            } else {
-                // Within a burst datagrams are alike, so the share of the count is the share of the charge.
-                let before = self.charged_acked;
-                let left = mark.sequence - status.highest;
-                let total = left + newly.min(mark.sequence);
-                self.charged_acked = mark.charged - (mark.charged - before) * left / total.max(1);
-                sample = mark.timed();
-                break;
-            }
-        }
+        let sample = self.charges.cover(status.highest, newly);
         if self.acked >= self.asked {
             self.acked = self.next - 1; // later datagrams want no status, so none would ever cover it
         }
         if self.in_flight() == 0 {
-            self.charged_acked = self.charged;
-            self.marks.clear();
+            self.charges.clear();
         }
         if let Some(at) = sample {
             self.sample(now, at, took(now, at, status));
@@ -302,68 +253,32 @@ impl Flow {
     /// The process stood still. Datagrams in flight give no round-trip sample, since their status may have come long
     /// ago.
     pub fn stood_still(&mut self) {
-        self.marks.forget_times();
+        self.charges.forget_times();
         self.given_up = (0, 0);
     }
 
     /// Takes the round trip of a datagram that left at `at`.
     fn sample(&mut self, now: Micros, at: Micros, rtt: u32) {
-        self.rtt = if self.rtt == 0 {
-            rtt
-        } else {
-            (u64::from(self.rtt) * 7 / 8 + u64::from(rtt) / 8) as u32
-        };
-        self.lasted(rtt);
-        if Micros::from(rtt) <= self.patience() {
+        self.round_trips.sample(now, rtt);
+        if Micros::from(rtt) <= self.round_trips.patience() {
             self.backoff = 0;
         }
-        let old = now - self.rtt_min_at > MIN_RTT_AGE;
-        if old || rtt <= self.rtt_min {
-            self.rtt_min = rtt;
-            self.rtt_min_at = now;
+        if self.cwnd.is_at_floor() && at >= self.cut_at && rtt > self.round_trips.unqueued_max() {
+            self.round_trips.excuse(rtt);
+            self.cwnd.threshold = CWND_MAX;
         }
-        if old {
-            self.not_ours = 0;
-        }
-        if self.at_floor() && at >= self.cut_at && rtt > self.queue() {
-            self.not_ours = rtt - self.rtt_min;
-            self.threshold = CWND_MAX;
-        }
-    }
-
-    fn lasted(&mut self, rtt: u32) {
-        self.longest = rtt.max(self.longest - self.longest / 4);
-    }
-
-    fn at_floor(&self) -> bool {
-        self.cwnd < CWND_FLOOR + 1.0
-    }
-
-    /// Whether the round trip has grown by a queue.
-    fn queue(&self) -> u32 {
-        self.rtt_min.saturating_add(self.not_ours).saturating_add(QUEUE_MAX)
     }
 
     fn grow(&mut self, newly: u64) {
-        if !self.limited {
-            return;
+        if std::mem::take(&mut self.limited) {
+            self.cwnd.grow(newly);
         }
-        self.limited = false;
-        let newly = newly as f32;
-        self.cwnd += if self.cwnd < self.threshold {
-            newly
-        } else {
-            newly / self.cwnd
-        };
-        self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
     /// All datagrams given up for silence have arrived: they were only late. The longer timeout stays until a round
     /// trip fits the usual one.
     fn undo(&mut self, now: Micros) {
-        let (cwnd, threshold) = std::mem::take(&mut self.before);
-        self.cwnd = self.cwnd.max(cwnd);
-        self.threshold = self.threshold.max(threshold);
+        self.cwnd.restore(std::mem::take(&mut self.before));
         self.progress_at = now;
     }
 
@@ -381,13 +296,14 @@ impl Flow {
         }
         let total = status.highest - self.round_start;
         let lossy = lossy && total >= ROUND_MIN;
-        let queued = self.rtt > self.queue();
+        let queued = self.round_trips.is_queued();
         if lossy || !queued {
             self.queue_cut = None;
         }
-        let may_cut = !self.at_floor() && now - self.cut_at >= self.rtt();
+        let may_cut = !self.cwnd.is_at_floor() && now - self.cut_at >= self.rtt();
         if may_cut && (lossy || queued && self.shortens_queue()) {
-            self.cut(now);
+            self.cwnd.cut();
+            self.cut_at = now;
         }
         if total >= ROUND_MIN {
             self.round_start = status.highest;
@@ -399,12 +315,12 @@ impl Flow {
     /// Whether the present cut for a queue may help: earlier cuts did, or are too few to tell. Otherwise they are
     /// undone, and the queue counts as caused by other traffic.
     fn shortens_queue(&mut self) -> bool {
-        let excess = self.rtt - self.rtt_min - self.not_ours;
+        let excess = self.round_trips.excess();
         let shorter = |first: &QueueCut| excess < first.excess - first.excess / 8;
         let before = self.queue_cut.as_deref().copied();
         let mut first = before.filter(|first| !shorter(first)).unwrap_or(QueueCut {
             excess,
-            windows: (self.cwnd, self.threshold),
+            window: self.cwnd,
             cuts: 0,
         });
         if first.cuts < QUEUE_CUTS {
@@ -412,16 +328,10 @@ impl Flow {
             self.queue_cut = Some(Box::new(first));
             return true;
         }
-        self.not_ours = self.rtt - self.rtt_min;
+        self.round_trips.excuse_all();
         self.queue_cut = None;
-        (self.cwnd, self.threshold) = first.windows;
+        self.cwnd = first.window;
         false
-    }
-
-    fn cut(&mut self, now: Micros) {
-        self.cwnd = (self.cwnd * CWND_CUT).max(CWND_FLOOR);
-        self.threshold = self.cwnd;
-        self.cut_at = now;
     }
 
     /// When everything in flight is given up if no status comes before.
@@ -429,13 +339,8 @@ impl Flow {
         (self.in_flight() > 0).then(|| self.progress_at + self.rto())
     }
 
-    /// The shortest silence after which everything in flight is given up.
-    fn patience(&self) -> Micros {
-        (4 * self.rtt()).max(3 * self.longest() / 2).clamp(RTO_MIN, RTO_MAX)
-    }
-
     fn rto(&self) -> Micros {
-        (self.patience() << self.backoff.min(3)).min(RTO_MAX)
+        (self.round_trips.patience() << self.backoff.min(3)).min(RTO_MAX)
     }
 
     /// Gives up everything in flight if its time has come. `true` if it did: the caller then asks for a status.
@@ -443,20 +348,18 @@ impl Flow {
         if self.timeout_at().is_none_or(|at| now < at) {
             return false;
         }
-        if self.backoff == 0 || !self.at_floor() {
-            self.before = (self.cwnd, self.threshold);
+        if self.backoff == 0 || !self.cwnd.is_at_floor() {
+            self.before = self.cwnd;
         }
         self.acked = self.next - 1;
-        self.charged_acked = self.charged;
         self.round_start = self.acked;
         self.round_end = self.acked;
         self.round_received = self.received;
-        self.threshold = (self.cwnd / 2.0).max(CWND_FLOOR);
-        self.cwnd = CWND_FLOOR;
+        self.cwnd.give_up();
         self.progress_at = now;
         self.backoff = (self.backoff + 1).min(8);
-        self.given_up = self.marks.back().map_or((0, 0), |mark| (mark.sequence, mark.at));
-        self.marks.clear();
+        self.given_up = self.charges.last();
+        self.charges.clear();
         true
     }
 }
@@ -503,11 +406,11 @@ mod tests {
             flow.sent(at, 1200, true);
         }
         assert!(flow.status(1_200, &status(1, 1)));
-        let before = (flow.rtt(), flow.longest(), flow.rtt_min);
+        let before = (flow.rtt(), flow.longest(), flow.round_trips.least());
         flow.stood_still();
         assert!(flow.status(3 * SECOND, &status(3, 3)));
-        assert_eq!((flow.rtt(), flow.longest(), flow.rtt_min), before);
-        assert_eq!((flow.in_flight(), flow.charged_acked), (0, flow.charged));
+        assert_eq!((flow.rtt(), flow.longest(), flow.round_trips.least()), before);
+        assert_eq!((flow.in_flight(), flow.charges.in_flight()), (0, 0));
         flow.sent(4 * SECOND, 1200, true);
         assert!(flow.status(4 * SECOND + 2_000, &status(4, 4)));
         assert_eq!(flow.rtt(), 1_200 * 7 / 8 + 2_000 / 8);
@@ -516,7 +419,7 @@ mod tests {
     #[test]
     fn a_window_of_the_default_buffer_holds_ninety_datagrams() {
         let mut flow = Flow::new(212_992);
-        flow.cwnd = 1000.0;
+        flow.cwnd.size = 1000.0;
         assert_eq!(flow.available(1200), 212_992 / charge(1200) as usize);
     }
 
@@ -525,7 +428,7 @@ mod tests {
     #[test]
     fn a_window_that_bytes_fill_asks_more_than_once() {
         let mut flow = Flow::new(64 * 1024);
-        flow.cwnd = 1000.0;
+        flow.cwnd.size = 1000.0;
         let mut asks = Vec::new();
         while flow.available(1200) > 0 {
             let sequence = flow.sent(0, 1200, true);
@@ -562,7 +465,7 @@ mod tests {
             flow.status(now + 200, &status(sequence, sequence as u32));
         }
         let start = 40 * STATUS_DELAY;
-        flow.cwnd = 1000.0;
+        flow.cwnd.size = 1000.0;
         let asks = (0..100u64).filter(|step| {
             let now = start + step * 1_000;
             let sequence = flow.sent(now, 300, true);
@@ -578,18 +481,18 @@ mod tests {
     #[test]
     fn heavy_loss_cuts_once_per_round_trip_and_light_loss_does_not() {
         let mut flow = Flow::new(1 << 24);
-        flow.cwnd = 100.0;
-        flow.threshold = 100.0;
+        flow.cwnd.size = 100.0;
+        flow.cwnd.threshold = 100.0;
         (0..100).for_each(|_| {
             flow.sent(0, 1200, true);
         });
         flow.status(1000, &status(100, 80));
-        assert_eq!(flow.cwnd as u32, 70);
+        assert_eq!(flow.cwnd() as u32, 70);
         (0..60).for_each(|_| {
             flow.sent(2000, 1200, true);
         });
         flow.status(40_000, &status(160, 139));
-        assert!(flow.cwnd >= 70.0);
+        assert!(flow.cwnd() >= 70.0);
     }
 
     /// Each status comes a second late, after its datagram was given up.
@@ -624,7 +527,7 @@ mod tests {
         let at = flow.timeout_at().unwrap();
         assert!(!flow.timeout(at - 1));
         assert!(flow.timeout(at));
-        assert_eq!((flow.in_flight(), flow.cwnd as u32), (0, 2));
+        assert_eq!((flow.in_flight(), flow.cwnd() as u32), (0, 2));
         flow.sent(at, 100, true);
         assert!(flow.timeout_at().unwrap() - at > RTO_MIN);
     }
@@ -634,7 +537,7 @@ mod tests {
     fn a_status_that_covers_later_datagrams_too_restores_the_window() {
         for (received, window) in [(51, 100), (50, 2)] {
             let mut flow = Flow::new(1 << 20);
-            flow.cwnd = 100.0;
+            flow.cwnd.size = 100.0;
             (0..50).for_each(|_| {
                 flow.sent(0, 100, true);
             });
@@ -649,7 +552,7 @@ mod tests {
                     ..status(51, received)
                 },
             );
-            assert_eq!(flow.cwnd as u32 / window, 1, "{received}");
+            assert_eq!(flow.cwnd() as u32 / window, 1, "{received}");
         }
     }
 
@@ -697,7 +600,7 @@ mod tests {
                 }
             }
             if (now + 1_000 - from) % 1_000_000 == 0 {
-                windows.push(flow.cwnd as u32);
+                windows.push(flow.cwnd() as u32);
             }
         }
         windows
@@ -717,7 +620,7 @@ mod tests {
     fn a_path_that_becomes_longer_is_no_queue() {
         let mut flow = Flow::new(1 << 20);
         sends_for(&mut flow, 0, 1, |_| Some(1_000));
-        flow.cwnd = 20.0;
+        flow.cwnd.size = 20.0;
         let windows = sends_for(&mut flow, 1_000_000, 16, |_| Some(800_000));
         assert!(windows[15] >= 50, "{windows:?}");
     }

@@ -17,6 +17,8 @@ pub struct Parting {
     since: Option<Micros>,
     slots: u32,
     next: u32,
+    /// When the next step is due.
+    at: Micros,
 }
 
 impl Parting {
@@ -30,6 +32,7 @@ impl Parting {
         let evenly = u64::from(self.slots) * elapsed.min(SPREAD) / SPREAD;
         let least = LEAST * (1 + elapsed / 1_000);
         let upto = evenly.max(least).min(self.slots.into()) as u32;
+        self.at = now + STEP;
         let from = std::mem::replace(&mut self.next, upto);
         from..upto
     }
@@ -39,8 +42,8 @@ impl Parting {
     }
 
     /// When the next slots are due, one step after the last.
-    pub fn deadline(&self, now: Micros) -> Option<Micros> {
-        (!self.is_done()).then_some(self.since.map_or(now, |_| now + STEP))
+    pub fn deadline(&self) -> Option<Micros> {
+        (!self.is_done()).then_some(self.at)
     }
 }
 
@@ -63,7 +66,7 @@ mod tests {
         assert!(many.is_done());
         let mut few = Parting::default();
         assert_eq!((few.due(0, 6), few.due(2_000, 6)), (0..4, 4..6));
-        assert!(few.is_done() && few.deadline(2_000).is_none());
+        assert!(few.is_done() && few.deadline().is_none());
         let mut none = Parting::default();
         assert!(none.due(0, 0).is_empty() && none.is_done());
     }

@@ -2,26 +2,31 @@
 //!
 //! Every machine that has clients owns one [`Sessions`]; `T` is the machine's data per session. Knows no system.
 
+mod announcing;
+mod asking;
 mod ending;
-use std::collections::VecDeque;
+mod half_open;
+mod path;
 
 use crate::address::{Debt, Rate};
-use crate::conn::{Control, Reject, Wants, SESSION_LOG_BYTES};
-use crate::dice::Dice;
+use crate::conn::{Control, Reject, SESSION_LOG_BYTES};
 use crate::door::Door;
 use crate::log::Records;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
-use crate::naming::Naming;
 use crate::node::Node;
 use crate::parting::Parting;
 use crate::seal::KeyCache;
 use crate::table::{Peer, Table};
 use crate::unread::{Late, Rank, Unread};
-use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
 use crate::wire::record::{Access, ControlRecord, Encode, SystemRecord};
 use crate::wire::server::Server;
 use crate::wire::{Code, Frame, FrameKind, Role};
+use announcing::Announcing;
+pub use asking::{Admission, Answered, Denied, Question, WAITING_BYTES_MAX};
+use asking::{Asking, Waiting};
+use half_open::HalfOpen;
+use path::PathCheck;
 
 /// Blocks of a session's replay window: 1,024 datagrams.
 pub const SESSION_BLOCKS: usize = 16;
@@ -32,16 +37,8 @@ pub const HALF_OPEN_LIFE: Micros = 5_000_000;
 /// During the first part of that time, a session keeps its slot even if others need it: enough for a far client's
 /// credential to arrive.
 const HALF_OPEN_GRACE: Micros = 1_000_000;
-/// Maximum number of credentials that wait for the authenticator's verdict.
-pub const QUESTIONS_MAX: usize = 256;
 /// Control records that one session may send in a burst (256 joins and the credential); the role sets the rate.
 pub const CONTROL_BURST: u32 = 300;
-/// Maximum number of records of a session that wait for the verdict on its credential.
-const WAITING_MAX: usize = 300;
-/// Maximum bytes of such records over all sessions: 256 pending credentials with 32 KiB of joins each.
-pub const WAITING_BYTES_MAX: usize = 8 << 20;
-/// The share of these bytes reserved for each pending credential: half in total. Larger ones share the other half.
-const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
 /// Maximum bytes of records that arrived before their predecessors, over all sessions: 256 sessions with full
 /// buffers.
 pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
@@ -67,9 +64,6 @@ pub const BACKOFF_MAX: Micros = 5_000_000;
 pub const BACKOFF_DEFAULT: (u32, u32) = ((BACKOFF_FIRST / 1_000) as u32, (BACKOFF_MAX / 1_000) as u32);
 /// The socket of sessions, in machines that have clients.
 pub const PUBLIC_SOCKET: SocketId = 1;
-/// Interval between path checks of one session.
-const PATH_EVERY: Micros = 1_000_000;
-
 crate::counters! {
     /// Events on sessions.
     pub struct SessionCounters {
@@ -138,14 +132,6 @@ impl State {
     }
 }
 
-struct PathCheck {
-    addr: Addr,
-    challenge: [u8; 8],
-    received: usize,
-    at: Micros,
-    due: bool,
-}
-
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
@@ -165,18 +151,6 @@ pub struct Gone<T> {
     pub end: End,
     /// The role's data, for it to clean up.
     pub data: T,
-}
-
-/// Records that wait for the verdict on a credential.
-#[derive(Default)]
-struct Waiting {
-    records: Vec<Vec<u8>>,
-}
-
-impl Waiting {
-    fn bytes(&self) -> usize {
-        self.records.iter().map(Vec::len).sum()
-    }
 }
 
 /// One client's session.
@@ -207,80 +181,11 @@ impl<T> Session<T> {
     pub fn is_open(&self) -> bool {
         self.state == State::Open
     }
-
-    fn waiting_bytes(&self) -> usize {
-        self.waiting.as_ref().map_or(0, |waiting| waiting.bytes())
-    }
 }
 
 /// The bytes queued for a session and not acknowledged.
 fn unread<T>(peer: &Peer<SESSION_BLOCKS, Session<T>>) -> usize {
     peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes())
-}
-
-/// A credential that waits for a verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// The session's id, for [`Sessions::answer`].
-    pub id: u64,
-    pub credential: Vec<u8>,
-}
-
-/// The user that a credential belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Admission {
-    pub user: u64,
-    /// When the session ends; `None`: the credential has no end.
-    pub until: Option<Micros>,
-    /// The credential's number, by which it can be revoked; 0: none.
-    pub token: u64,
-}
-
-impl From<u64> for Admission {
-    /// A user without a time limit.
-    fn from(user: u64) -> Self {
-        Admission {
-            user,
-            until: None,
-            token: 0,
-        }
-    }
-}
-
-/// What a verdict did to a session, given by its slot.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answered {
-    /// It is open; these requests came before the verdict.
-    Opened(u32, Vec<Vec<u8>>),
-    /// It continues with another credential of its user.
-    Renewed(u32),
-}
-
-/// Why a credential opens no session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Denied {
-    /// It belongs to no user, or is no longer valid.
-    Credential,
-    /// Its user lacks the right to this action.
-    Right,
-    /// It cannot be judged yet: the key that may have signed it is being fetched.
-    Later,
-    /// Its user has the maximum number of sessions here.
-    Sessions,
-}
-
-impl Denied {
-    pub const ALL: [Denied; 4] = [Denied::Credential, Denied::Right, Denied::Later, Denied::Sessions];
-
-    /// The code for the client.
-    pub fn code(self) -> Code {
-        match self {
-            Denied::Credential => Code::BadCredential,
-            Denied::Right => Code::NotAllowed,
-            Denied::Later => Code::NotReady,
-            Denied::Sessions => Code::RateLimited,
-        }
-    }
 }
 
 /// All sessions of a role, over one socket.
@@ -290,22 +195,13 @@ pub struct Sessions<T> {
     pub counters: SessionCounters,
     /// Set while this server drains.
     parting: Option<Parting>,
-    parts_at: Micros,
+    announcing: Announcing,
     keepalive_ms: u32,
     sessions_max: usize,
-    /// The wait times announced to clients; `None`: the default.
-    pace: Option<(u32, u32)>,
-    /// The servers announced to clients.
-    naming: Naming,
-    dice: Dice,
     idle: Micros,
     control_rate: Rate,
-    /// Sessions that came without a credential, oldest first; some have shown one since, or are gone.
-    half_open: VecDeque<(u64, Micros)>,
-    half_open_len: usize,
-    questions: VecDeque<Question>,
-    asking: usize,
-    waiting_bytes: usize,
+    half_open: HalfOpen,
+    asking: Asking,
     early_bytes: usize,
     unread: Unread,
     unread_max: usize,
@@ -320,22 +216,16 @@ impl<T: Default> Sessions<T> {
             door,
             counters: SessionCounters::default(),
             parting: None,
-            parts_at: 0,
+            announcing: Announcing::default(),
             keepalive_ms,
             sessions_max: SESSIONS_MAX,
-            pace: None,
-            naming: Naming::default(),
-            dice: Dice::new(0),
             idle: Micros::from(idle_ms) * 1000,
             control_rate: Rate {
                 a_second: control_rate,
                 burst: CONTROL_BURST,
             },
-            half_open: VecDeque::new(),
-            half_open_len: 0,
-            questions: VecDeque::new(),
-            asking: 0,
-            waiting_bytes: 0,
+            half_open: HalfOpen::default(),
+            asking: Asking::default(),
             early_bytes: 0,
             unread: Unread::default(),
             unread_max: UNREAD_BYTES_MAX,
@@ -346,7 +236,7 @@ impl<T: Default> Sessions<T> {
 
     /// Announces the first and the longest reconnect wait of clients, in ms, to new sessions.
     pub fn set_backoff(&mut self, first: u32, longest: u32) {
-        self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
+        self.announcing.set_backoff(first, longest);
     }
 
     /// Sets the limit of sessions, which spares existing ones, and of handshakes per second from one network.
@@ -362,9 +252,7 @@ impl<T: Default> Sessions<T> {
         node: &mut Node,
         servers: impl IntoIterator<Item = (Role, Vec<Server>)>,
     ) {
-        if self.naming.set(now, servers) {
-            self.dice = Dice::new(node.dice.roll());
-        }
+        self.announcing.set_servers(now, node, servers);
     }
 
     /// Refuses new clients from now on, and sends present ones to other servers.
@@ -384,7 +272,7 @@ impl<T: Default> Sessions<T> {
 
     /// Bytes of records that wait for a verdict on a credential.
     pub fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes
+        self.asking.waiting_bytes()
     }
 
     /// Bytes of records that came before their predecessors.
@@ -406,7 +294,7 @@ impl<T: Default> Sessions<T> {
 
     /// The next credential that needs a verdict.
     pub fn question(&mut self) -> Option<Question> {
-        self.questions.pop_front()
+        self.asking.next()
     }
 
     /// Prefetches the session that a datagram names. Returns its slot, occupied or not.
@@ -443,7 +331,7 @@ impl<T: Default> Sessions<T> {
         };
         match header.kind {
             DatagramKind::Data => self.data(now, node, arrival, &header, datagram),
-            DatagramKind::Hello if self.table.len() - self.half_open_len >= self.sessions_max => {
+            DatagramKind::Hello if self.table.len() - self.half_open.len() >= self.sessions_max => {
                 self.door.counters.dropped_hello_busy += 1;
                 None
             }
@@ -498,44 +386,15 @@ impl<T: Default> Sessions<T> {
         Some((slot, len))
     }
 
-    /// The newest datagram came from another address: sends a path check there before the address is accepted.
-    fn moved(&mut self, now: Micros, node: &mut Node, slot: u32, arrival: Arrival) {
-        let challenge = node.secret_u64().to_le_bytes();
-        let Some(peer) = self.table.get_mut(slot) else { return };
-        match &mut peer.data.path {
-            Some(check) if now < check.at + PATH_EVERY => {
-                if check.addr == arrival.from {
-                    check.received += arrival.len as usize;
-                }
-                return;
-            }
-            path => {
-                *path = Some(Box::new(PathCheck {
-                    addr: arrival.from,
-                    challenge,
-                    received: arrival.len as usize,
-                    at: now,
-                    due: true,
-                }));
-            }
-        }
-        self.table.mark(slot);
-    }
-
     /// Takes a frame that every session understands.
     pub fn control(&mut self, now: Micros, slot: u32, from: Addr, frame: &Frame<'_>, records: &mut Records) -> Control {
         let Some(peer) = self.table.get_mut(slot) else {
             return Control::Done;
         };
         if frame.kind == FrameKind::PATH_RESPONSE {
-            if let Some(check) = peer
-                .data
-                .path
-                .as_ref()
-                .filter(|check| check.addr == from && frame.body == check.challenge)
-            {
-                peer.conn.addr = check.addr;
-                peer.data.path = None;
+            let verified = PathCheck::verify(&mut peer.data.path, from, frame.body);
+            if let Some(addr) = verified {
+                peer.conn.addr = addr;
                 self.counters.addresses_changed += 1;
             }
             return Control::Done;
@@ -595,41 +454,24 @@ impl<T: Default> Sessions<T> {
             (State::Open, None, Access::Waits | Access::Open) => return Some(record),
             // One at a time. Without a verdict the session ends with its present token.
             (State::Open, Some(ControlRecord::Authenticate { credential }), _) => {
-                if peer.data.renewing || self.asking >= QUESTIONS_MAX {
+                if peer.data.renewing || !self.asking.ask(peer.conn.id, credential) {
                     self.counters.dropped_control_rate += 1;
                 } else {
                     peer.data.renewing = true;
-                    self.asking += 1;
-                    self.questions.push_back(Question {
-                        id: peer.conn.id,
-                        credential: credential.to_vec(),
-                    });
                 }
             }
             (State::Proven, Some(ControlRecord::Authenticate { credential }), _) => {
-                if self.asking >= QUESTIONS_MAX {
-                    self.refuse(now, slot, Code::Busy);
-                } else {
+                if self.asking.ask(peer.conn.id, credential) {
                     peer.data.state = State::Asking;
                     peer.data.since = now;
-                    self.half_open_len -= 1;
-                    self.asking += 1;
-                    let id = peer.conn.id;
-                    self.questions.push_back(Question {
-                        id,
-                        credential: credential.to_vec(),
-                    });
+                    self.half_open.leave();
+                } else {
+                    self.refuse(now, slot, Code::Busy);
                 }
             }
             // The credential comes first: records of a session that has shown none are dropped.
             (State::Asking, None, Access::Waits) => {
-                let waiting = peer.data.waiting.get_or_insert_default();
-                let shared = self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX / 2;
-                let fits = || bytes.len() + waiting.bytes() <= WAITING_SHARE;
-                if waiting.records.len() < WAITING_MAX && (shared || fits()) {
-                    self.waiting_bytes += bytes.len();
-                    waiting.records.push(bytes.to_vec());
-                } else {
+                if !self.asking.keep(&mut peer.data.waiting, bytes) {
                     self.counters.dropped_control_rate += 1;
                     self.refuse_rate(slot, &record);
                 }
@@ -701,7 +543,7 @@ impl<T: Default> Sessions<T> {
         if peer.data.state != State::Asking && !renewed {
             return None;
         }
-        self.asking -= 1;
+        self.asking.answered();
         let admission = match said {
             Ok(admission) if !renewed || admission.user == peer.data.user => admission,
             Ok(_) => {
@@ -723,8 +565,7 @@ impl<T: Default> Sessions<T> {
             return Some(Answered::Renewed(slot));
         }
         peer.data.state = State::Open;
-        self.waiting_bytes -= peer.data.waiting_bytes();
-        let waiting = peer.data.waiting.take().unwrap_or_default().records;
+        let waiting = self.asking.release(&mut peer.data.waiting);
         let ready = ControlRecord::Ready {
             user: admission.user,
             token,
@@ -732,12 +573,8 @@ impl<T: Default> Sessions<T> {
         };
         self.tell(slot, &ready);
         self.tell_lease(now, slot, admission.until);
-        if let Some((backoff_ms, backoff_max_ms)) = self.pace {
-            let pace = ControlRecord::Pace {
-                backoff_ms,
-                backoff_max_ms,
-            };
-            self.tell(slot, &pace);
+        if let Some(backoff) = self.announcing.backoff() {
+            self.tell(slot, &backoff);
         }
         self.name_servers(slot);
         Some(Answered::Opened(slot, waiting))
@@ -789,35 +626,10 @@ impl<T: Default> Sessions<T> {
         self.door.has_replies() || self.door.waits()
     }
 
-    /// Sends a due path challenge to the new address, if the allowance of that address permits.
-    pub fn challenge(&mut self, now: Micros, node: &mut Node, slot: u32, outbox: &mut Outbox) {
-        let Some(peer) = self.table.get_mut(slot) else { return };
-        let Some(check) = peer.data.path.as_mut().filter(|check| check.due) else {
-            return;
-        };
-        check.due = false;
-        let (addr, challenge, received) = (check.addr, check.challenge, check.received);
-        if outbox.room() == 0 || !self.door.may_send(now, addr, received, 80) {
-            return;
-        }
-        let buffer = outbox.reserve(node.payload);
-        let mut writer = crate::codec::Writer::new(&mut buffer[crate::wire::HEADER..]);
-        append(&mut writer, FrameKind::PATH_CHALLENGE, 0, |writer| {
-            writer.put(&challenge);
-            true
-        });
-        let len = writer.len();
-        let total = peer
-            .conn
-            .seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
-        outbox.commit(peer.conn.socket, addr, total);
-    }
-
     /// When [`Sessions::expire`] is due.
     pub fn deadline(&self) -> Option<Micros> {
-        let parts = self.parting.filter(|parting| !parting.is_done());
-        let parts_at = parts.map(|_| self.parts_at);
-        let names_at = self.naming.deadline();
+        let parts_at = self.parting.and_then(|parting| parting.deadline());
+        let names_at = self.announcing.deadline();
         [
             self.table.deadline(),
             self.door.waits().then_some(0),
@@ -859,323 +671,4 @@ impl<T: Default> Sessions<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codec::Writer;
-    use crate::door::{Accepted, DoorKey, HELLO_MIN};
-    use crate::fixtures::{cluster, me, Zeros, FRONT};
-    use crate::handshake::ResetSecret;
-    use std::collections::HashSet;
-
-    const SECOND: Micros = 1_000_000;
-
-    /// A record of a system whose only kind is a request.
-    struct Ask<'a>(Option<ControlRecord<'a>>);
-
-    impl Encode for Ask<'_> {
-        fn write(&self, writer: &mut Writer<'_>) -> bool {
-            !writer.u8(200).full()
-        }
-    }
-
-    impl<'a> SystemRecord<'a> for Ask<'a> {
-        fn read(bytes: &'a [u8]) -> Option<Self> {
-            Some(Ask(ControlRecord::read(bytes)))
-        }
-
-        fn control(&self) -> Option<&ControlRecord<'a>> {
-            self.0.as_ref()
-        }
-
-        fn access(&self) -> Access {
-            Access::Waits
-        }
-
-        fn is_free(&self) -> bool {
-            false
-        }
-
-        fn refusal(&self, _code: Code, _retry_ms: u32) -> Option<Self> {
-            Some(Ask(None))
-        }
-    }
-
-    fn sessions() -> (Node, Sessions<()>) {
-        let node = Node::new(me(FRONT), 1_200, 1, Box::new(Zeros));
-        let key = DoorKey::Cluster(Box::new(cluster()));
-        let door = Door::new(key, ResetSecret::new([1; 32]), &mut Zeros);
-        (node, Sessions::new(door, 15_000, 45_000, 100))
-    }
-
-    #[test]
-    fn unacknowledged_bytes_are_bounded_and_the_longest_silent_session_ends() {
-        let (_, mut sessions) = sessions();
-        sessions.unread_max = 4 * SESSION_LOG_BYTES;
-        let slots: Vec<u32> = (0..5).map(|random| sessions.admit(random, 1)).collect();
-        let refused = ControlRecord::Refused {
-            request: 1,
-            code: Code::Busy,
-            retry_ms: 0,
-        };
-        let fill = |sessions: &mut Sessions<()>, slot| {
-            while sessions.offer(slot, &refused) {}
-        };
-        slots[..4].iter().for_each(|slot| fill(&mut sessions, *slot));
-        assert_eq!(sessions.counters.sessions_unread, 0);
-        // The first one has acknowledged something since.
-        let mut body = [0; 2_000];
-        let first = &mut sessions.table.get_mut(slots[0]).expect("it is there").conn;
-        assert!(first.log.next_frame(0, 1, 1, &mut body).is_some());
-        let next = 2u64.to_le_bytes();
-        let ack = Frame {
-            kind: FrameKind::LOG_ACK,
-            flags: 0,
-            body: &next,
-        };
-        sessions.control(0, slots[0], Addr::default(), &ack, &mut Records::default());
-        fill(&mut sessions, slots[4]);
-        assert_eq!(sessions.counters.sessions_unread, 1);
-        assert!(sessions.table.get(slots[1]).is_none());
-        assert!(sessions.unread_bytes() <= sessions.unread_max);
-        assert_eq!(sessions.gone().map(|gone| gone.slot), Some(slots[1]));
-        for slot in &slots {
-            sessions.end(*slot);
-        }
-        assert_eq!(sessions.unread_bytes(), 0);
-    }
-
-    /// Regression: sessions that were already open still counted as half-open, so a slow one was ended after a burst
-    /// of others.
-    #[test]
-    fn an_open_session_does_not_count_as_half_open() {
-        let (mut node, mut sessions) = sessions();
-        let mut come = |sessions: &mut Sessions<()>, now| {
-            let id = sessions.let_in(now, &mut node, &Accepted::of(7));
-            sessions.table.find(id).expect("it is there")
-        };
-        let silent = come(&mut sessions, 0);
-        let mut now = 100_000;
-        let credential = ControlRecord::Authenticate { credential: b"token" }.encode(<[u8]>::to_vec);
-        for _ in 0..HALF_OPEN_MAX {
-            now += 200;
-            let slot = come(&mut sessions, now);
-            sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
-            assert!(sessions.record::<Ask>(now, slot, &credential).is_none());
-            let question = sessions.question().expect("it asks");
-            assert!(sessions.answer(now, question.id, Ok(1.into())).is_some());
-        }
-        for _ in 0..200 {
-            come(&mut sessions, now);
-        }
-        assert!(sessions.table.get(silent).is_some());
-        for _ in 200..HALF_OPEN_MAX {
-            come(&mut sessions, now);
-        }
-        assert!(sessions.table.get(silent).is_none(), "one of the half-open sessions");
-        let open = sessions
-            .table
-            .slots()
-            .filter(|slot| sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open()));
-        assert_eq!(open.count(), HALF_OPEN_MAX);
-    }
-
-    /// Regression: late sessions outlived their entry in the queue, and newer ones were ended instead.
-    #[test]
-    fn the_oldest_half_open_session_makes_room_however_late_it_was_proven() {
-        let (mut node, mut sessions) = sessions();
-        for _ in 0..HALF_OPEN_MAX {
-            sessions.let_in(0, &mut node, &Accepted::of(7));
-        }
-        let proven = HALF_OPEN_LIFE - 1_000;
-        for slot in sessions.table.slots().collect::<Vec<_>>() {
-            let data = &mut sessions.table.get_mut(slot).expect("it is there").data;
-            (data.state, data.since) = (State::Proven, proven);
-        }
-        let now = HALF_OPEN_LIFE + 1_000;
-        sessions.expire(now, &mut node);
-        assert_eq!(sessions.table.len(), HALF_OPEN_MAX);
-        let new = [0; 10].map(|_| sessions.let_in(now, &mut node, &Accepted::of(7)));
-        assert!(new.iter().all(|id| sessions.table.find(*id).is_some()));
-        assert_eq!(sessions.table.len(), HALF_OPEN_MAX);
-    }
-
-    #[test]
-    fn half_open_sessions_make_room_under_a_low_limit() {
-        let (mut node, mut sessions) = sessions();
-        sessions.set_limits(3, 1_000);
-        let open = sessions.admit(1, 1);
-        let came = [0, 1].map(|_| {
-            assert!(sessions.has_place(0));
-            sessions.let_in(0, &mut node, &Accepted::of(7))
-        });
-        assert!(!sessions.has_place(HALF_OPEN_GRACE - 1), "their credentials may come");
-        assert!(sessions.has_place(HALF_OPEN_GRACE));
-        assert_eq!(came.map(|id| sessions.table.find(id).is_some()), [false, true]);
-        sessions.let_in(HALF_OPEN_GRACE, &mut node, &Accepted::of(7));
-        assert_eq!(sessions.table.len(), 3);
-        assert!(sessions.table.get(open).is_some());
-        let busy = sessions.door.counters.dropped_hello_busy;
-        hello(&mut sessions, &mut node);
-        assert_eq!(sessions.door.counters.dropped_hello_busy, busy, "there is room for it");
-    }
-
-    /// A refusal is a record that must be kept until it is acknowledged.
-    #[test]
-    fn a_session_without_a_credential_gets_no_rate_refusals() {
-        let (mut node, mut sessions) = sessions();
-        let id = sessions.let_in(0, &mut node, &Accepted::of(7));
-        let slot = sessions.table.find(id).expect("it is there");
-        sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
-        let open = Ask(None).encode(<[u8]>::to_vec);
-        for _ in 0..2 * CONTROL_BURST {
-            assert!(sessions.record::<Ask>(0, slot, &open).is_none());
-        }
-        assert!(sessions.counters.dropped_control_rate > 0);
-        assert_eq!(sessions.unread_bytes(), 0);
-    }
-
-    /// An open session, as if this were its user's credential.
-    fn opened(sessions: &mut Sessions<()>, node: &mut Node, now: Micros, admission: Admission) -> (u32, u64) {
-        let id = sessions.let_in(now, node, &Accepted::of(7));
-        let slot = sessions.table.find(id).expect("it is there");
-        sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
-        ask(sessions, now, slot);
-        assert_eq!(
-            sessions.answer(now, id, Ok(admission)),
-            Some(Answered::Opened(slot, Vec::new()))
-        );
-        sessions.reschedule(now, slot);
-        (slot, id)
-    }
-
-    /// A client shows a credential.
-    fn ask(sessions: &mut Sessions<()>, now: Micros, slot: u32) {
-        let credential = ControlRecord::Authenticate { credential: b"token" }.encode(<[u8]>::to_vec);
-        assert!(sessions.record::<Ask>(now, slot, &credential).is_none());
-        assert!(sessions.question().is_some());
-    }
-
-    fn state(sessions: &Sessions<()>, slot: u32) -> Option<State> {
-        sessions.table.get(slot).map(|peer| peer.data.state)
-    }
-
-    fn until(user: u64, until: Micros) -> Admission {
-        Admission {
-            until: Some(until),
-            ..Admission::from(user)
-        }
-    }
-
-    #[test]
-    fn a_session_ends_with_its_token_and_its_client_learns_why() {
-        let (mut node, mut sessions) = sessions();
-        let (slot, _) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
-        assert!(sessions.deadline().is_some_and(|at| at <= 10 * SECOND));
-        sessions.expire(10 * SECOND - 1, &mut node);
-        assert_eq!(state(&sessions, slot), Some(State::Open));
-        sessions.expire(10 * SECOND, &mut node);
-        assert_eq!(state(&sessions, slot), Some(State::Refused));
-        sessions.expire(12 * SECOND, &mut node);
-        assert_eq!(state(&sessions, slot), None);
-        let counters = &sessions.counters;
-        assert_eq!((counters.sessions_token_ended, counters.sessions_expired), (1, 0));
-    }
-
-    #[test]
-    fn another_token_of_its_user_prolongs_a_session_and_no_other_does() {
-        let (mut node, mut sessions) = sessions();
-        let (slot, id) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
-        ask(&mut sessions, SECOND, slot);
-        let renewed = sessions.answer(SECOND, id, Ok(until(7, 20 * SECOND)));
-        assert_eq!(renewed, Some(Answered::Renewed(slot)));
-        sessions.expire(15 * SECOND, &mut node);
-        assert_eq!(state(&sessions, slot), Some(State::Open));
-        ask(&mut sessions, 15 * SECOND, slot);
-        assert_eq!(sessions.answer(15 * SECOND, id, Err(Denied::Later)), None);
-        assert_eq!(state(&sessions, slot), Some(State::Open), "it has its present token");
-        ask(&mut sessions, 15 * SECOND, slot);
-        assert_eq!(sessions.answer(15 * SECOND, id, Ok(until(8, 30 * SECOND))), None);
-        assert_eq!(state(&sessions, slot), Some(State::Refused));
-        assert_eq!(sessions.asking, 0);
-    }
-
-    #[test]
-    fn a_session_asks_for_one_judgement_at_a_time() {
-        let (mut node, mut sessions) = sessions();
-        let (slot, id) = opened(&mut sessions, &mut node, 0, until(7, 10 * SECOND));
-        ask(&mut sessions, 0, slot);
-        let credential = ControlRecord::Authenticate { credential: b"other" }.encode(<[u8]>::to_vec);
-        sessions.record::<Ask>(0, slot, &credential);
-        assert_eq!(sessions.question(), None);
-        sessions.end(slot);
-        assert_eq!(sessions.answer(0, id, Ok(7.into())), None);
-        assert_eq!(sessions.asking, 0);
-    }
-
-    #[test]
-    fn a_revoked_user_and_a_revoked_token_lose_their_sessions_and_others_stay() {
-        let (mut node, mut sessions) = sessions();
-        let with = |user, token| Admission {
-            token,
-            ..Admission::from(user)
-        };
-        let mut open = |admission| opened(&mut sessions, &mut node, 0, admission).0;
-        let slots = [with(7, 70), with(7, 71), with(8, 80), with(8, 0), with(9, 0)].map(&mut open);
-        sessions.revoke(0, &HashSet::from([7]), &HashSet::from([80]));
-        let open = slots.map(|slot| state(&sessions, slot) == Some(State::Open));
-        assert_eq!(open, [false, false, false, true, true]);
-        assert_eq!(sessions.counters.sessions_revoked, 3);
-    }
-
-    fn hello(sessions: &mut Sessions<()>, node: &mut Node) {
-        let mut bytes = vec![0; HELLO_MIN];
-        Header::clear(DatagramKind::Hello, 7).write(&mut bytes);
-        let arrival = Arrival {
-            socket: 1,
-            from: Addr { ip: [1; 16], port: 7 },
-            start: 0,
-            len: bytes.len() as u32,
-        };
-        sessions.receive(0, node, arrival, &mut bytes);
-    }
-
-    #[test]
-    fn a_hello_beyond_the_session_limit_is_dropped_and_present_sessions_stay() {
-        let (mut node, mut sessions) = sessions();
-        sessions.admit(1, 1);
-        sessions.admit(2, 2);
-        let mut hello = |sessions: &mut Sessions<()>| {
-            hello(sessions, &mut node);
-            (
-                sessions.door.counters.cookies_sent,
-                sessions.door.counters.dropped_hello_busy,
-            )
-        };
-        assert_eq!(hello(&mut sessions), (1, 0));
-        sessions.set_limits(2, 1_000);
-        assert_eq!(hello(&mut sessions), (1, 1));
-        assert_eq!(sessions.table.len(), 2);
-        sessions.set_limits(usize::MAX, 1_000);
-        assert_eq!(hello(&mut sessions), (2, 1));
-    }
-
-    /// Regression: with a hundred thousand sessions, each due one was examined in every turn before it was served.
-    #[test]
-    fn a_due_session_is_examined_again_only_after_it_was_served() {
-        let (mut node, mut sessions) = sessions();
-        let slot = sessions.admit(1, 1);
-        let mut buffer = [0; 100];
-        let conn = &mut sessions.table.get_mut(slot).expect("it is there").conn;
-        conn.seal(0, &mut node.keys, node.stamp, &mut buffer, 8, Wants::Probes, 0);
-        sessions.reschedule(0, slot);
-        assert!(sessions.deadline().is_some_and(|at| at <= SECOND / 10));
-        sessions.expire(SECOND, &mut node);
-        assert_eq!(sessions.table.ready_len(), 1);
-        assert!(sessions.deadline().is_some_and(|at| at > 20 * SECOND));
-        assert_eq!(sessions.table.next_ready(), Some(slot));
-        sessions.reschedule(SECOND, slot);
-        assert!(sessions.deadline().is_some_and(|at| at < 2 * SECOND));
-        sessions.expire(46 * SECOND, &mut node);
-        assert!(sessions.table.is_empty());
-    }
-}
+mod tests;

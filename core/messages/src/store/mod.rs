@@ -1,7 +1,8 @@
 //! The embedded schedule store: a log, and two files for every hour of due times.
 //!
-//! Owns: what is staged, committed and applied; the near window; when files are flushed, synced, loaded and removed.
-//! Must not know: clocks (time is passed in), threads (jobs are handed out), callbacks, topics' settings.
+//! Owns: what is staged, committed and applied; when files are flushed, synced, loaded and removed. `hours` owns the
+//! files' contents, `places` where each message is. Must not know: clocks (time is passed in), threads (jobs are handed
+//! out), callbacks, topics' settings.
 //!
 //! - A change is *staged*, then a whole group is *committed*: one write and sync of the log. Only then do its results
 //!   hold.
@@ -19,19 +20,20 @@ mod applying;
 mod error;
 mod files;
 mod hour;
+mod hours;
 mod index;
 mod jobs;
 mod manifest;
 mod near;
 pub(crate) mod op;
 mod overdue;
+mod places;
 mod ready;
 mod record;
 mod salvage;
 mod scrub;
 mod upkeep;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +43,7 @@ use muster_journal::{AppendError, Directory, Journal, Log, Options, Storage};
 use serde::Deserialize;
 
 use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, State, Step, Version};
-use crate::wheel::{Fired, Millis, Progress, Wheel, DUE_MAX};
+use crate::wheel::{Millis, Progress, DUE_MAX};
 
 pub use error::{CommitError, Denied, OpenError};
 pub use files::{FileName, Files, Folder};
@@ -52,13 +54,13 @@ pub use salvage::{Fault, Found, Salvage, WriteError};
 pub use scrub::Scrubbed;
 
 use applying::Staging;
-use hour::{hour_of, Hour, Load, HOUR_MS};
-use index::Index;
+use hour::{hour_of, HOUR_MS};
+use hours::Hours;
 use jobs::Task;
 use manifest::Manifest;
-use near::Slab;
 use op::{Kind, Op};
 use overdue::Look;
+use places::Places;
 use ready::Ready;
 use record::Record;
 use upkeep::{Checkpoint, Checkpoints, Work};
@@ -234,10 +236,8 @@ pub struct Store<S: Storage, F: Files> {
     log: Log<S>,
     files: Arc<F>,
     settings: Settings,
-    index: Index,
-    near: Slab,
-    wheel: Wheel,
-    hours: BTreeMap<u32, Hour>,
+    hours: Hours,
+    places: Places,
     ready: Ready,
     overdue: Look,
     /// Requests ahead of a message whose wait is over.
@@ -245,11 +245,6 @@ pub struct Store<S: Storage, F: Files> {
     /// No message is stored in an hour of the clock below this one anymore.
     floor: u32,
     now: Millis,
-    horizon: Millis,
-    /// Hours up to this one are loaded, or are being loaded.
-    loaded: u32,
-    live: u64,
-    buffered: usize,
     /// Records of the log below this offset are applied.
     applied: u64,
     staging: Staging,
@@ -257,7 +252,12 @@ pub struct Store<S: Storage, F: Files> {
     work: Work,
     disk_full: bool,
     failed: bool,
-    fired: Vec<Fired>,
+    ended: Ended,
+}
+
+/// Messages that ended since opening without a worker's word.
+#[derive(Default)]
+struct Ended {
     dead_forgotten: u64,
     expired: u64,
     buried: u64,
@@ -300,19 +300,13 @@ impl<S: Storage, F: Files> Store<S, F> {
         let mut store = Store {
             files: Arc::new(files),
             settings,
-            index: Index::new(),
-            near: Slab::default(),
-            wheel: Wheel::new(now),
-            hours: BTreeMap::new(),
+            hours: Hours::of(&manifest),
+            places: Places::new(now, now + settings.near_ms),
             ready: Ready::default(),
             overdue: Look::default(),
             outdated: Vec::new(),
             floor: hour_of(now),
             now,
-            horizon: now + settings.near_ms,
-            loaded: manifest.loaded,
-            live: 0,
-            buffered: 0,
             applied: manifest.applied,
             staging: Staging::default(),
             checkpoints: Checkpoints::default(),
@@ -322,14 +316,11 @@ impl<S: Storage, F: Files> Store<S, F> {
             },
             disk_full: false,
             failed: false,
-            fired: Vec::new(),
-            dead_forgotten: 0,
-            expired: 0,
-            buried: 0,
+            ended: Ended::default(),
             log,
         };
         for mark in &manifest.hours {
-            let hour = Hour::new(mark.hour, mark.ops, mark.body_bytes, mark.live, Load::Far);
+            let hour = store.hours.get(mark.hour);
             let lengths = [
                 (FileName::Ops(mark.hour), hour.ops.flushed()),
                 (FileName::Bodies(mark.hour), hour.bodies.flushed()),
@@ -340,13 +331,9 @@ impl<S: Storage, F: Files> Store<S, F> {
                     return Err(OpenError::Damaged(format!("{name:?} has {found} of {bytes} bytes")));
                 }
             }
-            store.live += u64::from(hour.live);
-            store.hours.insert(mark.hour, hour);
         }
         // Files of hours that are not in the manifest: removed or created after it was written.
-        names.retain(
-            |name| matches!(name, FileName::Ops(hour) | FileName::Bodies(hour) if !store.hours.contains_key(hour)),
-        );
+        names.retain(|name| matches!(name, FileName::Ops(hour) | FileName::Bodies(hour) if !store.hours.has(*hour)));
         for name in names {
             store.files.remove(name)?;
         }
@@ -516,14 +503,14 @@ impl<S: Storage, F: Files> Store<S, F> {
                     });
                 }
                 Ok((step, ..)) => {
-                    self.expired += u64::from(step == Step::Expired);
-                    self.buried += u64::from(step == Step::Buried);
+                    self.ended.expired += u64::from(step == Step::Expired);
+                    self.ended.buried += u64::from(step == Step::Buried);
                     if !is_new {
                         self.staging.claims.push((topic, due, id));
                     }
                 }
                 // It was cancelled, rescheduled or claimed since it became due; or the clock went back.
-                Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.arm(id, at),
+                Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.places.arm(id, at),
                 Err(Denied::Refused(_)) => {}
                 Err(denied) => {
                     if !is_new {
@@ -578,7 +565,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         };
         group.clear();
         self.staging.group = group;
-        if result.is_ok() && self.buffered > self.settings.buffer_bytes {
+        if result.is_ok() && self.hours.buffered() > self.settings.buffer_bytes {
             self.relieve();
         }
         result
@@ -594,7 +581,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Reads the body of a claimed message into `out`.
     pub fn body(&self, fire: &Fire, out: &mut Vec<u8>) -> io::Result<()> {
-        let hour = self.hours.get(&fire.home).ok_or(io::ErrorKind::NotFound)?;
+        let hour = self.hours.find(fire.home).ok_or(io::ErrorKind::NotFound)?;
         hour.read_body(self.files.as_ref(), &fire.op, out)
     }
 
@@ -609,7 +596,9 @@ impl<S: Storage, F: Files> Store<S, F> {
         if found.body_in_group {
             return Err(Denied::CommitFirst);
         }
-        self.hours[&found.home].read_body(self.files.as_ref(), &found.op, out)?;
+        self.hours
+            .get(found.home)
+            .read_body(self.files.as_ref(), &found.op, out)?;
         Ok(true)
     }
 
@@ -621,7 +610,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// No message is due before this time, as far as known now.
     pub fn next_due(&self) -> Option<Millis> {
-        self.wheel.next_due()
+        self.places.next_due()
     }
 
     /// Whether every message can be looked up: `false` for some seconds after opening.
@@ -630,23 +619,22 @@ impl<S: Storage, F: Files> Store<S, F> {
     }
 
     pub fn stats(&self) -> Stats {
-        let hours: usize = self.hours.values().map(Hour::memory).sum();
-        let near_memory = self.near.memory() + self.wheel.memory();
+        let (index_memory, near_memory) = self.places.memory();
         Stats {
-            live: self.live,
-            near: self.near.len(),
+            live: self.hours.live(),
+            near: self.places.all_near().len(),
             ready: self.ready.len(),
-            known: self.index.len(),
+            known: self.places.len(),
             hours: self.hours.len(),
-            buffered: self.buffered,
-            memory: self.index.memory() + hours + near_memory,
+            buffered: self.hours.buffered(),
+            memory: index_memory + self.hours.memory() + near_memory,
             near_memory,
             checkpoints: self.checkpoints.done,
             applied: self.applied,
             whole: !self.work.rebuilding,
-            dead_forgotten: self.dead_forgotten,
-            expired: self.expired,
-            buried: self.buried,
+            dead_forgotten: self.ended.dead_forgotten,
+            expired: self.ended.expired,
+            buried: self.ended.buried,
         }
     }
 
@@ -666,9 +654,10 @@ impl<S: Storage, F: Files> Store<S, F> {
         // Messages of loaded hours may be stored in any of these.
         // A message that has ended stays in the hour of its last attempt or in the day of its death, after its due time.
         let ended = filter.done || filter.dead || filter.withdrawn;
-        let holds = |hour: u32| hour <= self.loaded || (first <= hour && (hour <= last || ended));
-        let numbers: Vec<u32> = self.hours.keys().copied().filter(|hour| holds(*hour)).collect();
-        let hours = numbers.iter().map(|hour| self.snapshot(*hour)).collect();
+        let holds = |hour: u32| hour <= self.hours.loaded() || (first <= hour && (hour <= last || ended));
+        let mut numbers = self.hours.numbers(..);
+        numbers.retain(|hour| holds(*hour));
+        let (hours, _) = self.hours.snapshots(&numbers);
         self.work.listings += 1;
         self.work.waiting.push_back(Task::List { number, hours, filter });
         true
@@ -686,33 +675,28 @@ impl<S: Storage, F: Files> Store<S, F> {
     pub fn tick(&mut self, now: Millis, budget: usize) -> Result<Progress, Denied> {
         self.usable()?;
         if now + CLOCK_BACK_MS < self.now {
-            self.rewind(now);
+            self.places.rewind(now);
         }
         self.now = now;
         // A clock that went back moves no limit back.
-        self.horizon = self.horizon.max(now + self.settings.near_ms);
+        self.places.reach(now + self.settings.near_ms);
         let floor = hour_of(now);
         if floor > self.floor {
             self.floor = floor;
             self.begin_checkpoint();
         }
         self.ask_for_hours(now);
-        let mut progress = self.admit(budget)?;
-        let mut fired = std::mem::take(&mut self.fired);
-        if self.wheel.advance(now, budget, &mut fired) == Progress::More {
+        let mut progress = self.places.admit(budget, self.files.as_ref(), &mut self.hours)?;
+        let (ready, outdated) = (&mut self.ready, &mut self.outdated);
+        let fired = self.places.advance(now, budget, |op, due| match op.kind {
+            Kind::Ahead(_) => outdated.push(op.id),
+            _ => ready.push(op.topic, due, op.id),
+        });
+        if fired == Progress::More {
             progress = Progress::More;
         }
-        for fired in fired.drain(..) {
-            let near = self.near.get_mut(fired.key as u32);
-            near.token = None;
-            match near.op.kind {
-                Kind::Ahead(_) => self.outdated.push(near.op.id),
-                _ => self.ready.push(near.op.topic, fired.due, near.op.id),
-            }
-        }
-        self.fired = fired;
         self.drop_outdated()?;
-        self.overdue.go_on(now, &self.near);
+        self.overdue.go_on(now, self.places.all_near());
         self.forget();
         self.go_on_scrubbing();
         // While the disk is full, a checkpoint tries to flush with every tick.

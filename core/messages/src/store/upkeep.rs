@@ -1,12 +1,11 @@
 //! Work beside requests: checkpoints, files of hours, scrubbing, and files that are not needed any more.
 
 use super::error::Denied;
-use super::files::{FileName, Files};
-use super::hour::{hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
-use super::index;
+use super::files::Files;
+use super::hour::{hour_of, Hour, Load, HOUR_MS};
 use super::index::Place;
-use super::jobs::{Answer, Finished, Job, Listing, Snapshot, Task};
-use super::manifest::{HourMark, Manifest};
+use super::jobs::{Answer, Finished, Job, Listing, Task};
+use super::manifest::Manifest;
 use super::scrub::{HourPart, Scrub, Scrubbed};
 use super::{Store, FLUSH_BYTES, FORGET_MAX, SCRUB_MAX};
 use crate::schedule::MessageId;
@@ -82,8 +81,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         if self.work.scrub.is_some() {
             return Ok(false);
         }
-        let known = self.work.forgetting.is_none().then(|| self.index.len());
-        self.work.scrub = Some(Scrub::new(self.marks(), known));
+        let known = self.work.forgetting.is_none().then(|| self.places.len());
+        self.work.scrub = Some(Scrub::new(self.hours.marks(), known));
         Ok(true)
     }
 
@@ -103,15 +102,9 @@ impl<S: Storage, F: Files> Store<S, F> {
     pub fn finish(&mut self, finished: Finished) -> io::Result<()> {
         let answer = finished.0.inspect_err(|_| self.failed = true)?;
         match answer {
-            Answer::Loaded { hour, sorted } => {
-                if let Some(hour) = self.hours.get_mut(&hour) {
-                    hour.set_sorted(sorted);
-                }
-            }
-            Answer::Rebuilt(mut older) => {
-                for shard in 0..index::SHARDS {
-                    self.index.fill_from(&mut older, shard);
-                }
+            Answer::Loaded { hour, sorted } => self.hours.set_sorted(hour, sorted),
+            Answer::Rebuilt(older) => {
+                self.places.fill_from(older);
                 self.work.rebuilding = false;
             }
             Answer::Ids { hour, ids } => self.work.forgetting = Some((hour, ids)),
@@ -120,7 +113,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                 self.work.listed.push(listing);
             }
             Answer::Scrubbed(read) => {
-                let there = self.hours.contains_key(&read.hour);
+                let there = self.hours.has(read.hour);
                 match &mut self.work.scrub {
                     Some(scrub) if there => scrub.take(read),
                     Some(scrub) => scrub.pass_over(),
@@ -142,33 +135,18 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(())
     }
 
-    pub(super) fn snapshot(&self, number: u32) -> Snapshot {
-        let hour = &self.hours[&number];
-        Snapshot {
-            hour: number,
-            flushed: hour.ops.flushed(),
-            tail: hour.ops.buffered().to_vec(),
-        }
-    }
-
     /// Requests the hours that begin within the lead. Not before all locations are known, since they are needed to
     /// check an order.
     pub(super) fn ask_for_hours(&mut self, now: Millis) {
         let wanted = hour_of(now + self.settings.lead_ms);
-        if self.work.rebuilding || wanted <= self.loaded {
+        if self.work.rebuilding {
             return;
         }
-        let numbers: Vec<u32> = self
-            .hours
-            .range(self.loaded + 1..=wanted)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in numbers {
-            let snapshot = self.snapshot(number);
-            self.hours.get_mut(&number).expect("it was just listed").load = Load::Loading;
+        for number in self.hours.load_up_to(wanted) {
+            let snapshot = self.hours.snapshot(number);
+            self.hours.get_mut(number).expect("it was just listed").load = Load::Loading;
             self.work.waiting.push_back(Task::Load(snapshot));
         }
-        self.loaded = wanted;
     }
 
     /// Forgets the messages of an hour that is over, some at a time, then the hour.
@@ -176,18 +154,14 @@ impl<S: Storage, F: Files> Store<S, F> {
         if let Some((number, ids)) = &mut self.work.forgetting {
             let number = *number;
             for (id, dead) in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
-                let id = MessageId(id);
-                if matches!(self.index.get(id), Some(Place::Far { hour, .. }) if hour == number) {
-                    self.index.remove(id);
-                    self.dead_forgotten += u64::from(dead);
-                }
+                let forgotten = self.places.forget(MessageId(id), number);
+                self.ended.dead_forgotten += u64::from(forgotten && dead);
             }
             // A manifest that is fixed but not flushed yet counts the hour's bytes in memory.
             if ids.is_empty() && !matches!(self.checkpoints.state, Checkpoint::Flushing { .. }) {
                 self.work.forgetting = None;
                 self.work.asked_ids = false;
-                if let Some(hour) = self.hours.remove(&number) {
-                    self.buffered -= hour.buffered();
+                if self.hours.remove(number) {
                     self.checkpoints.removed.push(number);
                 }
             }
@@ -197,30 +171,13 @@ impl<S: Storage, F: Files> Store<S, F> {
             return;
         }
         let history = (self.settings.history_ms / HOUR_MS) as u32;
-        let over = |hour: &Hour| hour.live == 0 && hour.load == Load::Loaded;
-        let of_clock = self
-            .hours
-            .range(..self.floor.saturating_sub(history))
-            .find(|(_, hour)| over(hour));
         let dead_days = self.floor / 24 - self.settings.dead_days.min(self.floor / 24);
-        let of_dead = self.hours.range(DEAD_BASE..DEAD_BASE + dead_days);
-        let Some((&number, _)) = of_clock.or_else(|| of_dead.into_iter().next()) else {
+        let Some(number) = self.hours.outlived(self.floor.saturating_sub(history), dead_days) else {
             return;
         };
-        let snapshot = self.snapshot(number);
+        let snapshot = self.hours.snapshot(number);
         self.work.asked_ids = true;
         self.work.waiting.push_back(Task::Ids(snapshot));
-    }
-
-    /// All hours as they are, in order.
-    pub(super) fn marks(&self) -> Vec<HourMark> {
-        let mark = |hour: &Hour| HourMark {
-            hour: hour.hour,
-            ops: hour.op_count(),
-            body_bytes: hour.bodies.len(),
-            live: hour.live,
-        };
-        self.hours.values().map(mark).collect()
     }
 
     /// Looks up some of what a scrub has read, or has the next hour read.
@@ -235,7 +192,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             }
         }
         while let Some(mark) = scrub.next_mark() {
-            match self.hours.get(&mark.hour) {
+            match self.hours.find(mark.hour) {
                 Some(hour) => self.work.waiting.push_back(Task::Scrub(HourPart::of(hour, mark))),
                 None => scrub.pass_over(),
             }
@@ -248,8 +205,11 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// The fault of the index, if a file had the message at this operation when the scrub began.
     pub(super) fn misplaced(&self, scrub: &Scrub, id: MessageId, hour: u32, op: u32) -> Option<String> {
-        let place = match self.index.get(id) {
-            Some(Place::Near(at)) => Some((self.near.get(at).home, self.near.get(at).number)),
+        let place = match self.places.get(id) {
+            Some(Place::Near(at)) => {
+                let near = self.places.near(at);
+                Some((near.home, near.number))
+            }
             Some(Place::Far { hour, op }) => Some((hour, op)),
             None => None,
         };
@@ -259,7 +219,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             // It left since then, or is being forgotten with its hour.
             None => {
                 let forgets = matches!(self.work.forgetting, Some((forgotten, _)) if forgotten == hour);
-                let now = self.hours.get(&hour).map(Hour::op_count);
+                let now = self.hours.find(hour).map(Hour::op_count);
                 forgets || now.is_none_or(|now| now > 0 && scrub.is_later(hour, now - 1))
             }
         };
@@ -270,12 +230,8 @@ impl<S: Storage, F: Files> Store<S, F> {
     pub(super) fn relieve(&mut self) {
         let goal = self.settings.buffer_bytes / 2;
         let mut left = FLUSH_BYTES;
-        while self.buffered > goal && left > 0 {
-            let next = self
-                .hours
-                .range(self.checkpoints.flushed_hour..)
-                .find(|(_, hour)| hour.buffered() > 0);
-            let Some(number) = next.map(|(number, _)| *number) else {
+        while self.hours.buffered() > goal && left > 0 {
+            let Some(number) = self.hours.next_buffered(self.checkpoints.flushed_hour) else {
                 if self.checkpoints.flushed_hour == 0 {
                     return;
                 }
@@ -292,11 +248,7 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Writes an hour's bytes in memory. `None` if the disk is full or failed.
     pub(super) fn flush(&mut self, number: u32) -> Option<usize> {
-        let hour = self.hours.get_mut(&number)?;
-        let before = hour.buffered();
-        let flushed = hour.flush(self.files.as_ref());
-        self.buffered -= before - hour.buffered();
-        match flushed {
+        match self.hours.flush(number, self.files.as_ref())? {
             Ok(written) => {
                 self.disk_full = false;
                 Some(written)
@@ -319,8 +271,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         let manifest = Manifest {
             applied: self.applied,
-            loaded: self.loaded,
-            hours: self.marks(),
+            loaded: self.hours.loaded(),
+            hours: self.hours.marks(),
         };
         self.checkpoints.bytes_since = 0;
         self.checkpoints.state = Checkpoint::Flushing { from: 0, manifest };
@@ -337,11 +289,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             unreachable!("it was just seen");
         };
         let mut left = FLUSH_BYTES;
-        loop {
-            let next = self.hours.range(from..).find(|(_, hour)| hour.buffered() > 0);
-            let Some(number) = next.map(|(number, _)| *number) else {
-                break;
-            };
+        while let Some(number) = self.hours.next_buffered(from) {
             match self.flush(number) {
                 Some(written) => left = left.saturating_sub(written),
                 None => {
@@ -355,12 +303,7 @@ impl<S: Storage, F: Files> Store<S, F> {
                 return;
             }
         }
-        let mut sync = Vec::new();
-        for hour in self.hours.values_mut().filter(|hour| hour.dirty) {
-            hour.dirty = false;
-            sync.push(FileName::Bodies(hour.hour));
-            sync.push(FileName::Ops(hour.hour));
-        }
+        let sync = self.hours.take_dirty();
         // The manifest still names an hour that was forgotten after it was fixed: its files wait for the next one.
         let named = |hour: &u32| manifest.hours.binary_search_by_key(hour, |mark| mark.hour).is_ok();
         let (kept, remove) = self.checkpoints.removed.drain(..).partition(named);

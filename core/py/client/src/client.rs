@@ -437,7 +437,7 @@ impl ClientEngine {
     fn joined(&self, room: u32) -> PyResult<Option<(Option<bool>, u32, bool)>> {
         let member = self.get()?.machine().room(room);
         Ok(member.map(|member| {
-            let (messages, whole) = member.given.unwrap_or_default();
+            let (messages, whole) = member.join.given().unwrap_or_default();
             (member.recovered(), messages, whole)
         }))
     }
@@ -579,7 +579,7 @@ impl ClientEngine {
             return Ok(None);
         };
         let left = known.held_for(monotonic_now()) as f64 / 1e6;
-        Ok(known.put_off.map(|code| (code.name(), left)))
+        Ok(known.put_off().map(|code| (code.name(), left)))
     }
 
     fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {

@@ -298,8 +298,8 @@ mod tests {
 
     fn failures(client: &Client) -> Vec<(Endpoint, u32)> {
         let session = &client.sessions[0];
-        let known = session.choice.known.iter().map(|known| known.failures);
-        session.endpoints.iter().cloned().zip(known).collect()
+        let known = session.servers.choice.known.iter().map(|known| known.failures);
+        session.servers.all().iter().cloned().zip(known).collect()
     }
 
     #[test]
@@ -318,11 +318,11 @@ mod tests {
     fn servers_that_stay_keep_their_history_in_a_new_list() {
         let mut client = client(&[1, 2], 5);
         let session = &mut client.sessions[0];
-        (session.state, session.at) = (State::Knocking, 1);
+        (session.state, session.servers.at) = (State::Knocking, 1);
         client.lose(0, Slot::Main(Side::Gateway), "unreachable");
         client.redirect(SECOND, [3, 2, 1].map(endpoint).into(), vec![], vec![]);
         let known = [(endpoint(3), 0), (endpoint(2), 1), (endpoint(1), 0)];
-        assert_eq!((failures(&client), client.sessions[0].at), (known.into(), 2));
+        assert_eq!((failures(&client), client.sessions[0].servers.at), (known.into(), 2));
     }
 
     proptest! {

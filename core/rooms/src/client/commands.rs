@@ -252,17 +252,12 @@ impl Client {
 
     /// A command to a room arrived.
     pub(super) fn commanded(&mut self, handle: u32, id: CommandId, data: &[u8]) {
-        let room = self
-            .handles
-            .iter()
-            .find(|(known, _)| *known == handle)
-            .map(|(_, room)| *room);
-        let member = room.and_then(|room| self.rooms[room as usize].as_deref_mut());
+        let room = self.rooms.by_handle(handle);
+        let member = room.and_then(|room| self.rooms.get_mut(room));
         let mut taken = false;
         if let (Some(room), Some(member)) = (room, member) {
             taken = member.command(id, data);
-            if taken && !member.told {
-                member.told = true;
+            if taken && member.tell() {
                 self.events.push_back(ClientEvent::Readable { room });
             }
         }

@@ -1,17 +1,15 @@
 //! Data of servers: datagrams, their frames and records.
 
 use super::joining::put_off;
-use super::lulls::Lulls;
 use super::member::Answer;
-use super::sessions::{Slot, State, FAR, PACE_MAX, PACE_MIN};
+use super::sessions::{Slot, State, FAR};
 use super::{Client, ClientEvent, Side};
 use crate::wire::kinds;
 use crate::wire::publish::Ack;
 use crate::wire::record::Record;
 use crate::wire::room::{heads, GapPlace, LeftOut, Passed, RoomBlock, Skip};
 use muster_transport::{
-    soonest, Arrival, Code, Control, ControlRecord, DatagramKind, Frame, FrameKind, Frames, Header, Micros, Records,
-    HEADER,
+    Arrival, Code, Control, ControlRecord, DatagramKind, Frame, FrameKind, Frames, Header, Micros, Records, HEADER,
 };
 
 impl Client {
@@ -28,7 +26,7 @@ impl Client {
                     let conn = session.conn.as_mut()?;
                     let before = conn.heard_at;
                     let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
-                    session.lulls.hear(now.saturating_sub(before));
+                    session.silence.hear(now.saturating_sub(before));
                     Some((slot, len))
                 });
                 match opened {
@@ -61,7 +59,7 @@ impl Client {
                 // Members stay at their gateway, which holds their data.
                 Control::Heard(heard) if slot == Slot::PROXY => {
                     let session = &mut self.sessions[slot.at()];
-                    if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
+                    if session.servers.hear(now, rtt, &heard.status) && session.state == State::Ready {
                         self.lose(now, slot, FAR);
                         return;
                     }
@@ -178,13 +176,10 @@ impl Client {
             }) => {
                 let session = &mut self.sessions[slot.at()];
                 session.token = Some(token);
-                session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
-                session.lulls = Lulls::new(session.keepalive);
+                session.silence.set_keepalive(keepalive_ms);
                 session.state = State::Ready;
-                session.attempts = 0;
-                if session.unheard.is_some() {
-                    session.left = session.unheard.take();
-                }
+                session.attempt.succeeded();
+                session.farewell.opened();
                 if let Slot::Main(side) = slot {
                     self.events.push_back(ClientEvent::Ready { side, user });
                 }
@@ -199,11 +194,7 @@ impl Client {
             Record::Control(ControlRecord::Pace {
                 backoff_ms,
                 backoff_max_ms,
-            }) => {
-                let first = (Micros::from(backoff_ms) * 1_000).clamp(PACE_MIN, PACE_MAX);
-                let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
-                self.sessions[slot.at()].backoff = (first, longest);
-            }
+            }) => self.sessions[slot.at()].attempt.set_backoff(backoff_ms, backoff_max_ms),
             Record::Control(ControlRecord::Servers { role, servers }) => {
                 if let Slot::Main(side) = slot {
                     self.told_servers(now, side, role, &servers);
@@ -216,13 +207,13 @@ impl Client {
                 retry_ms,
             }) => {
                 let session = &self.sessions[slot.at()];
-                let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
+                let (named, before) = (session.servers.disbelieves(), session.servers.current().cloned());
                 self.lose(now, slot, code.name());
                 let session = &mut self.sessions[slot.at()];
                 // A draining server will be gone by then, and others have not answered.
-                if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
+                if code.retry() && code != Code::Draining && before.as_ref() == session.servers.current() {
                     let wait = put_off(&mut self.node.dice, retry_ms, 0);
-                    session.next_at = session.next_at.max(now + wait);
+                    session.attempt.delay(now + wait);
                 }
                 let replaced = matches!(code, Code::Replaced | Code::Ended);
                 if replaced || !code.retry() && !named {
@@ -254,19 +245,11 @@ impl Client {
                 history,
                 whole,
             } => {
-                let found = self
-                    .rooms
-                    .iter()
-                    .position(|room| room.as_deref().is_some_and(|room| room.request == request));
-                let Some(at) = found else {
+                let Some(room) = self.rooms.by_request(request) else {
                     self.orphan_joined(request, handle);
                     return;
                 };
-                self.handles
-                    .retain(|(known, room)| *known != handle && *room != at as u32);
-                self.handles.push((handle, at as u32));
-                let early = self.early.iter().position(|(known, _)| *known == handle);
-                let early = early.map(|at| self.early.swap_remove(at).1);
+                let early = self.rooms.set_handle(room, handle);
                 let answer = Answer {
                     handle,
                     index,
@@ -276,24 +259,22 @@ impl Client {
                     history,
                     whole,
                 };
-                if let Some(member) = self.rooms[at].as_deref_mut() {
+                if let Some(member) = self.rooms.get_mut(room) {
                     member.joined(now, &answer);
                     if let Some(upto) = early {
                         member.head(now, upto);
                     }
-                    soonest(&mut self.check_at, member.deadline());
-                    if !member.told && !member.reading.is_empty() {
-                        member.told = true;
-                        self.events.push_back(ClientEvent::Readable { room: at as u32 });
+                    if member.is_readable() && member.tell() {
+                        self.events.push_back(ClientEvent::Readable { room });
                     }
+                    let deadline = member.deadline();
+                    self.rooms.check(deadline);
                 }
                 let gaps = answer.gaps;
-                self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
+                self.events.push_back(ClientEvent::Joined { room, gaps });
             }
             Record::Headers if slot == Slot::Main(Side::Proxy) => {
-                self.passes_headers = true;
-                let publications = self.publications.iter_mut();
-                publications.for_each(|publication| publication.set_passes_headers(true));
+                self.publications.pass_headers();
             }
             Record::Guest(record) => {
                 if let Slot::Main(side) = slot {
@@ -309,8 +290,7 @@ impl Client {
                 page,
             } => self.command_answered(now, slot, number, outcome, retry_ms, page),
             Record::Opened { request, handle } => {
-                let mut known = self.publications.iter_mut();
-                if let Some(publication) = known.find(|known| known.request == request) {
+                if let Some(publication) = self.publications.by_request(request) {
                     publication.opened(now, handle);
                 }
             }

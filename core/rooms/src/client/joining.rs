@@ -3,17 +3,12 @@
 use super::member::{Member, Policy, Shared};
 use super::{Client, ClientEvent, Side, REFUSED_MAX};
 use crate::filter::Filter;
-use crate::name::RoomName;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
-use muster_transport::{soonest, Code, Dice, Micros};
+use muster_transport::{Code, Dice, Micros};
 
 /// A record without space in a session's log is tried again after this.
 pub(super) const LOG_FULL_WAIT: Micros = 50_000;
-
-/// Maximum number of rooms whose messages may arrive before the reply to their join: the 256 of a session that joins
-/// them all at once, and as many that it has just left.
-pub(super) const EARLY_MAX: usize = 512;
 
 /// The wait before a refused request is repeated, after this many refusals in a row.
 pub(super) fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
@@ -26,79 +21,58 @@ pub(super) fn planted_late_leaves() -> bool {
     crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
 }
 
-/// Whether two names denote one room.
-pub(super) fn same_room(one: &str, other: &str) -> bool {
-    match (RoomName::parse(one), RoomName::parse(other)) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => one == other,
-    }
-}
-
 impl Client {
     pub(super) fn enter(
         &mut self,
         now: Micros,
         name: &str,
-        (positions, history): (Positions, u32),
+        from: (Positions, u32),
         filter: Option<Box<Filter>>,
         policy: Policy,
     ) -> u32 {
-        if !self.is_joining() {
-            self.early.clear(); // of rooms that were left; their handles may be in use again by now
-        }
         self.request += 1;
-        let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
-        (member.history, member.filter) = (history, filter);
-        let room = match self.rooms.iter().position(Option::is_none) {
-            Some(at) => {
-                self.rooms[at] = Some(Box::new(member));
-                at as u32
-            }
-            None => {
-                self.rooms.push(Some(Box::new(member)));
-                self.rooms.len() as u32 - 1
-            }
-        };
+        let room = self.rooms.enter(self.request, name, from, filter, policy);
         self.open(now, Side::Gateway);
         self.ask_join(now, room);
         room
     }
 
     pub(super) fn ask_join(&mut self, now: Micros, room: u32) {
-        let Some(member) = self.rooms[room as usize].as_deref_mut() else {
+        let free = self.rooms.leaves.is_empty() || planted_late_leaves();
+        let Some(member) = self.rooms.get_mut(room) else {
             return;
         };
         let session = &mut self.sessions[Side::Gateway as usize];
-        if !session.ready || member.refused {
+        if !session.ready || member.join.is_refused() {
             return;
         }
-        let free = self.leaves.is_empty() || planted_late_leaves();
         if let Some(conn) = &mut session.conn {
             let join = Record::Join {
-                request: member.request,
+                request: member.join.request,
                 name: member.name.as_bytes(),
                 positions: member.positions.clone(),
                 history: if member.positions.0.is_empty() {
-                    member.history
+                    member.join.history
                 } else {
                     0
                 },
             };
             let mut filtered = || match &member.filter {
                 Some(filter) => conn.record(&Record::Filter {
-                    request: member.request,
+                    request: member.join.request,
                     filter: Filter::clone(filter),
                 }),
                 None => Some(0),
             };
-            member.asked = free && filtered().is_some() && conn.record(&join).is_some();
-            member.retry_at = (!member.asked).then_some(now + LOG_FULL_WAIT);
-            soonest(&mut self.check_at, member.retry_at);
+            let told = free && filtered().is_some() && conn.record(&join).is_some();
+            member.join.ask(now, told);
+            let retry_at = member.join.retry_at;
+            self.rooms.check(retry_at);
         }
     }
 
     pub(super) fn tell_leave(&mut self, handle: u32) {
-        self.leaves.push_back(handle);
+        self.rooms.leaves.push_back(handle);
         if !planted_late_leaves() {
             self.tell_leaves();
         }
@@ -108,11 +82,11 @@ impl Client {
         let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
             return;
         };
-        while let Some(handle) = self.leaves.front().copied() {
+        while let Some(handle) = self.rooms.leaves.front().copied() {
             if conn.record(&Record::Leave { handle }).is_none() {
                 return;
             }
-            self.leaves.pop_front();
+            self.rooms.leaves.pop_front();
         }
     }
 
@@ -124,101 +98,58 @@ impl Client {
         upto: u64,
         act: impl FnOnce(&mut Member, &mut Shared<'_>),
     ) {
-        let found = self
-            .handles
-            .iter()
-            .find(|(known, _)| *known == handle)
-            .map(|(_, room)| *room);
-        let Some(member) = found.and_then(|room| self.rooms[room as usize].as_deref_mut()) else {
+        let Some(reported) = self.rooms.report(now, handle, act) else {
             self.counters.frames_unknown_room += 1;
-            self.note_early(handle, upto);
+            self.rooms.note_early(handle, upto);
             return;
         };
-        act(
-            member,
-            &mut Shared {
-                budget: &mut self.budget,
-                now,
-            },
-        );
-        let narrow = member.is_blocked() || member.is_crowded();
-        let whole_again = member.is_whole_again();
-        soonest(&mut self.check_at, member.deadline());
-        if !member.told && !member.reading.is_empty() {
-            member.told = true;
-            self.events.push_back(ClientEvent::Readable {
-                room: found.unwrap_or_default(),
-            });
+        if reported.readable {
+            self.events.push_back(ClientEvent::Readable { room: reported.room });
         }
         let conn = self.sessions[Side::Gateway as usize].conn.as_deref();
-        if conn.is_some_and(|conn| narrow || conn.receive_window != self.window) {
+        if conn.is_some_and(|conn| reported.narrow || conn.receive_window != self.window) {
             self.set_window();
         }
-        if let Some(room) = found.filter(|room| whole_again && !self.repairs.contains(room)) {
-            self.repairs.push_back(room);
+        if reported.whole_again {
+            self.rooms.repair(reported.room);
         }
-    }
-
-    /// Notes messages of a room whose join is not answered yet, because the reply was lost or overtaken. For the
-    /// gateway they have arrived, so the member itself must know that it has to request them.
-    pub(super) fn note_early(&mut self, handle: u32, upto: u64) {
-        if !self.is_joining() {
-            return;
-        }
-        if let Some((_, known)) = self.early.iter_mut().find(|(known, _)| *known == handle) {
-            *known = upto.max(*known);
-        } else if self.early.len() < EARLY_MAX {
-            self.early.push((handle, upto));
-        }
-    }
-
-    pub(super) fn is_joining(&self) -> bool {
-        let mut rooms = self.rooms.iter().flatten();
-        rooms.any(|member| member.handle.is_none() && !member.refused)
     }
 
     /// The reply to a join came after its room was left: leaves the room, unless it has been joined again since; the
     /// gateway holds one membership for both joins.
     pub(super) fn orphan_joined(&mut self, request: u32, handle: u32) {
-        let Some(at) = self.orphans.iter().position(|(known, _)| *known == request) else {
+        let Some(name) = self.rooms.take_orphan(request) else {
             return;
         };
-        let (_, name) = self.orphans.swap_remove(at);
-        let mut rooms = self.rooms.iter_mut().flatten();
-        match rooms.find(|member| same_room(&member.name, &name)) {
-            Some(again) => again.owed = Some(handle).filter(|_| again.handle.is_none()),
+        match self.rooms.named(&name) {
+            Some(again) => again.join.owed = Some(handle).filter(|_| again.join.handle.is_none()),
             None => self.tell_leave(handle),
         }
     }
 
     pub(super) fn refused(&mut self, now: Micros, request: u32, code: Code, retry_ms: u32) {
-        self.orphans.retain(|(known, _)| *known != request);
-        for (at, member) in self
-            .rooms
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(at, room)| Some((at, room.as_deref_mut()?)))
-        {
-            if member.request == request {
-                member.asked = false;
-                if code.retry() {
-                    member.retry_at = Some(now + put_off(&mut self.node.dice, retry_ms, member.refusals));
-                    member.refusals += 1;
-                    soonest(&mut self.check_at, member.retry_at);
-                } else {
-                    member.refused = true;
-                    soonest(&mut self.check_at, member.deadline());
+        self.rooms.take_orphan(request);
+        if let Some(room) = self.rooms.by_request(request) {
+            let Some(member) = self.rooms.get_mut(room) else { return };
+            let check_at = match code.retry() {
+                true => {
+                    let wait = put_off(&mut self.node.dice, retry_ms, member.join.refusals);
+                    member.join.put_off(now + wait);
+                    member.join.retry_at
+                }
+                false => {
+                    member.join.refuse();
                     self.events.push_back(ClientEvent::Refused {
-                        room: at as u32,
+                        room,
                         publication: false,
                         code,
                     });
+                    member.deadline()
                 }
-                return;
-            }
+            };
+            return self.rooms.check(check_at);
         }
-        let mut known = self.publications.iter_mut();
-        let Some(publication) = known.find(|known| known.request == request) else {
+        let Some(publication) = self.publications.by_request(request) else {
             return;
         };
         if code.retry() {
@@ -235,32 +166,10 @@ impl Client {
     }
 
     pub(super) fn expire_rooms(&mut self, now: Micros) {
-        if self.check_at.is_none_or(|at| now < at) {
-            return;
+        let events = &mut self.events;
+        let readable = |room| events.push_back(ClientEvent::Readable { room });
+        for room in self.rooms.expire(now, readable) {
+            self.ask_join(now, room);
         }
-        self.check_at = None;
-        let mut joins = Vec::new();
-        for (at, room) in self.rooms.iter_mut().enumerate() {
-            let Some(member) = room.as_deref_mut() else { continue };
-            member.expire(&mut Shared {
-                budget: &mut self.budget,
-                now,
-            });
-            if !member.told && !member.reading.is_empty() {
-                // The gap of a message that stays unfinished: nothing later may report it.
-                member.told = true;
-                self.events.push_back(ClientEvent::Readable { room: at as u32 });
-            }
-            if member.retry_at.is_some_and(|at| now >= at) {
-                member.retry_at = None;
-                joins.push(at as u32);
-            }
-            if member.deadline().is_some_and(|due| now >= due) && !self.repairs.contains(&(at as u32)) {
-                self.repairs.push_back(at as u32);
-            } else {
-                soonest(&mut self.check_at, member.deadline());
-            }
-        }
-        joins.into_iter().for_each(|room| self.ask_join(now, room));
     }
 }

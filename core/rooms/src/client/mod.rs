@@ -1,20 +1,26 @@
 //! The client: a session with a gateway to join rooms, and a session with a proxy to publish. Both are reopened when
 //! lost; while there are commands, spare sessions with other proxies carry copies.
 //!
-//! `sessions` keeps the sessions and `spares` the further ones, `joining` enters and leaves rooms, `member` holds a room
-//! that is read, `publication` a room that is written, and `commands` carries commands to members.
+//! `sessions` keeps the sessions and `spares` the further ones, `joining` enters and leaves rooms, `rooms` holds those
+//! that are read, each a `member`, `publications` those that are written, each a `publication`, and `commands` carries
+//! commands to members.
 
+mod attempt;
 mod choice;
 mod commands;
+mod farewell;
 mod frames;
 pub mod held;
 mod joining;
 mod lulls;
 pub mod member;
 pub mod publication;
+mod publications;
+mod rooms;
 mod seen;
 mod servers;
 mod sessions;
+mod silence;
 mod spares;
 
 use std::collections::VecDeque;
@@ -22,13 +28,11 @@ use std::collections::VecDeque;
 use crate::filter::Filter;
 
 use muster_transport::{
-    soonest, Addr, Code, ControlRecord, Entropy, Identity, Inbox, KeyedState, Machine, Micros, Node, Outbox, Raw, Role,
+    Addr, Code, ControlRecord, Entropy, Identity, Inbox, KeyedState, Machine, Micros, Node, Outbox, Raw, Role,
     SocketId, Versions,
 };
 
-use crate::chunks::Budget;
 use crate::command::{Outcome, Page};
-use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::wire::publish::{publish_body_max, Positions, PUBLISHED};
 use crate::wire::record::Record;
 use crate::wire::room::message_max;
@@ -36,8 +40,10 @@ use crate::wire::StreamGap;
 pub use commands::CommandError;
 use commands::Commands;
 use joining::LOG_FULL_WAIT;
-use member::{Item, Member, Policy, Shared};
+use member::{Item, Member, Policy};
 use publication::{Publication, PublishError, Published};
+use publications::Publications;
+use rooms::Rooms;
 use servers::distinct;
 use sessions::{Session, Slot, State};
 
@@ -234,38 +240,17 @@ pub struct Client {
     node: Node,
     credential: Vec<u8>,
     socket: SocketId,
-    inbox_bytes: usize,
     /// The two main sessions and, after the first command, the spares.
     sessions: Vec<Session>,
-    rooms: Vec<Option<Box<Member>>>,
-    /// Rooms by handle; a client has only a few.
-    handles: Vec<(u32, u32)>,
-    /// At most [`SESSION_PUBLICATIONS_MAX`].
-    publications: Vec<Publication>,
+    rooms: Rooms,
+    publications: Publications,
+    commands: Commands,
     /// The client asks the gateway for the ages of messages.
     ages: bool,
-    /// The proxy of the session passes on headers.
-    passes_headers: bool,
-    commands: Commands,
-    /// The program was told that no further room can be opened for publishing.
-    full: bool,
-    /// Number of messages accepted for publishing.
-    taken: u64,
-    /// The room that fills the next datagram first: all share a narrow window.
-    publish_at: usize,
-    repairs: VecDeque<u32>,
-    /// Joins that were cancelled before they were answered.
-    orphans: Vec<(u32, Box<str>)>,
-    /// Handles and known places of rooms whose join is not answered yet.
-    early: Vec<(u32, u64)>,
-    /// Handles whose leave found no space in the log yet. Joins wait for them.
-    leaves: VecDeque<u32>,
+    /// Number of the last request to join or to open a room.
     request: u32,
-    incarnation: u64,
-    hash: KeyedState,
-    budget: Budget,
+    /// Size of the socket's receive buffer, in bytes.
     window: u32,
-    check_at: Option<Micros>,
     /// When sockets held unread datagrams.
     behind_at: Option<Micros>,
     /// When the client last checked for unread datagrams.
@@ -295,27 +280,13 @@ impl Client {
         Client {
             credential: config.credential,
             socket: config.socket,
-            inbox_bytes: config.inbox_bytes,
-            ages: false,
-            passes_headers: false,
             sessions,
-            rooms: Vec::new(),
-            handles: Vec::new(),
-            publications: Vec::new(),
+            rooms: Rooms::new(config.inbox_bytes, hash),
+            publications: Publications::new(incarnation),
             commands: Commands::default(),
-            full: false,
-            taken: 0,
-            publish_at: 0,
-            repairs: VecDeque::new(),
-            orphans: Vec::new(),
-            early: Vec::new(),
-            leaves: VecDeque::new(),
+            ages: false,
             request: 0,
-            incarnation,
-            hash,
-            budget: Budget::default(),
             window: 212_992,
-            check_at: None,
             behind_at: None,
             looked_at: 0,
             closing: false,
@@ -335,7 +306,7 @@ impl Client {
         let session = &mut self.sessions[side as usize];
         session.wanted = true;
         session.begin(now);
-        if session.endpoints.is_empty() && session.learns {
+        if session.servers.is_empty() && session.servers.learns {
             self.open_teller(now, side);
         }
     }
@@ -353,12 +324,12 @@ impl Client {
             let given = match slot {
                 Slot::Main(Side::Gateway) => gateways.clone(),
                 Slot::Main(Side::Proxy) => proxies.clone(),
-                Slot::Spare(_) => self.sessions[Side::Proxy as usize].weighed(),
+                Slot::Spare(_) => self.sessions[Side::Proxy as usize].servers.weighed(),
             };
             let session = &mut self.sessions[slot.at()];
-            let before = session.endpoints[..session.given].iter();
-            let changed = !before.eq(given.iter().map(|(endpoint, _)| endpoint));
-            let stays = !changed || session.give(now, &mut self.node.dice, given);
+            let changed = !session.servers.are_given(&given);
+            let used = session.state == State::Ready;
+            let stays = !changed || session.servers.give(now, &mut self.node.dice, given, used);
             let again = match session.state {
                 State::Idle | State::Ready => false,
                 // A session that a newer one replaced, or that an operator ended, does not return by itself, whatever its
@@ -367,11 +338,11 @@ impl Client {
                 State::Waiting | State::Knocking | State::Opening => !stays || other,
             };
             if again {
-                let due = now + self.node.dice.below(session.backoff.0);
-                let (attempts, next_at) = (session.attempts, session.next_at);
+                let due = now + self.node.dice.below(session.attempt.first_wait());
+                let (attempts, next_at) = (session.attempt.count, session.attempt.next_at);
                 let waits = session.state == State::Waiting && next_at > now;
                 session.restart(if waits { due.min(next_at) } else { due });
-                session.attempts = attempts;
+                session.attempt.count = attempts;
             }
             session.begin(now);
             if let Some(conn) = session.conn.as_mut().filter(|_| other && session.leased) {
@@ -434,44 +405,26 @@ impl Client {
 
     /// Leaves a room. Unread messages are dropped.
     pub fn leave(&mut self, room: u32) {
-        let Some(mut member) = self.rooms.get_mut(room as usize).and_then(Option::take) else {
+        let Some(handles) = self.rooms.leave(room) else {
             return;
         };
-        member.close(&mut self.budget);
-        if let Some(handle) = member.owed {
-            self.tell_leave(handle);
-        }
-        match member.handle {
-            // At once, so that it precedes a join that follows: the room keeps its handle.
-            Some(handle) => {
-                self.handles.retain(|(known, _)| *known != handle);
-                self.tell_leave(handle);
-            }
-            None if member.asked => self.orphans.push((member.request, member.name)),
-            None => {}
-        }
+        // At once, so that it precedes a join that follows: the room keeps its handle.
+        handles.for_each(|handle| self.tell_leave(handle));
         self.set_window();
     }
 
     /// A joined room.
     pub fn room(&self, room: u32) -> Option<&Member> {
-        self.rooms.get(room as usize)?.as_deref()
+        self.rooms.get(room)
     }
 
     /// Reads the next item of a room; appends a message's bytes to `data`.
     pub fn read(&mut self, now: Micros, room: u32, data: &mut Vec<u8>) -> Option<Item> {
-        let member = self.rooms.get_mut(room as usize)?.as_deref_mut()?;
+        let (member, mut shared) = self.rooms.with_shared(now, room)?;
         let item = member.read(data);
-        if item.is_none() {
-            member.told = false;
-        }
-        if member.is_blocked()
-            && member.unblock(&mut Shared {
-                budget: &mut self.budget,
-                now,
-            })
-        {
-            soonest(&mut self.check_at, member.deadline());
+        if member.is_blocked() && member.unblock(&mut shared) {
+            let deadline = member.deadline();
+            self.rooms.check(deadline);
             self.set_window();
         }
         item
@@ -480,45 +433,34 @@ impl Client {
     /// Opens a room for publishing, unless it is open. `None`: rooms with unacknowledged messages take all slots;
     /// [`ClientEvent::Vacant`] reports when one is free.
     pub fn publication(&mut self, now: Micros, name: &str) -> Option<Opened> {
-        if let Some(known) = self.publications.iter().find(|known| &*known.name == name) {
+        if let Some(publication) = self.publications.named(name) {
             return Some(Opened {
-                publication: known.number,
+                publication,
                 closed: None,
             });
         }
-        let idle = match self.publications.len() < SESSION_PUBLICATIONS_MAX {
+        let idle = match self.publications.has_place() {
             true => None,
             false => match self.idle_publication() {
                 Some(at) => Some(at),
                 None => {
-                    self.full = true;
+                    self.publications.note_full();
                     return None;
                 }
             },
         };
-        let closed = idle.map(|at| self.publications[at].number);
-        let number = closed.map_or(self.publications.len() as u32, |number| {
-            number.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)
-        });
         self.request += 1;
-        // A new life of this client's publishing in the room, in case it was opened before.
-        let incarnation = self.incarnation.wrapping_add(u64::from(self.request));
-        let mut publication = Publication::new(name, number, self.request, incarnation);
-        publication.set_passes_headers(self.passes_headers);
-        match idle {
-            Some(at) => {
-                let old = std::mem::replace(&mut self.publications[at], publication);
-                if let (Some(handle), Some(conn)) = (old.handle, &mut self.sessions[Side::Proxy as usize].conn) {
-                    conn.record(&Record::Close { handle });
-                }
-            }
-            None => self.publications.push(publication),
+        let (number, closed) = self.publications.open(name, self.request, idle);
+        let session = &mut self.sessions[Side::Proxy as usize];
+        let handle = closed.as_ref().and_then(|closed| closed.handle);
+        if let (Some(handle), Some(conn)) = (handle, &mut session.conn) {
+            conn.record(&Record::Close { handle });
         }
         self.open(now, Side::Proxy);
-        self.ask_open(now, number as usize % SESSION_PUBLICATIONS_MAX);
+        self.ask_open(now, Publications::place(number));
         Some(Opened {
             publication: number,
-            closed,
+            closed: closed.map(|closed| closed.number),
         })
     }
 
@@ -526,15 +468,14 @@ impl Client {
     fn idle_publication(&self) -> Option<usize> {
         let session = &self.sessions[Side::Proxy as usize];
         let log_full = session.conn.as_ref().is_some_and(|conn| conn.log.is_crowded());
-        // One that was requested and not answered cannot be named yet.
-        let named = |known: &Publication| known.handle.is_some() || known.refused.is_some() || !session.ready;
-        let publications = self.publications.iter().enumerate();
-        let idle = publications.filter(|(_, known)| !log_full && known.is_idle() && named(known));
-        idle.min_by_key(|(_, known)| known.used).map(|(at, _)| at)
+        match log_full {
+            true => None,
+            false => self.publications.idle(session.ready),
+        }
     }
 
     fn ask_open(&mut self, now: Micros, at: usize) {
-        let publication = &mut self.publications[at];
+        let publication = self.publications.at(at);
         let session = &mut self.sessions[Side::Proxy as usize];
         if !session.ready || publication.refused.is_some() {
             return;
@@ -564,21 +505,13 @@ impl Client {
         ticket: u64,
     ) -> Result<(), PublishError> {
         let chunk_max = chunk_max(self.node.payload);
-        let place = self
-            .publications
-            .get_mut(publication as usize % SESSION_PUBLICATIONS_MAX);
-        let Some(known) = place.filter(|known| known.number == publication) else {
-            return Err(PublishError::Refused(Code::Unknown));
-        };
-        self.taken += 1;
-        known.used = self.taken;
-        known.push_headed(headers, data, ticket, chunk_max)
+        self.publications
+            .publish(publication, (headers, data), ticket, chunk_max)
     }
 
     /// A room opened for publishing.
     pub fn publishing(&self, publication: u32) -> Option<&Publication> {
-        let place = self.publications.get(publication as usize % SESSION_PUBLICATIONS_MAX)?;
-        (place.number == publication).then_some(place)
+        self.publications.get(publication)
     }
 
     /// Sends a whole record to the guest of a session's server. `false`: the session is not ready, or its log is
@@ -635,7 +568,7 @@ impl Machine for Client {
         self.expire_rooms(now);
         self.expire_commands(now);
         for at in 0..self.publications.len() {
-            let publication = &mut self.publications[at];
+            let publication = self.publications.at(at);
             publication.expire(now);
             if publication.retry_at.is_some_and(|at| now >= at) {
                 publication.retry_at = None;
@@ -655,21 +588,21 @@ impl Machine for Client {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        let publications = self
-            .publications
-            .iter()
-            .filter_map(|publication| publication.deadline())
-            .min();
         Slot::all(self.sessions.len())
             .map(|slot| self.session_deadline(slot))
-            .chain([self.check_at, publications, self.commands.deadline(), self.spares_end()])
+            .chain([
+                self.rooms.deadline(),
+                self.publications.deadline(),
+                self.commands.deadline(),
+                self.spares_end(),
+            ])
             .flatten()
             .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<ClientEvent>) {
-        if self.full && self.idle_publication().is_some() {
-            self.full = false;
+        if self.publications.is_full() && self.idle_publication().is_some() {
+            self.publications.note_vacant();
             self.events.push_back(ClientEvent::Vacant);
         }
         events.extend(self.events.drain(..));

@@ -1,58 +1,26 @@
-//! One room that this client publishes to: unacknowledged messages, credit, due repeats.
+//! One room that this client publishes to: whether the proxy has opened it, and its frames.
+//!
+//! Orders its parts: `backlog` (unacknowledged messages), `timing` (when they are repeated) and `allowance` (credit,
+//! and waits while the owner accepts nothing).
 
-use std::collections::VecDeque;
+mod allowance;
+mod backlog;
+mod timing;
 
-use muster_transport::{soonest, Code, Micros, Writer};
+use muster_transport::{Code, Micros, Writer};
 
 use crate::chunks::split;
 use crate::limits;
-use crate::wire::publish::{Ack, Publish, ACK_RANGES, PROMPT, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
-use crate::wire::room::{HEADERS, LAST};
+use crate::wire::publish::{Ack, Publish, PUBLISH};
+use crate::wire::room::HEADERS;
 use crate::wire::StreamId;
+use allowance::Allowance;
+use backlog::Backlog;
+use timing::Timing;
 
-/// Minimum and maximum interval between repeats of an unacknowledged message.
-pub const REPEAT_MIN: Micros = 2_000;
-pub const REPEAT_MAX: Micros = 1_000_000;
-/// The interval before an acknowledgement has been timed.
-const REPEAT_FIRST: Micros = 40_000;
-/// The interval doubles up to this while no acknowledgement comes, unless the owner is further away: an owner that
-/// returns silently is found within this time.
-const BACK_OFF_MAX: Micros = 250_000;
-/// Number of messages repeated when no acknowledgement comes.
-const PROBES: usize = 2;
-/// A message that an acknowledgement does not cover may be this much slower than the one before it.
-const BEYOND_SLACK: Micros = 1_000;
-/// How often a publisher without credit asks the owner.
-pub const POLL_EVERY: Micros = 100_000;
 /// Wait before asking an owner again that is not ready, or a proxy whose user exceeds the rate, unless the reply
 /// names a longer one.
 pub const NOT_READY_WAIT: Micros = 100_000;
-/// Longest such wait: a limit may have been raised meanwhile.
-const HOLD_MAX: Micros = 60_000_000;
-/// Acknowledgements that took longer are not timed.
-const SAMPLE_MAX: Micros = 60_000_000;
-
-struct Unacked {
-    data: Box<[u8]>,
-    flags: u8,
-    ticket: u64,
-    sent_at: Option<Micros>,
-    repeated: bool,
-    /// The owner lacks it, and has later ones.
-    missing: bool,
-    due: bool,
-}
-
-impl Unacked {
-    /// How long the owner may delay its acknowledgement of the message.
-    fn company(&self) -> Micros {
-        if self.flags & PROMPT != 0 {
-            0
-        } else {
-            limits::PUBLISH_ACK_DELAY_MAX
-        }
-    }
-}
 
 /// The time stamp of a frame.
 fn clock(now: Micros) -> u32 {
@@ -95,35 +63,11 @@ pub struct Publication {
     pub waiting: bool,
     pub published: u64,
     pub repeated: u64,
-    unacked: VecDeque<Unacked>,
-    /// Sequence of the first of `unacked`.
-    low: u64,
-    bytes: usize,
-    credit_messages: usize,
-    credit_bytes: usize,
-    /// Index of the first message that was never sent.
-    unsent: usize,
-    /// Smoothed time from sending a frame to its acknowledgement.
-    ack_rtt: Micros,
-    ack_var: Micros,
-    /// The highest sequence that the owner has; and the time from which messages above it, or reported missing, count
-    /// as lost.
-    highest: u64,
-    lost_at: Option<Micros>,
-    any_due: bool,
-    /// When the oldest messages are repeated, and the interval, which doubles until an acknowledgement is timed.
-    repeat_at: Micros,
-    repeat_wait: Micros,
-    /// The owner was away until then, or is far: the first acknowledgement of a frame that left later tells which.
-    timed_from: Option<Micros>,
-    poll_at: Option<Micros>,
-    poll_due: bool,
-    /// Until when the owner accepts nothing, and why. Nothing is sent before, and little until it accepts again.
-    hold_until: Option<Micros>,
-    pub put_off: Option<Code>,
-    /// The number of unacknowledged chunks of messages with headers, which wait until the server passes these on.
-    headed: usize,
+    /// The server passes on messages with headers; before, these wait.
     passes_headers: bool,
+    backlog: Backlog,
+    timing: Timing,
+    allowance: Allowance,
 }
 
 impl Publication {
@@ -141,42 +85,26 @@ impl Publication {
             waiting: false,
             published: 0,
             repeated: 0,
-            unacked: VecDeque::new(),
-            low: 1,
-            bytes: 0,
-            credit_messages: limits::CREDIT_MESSAGES as usize,
-            credit_bytes: limits::CREDIT_BYTES,
-            unsent: 0,
-            ack_rtt: 0,
-            ack_var: 0,
-            highest: 0,
-            lost_at: None,
-            any_due: false,
-            repeat_at: 0,
-            repeat_wait: REPEAT_FIRST,
-            timed_from: None,
-            poll_at: None,
-            poll_due: false,
-            hold_until: None,
-            put_off: None,
-            headed: 0,
             passes_headers: false,
+            backlog: Backlog::default(),
+            timing: Timing::default(),
+            allowance: Allowance::default(),
         }
     }
 
     /// Whether no message and no caller waits.
     pub fn is_idle(&self) -> bool {
-        self.refused.is_some() || self.unacked.is_empty() && !self.waiting
+        self.refused.is_some() || self.backlog.is_empty() && !self.waiting
     }
 
     /// Number of unacknowledged messages (each chunk counts).
     pub fn unacknowledged(&self) -> usize {
-        self.unacked.len()
+        self.backlog.len()
     }
 
     /// Sequence of the first unacknowledged message, or else of the next one. It never falls.
     pub fn low(&self) -> u64 {
-        self.low
+        self.backlog.low()
     }
 
     /// Accepts a message if there is credit for all of it. The acknowledgement names `ticket`, unless it is 0.
@@ -205,302 +133,139 @@ impl Publication {
             return Err(PublishError::Refused(code));
         }
         let chunks = split(data, chunk_max).map_err(|_| PublishError::TooLong)?;
-        let fits =
-            self.unacked.len() + chunks.len() <= self.credit_messages && self.bytes + data.len() <= self.credit_bytes;
-        if !fits {
+        let (messages, bytes) = (self.backlog.len() + chunks.len(), self.backlog.bytes() + data.len());
+        if !self.allowance.covers(messages, bytes) {
             self.waiting = true;
             return Err(PublishError::WouldBlock);
         }
-        if also & HEADERS != 0 {
-            self.headed += chunks.len();
-        }
-        for (flags, chunk) in chunks {
-            let ticket = if flags & LAST != 0 { ticket } else { 0 };
-            self.unacked.push_back(Unacked {
-                data: chunk.into(),
-                flags: flags | also | if ticket == 0 { 0 } else { PROMPT },
-                ticket,
-                sent_at: None,
-                repeated: false,
-                missing: false,
-                due: true,
-            });
-        }
-        self.bytes += data.len();
+        self.backlog.push(also, chunks, data.len(), ticket);
         Ok(())
     }
 
     /// Takes the owner's acknowledgement; calls `done` for each message with a ticket.
-    pub fn acknowledged(&mut self, now: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
-        let mut run = 0;
-        let mut progress = false;
+    pub fn acknowledged(&mut self, now: Micros, ack: &Ack, done: impl FnMut(Published)) {
         if ack.code == Code::Ok && ack.echo != 0 {
-            self.timed(now, clock(now).wrapping_sub(ack.echo));
+            let put_off = self.allowance.put_off().is_some();
+            self.timing.hear(now, clock(now).wrapping_sub(ack.echo), put_off);
         }
-        while self.low <= ack.cumulative {
-            let Some(message) = self.unacked.front() else {
-                self.low = ack.cumulative + 1;
-                break;
-            };
-            if message.ticket != 0 {
-                while ack
-                    .runs
-                    .get(run)
-                    .is_some_and(|(first, _, count)| first + u64::from(*count) <= self.low)
-                {
-                    run += 1;
-                }
-                let Some((first, offset, _)) = ack.runs.get(run).filter(|(first, _, _)| *first <= self.low) else {
-                    break; // its offset was in a lost acknowledgement: once repeated, the owner sends it again
-                };
-                done(Published {
-                    ticket: message.ticket,
-                    stream: ack.stream,
-                    offset: offset + (self.low - first),
-                });
-            }
-            progress = true;
-            self.bytes -= message.data.len();
-            self.published += u64::from(message.flags & LAST != 0);
-            self.headed -= usize::from(message.flags & HEADERS != 0);
-            self.unacked.pop_front();
-            self.unsent = self.unsent.saturating_sub(1);
-            self.low += 1;
-        }
-        self.credit_messages = usize::from(ack.credit_messages);
-        self.credit_bytes = ack.credit_bytes as usize;
-        self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
+        let covered = self.backlog.acknowledge(ack, done);
+        self.published += covered.messages;
+        self.allowance.credit(now, ack);
         if ack.code.retry() {
             self.afresh();
-            self.put_off = Some(ack.code);
-            let wait = ack.wait().unwrap_or(0).clamp(NOT_READY_WAIT, HOLD_MAX);
-            self.hold_until = Some(now + wait);
-            self.repeat_at = now + wait + self.repeat_wait;
+            let until = self.allowance.hold(now, ack);
+            self.timing.repeat_from(until);
             return;
         }
         if ack.code != Code::Ok {
             return self.refuse(ack.code);
         }
-        self.hold_until = None;
-        self.put_off = None;
-        if progress {
-            self.repeat_at = now + self.repeat_wait + self.company();
+        self.allowance.accept();
+        if covered.progress {
+            self.timing.repeat_from(now + self.backlog.company());
         }
-        self.highest = ack.highest;
-        self.note_missing(&ack.missing);
-        self.any_due |= self.unacked.iter().take(self.unsent).any(|message| message.due);
+        self.backlog.note_missing(ack);
         self.repeat_lost(now);
     }
 
-    /// Marks the sequences that the owner reports as missing; it has all others below the last one reported.
-    fn note_missing(&mut self, missing: &[(u64, u64)]) {
-        let kept = usize::try_from((self.highest + 1).saturating_sub(self.low)).unwrap_or(usize::MAX);
-        let mut ranges = missing.iter().copied().peekable();
-        for (sequence, message) in (self.low..).zip(self.unacked.iter_mut().take(kept.min(self.unsent))) {
-            while ranges.next_if(|(_, last)| *last < sequence).is_some() {}
-            match ranges.peek() {
-                Some((first, _)) => message.missing = *first <= sequence,
-                None if missing.len() < ACK_RANGES => message.missing = false,
-                None => break,
-            }
-        }
-    }
-
-    /// How long the owner may delay the acknowledgement of the oldest message.
-    fn company(&self) -> Micros {
-        self.unacked.front().map_or(0, Unacked::company)
-    }
-
-    /// An acknowledgement took `sample` microseconds.
-    fn timed(&mut self, now: Micros, sample: u32) {
-        let sample = Micros::from(sample).max(1);
-        if sample > SAMPLE_MAX {
-            return; // the clock is of an earlier turn, or not ours
-        }
-        let tells = self.timed_from.map(|from| now.saturating_sub(sample) >= from);
-        if tells == Some(false) {
-            return;
-        }
-        let late = sample > self.patience();
-        let away = tells.is_none() && late && (self.put_off.is_some() || self.in_doubt());
-        let off = self.ack_rtt.abs_diff(sample);
-        (self.ack_rtt, self.ack_var) = match self.ack_rtt {
-            // Later than the patience: the path has changed. Much sooner: its queue is gone.
-            known if known == 0 || late || tells.is_some() => (sample, sample / 2),
-            known if sample < known / 4 => ((known + sample) / 2, self.ack_var / 2),
-            known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
-        };
-        self.repeat_wait = self.patience();
-        self.timed_from = away.then_some(now);
-        if away {
-            self.repeat_wait = self.repeat_wait.min(BACK_OFF_MAX);
-        }
-    }
-
-    /// How long an acknowledgement may take (RFC 6298).
-    fn patience(&self) -> Micros {
-        if self.ack_rtt == 0 {
-            REPEAT_FIRST
-        } else {
-            (self.ack_rtt + 4 * self.ack_var).clamp(REPEAT_MIN, REPEAT_MAX)
-        }
-    }
-
-    /// Whether the measured round trip may be outdated.
-    fn in_doubt(&self) -> bool {
-        self.ack_rtt == 0 || self.repeat_wait > self.patience()
-    }
-
-    /// Repeats sequences reported missing, at once if they were sent only once. Messages beyond all that the owner
-    /// has are repeated after each round trip: they are lost, or were dropped as too far ahead.
+    /// Repeats messages that count as lost.
     fn repeat_lost(&mut self, now: Micros) {
-        let wait = match self.ack_rtt {
-            0 => self.repeat_wait,
-            rtt => rtt + rtt / 4 + BEYOND_SLACK,
-        };
-        let in_doubt = self.in_doubt();
-        let beyond = self.highest.saturating_add(1).saturating_sub(self.low);
-        let beyond = usize::try_from(beyond).unwrap_or(usize::MAX);
-        let mut doubted = false;
-        self.lost_at = None;
-        for (index, message) in self.unacked.iter_mut().take(self.unsent).enumerate() {
-            if message.due || index < beyond && !message.missing {
-                continue;
-            }
-            let Some(sent_at) = message.sent_at else { continue };
-            let at = match index < beyond {
-                true if !message.repeated => sent_at,
-                true => sent_at + wait,
-                false if in_doubt => sent_at + self.repeat_wait + message.company(),
-                false => sent_at + wait + message.company(),
-            };
-            if now >= at {
-                message.due = true;
-                self.any_due = true;
-                doubted |= in_doubt && index >= beyond;
-            } else {
-                soonest(&mut self.lost_at, Some(at));
-            }
+        if self.backlog.repeat_lost(now, &self.timing) {
+            self.timing.back_off();
         }
-        if doubted {
-            self.back_off();
-        }
-    }
-
-    fn back_off(&mut self) {
-        self.repeat_wait = (self.repeat_wait * 2).min(BACK_OFF_MAX.max(self.patience()));
     }
 
     /// The room is refused: unacknowledged messages are dropped.
     pub fn refuse(&mut self, code: Code) {
         self.refused = Some(code);
-        self.unacked.clear();
-        (self.bytes, self.unsent, self.headed) = (0, 0, 0);
-        (self.retry_at, self.poll_at, self.lost_at, self.hold_until) = (None, None, None, None);
+        self.retry_at = None;
+        self.backlog.clear();
+        self.allowance.refuse();
     }
 
     /// The proxy opened the room with this handle.
     pub fn opened(&mut self, now: Micros, handle: u32) {
         self.handle = Some(handle);
         (self.retry_at, self.refusals) = (None, 0);
-        self.repeat_at = now + self.repeat_wait;
+        self.timing.repeat_from(now);
     }
 
     /// The proxy is gone: everything unacknowledged is sent again through the next one.
     pub fn lost_session(&mut self) {
         self.handle = None;
         self.passes_headers = false;
-        self.hold_until = None;
+        self.allowance.lost_session();
         self.afresh();
     }
 
     /// No unacknowledged message is in flight anymore: resets all to unsent.
     fn afresh(&mut self) {
-        self.repeat_wait = self.patience();
-        self.highest = 0;
-        self.lost_at = None;
-        self.any_due = true;
-        for message in &mut self.unacked {
-            (message.sent_at, message.repeated, message.missing, message.due) = (None, false, false, true);
-        }
+        self.timing.renew();
+        self.backlog.renew();
     }
 
     /// Runs the due timers: waits for the owner, for credit and for acknowledgements.
     pub fn expire(&mut self, now: Micros) {
-        if self.hold_until.is_some_and(|at| now >= at) {
-            self.hold_until = None;
-        }
-        if self.poll_at.is_some_and(|at| now >= at) {
-            self.poll_at = Some(now + POLL_EVERY);
-            self.poll_due = true;
-        }
-        if self.lost_at.is_some_and(|at| now >= at) {
+        self.allowance.expire(now);
+        if self.backlog.lost_at().is_some_and(|at| now >= at) {
             self.repeat_lost(now);
         }
-        if self.handle.is_none() || self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
-            return;
+        if self.repeat_at().is_some_and(|at| now >= at) {
+            self.backlog.probe();
+            self.timing.back_off();
+            self.timing.repeat_from(now);
         }
-        // The oldest message triggers an acknowledgement, which names the other missing ones: a burst of repeats
-        // would only add load.
-        for message in self
-            .unacked
-            .iter_mut()
-            .take(PROBES)
-            .filter(|message| message.sent_at.is_some())
-        {
-            message.due = true;
-            self.any_due = true;
-        }
-        self.back_off();
-        self.repeat_at = now + self.repeat_wait;
+    }
+
+    /// When the oldest messages are repeated.
+    fn repeat_at(&self) -> Option<Micros> {
+        (self.handle.is_some() && self.backlog.is_in_flight()).then_some(self.timing.repeat_at())
     }
 
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
-        let repeat = (self.handle.is_some() && !self.unacked.is_empty() && self.unsent > 0).then_some(self.repeat_at);
-        let lost = self.lost_at.filter(|_| self.handle.is_some());
-        [repeat, lost, self.poll_at, self.hold_until, self.retry_at]
+        let lost = self.backlog.lost_at().filter(|_| self.handle.is_some());
+        [self.repeat_at(), lost, self.allowance.deadline(), self.retry_at]
             .into_iter()
             .flatten()
             .min()
     }
 
+    /// Why the owner or the proxy accepted nothing when it was last asked.
+    pub fn put_off(&self) -> Option<Code> {
+        self.allowance.put_off()
+    }
+
     /// How long nothing may be sent because the owner or the proxy accepts nothing now.
     pub fn held_for(&self, now: Micros) -> Micros {
-        self.hold_until.map_or(0, |at| at.saturating_sub(now))
+        self.allowance.held_for(now)
     }
 
     /// Whether anything can be sent now.
     pub fn is_due(&self) -> bool {
         self.handle.is_some()
             && self.refused.is_none()
-            && self.hold_until.is_none()
-            && (self.unsent < self.reach() || self.any_due || self.poll_due)
+            && !self.allowance.is_held()
+            && (self.backlog.is_due(self.reach()) || self.allowance.is_poll_due())
     }
 
-    /// How many unacknowledged messages may be in flight: all, a few while the owner accepts none, or those before the first with
-    /// headers while the server does not pass these on.
+    /// How many unacknowledged messages may be in flight.
     fn reach(&self) -> usize {
-        let all = match self.put_off {
-            Some(_) => self.unacked.len().min(PROBES),
-            None => self.unacked.len(),
-        };
-        if self.headed == 0 || self.passes_headers {
-            return all;
-        }
-        let headed = self.unacked.iter().position(|message| message.flags & HEADERS != 0);
-        headed.map_or(all, |at| at.min(all))
+        let put_off = self.allowance.put_off().is_some();
+        self.backlog.reach(put_off, self.passes_headers)
     }
 
     /// Whether a message with headers waits for a server that passes these on.
     #[cfg(feature = "edge")]
     pub fn waits_for_headers(&self) -> bool {
-        self.headed > 0 && !self.passes_headers
+        self.backlog.is_headed() && !self.passes_headers
     }
 
     /// Whether the server passes on messages with headers.
     pub fn set_passes_headers(&mut self, passes: bool) {
-        self.any_due |= passes && !self.passes_headers;
+        if passes && !self.passes_headers {
+            self.backlog.look_again();
+        }
         self.passes_headers = passes;
     }
 
@@ -512,53 +277,25 @@ impl Publication {
         let mut body = [0; 1500];
         let space = body_max.min(writer.room().saturating_sub(PUBLISH)).min(body.len());
         let reach = self.reach();
-        let due = |message: &Unacked| message.due;
-        let lacking = self
-            .any_due
-            .then(|| self.unacked.iter().take(self.unsent.min(reach)).position(due))
-            .flatten();
-        // Messages beyond the reach wait for the owner's next report.
-        self.any_due = lacking.is_some();
-        let start = lacking.unwrap_or(self.unsent);
         let mut messages = Writer::new(&mut body[..space]);
-        let mut count = 0;
-        let end = reach.min(self.unacked.len());
-        let first = start.min(end);
         // A wait that stops all sending.
-        let stops = self.waiting || self.put_off.is_some();
-        for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
-            if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
-                break;
-            }
-            self.repeated += u64::from(index < self.unsent);
-            message.repeated |= message.sent_at.is_some();
-            if message.repeated || stops && index + 1 == end {
-                message.flags |= PROMPT;
-            }
-            messages
-                .u16(message.data.len() as u16)
-                .u8(message.flags)
-                .put(&message.data);
-            message.sent_at = Some(now);
-            message.due = false;
-            count += 1;
-        }
-        if count == 0 && !self.poll_due {
+        let stops = self.waiting || self.allowance.put_off().is_some();
+        let filled = self.backlog.fill(now, reach, stops, &mut messages);
+        self.repeated += filled.repeated;
+        if filled.count == 0 && !self.allowance.is_poll_due() {
             return false;
         }
-        self.poll_due = false;
-        if self.unsent == 0 {
-            self.repeat_at = now + self.repeat_wait + self.company();
+        self.allowance.polled();
+        if filled.fresh {
+            self.timing.repeat_from(now + self.backlog.company());
         }
-        self.unsent = self.unsent.max(start + count);
-        let first = self.low + start as u64;
         let len = messages.len();
         Publish {
             handle,
             sent_at: clock(now),
-            low: self.low,
-            first,
-            count: count as u8,
+            low: self.backlog.low(),
+            first: filled.first,
+            count: filled.count as u8,
             messages: &body[..len],
         }
         .write(writer)
@@ -566,9 +303,7 @@ impl Publication {
 
     /// Whether the program that was told to wait can continue.
     pub fn take_writable(&mut self) -> bool {
-        let writable = self.waiting
-            && self.unacked.len() * 4 <= self.credit_messages * 3
-            && self.bytes * 4 <= self.credit_bytes * 3;
+        let writable = self.waiting && self.allowance.is_roomy(self.backlog.len(), self.backlog.bytes());
         if writable {
             self.waiting = false;
         }
@@ -578,18 +313,20 @@ impl Publication {
 
 #[cfg(test)]
 mod tests {
+    use super::timing::BACK_OFF_MAX;
     use super::*;
+    use crate::wire::publish::ACK_RANGES;
     use std::collections::VecDeque;
 
     /// Publishes `count` messages, one each `every`, to an owner with round trip `rtt` that loses nothing; returns
     /// how many were repeated.
     fn repeats(publication: &mut Publication, start: Micros, count: u64, every: Micros, rtt: Micros) -> u64 {
         let (mut now, mut acks, before) = (start, VecDeque::new(), publication.repeated);
-        let mut owned = publication.low - 1;
+        let mut owned = publication.low() - 1;
         let end = owned + count;
         for step in 0.. {
             now = start + step * 1_000;
-            if owned + (publication.unacked.len() as u64) < end && (now - start) % every == 0 {
+            if owned + (publication.unacknowledged() as u64) < end && (now - start) % every == 0 {
                 publication.push(b"message", 0, 1_000).unwrap();
             }
             while acks.front().is_some_and(|(at, _)| *at <= now) {
@@ -601,7 +338,7 @@ mod tests {
             let mut writer = Writer::new(&mut bytes);
             while publication.is_due() && publication.write(now, 1_000, &mut writer) {}
             if !writer.is_empty() {
-                let sent = publication.low + publication.unsent as u64 - 1;
+                let sent = publication.backlog.next() - 1;
                 let ack = Ack {
                     handle: 1,
                     echo: clock(now),
@@ -616,7 +353,7 @@ mod tests {
                 };
                 acks.push_back((now + rtt, ack));
             }
-            owned = publication.low - 1;
+            owned = publication.low() - 1;
             if owned == end {
                 break;
             }
@@ -635,7 +372,7 @@ mod tests {
         for now in (start..start + 5_000_000).step_by(1_000) {
             sends(&mut publication, now);
         }
-        assert_eq!(publication.repeat_wait, BACK_OFF_MAX);
+        assert_eq!(publication.timing.wait(), BACK_OFF_MAX);
         (publication, start + 5_000_000)
     }
 
@@ -658,8 +395,8 @@ mod tests {
             handle: 1,
             echo: clock(now - 1_000),
             code,
-            cumulative: publication.low - 1,
-            highest: publication.low - 1,
+            cumulative: publication.low() - 1,
+            highest: publication.low() - 1,
             credit_messages: 256,
             credit_bytes: 1 << 18,
             stream: StreamId {
@@ -738,8 +475,8 @@ mod tests {
                     handle: 1,
                     echo: clock(now - took),
                     code,
-                    cumulative: publication.low - 1,
-                    highest: publication.low - 1,
+                    cumulative: publication.low() - 1,
+                    highest: publication.low() - 1,
                     credit_messages: 256,
                     credit_bytes: 1 << 18,
                     stream: StreamId::default(),
@@ -761,7 +498,11 @@ mod tests {
                 .unwrap();
             assert!(again <= now + BACK_OFF_MAX, "{} us", again - now);
             heard(&mut publication, again + 2_000, Code::Ok, 2_000);
-            assert!(publication.patience() < 20_000, "{} us", publication.patience());
+            assert!(
+                publication.timing.patience() < 20_000,
+                "{} us",
+                publication.timing.patience()
+            );
         }
     }
 

@@ -8,9 +8,10 @@ use std::net::Ipv6Addr;
 
 use crate::role;
 
-use muster_transport::{Dice, Micros, Role, Server};
+use muster_transport::{Addr, Dice, Micros, Role, Server, Status};
 
-use super::{Client, Endpoint, Session, Side, Slot, State, SPREAD};
+use super::choice::Choice;
+use super::{Client, Endpoint, Side, Slot, State, SPREAD};
 
 /// A given server is tried after this many failed attempts in a row, and after each further multiple.
 const GIVEN_EVERY: u32 = 2;
@@ -27,9 +28,10 @@ impl Client {
         let teller = &self.sessions[side as usize];
         let near = teller.conn.as_ref().is_some_and(|conn| is_loopback(&conn.addr.ip));
         let session = &mut self.sessions[of as usize];
-        if session.learns && (of == side || session.state != State::Ready) {
+        if session.servers.learns && (of == side || session.state != State::Ready) {
             let sound = servers.iter().filter(|server| is_sound(server, near));
-            session.learn(now, &mut self.node.dice, sound);
+            let used = !matches!(session.state, State::Idle | State::Waiting | State::Refused);
+            session.servers.learn(now, &mut self.node.dice, sound, used);
             session.begin(now);
             if of == side {
                 self.spread(now, side);
@@ -52,34 +54,126 @@ impl Client {
     /// all clients would stay with the few given ones.
     fn spread(&mut self, now: Micros, side: Side) {
         let busy = match side {
-            Side::Gateway => !self.handles.is_empty(),
-            Side::Proxy => self.publications.iter().any(|known| known.handle.is_some()),
+            Side::Gateway => self.rooms.has_joined(),
+            Side::Proxy => self.publications.has_opened(),
         };
         let session = &mut self.sessions[side as usize];
-        let others = session.endpoints.len() > session.given;
-        if session.state != State::Ready || std::mem::replace(&mut session.spread, true) || busy || !others {
+        if session.state != State::Ready || !session.servers.spreads() || busy {
             return;
         }
-        let drawn = session.choice.draw(&mut self.node.dice);
-        if drawn != session.at {
-            session.drawn = Some(drawn);
+        if session.servers.draw(&mut self.node.dice) {
             self.lose(now, Slot::Main(side), SPREAD);
         }
     }
 }
 
-impl Session {
-    /// Starts opening the session, if that is wanted and a server is known.
-    pub(super) fn begin(&mut self, now: Micros) {
-        if self.wanted && self.state == State::Idle && !self.endpoints.is_empty() {
-            self.state = State::Waiting;
-            self.next_at = now;
+/// The loss of a session.
+pub(super) struct Lost {
+    /// The client returns to the server, which works and is up again.
+    pub(super) returns: bool,
+    /// The measured round trip; 0: none.
+    pub(super) rtt: Micros,
+    /// Failed attempts in a row.
+    pub(super) attempts: u32,
+}
+
+/// The servers of a session, and the one in use or to be tried.
+pub(super) struct Servers {
+    /// The first `given` are the program's, the others were announced by servers.
+    endpoints: Vec<Endpoint>,
+    given: usize,
+    pub(super) learns: bool,
+    pub(super) at: usize,
+    /// The quality of each endpoint.
+    pub(super) choice: Choice,
+    /// The first draw among all announced servers took place.
+    spread: bool,
+    /// The server drawn then, and how many sessions had been lost when it became the current one.
+    drawn: Option<usize>,
+    drawn_at: u64,
+    losses: u64,
+    /// Servers found since the last common version that support none of ours.
+    others: Vec<Endpoint>,
+}
+
+impl Servers {
+    pub(super) fn new(endpoints: Vec<Endpoint>, learns: bool, at: usize) -> Self {
+        Servers {
+            given: endpoints.len(),
+            learns,
+            at,
+            choice: Choice::of(endpoints.len()),
+            endpoints,
+            spread: false,
+            drawn: None,
+            drawn_at: u64::MAX - 1,
+            losses: 0,
+            others: Vec::new(),
         }
     }
 
-    /// Takes the announced servers. The server in use, or being tried, stays.
-    fn learn<'a>(&mut self, now: Micros, dice: &mut Dice, named: impl Iterator<Item = &'a Server> + Clone) {
-        let used = !matches!(self.state, State::Idle | State::Waiting | State::Refused);
+    pub(super) fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// All servers, the given ones first.
+    pub(super) fn all(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// The server in use, or to be tried.
+    pub(super) fn current(&self) -> Option<&Endpoint> {
+        self.endpoints.get(self.at)
+    }
+
+    /// Whether exactly these servers are the given ones.
+    pub(super) fn are_given(&self, given: &[(Endpoint, u16)]) -> bool {
+        let before = self.endpoints[..self.given].iter();
+        before.eq(given.iter().map(|(endpoint, _)| endpoint))
+    }
+
+    /// A session with the current server begins; both have a version in common.
+    pub(super) fn opened(&mut self, now: Micros) {
+        self.others.clear();
+        self.choice.begin(now);
+    }
+
+    /// Takes a status of the server in use. Returns whether to try another.
+    pub(super) fn hear(&mut self, now: Micros, rtt: Micros, status: &Status) -> bool {
+        self.choice.hear(now, self.at, rtt, status)
+    }
+
+    /// The current server has no version in common. Returns its address, and whether another may have.
+    pub(super) fn differs(&mut self) -> Option<(Addr, bool)> {
+        let endpoint = self.current().cloned()?;
+        let addr = endpoint.addr;
+        self.others
+            .retain(|other| self.endpoints.contains(other) && *other != endpoint);
+        self.others.push(endpoint);
+        Some((addr, self.others.len() < self.endpoints.len()))
+    }
+
+    /// Whether the first draw among all servers is due: once, where others were announced.
+    fn spreads(&mut self) -> bool {
+        !std::mem::replace(&mut self.spread, true) && self.endpoints.len() > self.given
+    }
+
+    /// Draws one of all servers. Returns whether it is another one; the next loss turns to it.
+    fn draw(&mut self, dice: &mut Dice) -> bool {
+        let drawn = self.choice.draw(dice);
+        let other = drawn != self.at;
+        if other {
+            self.drawn = Some(drawn);
+        }
+        other
+    }
+
+    /// Takes the announced servers. The server in use, or being tried, stays: it is `used`.
+    fn learn<'a>(&mut self, now: Micros, dice: &mut Dice, named: impl Iterator<Item = &'a Server> + Clone, used: bool) {
         let given = self.endpoints[..self.given].iter().map(|given| {
             let same = named
                 .clone()
@@ -96,7 +190,7 @@ impl Session {
         self.take(now, dice, list, used);
     }
 
-    /// The session's servers with their weights.
+    /// The servers with their weights.
     pub(super) fn weighed(&self) -> Vec<(Endpoint, u16)> {
         let endpoints = self.endpoints.iter().cloned().enumerate();
         endpoints
@@ -105,9 +199,9 @@ impl Session {
     }
 
     /// Replaces the given servers. Returns whether the current server is still known, or in use.
-    pub(super) fn give(&mut self, now: Micros, dice: &mut Dice, given: Vec<(Endpoint, u16)>) -> bool {
+    pub(super) fn give(&mut self, now: Micros, dice: &mut Dice, given: Vec<(Endpoint, u16)>, used: bool) -> bool {
         self.given = given.len();
-        self.take(now, dice, given, self.state == State::Ready)
+        self.take(now, dice, given, used)
     }
 
     /// Sets this list, and keeps the history of servers that stay. With `used` the current server is kept too;
@@ -132,11 +226,23 @@ impl Session {
         stands.is_some()
     }
 
+    /// The session with the current server is lost: turns to the drawn server, or to another that is not `taken`,
+    /// unless the client returns to this one.
+    pub(super) fn lost(&mut self, now: Micros, dice: &mut Dice, lost: Lost, taken: &[usize]) {
+        self.losses += 1;
+        if let Some(drawn) = self.drawn.take() {
+            (self.at, self.drawn_at) = (drawn, self.losses);
+        } else if !lost.returns || self.is_kept(self.at) {
+            self.choice.fail(now, self.at, lost.rtt);
+            self.turn(now, dice, lost.attempts, taken);
+        }
+    }
+
     /// The current server failed: turns to another, and forgets it if it was kept only while in use.
-    pub(super) fn turn(&mut self, now: Micros, dice: &mut Dice, taken: &[usize]) {
+    fn turn(&mut self, now: Micros, dice: &mut Dice, attempts: u32, taken: &[usize]) {
         let (before, all) = (self.at, self.endpoints.len());
-        let drawn = self.attempts == 1 && self.losses == self.drawn_at + 1;
-        let given = self.given > 0 && (drawn || self.attempts > 0 && self.attempts % GIVEN_EVERY == 0);
+        let drawn = attempts == 1 && self.losses == self.drawn_at + 1;
+        let given = self.given > 0 && (drawn || attempts > 0 && attempts % GIVEN_EVERY == 0);
         let of = if given { 0..self.given } else { 0..all };
         self.at = self.choice.next(now, dice, before, of, taken);
         if before < all && self.is_kept(before) && self.at != before {
@@ -147,7 +253,7 @@ impl Session {
     }
 
     /// Whether this server is in no list anymore, and is kept only while in use.
-    pub(super) fn is_kept(&self, at: usize) -> bool {
+    fn is_kept(&self, at: usize) -> bool {
         at >= self.given && self.choice.weight(at) == 0
     }
 

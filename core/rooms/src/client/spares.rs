@@ -20,7 +20,7 @@ impl Session {
     fn stands(&self) -> Option<Addr> {
         match &self.conn {
             Some(conn) => Some(conn.addr),
-            None => self.endpoints.get(self.at).map(|endpoint| endpoint.addr),
+            None => self.servers.current().map(|server| server.addr),
         }
     }
 }
@@ -33,7 +33,7 @@ impl Client {
         if self.closing || !wanted && self.sessions.len() == SIDES {
             return;
         }
-        let known = self.sessions[Side::Proxy as usize].endpoints.len();
+        let known = self.sessions[Side::Proxy as usize].servers.len();
         let count = if wanted { SPARES.min(known.saturating_sub(1)) } else { 0 };
         while self.sessions.len() < SIDES + count {
             self.sessions.push(Session::new(Vec::new(), false, 0));
@@ -44,16 +44,20 @@ impl Client {
                 self.close_spare(now, slot);
             }
             if spare < count && self.sessions[slot.at()].state == State::Idle {
-                let proxies = self.sessions[Side::Proxy as usize].weighed();
+                let proxies = self.sessions[Side::Proxy as usize].servers.weighed();
                 let session = &mut self.sessions[slot.at()];
-                if session.weighed() != proxies {
-                    session.give(now, &mut self.node.dice, proxies); // servers announced others meanwhile
+                if session.servers.weighed() != proxies {
+                    session.servers.give(now, &mut self.node.dice, proxies, false);
+                    // servers announced others meanwhile
                 }
                 let taken = self.taken(slot);
                 let session = &mut self.sessions[slot.at()];
-                let at = session.choice.next(now, &mut self.node.dice, known, 0..known, &taken);
+                let at = session
+                    .servers
+                    .choice
+                    .next(now, &mut self.node.dice, known, 0..known, &taken);
                 if !taken.contains(&at) {
-                    session.at = at;
+                    session.servers.at = at;
                     session.restart(now);
                 } // otherwise two entries have one address: there are fewer proxies than entries
             }
@@ -79,7 +83,7 @@ impl Client {
             .filter(|other| other.state != State::Idle)
             .filter_map(Session::stands)
             .collect();
-        let endpoints = self.sessions[slot.at()].endpoints.iter().enumerate();
+        let endpoints = self.sessions[slot.at()].servers.all().iter().enumerate();
         endpoints
             .filter(|(_, endpoint)| stands.contains(&endpoint.addr))
             .map(|(at, _)| at)
@@ -102,7 +106,7 @@ impl Client {
     fn close_spare(&mut self, now: Micros, slot: Slot) {
         let session = &mut self.sessions[slot.at()];
         if session.state != State::Idle {
-            session.left = session.conn.take();
+            session.farewell.close(session.conn.take());
             session.restart(now);
             session.state = State::Idle;
             self.commands.lost_session(slot);

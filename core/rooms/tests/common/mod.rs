@@ -1580,10 +1580,10 @@ impl Subject for Client {
     fn digest(&self) -> String {
         let room = self.room(0).map(|room| {
             (
-                room.handle,
+                room.join.handle,
                 room.counters,
                 room.positions.clone(),
-                room.reading.items.len(),
+                room.reading.len(),
             )
         });
         let publication = self

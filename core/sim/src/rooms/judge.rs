@@ -112,11 +112,11 @@ impl Rooms {
                 let member = self.machine(world, client).room(room);
                 let state = member.map(|m| {
                     (
-                        m.handle,
+                        m.join.handle,
                         m.is_blocked(),
                         m.positions.clone(),
                         m.counters,
-                        m.reading.items.len(),
+                        m.reading.len(),
                     )
                 });
                 world.say(|| format!("client {client}, {name}: {state:?}"));

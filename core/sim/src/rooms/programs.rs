@@ -357,7 +357,7 @@ impl Rooms {
             return Ok(());
         };
         let (recovered, counters) = (member.recovered(), member.counters);
-        let given = member.given.filter(|_| member.is_caught_up());
+        let given = member.join.given().filter(|_| member.is_caught_up());
         let history = given.map_or(0, |(messages, _)| u64::from(messages));
         // A message that two owners numbered counts twice in a gateway's ring, and reaches the program once.
         let had = counters.delivered + counters.repeats;

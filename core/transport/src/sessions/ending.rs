@@ -1,8 +1,6 @@
 //! How sessions begin and end: room for them, their end by time, by a token or by the server.
 
-use super::{
-    unread, End, Gone, Session, Sessions, State, HALF_OPEN_GRACE, HALF_OPEN_LIFE, HALF_OPEN_MAX, LINGER, SESSION_BLOCKS,
-};
+use super::{unread, End, Gone, Session, Sessions, State, HALF_OPEN_GRACE, HALF_OPEN_LIFE, LINGER, SESSION_BLOCKS};
 use crate::address::Debt;
 use crate::conn::{Conn, SESSION_LOG_BYTES};
 use crate::door::Accepted;
@@ -39,13 +37,16 @@ impl<T: Default> Sessions<T> {
             Code::RateLimited => self.counters.refused_sessions += 1,
             _ => self.counters.refused_busy += 1,
         }
-        self.half_open_len -= usize::from(peer.data.state.is_half_open());
-        self.asking -= usize::from(std::mem::take(&mut peer.data.renewing));
+        if peer.data.state.is_half_open() {
+            self.half_open.leave();
+        }
+        if std::mem::take(&mut peer.data.renewing) {
+            self.asking.answered();
+        }
         peer.data.state = State::Refused;
         peer.data.end = End::Refused(code);
         peer.data.since = now;
-        self.waiting_bytes -= peer.data.waiting_bytes();
-        peer.data.waiting = None;
+        self.asking.release(&mut peer.data.waiting);
         let refused = ControlRecord::Refused {
             request: 0,
             code,
@@ -57,12 +58,14 @@ impl<T: Default> Sessions<T> {
 
     /// Ends a session.
     pub fn end(&mut self, slot: u32) {
-        if let Some(peer) = self.table.take(slot) {
+        if let Some(mut peer) = self.table.take(slot) {
             if peer.data.state == State::Asking || peer.data.renewing {
-                self.asking -= 1;
+                self.asking.answered();
             }
-            self.waiting_bytes -= peer.data.waiting_bytes();
-            self.half_open_len -= usize::from(peer.data.state.is_half_open());
+            self.asking.release(&mut peer.data.waiting);
+            if peer.data.state.is_half_open() {
+                self.half_open.leave();
+            }
             self.early_bytes -= peer.conn.early_bytes();
             let mut rank = peer.data.rank;
             self.unread.note(slot, &mut rank, unread(&peer), 0);
@@ -96,11 +99,10 @@ impl<T: Default> Sessions<T> {
             return;
         };
         let due = parting.due(now, self.table.capacity());
-        self.parts_at = parting.deadline(now).unwrap_or(Micros::MAX);
         for slot in due {
             match self.table.get(slot).map(|peer| peer.data.state) {
                 Some(State::Asking) => {
-                    self.asking -= 1;
+                    self.asking.answered();
                     self.refuse(now, slot, Code::Draining);
                 }
                 Some(State::Proven | State::Open) => self.refuse(now, slot, Code::Draining),
@@ -112,7 +114,7 @@ impl<T: Default> Sessions<T> {
 
     /// Announces the present servers to the clients whose turn it is.
     pub(super) fn name(&mut self, now: Micros) {
-        for slot in self.naming.due(now, self.table.capacity()) {
+        for slot in self.announcing.due(now, self.table.capacity()) {
             if self.table.get(slot).is_some_and(|peer| peer.data.is_open()) {
                 self.name_servers(slot);
             }
@@ -122,7 +124,7 @@ impl<T: Default> Sessions<T> {
     /// Announces the present servers to a client. Skips a nearly full log, which awaited replies need: the next
     /// change, or the next session, informs the client.
     pub(super) fn name_servers(&mut self, slot: u32) {
-        for (role, servers) in self.naming.draw(&mut self.dice) {
+        for (role, servers) in self.announcing.draw() {
             self.offer(slot, &ControlRecord::Servers { role, servers });
         }
     }
@@ -169,13 +171,7 @@ impl<T: Default> Sessions<T> {
                 self.reschedule(now + 1_000, slot);
             }
         }
-        while self
-            .half_open
-            .front()
-            .is_some_and(|(_, at)| now >= at + 2 * HALF_OPEN_LIFE)
-        {
-            self.half_open.pop_front();
-        }
+        self.half_open.expire(now);
         self.accept(now, node);
     }
 
@@ -209,14 +205,14 @@ impl<T: Default> Sessions<T> {
 
     /// Ends the oldest session without a credential, if it came at least `grace` ago. `false`: there is none.
     pub(super) fn end_oldest(&mut self, now: Micros, grace: Micros) -> bool {
-        while let Some((id, at)) = self.half_open.front().copied() {
+        while let Some((id, at)) = self.half_open.oldest() {
             let slot = self.table.find(id);
             let peer = slot.and_then(|slot| self.table.get(slot));
             let shows_nothing = peer.is_some_and(|peer| peer.data.state.is_half_open());
             if shows_nothing && now < at + grace {
                 return false;
             }
-            self.half_open.pop_front();
+            self.half_open.pop();
             if let Some(slot) = slot.filter(|_| shows_nothing) {
                 self.end(slot);
                 return true;
@@ -227,17 +223,14 @@ impl<T: Default> Sessions<T> {
 
     /// Makes a session; if needed, the oldest one without a credential makes room.
     pub(super) fn let_in(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
-        if self.half_open.len() >= 2 * HALF_OPEN_MAX {
-            let table = &self.table;
-            let shows_nothing = |id| Some(table.get(table.find(id)?)?.data.state.is_half_open());
-            self.half_open.retain(|(id, _)| shows_nothing(*id) == Some(true));
-        }
-        if self.half_open_len >= HALF_OPEN_MAX {
+        let table = &self.table;
+        let shows_nothing = |id| Some(table.get(table.find(id)?)?.data.state.is_half_open());
+        self.half_open.bound(|id| shows_nothing(id) == Some(true));
+        if self.half_open.is_full() {
             self.end_oldest(now, 0);
         }
         let id = self.make(now, node, accepted);
-        self.half_open.push_back((id, now));
-        self.half_open_len += 1;
+        self.half_open.push(now, id);
         id
     }
 
