@@ -43,6 +43,7 @@ mod segments;
 mod settings;
 mod shards;
 mod shares;
+mod slots;
 mod untold;
 pub mod wire;
 

@@ -32,16 +32,24 @@ pub struct Owners {
     away: BTreeMap<u32, Micros>,
     /// Linked brokers that know headers of messages.
     headed: BTreeSet<u32>,
+    /// There has been more than one broker to number a room's messages.
+    several: bool,
 }
 
 impl Owners {
     /// Takes a new placement: its nodes that were never linked are waited for from now on.
     pub fn placed(&mut self, now: Micros, placement: &Placement, links: &Links) {
+        self.several |= placement.of(role::BROKER).nth(1).is_some();
         for node in placement.of(role::BROKER).map(|node| node.node) {
             if links.to(node).is_none() {
                 self.away.entry(node).or_insert(now);
             }
         }
+    }
+
+    /// Whether there has been more than one broker to number a room's messages.
+    pub fn were_several(&self) -> bool {
+        self.several
     }
 
     pub fn up(&mut self, node: u32) {

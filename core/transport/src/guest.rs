@@ -5,6 +5,7 @@
 //! above joins them. Without a guest, a machine pays one test for each session that comes or goes, and nothing per
 //! message.
 
+use crate::codec::Writer;
 use crate::links::Links;
 use crate::machine::Micros;
 use crate::mail::Mail;
@@ -120,20 +121,35 @@ impl<S: GuestSessions> Host for Hosted<'_, S> {
 }
 
 /// A machine's guest, if it has one, and the guest's frames that wait for links.
-#[derive(Default)]
 pub struct Lodge {
     guest: Option<Box<dyn Guest>>,
+    /// The kinds of link frames of the machine and of its guest.
+    kinds: FrameKinds,
     mail: Mail,
     /// Something happened since the guest last acted.
     stirred: bool,
 }
 
 impl Lodge {
-    /// Installs a guest. Returns the kinds of link frames from now on; `own`: the machine's kinds.
-    pub fn take_in(&mut self, guest: Box<dyn Guest>, own: FrameKinds) -> FrameKinds {
-        let kinds = own.or(guest.kinds());
+    /// An empty place in a machine whose links have these kinds of frames.
+    pub fn new(kinds: FrameKinds) -> Self {
+        Lodge {
+            guest: None,
+            kinds,
+            mail: Mail::default(),
+            stirred: false,
+        }
+    }
+
+    /// Installs a guest, which hears of sessions and links from now on.
+    pub fn take_in(&mut self, guest: Box<dyn Guest>) {
+        self.kinds = self.kinds.or(guest.kinds());
         (self.guest, self.stirred) = (Some(guest), true);
-        kinds
+    }
+
+    /// The kinds of link frames, with those of the guest.
+    pub fn kinds(&self) -> FrameKinds {
+        self.kinds
     }
 
     /// See [`Guest::opened`].
@@ -205,9 +221,14 @@ impl Lodge {
         }
     }
 
-    /// Queues of frames for links, for the machine to write out.
-    pub fn mail(&mut self) -> &mut Mail {
-        &mut self.mail
+    /// Whether the guest's frames wait for a node's link.
+    pub fn waits(&self, node: u32) -> bool {
+        self.mail.waits(node)
+    }
+
+    /// Writes as many of the guest's frames for a node as fit. Returns whether they elicit an acknowledgement.
+    pub fn fill(&mut self, node: u32, writer: &mut Writer<'_>) -> bool {
+        self.mail.fill(node, writer, self.kinds).elicits
     }
 
     /// Whether the guest has nothing to send.

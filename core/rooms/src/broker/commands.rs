@@ -231,7 +231,7 @@ impl Broker {
             passed_over: false,
             outcome: None,
         };
-        let refused = match self.knows() && self.has_in_scope(asked.room) {
+        let refused = match self.reports.are_known() && self.has_in_scope(asked.room) {
             false => Some(Code::NotReady),
             true if !self.commands.have_place(command.holders(id), gateways.len()) => Some(Code::Busy),
             true => None,
@@ -380,7 +380,7 @@ impl Broker {
 
     /// Ends a command that all interested gateways have answered, or for which all of them are too busy.
     fn settle_command(&mut self, now: Micros, id: CommandId) {
-        let knows = self.knows();
+        let knows = self.reports.are_known();
         let Some(command) = self.commands.known.get(&id).filter(|known| known.outcome.is_none()) else {
             return;
         };
@@ -516,7 +516,7 @@ impl Broker {
 
     /// Reviews all open commands for all gateways; waits while interest is unknown.
     fn review_all(&mut self, now: Micros) {
-        if !self.knows() {
+        if !self.reports.are_known() {
             self.commands.all_at = (!self.commands.open.is_empty()).then_some(now + LOOK_EVERY);
             return;
         }

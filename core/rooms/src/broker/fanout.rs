@@ -6,12 +6,12 @@ use crate::wire::kinds;
 
 use crate::role;
 
-use super::publish::Acks;
 use super::resends::{Range, Resends};
 use super::room::Room;
 use super::{enqueue, Broker, GatewayPeer, NOTHING_MAX};
 use crate::ring::{Arena, Entry};
 use crate::segments::Built;
+use crate::slots::Slots;
 use crate::wire::publish::Ack;
 use crate::wire::room::{
     read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_AGE_AT, LINK_BASE_AT, NUMBERED, OLD,
@@ -33,8 +33,8 @@ impl Broker {
             relays,
             ..
         } = self;
-        let count = rooms.len();
-        let Some(room) = rooms[at as usize].as_deref_mut() else {
+        let count = rooms.end();
+        let Some(room) = rooms.get_mut(at) else {
             return;
         };
         relays.note(now, at, room.gateways.len(), before);
@@ -108,7 +108,7 @@ impl Broker {
                 .wants(node, id)
                 .filter(|_| ranges.is_empty() && self.may_own(id))
         };
-        let known = self.by_id.get(&id).copied();
+        let known = self.rooms.find(id);
         if history && generation == 0 {
             self.was_asked(now, slot, node, id, known);
             if let Some((question, _)) = ranges.first() {
@@ -118,7 +118,7 @@ impl Broker {
         }
         // The same holds if it asks for the head of a stream that ended here and that no publisher uses anymore.
         let rests = |at: &u32| {
-            let room = self.rooms[*at as usize].as_deref();
+            let room = self.rooms.get(*at);
             generation == 0 && room.is_some_and(|room| room.ended)
         };
         let at = match known {
@@ -126,7 +126,7 @@ impl Broker {
             known => wants().and_then(|check| self.open_room(now, id, check).ok()).or(known),
         };
         let Some(at) = at else { return true };
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return true;
         };
         if generation != room.generation || ranges.is_empty() {
@@ -162,7 +162,7 @@ impl Broker {
     /// in between.
     fn was_asked(&mut self, now: Micros, slot: u32, node: u32, id: u64, known: Option<u32>) {
         let life = self.life_of(node);
-        let room = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?)));
+        let room = known.and_then(|at| Some((at, self.rooms.get_mut(at)?)));
         if let Some((at, room)) = room {
             if room.ended {
                 room.add_gateway(now, node, life);
@@ -184,9 +184,9 @@ impl Broker {
     /// Answers a gateway's question: what has been numbered of a room, as of now. A stream that was outlived counts as none, for
     /// nothing more is numbered in it.
     fn answer(&mut self, slot: u32, node: u32, id: u64, question: u64) {
-        let at = self.by_id.get(&id).copied();
-        let room = at.and_then(|at| self.rooms[at as usize].as_deref());
-        let head = match room.filter(|room| room.generation > self.outlived) {
+        let at = self.rooms.find(id);
+        let room = at.and_then(|at| self.rooms.get(at));
+        let head = match room.filter(|room| !self.generations.are_over(room.generation)) {
             Some(room) => LinkHead {
                 room: id,
                 generation: room.generation,
@@ -212,11 +212,11 @@ impl Broker {
             return false;
         }
         for consumed in Consumed::read_all(body) {
-            let at = self.by_id.get(&consumed.room).copied();
-            let here = at.and_then(|at| self.rooms[at as usize].as_deref());
+            let at = self.rooms.find(consumed.room);
+            let here = at.and_then(|at| self.rooms.get(at));
             let here = here.map(|room| (room.generation, room.ring.next()));
             let told = (consumed.generation, consumed.next);
-            let later = here.map_or(consumed.generation > self.generation, |here| {
+            let later = here.map_or(consumed.generation > self.generations.last(), |here| {
                 told.0 > here.0 || told.0 == here.0 && told.1 > here.1
             });
             // After the highest generation none is higher.
@@ -225,8 +225,9 @@ impl Broker {
                 continue;
             }
             let Some(at) = at else { continue };
-            let Some(room) = self.rooms[at as usize]
-                .as_deref_mut()
+            let Some(room) = self
+                .rooms
+                .get_mut(at)
                 .filter(|room| room.generation == consumed.generation)
             else {
                 continue;
@@ -262,7 +263,7 @@ impl Broker {
             match peer.role {
                 role::GATEWAY => self.serve_gateway(now, slot, peer.node, outbox),
                 role::EDGE => {
-                    if self.acks.get(&peer.node).is_some_and(|acks| !acks.is_empty()) {
+                    if self.publications.owe(peer.node) {
                         self.serve_proxy(now, slot, peer.node, outbox);
                     }
                     self.serve_gateway(now, slot, peer.node, outbox);
@@ -310,9 +311,9 @@ impl Broker {
             }
             self.counters.acknowledgements_sent += written as u64;
             if written < all {
-                self.keep_acks(proxy, waiting.split_off(written));
+                self.publications.keep(proxy, waiting.split_off(written));
             }
-            if !sent || self.acks.get(&proxy).is_none_or(Acks::is_empty) {
+            if !sent || !self.publications.owe(proxy) {
                 return;
             }
         }
@@ -371,7 +372,7 @@ impl Broker {
                     resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
                 }
                 'rooms: while let Some(at) = gateway.pending.front().copied() {
-                    let Some(room) = rooms[at as usize].as_deref_mut() else {
+                    let Some(room) = rooms.get_mut(at) else {
                         gateway.pending.pop_front();
                         continue;
                     };
@@ -469,7 +470,7 @@ fn note_carrier(gateway: &mut GatewayPeer, carrier: u64, at: u32) {
 /// Writes as many due heads as fit.
 fn write_heads(
     gateway: &mut GatewayPeer,
-    rooms: &mut [Option<Box<super::Room>>],
+    rooms: &mut Slots<u64, Room>,
     node: u32,
     carrier: u64,
     writer: &mut Writer<'_>,
@@ -486,7 +487,7 @@ fn write_heads(
     }
     while fits(on.len() + ended.len(), writer) {
         let Some(at) = gateway.heads.pop_front() else { break };
-        let Some(room) = rooms[at as usize].as_deref_mut() else {
+        let Some(room) = rooms.get_mut(at) else {
             continue;
         };
         let (id, generation, end) = (room.id, room.generation, room.ended.then_some(room.ring.next()));
@@ -522,13 +523,13 @@ fn resend(
     resends: &mut Resends,
     live: Option<(Micros, Micros)>,
     node: u32,
-    rooms: &[Option<Box<super::Room>>],
+    rooms: &Slots<u64, Room>,
     arena: &Arena,
     writer: &mut Writer<'_>,
     counters: &mut super::BrokerCounters,
 ) {
     while let Some(mut range) = resends.take() {
-        let Some(room) = rooms[range.room as usize].as_deref() else {
+        let Some(room) = rooms.get(range.room) else {
             resends.done(&range);
             continue;
         };

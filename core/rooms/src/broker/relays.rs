@@ -211,7 +211,7 @@ impl Broker {
         let above = self.relays.above;
         let rooms: Vec<u32> = self.relays.watched.keys().copied().collect();
         for at in rooms {
-            let room = self.rooms[at as usize].as_deref();
+            let room = self.rooms.get(at);
             let (Some(watch), Some(room)) = (self.relays.watched.get_mut(&at), room) else {
                 self.relays.watched.remove(&at);
                 continue;
@@ -239,7 +239,7 @@ impl Broker {
     }
 
     fn build_tree(&mut self, now: Micros, at: u32) {
-        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+        if let Some(room) = self.rooms.get_mut(at) {
             room.tree = Some(Box::new(Tree::new(room.gateways.iter().map(|cursor| cursor.gateway))));
             self.relays.trees.insert(at);
             self.plan_tree(now, at);
@@ -255,7 +255,7 @@ impl Broker {
             arena,
             ..
         } = self;
-        let Some(room) = rooms[at as usize].as_deref_mut() else {
+        let Some(room) = rooms.get_mut(at) else {
             return false;
         };
         let Some(tree) = room.tree.as_deref() else { return false };
@@ -283,9 +283,7 @@ impl Broker {
             if !most {
                 self.serve_again(now, at, gateway, REST);
             } else if now >= child.told_at + HEAD_EVERY {
-                let tree = self.rooms[at as usize]
-                    .as_deref_mut()
-                    .and_then(|room| room.tree.as_mut());
+                let tree = self.rooms.get_mut(at).and_then(|room| room.tree.as_mut());
                 if let Some(child) = tree.and_then(|tree| tree.children.get_mut(&gateway)) {
                     child.told_at = now;
                 }
@@ -298,7 +296,7 @@ impl Broker {
 
     /// Appoints relays and gives children to them, and changes as little as possible.
     fn plan_tree(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let few = room.gateways.len() <= self.relays.above * 3 / 4;
@@ -341,7 +339,7 @@ impl Broker {
 
     /// Gives gateways without a relay one of those that have a place, and always the same if that has one.
     fn assign_children(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let (id, count) = (room.id, room.gateways.len());
@@ -386,7 +384,7 @@ impl Broker {
 
     /// The broker sends a room to a child itself again, for this long at least. It asks for what it lacks, as it gets the head.
     fn serve_again(&mut self, now: Micros, at: u32, gateway: u32, rest: Micros) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let (id, next) = (room.id, room.ring.next());
@@ -407,8 +405,8 @@ impl Broker {
 
     /// Takes a gateway's word that it gets a room by another one, or not any more.
     pub(super) fn relay_taken(&mut self, now: Micros, gateway: u32, room: u64, node: u32, on: bool) {
-        let at = self.by_id.get(&room).copied();
-        let tree = at.and_then(|at| self.rooms[at as usize].as_deref_mut()?.tree.as_deref_mut());
+        let at = self.rooms.find(room);
+        let tree = at.and_then(|at| self.rooms.get_mut(at)?.tree.as_deref_mut());
         let (Some(at), Some(tree)) = (at, tree) else {
             if on {
                 self.tell_relay(now, room, gateway, None);
@@ -432,7 +430,7 @@ impl Broker {
             return;
         }
         for at in self.relays.trees.clone() {
-            let room = self.rooms[at as usize].as_deref_mut();
+            let room = self.rooms.get_mut(at);
             let Some(tree) = room.and_then(|room| room.tree.as_deref_mut()) else {
                 continue;
             };
@@ -450,7 +448,7 @@ impl Broker {
             peer.relays = true;
         }
         for at in &self.relays.trees {
-            let room = self.rooms[*at as usize].as_deref_mut();
+            let room = self.rooms.get_mut(*at);
             if let Some(tree) = room.and_then(|room| room.tree.as_deref_mut()) {
                 tree.planned_at = None;
             }
@@ -459,7 +457,7 @@ impl Broker {
 
     /// A gateway does not want a room any more.
     pub(super) fn gateway_leaves(&mut self, now: Micros, at: u32, gateway: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         room.gateways.retain(|cursor| cursor.gateway != gateway);
@@ -473,7 +471,7 @@ impl Broker {
 
     /// All gateways of a room get it from the broker again.
     pub(super) fn dissolve_tree(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let tree = room.tree.as_deref();
@@ -484,7 +482,7 @@ impl Broker {
         for gateway in children {
             self.serve_again(now, at, gateway, 0);
         }
-        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+        if let Some(room) = self.rooms.get_mut(at) {
             room.tree = None;
         }
         self.relays.trees.remove(&at);

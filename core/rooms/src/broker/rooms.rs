@@ -1,7 +1,7 @@
 //! Rooms of a broker: opened, renewed, ended, gained from another broker.
 
 use super::room::Room;
-use super::{enqueue, Broker, DETOUR_IDLE, GAINED_AT_ONCE, GAIN_EVERY, ROOM_IDLE, SWEEP_EVERY, SWEPT_AT_ONCE};
+use super::{enqueue, Broker, DETOUR_IDLE, ROOM_IDLE, SWEEP_EVERY, SWEPT_AT_ONCE};
 use crate::interest::Change;
 use crate::layers::RoomLayers;
 use crate::planted;
@@ -12,8 +12,7 @@ impl Broker {
     /// The room's slot; opens the room if it is new. If a room is new or resumes, the gateways that want it get its
     /// head.
     pub(super) fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
-        let known = self.by_id.get(&id).copied();
-        if let Some((at, room)) = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
+        if let Some((at, room)) = self.rooms.named_mut(id) {
             if room.check != check {
                 return Err(Code::NameCollision);
             }
@@ -21,42 +20,28 @@ impl Broker {
             if goes_on {
                 room.used_at = now;
             }
-            if room.generation <= self.outlived {
+            if self.generations.are_over(room.generation) {
                 self.renew_room(now, at);
             } else if goes_on {
                 self.tell_heads(at);
             }
             return Ok(at);
         }
-        if self.by_id.len() >= self.rooms_max {
+        if self.rooms.left() == 0 {
             return Err(Code::Busy);
         }
-        if self.generation == 0 || !planted::is(Bug::GenerationKept) {
-            self.raise_generation();
+        if self.generations.last() == 0 || !planted::is(Bug::GenerationKept) {
+            self.generations.raise();
         }
-        let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
+        let generation = self.generations.last();
+        let mut room = Box::new(Room::new(id, check, generation, self.segments.name(), now));
         for gateway in self.interest.who_wants(id, check) {
             room.add_gateway(now, gateway, self.life_of(gateway));
         }
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.rooms[at as usize] = Some(room);
-                at
-            }
-            None => {
-                self.rooms.push(Some(room));
-                self.rooms.len() as u32 - 1
-            }
-        };
-        self.by_id.insert(id, at);
+        let at = self.rooms.add(id, room);
         self.counters.rooms_made += 1;
         self.tell_heads(at);
         Ok(at)
-    }
-
-    /// The generation of the next stream.
-    pub(super) fn raise_generation(&mut self) {
-        self.generation = self.generation.wrapping_add(1).max(1); // 0 means that there is nothing here
     }
 
     /// A gateway has more of a stream than this broker ever numbered, or has a later stream: the broker has come back from an
@@ -66,13 +51,9 @@ impl Broker {
         if planted::is(Bug::ReturnUnnoticed) {
             return;
         }
-        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let known = at.and_then(|at| self.rooms.get(at));
         let (here, ended) = known.map_or((0, false), |room| (room.generation, room.ended));
-        if generation > self.generation || here > self.outlived {
-            self.generation = self.generation.max(generation);
-            self.outlived = self.generation;
-            self.counters.rolled_back += 1;
-        }
+        self.counters.rolled_back += u64::from(self.generations.came_back(here, generation));
         if let Some(at) = at.filter(|_| !ended) {
             self.renew_room(now, at);
         }
@@ -80,9 +61,8 @@ impl Broker {
 
     /// Begins a new stream of a room. Gateways learn of it, and tell their members that the rest of the former one is lost.
     pub(super) fn renew_room(&mut self, now: Micros, at: u32) {
-        self.raise_generation();
-        let (generation, frames) = (self.generation, self.segments.name());
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let (generation, frames) = (self.generations.raise(), self.segments.name());
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         room.restart(now, generation, frames);
@@ -92,7 +72,7 @@ impl Broker {
     /// Schedules a room's head for all gateways that want the room.
     pub(super) fn tell_heads(&mut self, at: u32) {
         for place in 0.. {
-            let room = self.rooms[at as usize].as_deref();
+            let room = self.rooms.get(at);
             let Some(gateway) = room.and_then(|room| Some(room.gateways.get(place)?.gateway)) else {
                 return;
             };
@@ -102,7 +82,7 @@ impl Broker {
 
     /// Another broker continues a room: its gateways learn where it ends here.
     pub(super) fn end_room(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
+        let Some(room) = self.rooms.get_mut(at).filter(|room| !room.ended) else {
             return;
         };
         room.ended = true;
@@ -115,40 +95,31 @@ impl Broker {
     /// while its owner has no link ends now if it may no longer be here, otherwise later.
     pub(super) fn placed(&mut self, now: Micros, before: &Placement) {
         let me = self.node.me.node;
-        for at in 0..self.rooms.len() {
-            let room = self.rooms[at].as_deref();
+        for at in 0..self.rooms.end() as u32 {
+            let room = self.rooms.get(at);
             let moved = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
             if room.is_some_and(|room| moved(room) || !self.may_own(room.id)) {
-                self.end_room(now, at as u32);
+                self.end_room(now, at);
             }
         }
-        let mut gained = std::mem::take(&mut self.gained);
+        let placement = &self.placement;
+        let owns = |room| placement.own().owner(room) == Some(me);
         for (gateway, _) in self.interest.gateways() {
             let wanted = self.interest.rooms_of(gateway, Scope::ALL);
-            let wanted = wanted.filter(|known| self.owns(known.room) && before.own().owner(known.room) != Some(me));
-            gained.extend(wanted.map(|known| Change {
+            let wanted = wanted.filter(|known| owns(known.room) && before.own().owner(known.room) != Some(me));
+            self.gains.extend(wanted.map(|known| Change {
                 gateway,
                 room: known.room,
                 check: known.check,
                 present: true,
             }));
         }
-        self.gained = gained;
         self.gain(now);
     }
 
-    /// Begins some of the gained rooms, so that gateways learn their heads; all at once would take longer than peers
-    /// wait for a sign of life.
+    /// Begins some of the gained rooms, so that gateways learn their heads.
     pub(super) fn gain(&mut self, now: Micros) {
-        if self.gained.is_empty() || now < self.gain_at {
-            return;
-        }
-        self.gain_at = now + GAIN_EVERY;
-        for change in self
-            .gained
-            .drain(..GAINED_AT_ONCE.min(self.gained.len()))
-            .collect::<Vec<_>>()
-        {
+        for change in self.gains.due(now) {
             let wants = self.interest.wants(change.gateway, change.room) == Some(change.check);
             if wants && self.owns(change.room) {
                 self.interest_changed(now, change);
@@ -162,15 +133,12 @@ impl Broker {
             return;
         };
         let slot = gateway.link;
-        let Some(cursor) = self.rooms[at as usize]
-            .as_deref_mut()
-            .and_then(|room| room.cursor(node))
-        else {
+        let Some(cursor) = self.rooms.get_mut(at).and_then(|room| room.cursor(node)) else {
             return;
         };
         if !cursor.head_due {
             cursor.head_due = true;
-            enqueue(&mut gateway.heads, at, self.rooms.len());
+            enqueue(&mut gateway.heads, at, self.rooms.end());
         }
         self.links.table.mark(slot);
     }
@@ -181,10 +149,9 @@ impl Broker {
         }
         self.sweep_at = now + SWEEP_EVERY;
         self.forget_unnamed(now);
-        for _ in 0..self.rooms.len().min(SWEPT_AT_ONCE) {
-            self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
-            let at = self.sweep_next;
-            let Some(room) = self.rooms[at].as_deref_mut() else {
+        for _ in 0..self.rooms.end().min(SWEPT_AT_ONCE) {
+            let next = self.rooms.next_turn();
+            let Some((at, room)) = next.and_then(|at| Some((at, self.rooms.get_mut(at)?))) else {
                 continue;
             };
             room.ring.trim(&self.arena);
@@ -194,18 +161,16 @@ impl Broker {
             let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
             let kept = self.arena.idle(room.ring.home).unwrap_or(ROOM_IDLE);
             if rests {
-                self.dissolve_tree(now, at as u32);
+                self.dissolve_tree(now, at);
             }
             if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
-                self.end_room(now, at as u32);
+                self.end_room(now, at);
             } else if unused && idle >= kept {
-                self.relays.forget(at as u32);
-                self.by_id.remove(&id);
-                self.rooms[at] = None;
-                self.free.push(at as u32);
+                self.relays.forget(at);
+                self.rooms.remove(id);
                 self.counters.rooms_forgotten += 1;
             }
         }
-        self.sweep_publishers(now);
+        self.counters.dropped_held += self.publications.sweep(now);
     }
 }

@@ -168,8 +168,8 @@ impl<S: Members> Gateway<S> {
     }
 
     fn members_of(&self, (id, check): (u64, u64)) -> &[u32] {
-        let at = self.by_id.get(&id).copied();
-        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let at = self.rooms.find(id);
+        let known = at.and_then(|at| self.rooms.get(at));
         known
             .filter(|known| known.check == check)
             .map_or(&[][..], |known| &known.members)
@@ -253,7 +253,7 @@ impl<S: Members> Gateway<S> {
             ..
         } = &mut self.commands;
         let Some(command) = known.get_mut(&id) else { return };
-        let Some(handle) = self.by_id.get(&command.room).copied() else {
+        let Some(handle) = self.rooms.find(command.room) else {
             return;
         };
         let who = command.holders(id);
@@ -288,7 +288,7 @@ impl<S: Members> Gateway<S> {
             return;
         };
         while let Some((room, id)) = awaited.untold(session, 0..=u64::MAX) {
-            let Some((command, handle)) = known.get(&id).zip(self.by_id.get(&room).copied()) else {
+            let Some((command, handle)) = known.get(&id).zip(self.rooms.find(room)) else {
                 return;
             };
             let record = Record::CommandTold {
@@ -376,8 +376,8 @@ impl<S: Members> Gateway<S> {
         if awaited.session_of(id).is_some() {
             return;
         }
-        let at = self.by_id.get(&command.room).copied();
-        let room = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let at = self.rooms.find(command.room);
+        let room = at.and_then(|at| self.rooms.get(at));
         if room.is_some_and(|room| room.awaits_return(command.at, |session| self.sessions.slot_of(session).is_some())) {
             return;
         }
@@ -622,7 +622,7 @@ mod tests {
             .map(|seat| {
                 let slot = gateway.sessions.admit(seat, u64::from(seat));
                 let peer = gateway.sessions.table.get_mut(slot).expect("it is there");
-                let head = gateway.rooms[at as usize].as_ref().map_or(0, |room| room.ring.next());
+                let head = gateway.rooms.get(at).map_or(0, |room| room.ring.next());
                 peer.data.data.joined.push(Joined {
                     room: at,
                     carrier: 0,
@@ -634,7 +634,7 @@ mod tests {
                     given_up: false,
                     filtered: false,
                 });
-                let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
+                let room = gateway.rooms.get_mut(at).expect("the room");
                 room.members.push(slot);
                 slot
             })
@@ -669,7 +669,7 @@ mod tests {
         gateway.cleanup(0);
         let back = gateway.sessions.admit(9, 9);
         gateway.sessions.table.get_mut(back).expect("it is there").data.user = 41;
-        gateway.rooms[0].as_deref_mut().expect("the room").members.push(back);
+        gateway.rooms.get_mut(0).expect("the room").members.push(back);
         gateway.end_member(1, 3, id, (7, 0), 5_000, 41);
         assert_eq!(gateway.counters.members_ended, 2, "a repeat ends no later session");
         assert_eq!(gateway.commands.known[&id].outcome, Some(Outcome::of(2)));

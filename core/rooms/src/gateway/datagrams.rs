@@ -24,7 +24,7 @@ impl Gateway {
         let door = &config.settings.door;
         let sessions = Sessions::new(public, door.keepalive_ms, door.idle_timeout_ms, CONTROL_RATE);
         let rooms = config.settings.rooms.clone();
-        let mut gateway = Gateway::with(config.node, config.name_key, rooms, sessions, seed, entropy);
+        let mut gateway = Gateway::with(config.node, config.name_key, rooms, |_| sessions, seed, entropy);
         gateway.use_settings(&config.settings);
         gateway
     }

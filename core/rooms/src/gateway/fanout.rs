@@ -10,15 +10,17 @@ use std::num::NonZeroU64;
 use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
-use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Wheel, Writer, HEADER};
+use muster_transport::{append, frames_max, Heard, Micros, Outbox, Wants, Writer, HEADER};
 
-use super::filtering::{Filtering, View, Written, TOLD_AFTER};
+use super::filtering::{Filtering, View, Written};
 use super::members::Members;
 use super::room::Room;
+use super::timers::Timers;
 use super::{told, Aside, Client, Gateway, GatewayCounters, Joined};
 use crate::age;
 use crate::ring::{Arena, Entry};
 use crate::segments::Built;
+use crate::slots::Slots;
 use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD, ROOM_AGE_AT};
 use crate::wire::{GapReason, StreamGap};
 
@@ -40,15 +42,11 @@ const TOLD_WITHIN: Micros = age::AGE_MAX as Micros;
 impl<S: Members> Gateway<S> {
     /// Puts a room into the fan-out queue; every member is looked at once from now.
     pub(super) fn activate(&mut self, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         room.age(&self.arena, self.now);
-        room.serve_left = room.members.len();
-        if !room.active && room.serve_left > 0 {
-            room.active = true;
-            self.active.push_back(at);
-        }
+        self.rounds.begin(at, room);
         self.note_consumed(at);
     }
 
@@ -59,7 +57,7 @@ impl<S: Members> Gateway<S> {
         };
         let mut moved = Vec::new();
         for joined in &mut client.joined {
-            let room = self.rooms[joined.room as usize].as_deref_mut();
+            let room = self.rooms.get_mut(joined.room);
             let Some(room) = room.filter(|room| room.paced && joined.counted != NonZeroU64::new(joined.cursor)) else {
                 continue;
             };
@@ -67,10 +65,8 @@ impl<S: Members> Gateway<S> {
             if joined.given_up {
                 continue;
             }
-            if let Some(before) = std::mem::replace(&mut joined.counted, NonZeroU64::new(joined.cursor)) {
-                room.cursors.remove(before.get(), slot);
-            }
-            room.cursors.add(joined.cursor, slot);
+            let before = std::mem::replace(&mut joined.counted, NonZeroU64::new(joined.cursor));
+            room.stragglers.stands(slot, before, joined.cursor);
             moved.push(joined.room);
         }
         moved.into_iter().for_each(|at| self.note_paced(at));
@@ -78,7 +74,7 @@ impl<S: Members> Gateway<S> {
 
     /// The slowest member of a room may have moved, or its gaps changed: publishers of a paced room wait for that.
     pub(super) fn note_paced(&mut self, at: u32) {
-        if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
+        if let Some(room) = self.rooms.get_mut(at).filter(|room| room.paced) {
             room.tell_owners(None);
             self.note_consumed(at);
         }
@@ -90,7 +86,7 @@ impl Gateway {
     pub(super) fn fan_out(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         let mut turns = self.sessions.table.ready_len();
         // Sessions that want much (history, repairs) leave rooms with news half of the slice.
-        let left = if self.active.is_empty() { 0 } else { outbox.limit() / 2 };
+        let left = if self.rounds.is_empty() { 0 } else { outbox.limit() / 2 };
         while turns > 0 && outbox.room() > left {
             turns -= 1;
             let Some(slot) = self.sessions.table.next_ready() else {
@@ -99,31 +95,14 @@ impl Gateway {
             self.serve(now, slot, outbox, left);
         }
         // The room of the last slice comes after those that became active since.
-        if self.active.len() > 1 {
-            self.active.rotate_left(1);
-        }
+        self.rounds.rotate();
         while outbox.room() > 0 {
-            let Some(at) = self.active.front().copied() else { break };
-            let Some(room) = self.rooms[at as usize]
-                .as_deref_mut()
-                .filter(|room| room.serve_left > 0 && !room.members.is_empty())
-            else {
-                if let Some(room) = self.rooms[at as usize].as_deref_mut() {
-                    room.active = false;
-                }
-                self.active.pop_front();
-                continue;
+            let Some(slot) = self.rounds.next(&mut self.rooms) else {
+                break;
             };
-            room.serve_left -= 1;
-            room.serve_at = if room.serve_at + 1 >= room.members.len() {
-                0
-            } else {
-                room.serve_at + 1
-            };
-            let slot = room.members[room.serve_at];
             self.serve(now, slot, outbox, 0);
         }
-        !self.active.is_empty() || self.sessions.table.ready_len() > 0
+        !self.rounds.is_empty() || self.sessions.table.ready_len() > 0
     }
 
     /// Sends one session its due data, and leaves space for `left` datagrams in the slice.
@@ -140,8 +119,7 @@ impl Gateway {
                 segments,
                 node,
                 counters,
-                untold,
-                wakes,
+                timers,
                 ..
             } = self;
             let Some(peer) = sessions.table.get_mut(slot) else {
@@ -193,7 +171,7 @@ impl Gateway {
                 for step in 0..count {
                     let index = (client.turn as usize + step) % count;
                     let joined = &mut client.joined[index];
-                    let Some(room) = rooms[joined.room as usize].as_deref() else {
+                    let Some(room) = rooms.get(joined.room) else {
                         continue;
                     };
                     if room.is_crowded(now, slot, joined.cursor, conn.flow.window()) {
@@ -216,7 +194,7 @@ impl Gateway {
                             counters,
                             &mut writer,
                             (next, slot),
-                            (&mut *untold, &mut *wakes),
+                            timers,
                         ) {
                             Written::All | Written::Lost => {}
                             Written::Full => more = true,
@@ -224,7 +202,7 @@ impl Gateway {
                         }
                         looked = view.looked.get();
                         moved |= room.paced;
-                        if more || full || !self.bundle && writer.len() > before {
+                        if more || full || !self.rules.bundle && writer.len() > before {
                             client.turn = index as u32;
                             break;
                         }
@@ -241,11 +219,27 @@ impl Gateway {
                         let place = joined.cursor;
                         let segment = if ages && is_young(room, arena, now, place) {
                             segments.get(room.frames, place | kept | AGED, head, limit, |writer| {
-                                build::<true>(room, arena, joined.room, (place, head), self.bundle, plain, writer)
+                                build::<true>(
+                                    room,
+                                    arena,
+                                    joined.room,
+                                    (place, head),
+                                    self.rules.bundle,
+                                    plain,
+                                    writer,
+                                )
                             })
                         } else {
                             segments.get(room.frames, place | kept, head, limit, |writer| {
-                                build::<false>(room, arena, joined.room, (place, head), self.bundle, plain, writer)
+                                build::<false>(
+                                    room,
+                                    arena,
+                                    joined.room,
+                                    (place, head),
+                                    self.rules.bundle,
+                                    plain,
+                                    writer,
+                                )
                             })
                         };
                         let Some((bytes, after)) = segment else {
@@ -271,12 +265,12 @@ impl Gateway {
                         counters.messages_sent += after - place;
                         joined.cursor = after;
                         joined.carrier = next as u32;
-                        if !self.bundle {
+                        if !self.rules.bundle {
                             more |= after < head;
                             break;
                         }
                     }
-                    if more || !self.bundle && writer.len() > before {
+                    if more || !self.rules.bundle && writer.len() > before {
                         client.turn = index as u32;
                         break;
                     }
@@ -324,7 +318,7 @@ impl Gateway {
         let next = peer.conn.flow.next();
         let mut pending = peer.data.data.has_repairs();
         for joined in &mut peer.data.data.joined {
-            let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
+            let Some(room) = self.rooms.get_mut(joined.room) else {
                 continue;
             };
             if heard.missing {
@@ -382,10 +376,10 @@ impl Gateway {
                 self.counters.repairs_served += 1;
             }
         }
-        if let Some(room) = self.rooms[handle as usize].as_deref_mut() {
+        if let Some(room) = self.rooms.get_mut(handle) {
             let lacking = lacks && next < cursor;
             let awaited = room.paced && !given_up;
-            if room.holes.note(now, slot, lacking.then_some(next), awaited) {
+            if room.stragglers.lacks(now, slot, lacking.then_some(next), awaited) {
                 self.note_paced(handle);
             }
         }
@@ -397,7 +391,7 @@ impl Gateway {
 impl<S: Members> Gateway<S> {
     /// Sessions that want the latest message of a room, whose time has come, are given it.
     pub(super) fn expire_wakes(&mut self, now: Micros) {
-        while let Some(slot) = self.wakes.pop(now) {
+        while let Some(slot) = self.timers.due_wake(now) {
             if self.sessions.client_mut(slot).is_some() {
                 self.sessions.mark(slot);
             }
@@ -406,8 +400,7 @@ impl<S: Members> Gateway<S> {
 
     /// Sessions whose filters passed something a while ago are told of it.
     pub(super) fn expire_untold(&mut self, now: Micros) {
-        while let Some((_, slot)) = self.untold.front().copied().filter(|(at, _)| *at <= now) {
-            self.untold.pop_front();
+        while let Some(slot) = self.timers.due_untold(now) {
             let Some(client) = self.sessions.client_mut(slot) else {
                 continue;
             };
@@ -427,7 +420,7 @@ fn filtered(
     counters: &mut GatewayCounters,
     writer: &mut Writer<'_>,
     (carrier, slot): (u64, u32),
-    (untold, wakes): (&mut VecDeque<(Micros, u32)>, &mut Wheel),
+    timers: &mut Timers,
 ) -> Written {
     let filters = aside.iter_mut().flat_map(|aside| &mut aside.filters);
     let Some(filter) = filters.into_iter().find(|filter| filter.room == joined.room) else {
@@ -453,18 +446,16 @@ fn filtered(
     }
     if filter.is_untold() && !filter.noted {
         filter.noted = true;
-        untold.push_back((view.now + TOLD_AFTER, slot));
+        timers.note_passed(view.now, slot);
     }
     if let Some(at) = filter.wakes_at(view.now) {
-        if wakes.deadline(slot).is_none_or(|known| at < known) {
-            wakes.schedule(slot, at);
-        }
+        timers.wake(slot, at);
     }
     written
 }
 
 /// Writes the heads that are due. Returns whether any were.
-fn write_heads(writer: &mut Writer<'_>, client: &mut Client, rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
+fn write_heads(writer: &mut Writer<'_>, client: &mut Client, rooms: &Slots<u64, Room>, carrier: u32) -> bool {
     if !client.joined.iter().any(|joined| joined.head_due) {
         return false;
     }
@@ -475,7 +466,7 @@ fn write_heads(writer: &mut Writer<'_>, client: &mut Client, rooms: &[Option<Box
                 break;
             }
             joined.head_due = false;
-            if rooms[joined.room as usize].is_some() {
+            if rooms.get(joined.room).is_some() {
                 joined.carrier = carrier;
                 writer.u32(joined.room).u64(told(aside, joined));
             }
@@ -487,7 +478,7 @@ fn write_heads(writer: &mut Writer<'_>, client: &mut Client, rooms: &[Option<Box
 /// Serves waiting repairs into the datagram, as far as it has space and the session has allowance.
 fn repairs(
     client: &mut super::Client,
-    rooms: &[Option<Box<Room>>],
+    rooms: &Slots<u64, Room>,
     arena: &Arena,
     writer: &mut Writer<'_>,
     (now, away): (Micros, Micros),
@@ -506,7 +497,7 @@ fn repairs(
             break;
         }
         let (at, last) = (*at, *last);
-        let Some(room) = rooms[at as usize].as_deref() else {
+        let Some(room) = rooms.get(at) else {
             queue.pop_front();
             continue;
         };

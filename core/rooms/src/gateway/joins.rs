@@ -59,7 +59,7 @@ impl<S: Members> Gateway<S> {
         let Some(client) = self.sessions.client_mut(slot) else {
             return Ok(());
         };
-        let (key, granted) = (name.key(&self.name_key), client.grant.of(&name));
+        let (key, granted) = (self.rules.key_of(&name), client.grant.of(&name));
         let rights = self.sessions.rights(slot, &key, granted);
         let needed = match peek {
             true => Rights::HISTORY,
@@ -68,7 +68,7 @@ impl<S: Members> Gateway<S> {
         if !rights.has(needed) || history > 0 && !rights.has(Rights::HISTORY) {
             return Err(Code::NotAllowed);
         }
-        if history > self.history_max {
+        if history > self.rules.history_max {
             return Err(Code::TooMuchHistory);
         }
         let Some(client) = self.sessions.client_mut(slot) else {
@@ -80,7 +80,7 @@ impl<S: Members> Gateway<S> {
         let joined = &client.joined;
         let again = |at: &u32| joined.iter().any(|known| known.room == *at);
         let full = joined.len() + client.waiting as usize >= SESSION_ROOMS;
-        let again = self.by_id.get(&key.id).is_some_and(again);
+        let again = self.rooms.find(key.id).is_some_and(|at| again(&at));
         let account = client.account;
         if full && !again {
             return Err(Code::TooManyRooms);
@@ -93,7 +93,7 @@ impl<S: Members> Gateway<S> {
             return Err(Code::RateLimited);
         }
         let at = self.open_room(now, key, &name, account)?;
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return Err(Code::Busy);
         };
         if let Some(code) = room.refused {
@@ -118,7 +118,7 @@ impl<S: Members> Gateway<S> {
             positions,
             history,
             since: now,
-            asked_before: self.questions,
+            asked_before: self.reports.questions(),
             tried: None,
             lacks: None,
         };
@@ -142,32 +142,20 @@ impl<S: Members> Gateway<S> {
         name: &RoomName<'_>,
         account: Option<AccountId>,
     ) -> Result<u32, Code> {
-        if let Some(at) = self.by_id.get(&key.id).copied() {
-            let same = self.rooms[at as usize]
-                .as_ref()
-                .is_some_and(|room| room.check == key.check);
+        if let Some(at) = self.rooms.find(key.id) {
+            let same = self.rooms.get(at).is_some_and(|room| room.check == key.check);
             return if same { Ok(at) } else { Err(Code::NameCollision) };
         }
-        let left = self.rooms_max.saturating_sub(self.by_id.len());
+        let left = self.rooms.left();
         if left <= account.map_or(0, |id| self.accounts.places(id)) {
             self.counters.joins_refused_rooms += 1;
             return Err(Code::Busy);
         }
-        let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
+        let paced = self.rules.paces(name);
         let frames = self.segments.name();
         let mut room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced, frames));
         room.ring.home.space = self.arena.number(name.namespace());
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.rooms[at as usize] = Some(room);
-                at
-            }
-            None => {
-                self.rooms.push(Some(room));
-                self.rooms.len() as u32 - 1
-            }
-        };
-        self.by_id.insert(key.id, at);
+        let at = self.rooms.add(key.id, room);
         self.tell_membership(now, at, true);
         self.schedule_room(now, at);
         Ok(at)
@@ -176,7 +164,7 @@ impl<S: Members> Gateway<S> {
     /// Admits members that wait for this room and can start now. History that was awaited since before `ended` will not
     /// come.
     pub(super) fn admit_waiting(&mut self, now: Micros, at: u32, ended: Option<Micros>) {
-        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+        if let Some(room) = self.rooms.get_mut(at) {
             room.note_said();
         }
         self.admit(now, at, 0, ended);
@@ -184,7 +172,7 @@ impl<S: Members> Gateway<S> {
 
     /// The same where nothing but messages may have come.
     pub(super) fn admit_fetched(&mut self, now: Micros, at: u32) {
-        let room = self.rooms[at as usize].as_deref();
+        let room = self.rooms.get(at);
         if room.is_some_and(|room| !room.waiting.is_empty() && room.has_what_is_lacked()) {
             self.admit(now, at, 0, None);
         }
@@ -192,7 +180,7 @@ impl<S: Members> Gateway<S> {
 
     /// The same of those from `first` on in the order in which they came.
     pub(super) fn admit(&mut self, now: Micros, at: u32, first: usize, ended: Option<Micros>) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         if room.waiting.len() <= first || !self.is_ready(now, room) {
@@ -207,7 +195,7 @@ impl<S: Members> Gateway<S> {
         } else {
             (Vec::new(), false)
         };
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let (links, placement, owners) = (&self.links, &self.placement, &self.owners);
@@ -296,8 +284,7 @@ impl<S: Members> Gateway<S> {
                     });
                     room.members.push(slot);
                     room.empty_since = None;
-                    // The seat is the last of the turn that is under way, which must not end one seat sooner for it.
-                    room.serve_left += usize::from(room.serve_left > 0);
+                    room.round.joined();
                     self.members += 1;
                 }
             }
@@ -326,7 +313,7 @@ impl<S: Members> Gateway<S> {
                     && match positions.0.is_empty() {
                         true => history.whole,
                         false => {
-                            let announced = !self.several_brokers || room.heard_since(positions);
+                            let announced = !self.owners.were_several() || room.heard_since(positions);
                             hears && announced && !room.lost_since(positions)
                         }
                     },
@@ -366,7 +353,7 @@ impl<S: Members> Gateway<S> {
     /// have offsets that their broker never numbered would hear nothing until it has: their sessions end, so that they ask again,
     /// and then learn it.
     pub(super) fn prove(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let Some((due, until)) = room.proofs.as_ref().and_then(|proofs| proofs.asks) else {
@@ -401,7 +388,7 @@ impl<S: Members> Gateway<S> {
 
     /// Refuses members that wait too long for a room that is not ready; the client asks again.
     pub(super) fn refuse_overdue(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         // They wait in the order in which they came.
@@ -413,7 +400,7 @@ impl<S: Members> Gateway<S> {
 
     /// Refuses the members that have waited longest.
     pub(super) fn refuse_waiting(&mut self, now: Micros, at: u32, count: usize, code: Code) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let refused: Vec<Waiting> = room.waiting.drain(..count).collect();
@@ -438,8 +425,8 @@ impl<S: Members> Gateway<S> {
     /// The router or the owner has no space for a room, or the owner has another room under its number. Waiting members
     /// are refused. Present members must join again and are then refused too, as silence would look like a quiet room.
     pub(super) fn room_refused(&mut self, now: Micros, id: u64, code: Code) {
-        let Some(at) = self.by_id.get(&id).copied() else { return };
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(at) = self.rooms.find(id) else { return };
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         room.refused = Some(code);
@@ -462,7 +449,7 @@ impl<S: Members> Gateway<S> {
         client.account.iter().for_each(|id| self.accounts.part(*id, 1));
         client.forget_repairs(handle);
         client.set_filter(handle, None);
-        if let Some(room) = self.rooms[handle as usize].as_deref().map(|room| room.id) {
+        if let Some(room) = self.rooms.get(handle).map(|room| room.id) {
             client.goes(room, self.counters.commands_received);
             let session = client.session;
             self.commands_left(now, session, room);
@@ -472,18 +459,16 @@ impl<S: Members> Gateway<S> {
 
     /// Takes a member out of a room's list.
     pub(super) fn unseat(&mut self, now: Micros, slot: u32, joined: &Joined) {
-        let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(joined.room) else {
             return;
         };
-        if let Some(place) = joined.counted {
-            room.cursors.remove(place.get(), slot);
-        }
+        room.stragglers.passes(slot, joined.counted);
         let seat = joined.seat as usize;
         if room.members.get(seat) != Some(&slot) {
             return; // taken out with another one, below
         }
         self.counters.leaves += 1;
-        room.holes.forget(slot);
+        room.stragglers.forget(slot);
         room.members.swap_remove(seat);
         self.members -= 1;
         while let Some(moved) = room.members.get(seat).copied() {
@@ -491,14 +476,14 @@ impl<S: Members> Gateway<S> {
                 if let Some(other) = client.joined.iter_mut().find(|other| other.room == joined.room) {
                     other.seat = joined.seat;
                 }
-                if room.serve_left > 0 {
+                if room.round.is_under_way() {
                     self.sessions.mark(moved); // it may move from a seat before its turn to one after
                 }
                 break;
             }
             // The session in this seat ended in the same turn and cannot be told its new seat.
             self.counters.leaves += 1;
-            room.holes.forget(moved);
+            room.stragglers.forget(moved);
             room.members.swap_remove(seat);
             self.members -= 1;
         }
@@ -513,12 +498,13 @@ impl<S: Members> Gateway<S> {
     /// Forgets a room that has been empty long enough, and tells the router.
     pub(super) fn close_room(&mut self, now: Micros, at: u32) {
         self.tell_membership(now, at, false);
-        if let Some(mut room) = self.rooms[at as usize].take() {
-            self.forget_relays_in(now, room.id);
+        let Some(id) = self.rooms.get(at).map(|room| room.id) else {
+            return;
+        };
+        self.forget_relays_in(now, id);
+        if let Some((_, mut room)) = self.rooms.remove(id) {
             room.drop_held(&mut self.counters);
-            self.by_id.remove(&room.id);
-            self.free.push(at);
-            self.room_wheel.cancel(at);
         }
+        self.timers.forget_room(at);
     }
 }

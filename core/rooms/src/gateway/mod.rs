@@ -1,8 +1,10 @@
 //! The gateway: holds end clients, takes one copy of each room message from its owner and gives it to every member.
 //!
 //! This file orders the shared parts: sessions on one side, links on the other, rooms between them. `room` holds a
-//! room, `joins` who joins and leaves, `relays` what other gateways bring and get, `fanout` the data for members, `backlog` whether that is late. `upstream` talks with brokers and routers,
-//! `membership` reports rooms to routers, `commands` holds commands.
+//! room, `rules` what it is made by, `timers` when it is looked at, `joins` who joins and leaves. `fanout` is the data for members,
+//! `rounds` whose turn it is. `upstream` takes what brokers, routers and gateways send; `reports` holds what brokers are told and
+//! asked, `progress` how far members are, `backlog` whether that is late; `membership` tells routers which rooms have members,
+//! `relays` is what other gateways bring and get, `commands` holds commands.
 
 mod awaited;
 mod backlog;
@@ -19,13 +21,19 @@ mod latest;
 mod members;
 mod membership;
 mod patience;
+mod progress;
 mod proofs;
 mod relays;
+mod reports;
 pub mod room;
+mod rounds;
+mod rules;
+mod stragglers;
+mod timers;
 mod turns;
 mod upstream;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use crate::wire::kinds;
@@ -35,15 +43,14 @@ use crate::layers::{room_placement, RoomLayers};
 use crate::role;
 
 use muster_transport::{
-    Code, ControlRecord, Debt, Door, DoorKey, Entropy, FrameKinds, Guest, HasLinks, Homes, KeyedState, LinkChange,
-    Links, Lodge, Micros, Node, NodeConfig, NodeState, PlacedNode, Placement, Question, Rate, Records, ResetSecret,
-    ServerKey, Sessions, Wheel,
+    Code, ControlRecord, Debt, Door, DoorKey, Entropy, Guest, HasLinks, KeyedState, LinkChange, Links, Lodge, Micros,
+    Node, NodeConfig, NodeState, PlacedNode, Placement, Question, Rate, Records, ResetSecret, ServerKey, Sessions,
 };
 
-use self::backlog::Backlog;
 use self::commands::Commands;
 use self::filtering::Filtering;
 use self::members::Members;
+use self::membership::Feeds;
 use crate::accounts::{AccountId, Accounts, Bounds};
 use crate::admission::HasGrant;
 use crate::age::Ages;
@@ -56,12 +63,16 @@ use crate::owners::Owners;
 use crate::rights::Grant;
 use crate::segments::Segments;
 use crate::settings::{GatewaySettings, RoomsSettings};
-use crate::shards;
+use crate::slots::Slots;
 use crate::wire::record::Record;
 use crate::wire::room::REPAIR_RANGES;
 use crate::wire::StreamId;
 use relays::Relays;
+use reports::{Ask, Reports};
 use room::{Pen, Room, Waiting, Wanted, BACKFILL_WAIT};
+use rounds::Rounds;
+use rules::Rules;
+use timers::Timers;
 
 /// Rooms that one session may be a member of.
 pub const SESSION_ROOMS: usize = 256;
@@ -93,8 +104,8 @@ pub const ANSWER_WAIT: Micros = 4_000_000;
 /// An owner that was not heard of a room is asked for its head after this, then less and less often.
 const HEAD_FIRST: Micros = 20_000;
 const HEAD_MAX: Micros = 200_000;
-/// The interval at which idle rooms forget overwritten places.
-const TRIM_EVERY: Micros = 1_000_000;
+/// Idle rooms that forget overwritten places at once.
+const TRIMMED_AT_ONCE: usize = 4_096;
 
 /// How a gateway is set up.
 pub struct GatewayConfig {
@@ -374,49 +385,31 @@ impl Default for Client {
 }
 
 /// The gateway.
+///
+/// Its fields are parts with a file each, and no two of them change together. A message passes most of them within one call, so
+/// they stand side by side here, where they can be borrowed apart.
 pub struct Gateway<S = Sessions<Client>> {
     node: Node,
     links: Links,
     sessions: S,
-    rooms: Vec<Option<Box<Room>>>,
-    free: Vec<u32>,
+    /// By their ids.
+    rooms: Slots<u64, Room>,
     /// Members of all rooms in sum.
     members: usize,
     accounts: Accounts,
-    rooms_max: usize,
-    by_id: HashMap<u64, u32, KeyedState>,
+    rules: Rules,
     arena: Arena,
     segments: Segments,
-    active: VecDeque<u32>,
-    room_wheel: Wheel,
+    rounds: Rounds,
+    timers: Timers,
     placement: Placement,
-    version: u64,
-    /// Pending reports and requests by broker, and the time of the next progress report.
-    outgoing: BTreeMap<u32, upstream::Outgoing>,
-    consumed_at: Option<Micros>,
-    /// The same for rooms that come by other gateways.
-    relayed_at: Option<Micros>,
-    relays: Relays,
-    /// The number of the last question to brokers.
-    questions: u64,
-    backlog: Backlog,
-    homes: Homes,
-    /// Reports by router, and the part that it has not covered yet.
-    feeds: BTreeMap<u32, membership::Feed>,
-    commands: Commands,
     owners: Owners,
-    trim_at: Micros,
-    trim_next: usize,
-    config_paced: Vec<String>,
-    history_max: u32,
-    membership_again: Micros,
-    /// There has been more than one broker to number a room's messages.
-    several_brokers: bool,
-    name_key: [u8; 16],
-    bundle: bool,
-    /// Another system that lives here, and the frames on links that are ours or its.
+    reports: Reports,
+    relays: Relays,
+    feeds: Feeds,
+    commands: Commands,
+    /// Another system that lives here.
     lodge: Lodge,
-    link_kinds: FrameKinds,
     /// The machine's clock in microseconds as of this turn.
     now: Micros,
     records: Records,
@@ -424,19 +417,15 @@ pub struct Gateway<S = Sessions<Client>> {
     /// How old messages were when they got their place, by the broker that they came from.
     pub ages: Ages,
     events: VecDeque<GatewayEvent>,
-    /// When sessions are to be told of what their filters passed: all wait equally long.
-    untold: VecDeque<(Micros, u32)>,
-    /// When sessions are to be given the latest message of a room, by slot.
-    wakes: Wheel,
 }
 
 impl<S: Members> Gateway<S> {
-    /// A gateway of these sessions.
+    /// A gateway of sessions, which are made with the node's random numbers.
     fn with(
         config: NodeConfig,
         name_key: [u8; 16],
         settings: RoomsSettings,
-        sessions: S,
+        sessions: impl FnOnce(&mut Node) -> S,
         seed: u64,
         mut entropy: Box<dyn Entropy>,
     ) -> Self {
@@ -447,48 +436,32 @@ impl<S: Members> Gateway<S> {
         );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let (k0, k1) = (node.secret_u64(), node.secret_u64());
+        let hash = KeyedState::new(k0, k1);
+        let sessions = sessions(&mut node);
+        let again = Micros::from(settings.membership_again_ms) * 1_000;
         Gateway {
             links: Links::new(link, config.cluster, LINK_LOG_BYTES),
             sessions,
-            rooms: Vec::new(),
-            free: Vec::new(),
+            rooms: Slots::new(hash, ROOMS_MAX),
             members: 0,
-            by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),
+            rules: Rules::new(name_key, &settings),
             arena: Arena::with(settings.arena_bytes, &settings.namespaces),
             segments: Segments::new(k0 ^ k1),
-            active: VecDeque::new(),
-            room_wheel: Wheel::new(),
+            rounds: Rounds::default(),
+            timers: Timers::new(),
             placement: room_placement(0, Vec::new(), 1, 1),
-            version: 0,
-            outgoing: BTreeMap::new(),
-            consumed_at: None,
-            relayed_at: None,
+            reports: Reports::default(),
             relays: Relays::default(),
-            questions: 0,
-            backlog: Backlog::default(),
-            homes: Homes::new(config.me.node, role::ROUTER),
-            feeds: BTreeMap::new(),
-            commands: Commands::new(KeyedState::new(k0, k1)),
-            accounts: Accounts::new(KeyedState::new(k0, k1)),
-            rooms_max: ROOMS_MAX,
+            feeds: Feeds::new(config.me.node, again),
+            commands: Commands::new(hash),
+            accounts: Accounts::new(hash),
             owners: Owners::default(),
-            trim_at: 0,
-            trim_next: 0,
-            config_paced: settings.paced_namespaces,
-            history_max: settings.history_max,
-            membership_again: Micros::from(settings.membership_again_ms) * 1_000,
-            several_brokers: false,
-            name_key,
-            bundle: settings.bundle,
-            lodge: Lodge::default(),
-            link_kinds: kinds::ALL,
+            lodge: Lodge::new(kinds::ALL),
             now: 0,
             records: Records::default(),
             counters: GatewayCounters::default(),
             ages: Ages::default(),
             events: VecDeque::new(),
-            untold: VecDeque::new(),
-            wakes: Wheel::new(),
             node,
         }
     }
@@ -501,7 +474,6 @@ impl<S: Members> Gateway<S> {
         self.now = now;
         self.node.stamp.placement = placement.epoch();
         self.links.place(placement.numbers());
-        self.several_brokers |= placement.of(role::BROKER).nth(1).is_some();
         self.owners.placed(now, &placement, &self.links);
         let before = std::mem::replace(&mut self.placement, placement);
         self.dial(now);
@@ -517,19 +489,19 @@ impl<S: Members> Gateway<S> {
 
     /// Sets how many rooms there may be at once, at most [`ROOMS_MAX`]; those that are there stay.
     pub fn set_rooms_max(&mut self, rooms: usize) {
-        self.rooms_max = rooms.min(ROOMS_MAX);
+        self.rooms.set_max(rooms.min(ROOMS_MAX));
     }
 
     /// Uses the settings that may change while it runs.
     fn apply_rooms(&mut self, settings: &RoomsSettings, sessions: u32) {
-        self.history_max = settings.history_max;
+        self.rules.history_max = settings.history_max;
         self.set_bounds(settings.bounds(sessions));
         self.set_rooms_max(settings.rooms_max);
     }
 
     /// Takes a guest in, which hears of sessions and links from now on.
     pub fn take_in(&mut self, guest: Box<dyn Guest>) {
-        self.link_kinds = self.lodge.take_in(guest, kinds::ALL);
+        self.lodge.take_in(guest);
     }
 
     /// The place of its guest.
@@ -541,7 +513,7 @@ impl<S: Members> Gateway<S> {
     pub fn not_ready(&self) -> Option<&'static str> {
         let mut brokers = self.placement.of(role::BROKER);
         let linked = brokers.any(|node| self.links.to(node.node).is_some());
-        match (self.homes.are_complete(self.placement.routers().used()), linked) {
+        match (self.feeds.are_complete(self.placement.routers()), linked) {
             (false, _) => Some("no router is linked"),
             (_, false) => Some("no broker is linked"),
             _ => None,
@@ -555,7 +527,7 @@ impl<S: Members> Gateway<S> {
         let serving =
             |node: &&PlacedNode| node.state == NodeState::Running && node.partition < placement.routers().used();
         let mut routers = placement.of(role::ROUTER).filter(serving);
-        if let Some(router) = routers.find(|node| self.homes.of(node.partition).next().is_none()) {
+        if let Some(router) = routers.find(|node| !self.feeds.reach(node.partition)) {
             return Some(format!("no router of partition {} is linked", router.partition));
         }
         let partition = self
@@ -570,11 +542,11 @@ impl<S: Members> Gateway<S> {
 
     /// Every room that has members, or had them lately.
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {
-        self.rooms.iter().flatten().map(|room| &**room)
+        self.rooms.iter().map(|(_, room)| room)
     }
 
     pub fn rooms_len(&self) -> usize {
-        self.by_id.len()
+        self.rooms.len()
     }
 
     /// Members of all rooms.
@@ -584,22 +556,22 @@ impl<S: Members> Gateway<S> {
 
     /// Those in at most `limit` places from one on, and the next place, if there is one.
     pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
-        shards::places(&self.rooms, place, limit)
+        self.rooms.page(place, limit)
     }
 
     /// At most `limit` rooms whose names contain a text, from a place on, and the place at which others may follow. One
     /// call looks at [`LOOKED_MAX`] rooms.
     pub fn rooms_named(&self, text: &str, place: usize, limit: usize) -> (Vec<&Room>, Option<usize>) {
-        let end = place.saturating_add(LOOKED_MAX).min(self.rooms.len());
+        let end = place.saturating_add(LOOKED_MAX).min(self.rooms.end());
         let mut found = Vec::new();
         for at in place..end {
-            let room = self.rooms[at].as_deref();
+            let room = self.rooms.get(at as u32);
             found.extend(room.filter(|room| room.name.contains(text)));
-            if found.len() >= limit && at + 1 < self.rooms.len() {
+            if found.len() >= limit && at + 1 < self.rooms.end() {
                 return (found, Some(at + 1));
             }
         }
-        (found, (end < self.rooms.len()).then_some(end))
+        (found, (end < self.rooms.end()).then_some(end))
     }
 
     /// Messages held now, because an earlier one is missing or because history is not whole.
@@ -626,8 +598,7 @@ impl<S: Members> Gateway<S> {
 
     /// A room by its name.
     pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
-        let slot = self.by_id.get(&name.key(&self.name_key).id)?;
-        self.rooms[*slot as usize].as_deref()
+        self.rooms.named(self.rules.key_of(name).id)
     }
 
     /// Cleans up after sessions that ended.
@@ -658,7 +629,7 @@ impl<S: Members> Gateway<S> {
     }
 
     fn schedule_room(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let leave = room.empty_since.map(|since| since + LEAVE_HOLD);
@@ -678,16 +649,14 @@ impl<S: Members> Gateway<S> {
             .flatten()
             .min()
         {
-            if self.room_wheel.deadline(at).is_none_or(|known| at_time < known) {
-                self.room_wheel.schedule(at, at_time.max(now + 1));
-            }
+            self.timers.look(now, at, at_time);
         }
     }
 
     fn expire_rooms(&mut self, now: Micros) {
         let mut wanted: Vec<Wanted> = Vec::new();
-        while let Some(at) = self.room_wheel.pop(now) {
-            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        while let Some(at) = self.timers.due_room(now) {
+            let Some(room) = self.rooms.get_mut(at) else {
                 continue;
             };
             if room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD) {
@@ -710,7 +679,7 @@ impl<S: Members> Gateway<S> {
             if room.expire(&mut pen, rtt, &mut wanted, REPAIR_RANGES) {
                 self.activate(at);
             }
-            let Some(room) = self.rooms[at as usize].as_deref() else {
+            let Some(room) = self.rooms.get(at) else {
                 continue;
             };
             if !room.waiting.is_empty() {
@@ -733,7 +702,8 @@ impl<S: Members> Gateway<S> {
                 }
             }
             for wanted in wanted.drain(..) {
-                self.ask(at, wanted);
+                let owner = wanted.stream.node;
+                self.reports.ask(&mut self.links, owner, Ask::wanted(at, wanted));
             }
             self.prove(now, at);
             self.schedule_room(now, at);
@@ -746,7 +716,7 @@ impl<S: Members> Gateway<S> {
         self.link_changes(now);
         self.probe_children();
         self.hang_up_unused(now);
-        if self.homes.due().is_some_and(|at| at <= now) {
+        if self.feeds.deadline().is_some_and(|at| at <= now) {
             self.review_homes(now);
         }
     }
@@ -758,7 +728,7 @@ impl<S: Members> Gateway<S> {
         self.expire_rooms(now);
         self.expire_untold(now);
         self.expire_wakes(now);
-        self.flush_consumed(now);
+        self.reports.flush(now, &mut self.links);
         self.expire_commands(now);
         self.node.sweep(now);
         self.trim(now);
@@ -769,13 +739,10 @@ impl<S: Members> Gateway<S> {
     fn rooms_deadline(&self) -> Option<Micros> {
         [
             self.links.deadline(),
-            self.room_wheel.next(),
-            self.untold.front().map(|(at, _)| *at),
-            self.wakes.next(),
-            self.consumed_at,
-            self.relayed_at,
+            self.timers.deadline(),
+            self.reports.deadline(),
             self.relays.deadline(),
-            self.homes.due(),
+            self.feeds.deadline(),
             self.commands.deadline(),
             self.lodge.deadline(),
         ]
@@ -785,13 +752,12 @@ impl<S: Members> Gateway<S> {
     }
 
     fn trim(&mut self, now: Micros) {
-        if now < self.trim_at || self.rooms.is_empty() {
+        if !self.timers.trims(now) {
             return;
         }
-        self.trim_at = now + TRIM_EVERY;
-        for _ in 0..self.rooms.len().min(4_096) {
-            self.trim_next = (self.trim_next + 1) % self.rooms.len();
-            if let Some(room) = self.rooms[self.trim_next].as_deref_mut() {
+        for _ in 0..self.rooms.end().min(TRIMMED_AT_ONCE) {
+            let next = self.rooms.next_turn();
+            if let Some(room) = next.and_then(|at| self.rooms.get_mut(at)) {
                 room.ring.trim(&self.arena);
             }
         }

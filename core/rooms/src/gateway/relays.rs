@@ -7,16 +7,17 @@
 //! Owns: who brings what to whom, and the frames that wait for a child. Must not know: places and repair, which stay between each
 //! gateway and the broker.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use muster_transport::{append, Addr, Frame, KeyedState, Links, Micros, Role, Writer, FRAME};
+use muster_transport::{append, Addr, Frame, Links, Micros, Role, Writer, FRAME};
 
 use super::members::Members;
 use super::room::Room;
 use super::Gateway;
 use crate::age;
 use crate::role;
+use crate::slots::Slots;
 use crate::wire::kinds;
 use crate::wire::record::Record;
 use crate::wire::room::{RelayedBlock, RelayedHead, LINK_AGE_AT};
@@ -31,8 +32,6 @@ const CHILDREN_MAX: usize = 256;
 const UNUSED: Micros = 10_000_000;
 const UNUSED_EVERY: Micros = 1_000_000;
 
-/// The slot of each room.
-type Slots = HashMap<u64, u32, KeyedState>;
 /// A room at a broker.
 type Key = (u64, u32);
 
@@ -154,10 +153,10 @@ impl Relays {
         now: Micros,
         child: u32,
         (away, free): (Micros, bool),
-        (by_id, rooms): (&Slots, &[Option<Box<Room>>]),
+        rooms: &Slots<u64, Room>,
         writer: &mut Writer<'_>,
     ) -> (bool, u64) {
-        let head = |key: Key| head_of(rooms[*by_id.get(&key.0)? as usize].as_deref()?, key);
+        let head = |key: Key| head_of(rooms.named(key.0)?, key);
         let Some(queue) = self.queues.get_mut(&child) else {
             return (false, 0);
         };
@@ -218,7 +217,7 @@ impl<S: Members> Gateway<S> {
         let role = Role::from_u8(code).filter(|role| role::has_members(*role));
         let relays: BTreeSet<u32> = self.relays.dialled().map(|(relay, ..)| relay).collect();
         let place = relays.contains(&node) || relays.len() < RELAYS_MAX;
-        let known = self.by_id.contains_key(&room);
+        let known = self.rooms.has(room);
         match role.filter(|_| node > 0 && node != self.node.me.node && known && place) {
             Some(role) => {
                 let on = false;
@@ -264,7 +263,7 @@ impl<S: Members> Gateway<S> {
             return;
         }
         let children = self.relays.children.get(&key).map_or(0, BTreeSet::len);
-        let gets = self.by_id.contains_key(&room) && self.links.since_as(broker, role::BROKER).is_some();
+        let gets = self.rooms.has(room) && self.links.since_as(broker, role::BROKER).is_some();
         let on = gets && children < CHILDREN_MAX;
         if on {
             self.relays.children.entry(key).or_default().insert(child);
@@ -341,8 +340,8 @@ impl<S: Members> Gateway<S> {
     /// Whether a gateway may bring a stream, and which room that is: the stream's broker has named that gateway, and told its
     /// own head.
     fn brings(&self, from: u32, room: u64, stream: StreamId) -> Option<u32> {
-        let at = *self.by_id.get(&room)?;
-        let known = self.rooms[at as usize].as_deref()?.is_present(stream);
+        let at = self.rooms.find(room)?;
+        let known = self.rooms.get(at)?.is_present(stream);
         (known && self.relays.is_parent((room, stream.node), from)).then_some(at)
     }
 
@@ -356,7 +355,7 @@ impl<S: Members> Gateway<S> {
                     let Some(at) = self.brings(from, head.room, head.stream) else {
                         continue;
                     };
-                    let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                    let Some(room) = self.rooms.get_mut(at) else {
                         continue;
                     };
                     room.note_known(head.stream, head.next);

@@ -4,8 +4,11 @@
 //! A *place* is the gateway's own dense number of a message or gap for members. Owners' offsets come in out of order
 //! and with holes; places are given in order only, so a member never asks for a place that the gateway lacks.
 //!
-//! `source` is one owner's stream, `past` what is fetched and where members start, `returning` who comes back.
+//! `source` is one owner's stream, `past` what is fetched and where members start, `returning` who comes back, `lacks` what such
+//! members wait for, `announced` what routers know of the room.
 
+mod announced;
+mod lacks;
 mod past;
 mod returning;
 mod source;
@@ -15,20 +18,21 @@ use std::ops::Range;
 
 use muster_transport::{Code, Micros, Placement};
 
-use super::cursors::Cursors;
-use super::holes::Holes;
-use super::patience::Patience;
 use super::proofs::Proofs;
+use super::rounds::Round;
+use super::stragglers::Stragglers;
 use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::Pace;
-use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES, CROWDED_WINDOW};
+use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES, CROWDED_WINDOW, MESSAGE_AGE_MAX};
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::Positions;
 use crate::wire::room::{LinkBlock, Message, STREAMS_MAX};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+use announced::Announced;
+use lacks::Lacks;
 pub use returning::{Lack, Reach, Returning, Waiting, Wanted};
 use source::{age, why_over, Held, Hole};
 pub use source::{History, Source, Start};
@@ -85,6 +89,9 @@ pub struct Pen<'a> {
 type Found = ((u64, u64, usize, u32), (u64, History, bool));
 
 /// One room.
+///
+/// Streams, ring and members are one thing here: whatever an owner sends may give places, end a stream and let members in, and each
+/// of these looks at the others. Parts that stand alone are fields with a type of their own.
 pub struct Room {
     pub id: u64,
     /// The other 64 bits of the name's hash: two names with one id are told apart.
@@ -100,26 +107,12 @@ pub struct Room {
     turns: Option<Box<Turns>>,
     fronts: Option<Box<Fronts>>,
     pub members: Vec<u32>,
-    /// Missing places in a paced room, and the cursors.
-    pub holes: Holes,
-    pub cursors: Cursors,
-    pub patience: Patience,
+    pub stragglers: Stragglers,
     pub waiting: Vec<Waiting>,
-    /// Conditions of waiting members: the first arrival of each stream, the number of reports at the last look at all,
-    /// and at present.
-    lacking: Vec<(usize, u64)>,
-    /// The lowest offset of each stream that a waiting member has and this gateway lacks.
-    ahead: Vec<(usize, u64)>,
-    looked: u32,
-    said: u32,
+    lacks: Lacks,
     #[cfg(test)]
     pub starts: usize,
-    /// Version of the last membership change told to routers.
-    pub version: u64,
-    /// Router partitions that have not said yet that every broker that asks them knows of this room.
-    pub owed: [Option<u16>; 2],
-    /// Every running broker of the room knows that this gateway wants it.
-    in_force: bool,
+    pub announced: Announced,
     /// Brokers, each with its epoch, that have reported their state of this room since it is known here.
     heard: Vec<(u32, u32)>,
     /// Whether owners have numbered what members show, while that is asked.
@@ -133,12 +126,9 @@ pub struct Room {
     /// Since when there has been no member.
     pub empty_since: Option<Micros>,
     /// Fan-out: whether the room is in the queue, and how many members this round still has to look at.
-    pub active: bool,
-    pub serve_at: usize,
-    pub serve_left: usize,
+    pub round: Round,
     /// The first place that is not too old, and when that was looked for.
-    too_old: u64,
-    aged_at: Micros,
+    young: (u64, Micros),
 }
 
 impl Room {
@@ -155,30 +145,20 @@ impl Room {
             turns: None,
             fronts: None,
             members: Vec::new(),
-            holes: Holes::default(),
-            cursors: Cursors::default(),
-            patience: Patience::default(),
+            stragglers: Stragglers::default(),
             waiting: Vec::new(),
-            lacking: Vec::new(),
-            ahead: Vec::new(),
-            looked: 0,
-            said: 0,
+            lacks: Lacks::default(),
             #[cfg(test)]
             starts: 0,
-            version: 0,
-            owed: [None; 2],
-            in_force: false,
+            announced: Announced::default(),
             heard: Vec::new(),
             proofs: None,
             returned: false,
             ask_around_at: None,
             refused: None,
             empty_since: None,
-            active: false,
-            serve_at: 0,
-            serve_left: 0,
-            too_old: 0,
-            aged_at: 0,
+            round: Round::default(),
+            young: (0, 0),
         }
     }
 
@@ -206,7 +186,7 @@ impl Room {
     /// Whether members can be admitted: brokers know the gateway's interest, and an owner has reported its head.
     /// Messages numbered later arrive or are announced, even if that owner dies first.
     pub fn is_ready(&self) -> bool {
-        self.in_force && self.live().next().is_some()
+        self.is_in_force() && self.live().next().is_some()
     }
 
     /// Whether a member shows messages of streams that go on which this gateway has not got.
@@ -215,15 +195,18 @@ impl Room {
         self.live().any(lacks)
     }
 
-    /// Whether a router partition is waited for.
-    pub fn owes(&self, partition: u16) -> bool {
-        self.owed.contains(&Some(partition))
-    }
-
     /// The first place that a member at `place` may still have. Places before its join are history, which has no age.
     pub fn oldest_for(&self, place: u64, joined_at: u64) -> u64 {
-        let too_old = if place >= joined_at { self.too_old } else { 0 };
-        self.ring.first().max(too_old)
+        let (young, _) = self.young;
+        self.ring.first().max(if place >= joined_at { young } else { 0 })
+    }
+
+    /// Notes messages that are too old by now for members of a live room.
+    pub fn age(&mut self, arena: &Arena, now: Micros) {
+        let (_, looked_at) = self.young;
+        if !self.paced && now >= looked_at + AGE_EVERY {
+            self.young = (self.ring.find_age(arena, now, MESSAGE_AGE_MAX), now);
+        }
     }
 
     /// Whether a member at `cursor` holds so much behind the place that it lacks that more would find no place there. Sent all the
@@ -231,7 +214,7 @@ impl Room {
     /// longer does.
     pub fn is_crowded(&self, now: Micros, slot: u32, cursor: u64, window: u32) -> bool {
         window <= CROWDED_WINDOW
-            && self.holes.of(now, slot).is_some_and(|lacks| {
+            && self.stragglers.lacked_by(now, slot).is_some_and(|lacks| {
                 let bytes = self.ring.bytes_from(lacks).saturating_sub(self.ring.bytes_from(cursor));
                 bytes > CROWDED_BYTES || cursor.saturating_sub(lacks) > CROWDED_MESSAGES as u64
             })
@@ -535,14 +518,13 @@ impl Room {
     }
 
     pub fn is_in_force(&self) -> bool {
-        self.in_force
+        self.announced.is_in_force()
     }
 
     /// By now every running broker knows that this gateway wants the room. A broker that never heard of a leave in
     /// between reports nothing that others numbered in that time.
     pub fn note_in_force(&mut self) {
-        if !self.in_force {
-            self.in_force = true;
+        if self.announced.note_in_force() {
             self.sources
                 .iter_mut()
                 .for_each(|source| source.base = source.base.max(source.known));

@@ -1,6 +1,6 @@
 //! A gateway's exchange with brokers and routers: room blocks in, repair requests and progress out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use crate::wire::kinds;
 
@@ -8,30 +8,21 @@ use crate::layers::RoomLayers;
 
 use crate::role;
 
-use muster_transport::{
-    append, Arrival, Control, Frame, Frames, LinkChange, Micros, Outbox, PlacedLayer, PlacedNode, HEADER,
-};
+use muster_transport::{Arrival, Control, Frame, Frames, LinkChange, Micros, Outbox, PlacedLayer, PlacedNode, HEADER};
 
 use super::members::Members;
-use super::patience::LAG;
 use super::proofs::Numbered;
-use super::room::{Pen, Room, Source, Waiting, Wanted};
+use super::reports::Ask;
+use super::room::{Pen, Room, Waiting};
 use super::{Gateway, GatewayEvent, JOIN_WAIT};
 use crate::age;
 use crate::arena::NAMESPACES_MAX;
 use crate::command::Ask as Asked;
-use crate::limits::{CONSUMED_WAIT, RELAYED_WAIT};
-use crate::principal::Principal;
 use crate::wire::publish::Course;
 use crate::wire::record::Record;
-use crate::wire::room::{
-    message_max, write_link_question, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, NUMBERED, OLD,
-    STREAMS_MAX,
-};
+use crate::wire::room::{message_max, LinkBlock, LinkHead, LinkLost, ENDED, NUMBERED, OLD, STREAMS_MAX};
 use crate::wire::StreamId;
 
-/// Repair requests to one broker that wait for space.
-const ASKS_MAX: usize = 4_096;
 /// A broker silent for longer than this may have numbered messages that were lost on the way: a live link brings two
 /// datagrams in this time.
 const QUIET: Micros = 500_000;
@@ -39,44 +30,6 @@ const QUIET: Micros = 500_000;
 /// The wait for an owner once another cluster's owner has reported: longer than the detection of a dead link and the
 /// question to the next owner.
 const HEADS_WAIT: Micros = 1_500_000;
-
-/// Pending reports and requests to one broker.
-#[derive(Default)]
-pub(super) struct Outgoing {
-    /// Streams of rooms with progress to report, by room and number. The first `due` ones are due.
-    consumed: VecDeque<(u32, usize)>,
-    due: usize,
-    /// The same of rooms that come by other gateways.
-    relayed: Vec<(u32, usize)>,
-    asks: VecDeque<Ask>,
-    /// The report in the current datagram. Its memory is kept: an allocation of a kilobyte waited 0.3 to 2 ms while the
-    /// heap merged the freed memory of a hundred thousand sessions.
-    told: Vec<((u32, usize), Consumed)>,
-}
-
-/// A repair request that waits for space.
-struct Ask {
-    at: u32,
-    /// The broker's stream; 0 asks for the head of the present one.
-    generation: u32,
-    history: bool,
-    ranges: Vec<(u64, u64)>,
-    /// The number of a question for a broker's state of the room, also if it is not the owner, and without beginning a stream.
-    question: Option<u64>,
-}
-
-impl Ask {
-    /// Asks for the head of the owner's stream.
-    fn head(at: u32) -> Self {
-        Ask {
-            at,
-            generation: 0,
-            history: false,
-            ranges: Vec::new(),
-            question: None,
-        }
-    }
-}
 
 impl<S: Members> Gateway<S> {
     pub(super) fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -90,7 +43,7 @@ impl<S: Members> Gateway<S> {
         };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
-        let kinds = self.link_kinds;
+        let kinds = self.lodge.kinds();
         for frame in Frames::new(&datagram[HEADER..HEADER + len], kinds) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
@@ -161,13 +114,13 @@ impl<S: Members> Gateway<S> {
     }
 
     /// Whether something waits for a link's window.
-    fn waits_for_link(&mut self, node: u32) -> bool {
-        self.lodge.mail().waits(node) || self.sessions.waits_for_link(node) || self.relays.waits(node)
+    fn waits_for_link(&self, node: u32) -> bool {
+        self.lodge.waits(node) || self.sessions.waits_for_link(node) || self.relays.waits(node)
     }
 
     /// An owner told of a room's places; `before`: the next one until then.
     fn room_told(&mut self, now: Micros, at: u32, before: u64) {
-        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+        if let Some(room) = self.rooms.get_mut(at) {
             room.note_hole(now);
             if room.ring.next() > before {
                 self.activate(at);
@@ -179,7 +132,7 @@ impl<S: Members> Gateway<S> {
 
     /// The same where nothing was taken, but another stream may have been ended to make place.
     fn room_grew(&mut self, now: Micros, at: u32, before: u64) {
-        let room = self.rooms[at as usize].as_deref();
+        let room = self.rooms.get(at);
         if room.is_some_and(|room| room.ring.next() > before) {
             self.room_told(now, at, before);
         }
@@ -203,7 +156,7 @@ impl<S: Members> Gateway<S> {
                 };
                 let count = block.messages.left() as u64;
                 self.counters.messages_received += count;
-                let Some(at) = self.by_id.get(&block.room).copied() else {
+                let Some(at) = self.rooms.find(block.room) else {
                     self.counters.dropped_no_member += count;
                     return true;
                 };
@@ -212,10 +165,10 @@ impl<S: Members> Gateway<S> {
             }
             kinds::LINK_HEADS => {
                 for head in LinkHead::read_all(frame.body) {
-                    let Some(at) = self.by_id.get(&head.room).copied() else {
+                    let Some(at) = self.rooms.find(head.room) else {
                         continue;
                     };
-                    let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                    let Some(room) = self.rooms.get_mut(at) else {
                         continue;
                     };
                     if frame.flags & NUMBERED != 0 {
@@ -270,10 +223,10 @@ impl<S: Members> Gateway<S> {
                 let Some(lost) = LinkLost::read(frame.body) else {
                     return false;
                 };
-                let Some(at) = self.by_id.get(&lost.room).copied() else {
+                let Some(at) = self.rooms.find(lost.room) else {
                     return true;
                 };
-                let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                let Some(room) = self.rooms.get_mut(at) else {
                     return true;
                 };
                 let mut pen = Pen {
@@ -305,7 +258,7 @@ impl<S: Members> Gateway<S> {
         block: LinkBlock<'_>,
         frame: &Frame<'_>,
     ) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let before = room.ring.next();
@@ -347,7 +300,7 @@ impl<S: Members> Gateway<S> {
         if passes {
             self.pass_on(frame, id, stream, born, count);
         }
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let unfinished = room.has_hole() || room.fetching() || room.waits();
@@ -389,14 +342,11 @@ impl<S: Members> Gateway<S> {
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => self.home_lost(now, peer.node),
                 LinkChange::Down { peer, .. } => {
                     self.forget_relays_of(now, peer.node);
-                    // No owner is left to ask; rooms with holes ask their next owner.
-                    if let Some(outgoing) = self.outgoing.get_mut(&peer.node) {
-                        outgoing.asks.clear();
-                    }
+                    self.reports.forget_asks(peer.node);
                     if peer.role == role::BROKER && self.links.to(peer.node).is_none() {
                         self.owners.lost(now, peer.node);
                         self.sessions.broker_lost(peer.node);
-                        for room in self.rooms.iter_mut().flatten() {
+                        for (_, room) in self.rooms.iter_mut() {
                             room.owner_away(peer.node, true);
                         }
                         self.bury(now);
@@ -416,9 +366,9 @@ impl<S: Members> Gateway<S> {
     fn owner_up(&mut self, now: Micros, node: u32, epoch: u32) {
         self.owners.up(node);
         self.owner_gone(now, node, Some(epoch));
-        let rooms: Vec<u32> = self.by_id.values().copied().collect();
+        let rooms: Vec<u32> = self.rooms.used().collect();
         for at in rooms {
-            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            let Some(room) = self.rooms.get_mut(at) else {
                 continue;
             };
             let theirs = room
@@ -444,7 +394,7 @@ impl<S: Members> Gateway<S> {
 
     /// A broker speaks of a room as if it knew less of it than this gateway does: it is told how far that is.
     fn tell_owner(&mut self, at: u32, node: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms.get_mut(at) else {
             return;
         };
         let theirs = room
@@ -466,9 +416,9 @@ impl<S: Members> Gateway<S> {
 
     /// Ends a broker's streams, but for those of its present life.
     fn owner_gone(&mut self, now: Micros, node: u32, life: Option<u32>) {
-        let rooms: Vec<u32> = self.by_id.values().copied().collect();
+        let rooms: Vec<u32> = self.rooms.used().collect();
         for at in rooms {
-            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            let Some(room) = self.rooms.get_mut(at) else {
                 continue;
             };
             let mut pen = Pen {
@@ -485,27 +435,22 @@ impl<S: Members> Gateway<S> {
         }
     }
 
-    /// Sends a request to a stream's owner.
-    pub(super) fn ask(&mut self, at: u32, wanted: Wanted) {
-        let ask = Ask {
-            at,
-            generation: wanted.stream.generation,
-            history: wanted.history,
-            ranges: wanted.ranges,
-            question: None,
-        };
-        self.ask_node(wanted.stream.node, ask);
+    /// Notes to tell those owners of a room soon that do not know how far it is.
+    pub(super) fn note_consumed(&mut self, at: u32) {
+        if let Some(room) = self.rooms.get_mut(at) {
+            self.reports.note(self.now, at, room, &self.relays);
+        }
     }
 
     /// Asks the owners of a room that have not said where it stands.
     pub(super) fn ask_heads(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let route = |brokers: &PlacedLayer| self.owners.route(now, brokers, &self.links, room.id);
         let silent: Vec<u32> = self.silent(now, room).filter_map(route).map(|to| to.node).collect();
         for node in silent {
-            self.ask_node(node, Ask::head(at));
+            self.reports.ask(&mut self.links, node, Ask::head(at));
         }
     }
 
@@ -568,169 +513,10 @@ impl<S: Members> Gateway<S> {
 
     /// Asks brokers for their state of a room.
     pub(super) fn ask_around(&mut self, at: u32, nodes: BTreeSet<u32>) {
-        self.questions += 1;
+        let question = self.reports.next_question();
         for node in nodes {
-            let question = Some(self.questions);
-            self.ask_node(
-                node,
-                Ask {
-                    question,
-                    ..Ask::head(at)
-                },
-            );
+            self.reports.ask(&mut self.links, node, Ask::question(at, question));
         }
-    }
-
-    fn ask_node(&mut self, node: u32, ask: Ask) {
-        let Some(slot) = self.links.to(node) else { return };
-        let asks = &mut self.outgoing.entry(node).or_default().asks;
-        if asks.len() < ASKS_MAX {
-            asks.push_back(ask);
-            self.links.table.mark(slot);
-        }
-    }
-
-    /// Those owners of a room that do not know how far it is are to be told soon.
-    pub(super) fn note_consumed(&mut self, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
-            return;
-        };
-        let id = room.id;
-        for number in 0..room.sources().len() {
-            let Some(source) = room.source_mut(number).filter(|source| source.consumed_dirty) else {
-                continue;
-            };
-            source.consumed_dirty = false;
-            let node = source.stream.node;
-            let relayed = self.relays.bring(id, node);
-            match relayed {
-                true => self.relayed_at.get_or_insert(self.now + RELAYED_WAIT),
-                false => self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT),
-            };
-            if !source.consumed_queued {
-                source.consumed_queued = true;
-                let outgoing = self.outgoing.entry(node).or_default();
-                match relayed {
-                    true => outgoing.relayed.push((at, number)),
-                    false => outgoing.consumed.push_back((at, number)),
-                }
-            }
-        }
-    }
-
-    pub(super) fn flush_consumed(&mut self, now: Micros) {
-        let relayed = self.relayed_at.is_some_and(|at| now >= at);
-        if relayed {
-            self.relayed_at = None;
-            for outgoing in self.outgoing.values_mut() {
-                outgoing.consumed.extend(outgoing.relayed.drain(..));
-            }
-        }
-        if !relayed && self.consumed_at.is_none_or(|at| now < at) {
-            return;
-        }
-        self.consumed_at = None;
-        for (node, outgoing) in &mut self.outgoing {
-            outgoing.due = outgoing.consumed.len();
-            if let Some(slot) = self.links.to(*node).filter(|_| outgoing.due > 0) {
-                self.consumed_at = Some(now + CONSUMED_WAIT);
-                self.links.table.mark(slot);
-            }
-        }
-    }
-
-    /// The slowest place of a paced room's members, and the first place that one of them was sent, lacks and asks for. Those
-    /// that take a trickle for too long are given up.
-    fn pace(&mut self, now: Micros, at: u32) -> (Option<u64>, Option<u64>) {
-        let Gateway {
-            rooms,
-            sessions,
-            arena,
-            counters,
-            ..
-        } = self;
-        let Some(room) = rooms[at as usize].as_deref_mut().filter(|room| room.paced) else {
-            return (None, None);
-        };
-        loop {
-            let slowest = room.cursors.slowest();
-            let lacked = room.holes.first(now, room.ring.first());
-            let told = (slowest.map(|(place, _)| place), lacked.map(|(place, _)| place));
-            let Some((place, slot)) = slowest.into_iter().chain(lacked).min() else {
-                return told;
-            };
-            let lost = place < room.ring.first();
-            let lags = lost || room.ring.age(arena, now, place).is_some_and(|age| age > LAG);
-            let known = sessions.user_of(slot).zip(sessions.session_of(slot));
-            let (Some((user, session)), Some(client)) = (known, sessions.client_mut(slot).filter(|_| lags)) else {
-                return told;
-            };
-            let user = Principal::of(user, session);
-            let ring = &room.ring;
-            let bytes = |before, after| ring.bytes_from(before).saturating_sub(ring.bytes_from(after));
-            if room.patience.lasts(now, user, place, bytes) {
-                return told;
-            }
-            room.holes.give_up(slot);
-            room.cursors.remove(place, slot);
-            if let Some(joined) = client.joined.iter_mut().find(|joined| joined.room == at) {
-                joined.given_up = true;
-                if let Some(counted) = joined.counted.take() {
-                    room.cursors.remove(counted.get(), slot);
-                }
-            }
-            counters.members_given_up += 1;
-        }
-    }
-
-    /// Where the members that were looked at stand, one vote for each user: that of the session that is furthest. A member
-    /// that only its own window stops is slow, whatever the gateway does.
-    fn votes(&mut self, at: u32) -> Vec<u64> {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
-            return Vec::new();
-        };
-        let (sessions, payload) = (&self.sessions, self.node.payload);
-        let stands = |slot: &u32| {
-            let joined = sessions.client(*slot)?.joined.iter().find(|joined| joined.room == at)?;
-            let crowded = || room.is_crowded(self.now, *slot, joined.cursor, sessions.window(*slot));
-            let stopped = || sessions.is_shut(*slot, payload) || crowded();
-            let votes = joined.cursor >= joined.joined_at && (joined.cursor >= room.ring.next() || !stopped());
-            let (user, session) = sessions.user_of(*slot).zip(sessions.session_of(*slot))?;
-            votes.then(|| (Principal::of(user, session), joined.cursor))
-        };
-        let mut votes: Vec<_> = self.backlog.sample(&room.members).filter_map(stands).collect();
-        votes.sort_unstable_by_key(|(user, place)| (*user, std::cmp::Reverse(*place)));
-        votes.dedup_by_key(|(user, _)| *user);
-        votes.into_iter().map(|(_, place)| place).collect()
-    }
-
-    /// This gateway's progress in a stream of a room: the part received in order; in a paced room the part sent to its
-    /// slowest member; in a live room, while the gateway is behind with most members, the part sent to the median
-    /// member.
-    fn progress(&mut self, now: Micros, at: u32, number: usize, life: Option<u32>) -> Option<(u32, Consumed)> {
-        let (slowest, lacked) = self.pace(now, at);
-        let live = !self.rooms[at as usize].as_deref()?.paced;
-        let mut votes = if live { self.votes(at) } else { Vec::new() };
-        let room = self.rooms[at as usize].as_deref_mut()?;
-        // A report names no life: it counts for the one that is linked.
-        let theirs = |source: &&Source| source.is_live() && Some(source.stream.epoch) == life;
-        let source = room.sources().get(number).filter(theirs)?;
-        let (stream, next) = (source.stream, source.next_offset());
-        let place = if room.paced {
-            slowest
-        } else {
-            self.backlog.note(now, room, &self.arena, &mut votes)
-        };
-        let offset_at = |place| room.offset_at(&self.arena, number, place).min(next);
-        let passed = place.map_or(next, offset_at);
-        let lacked = lacked.map_or(passed, offset_at);
-        let consumed = Consumed {
-            room: room.id,
-            generation: stream.generation,
-            next: passed,
-            kept: if room.paced { passed.min(lacked) } else { 0 },
-        };
-        Some((stream.node, consumed))
     }
 
     /// Sends the links' own datagrams.
@@ -746,40 +532,6 @@ impl<S: Members> Gateway<S> {
         self.links.table.ready_len() > 0
     }
 
-    /// Takes a broker's next progress reports, as many as half a datagram holds.
-    fn take_consumed(&mut self, now: Micros, node: u32, outgoing: &mut Outgoing) {
-        let room = (self.node.payload / 2) / Consumed::LEN;
-        outgoing.told.clear();
-        for _ in 0..outgoing.consumed.len() {
-            if outgoing.told.len() >= room {
-                break;
-            }
-            let Some((at, number)) = outgoing.consumed.pop_front() else {
-                break;
-            };
-            outgoing.due = outgoing.due.saturating_sub(1);
-            let life = self.links.epoch_of(node);
-            let progress = self.progress(now, at, number, life);
-            // In its place there may be another broker's stream by now.
-            if progress.as_ref().is_some_and(|(of, _)| *of != node) {
-                continue;
-            }
-            let room = self.rooms[at as usize].as_deref_mut();
-            let Some((paced, source)) = room.and_then(|room| Some((room.paced, room.source_mut(number)?))) else {
-                continue;
-            };
-            source.consumed_queued = false;
-            if let Some((_, consumed)) = progress {
-                if !paced && consumed.next < source.next_offset() {
-                    source.consumed_queued = true;
-                    outgoing.consumed.push_back((at, number));
-                    self.consumed_at.get_or_insert(now + CONSUMED_WAIT);
-                }
-                outgoing.told.push(((at, number), consumed));
-            }
-        }
-    }
-
     fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
         let Some(link) = self.links.table.get_mut(slot) else {
             return;
@@ -788,11 +540,10 @@ impl<S: Members> Gateway<S> {
         let probe = std::mem::take(&mut link.data.probe);
         let away = link.conn.flow.measured() / 2;
         let free = link.conn.flow.available(self.node.payload) > 0;
-        let mails = free && self.lodge.mail().waits(peer.node);
+        let mails = free && self.lodge.waits(peer.node);
         let relays = (free || probe) && self.relays.waits(peer.node);
         let publishes = free && self.sessions.waits_for_link(peer.node);
-        let outgoing = self.outgoing.get_mut(&peer.node);
-        let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
+        let mut outgoing = self.reports.take(peer.node);
         self.take_consumed(now, peer.node, &mut outgoing);
         let Gateway {
             links,
@@ -800,65 +551,33 @@ impl<S: Members> Gateway<S> {
             rooms,
             counters,
             lodge,
-            link_kinds,
             sessions,
             relays: relaying,
-            by_id,
             ..
         } = self;
         let (mut again, mut written) = (false, false);
         links.send(now, node, slot, outbox, |writer, _| {
             written = true;
-            if !outgoing.told.is_empty() {
-                append(writer, kinds::CONSUMED, 0, |writer| {
-                    outgoing.told.iter().for_each(|(_, consumed)| consumed.write(writer));
-                    true
-                });
-            }
-            while let Some(ask) = outgoing.asks.pop_front() {
-                let Some(room) = rooms[ask.at as usize].as_deref() else {
-                    continue;
-                };
-                let fits = match ask.question {
-                    Some(number) => write_link_question(writer, room.id, number),
-                    None => write_link_repair(writer, room.id, ask.generation, ask.history, &ask.ranges),
-                };
-                if !fits {
-                    outgoing.asks.push_front(ask);
-                    again = true;
-                    break;
-                }
-                counters.repairs_asked += 1;
-            }
-            let mut elicits = mails && lodge.mail().fill(peer.node, writer, *link_kinds).elicits;
+            again = outgoing.write(rooms, writer, counters);
+            let mut elicits = mails && lodge.fill(peer.node, writer);
             if publishes {
                 elicits |= sessions.fill_link(peer.node, writer).0;
             }
             if relays {
-                let (some, skipped) = relaying.fill(now, peer.node, (away, free), (by_id, rooms), writer);
+                let (some, skipped) = relaying.fill(now, peer.node, (away, free), rooms, writer);
                 counters.relay_frames_skipped += skipped;
                 elicits |= some;
             }
             elicits
         });
-        let mut waits = mails && self.lodge.mail().waits(peer.node);
+        let mut waits = mails && self.lodge.waits(peer.node);
         waits |= publishes && self.sessions.waits_for_link(peer.node);
         waits |= relays && free && self.relays.waits(peer.node);
-        again |= written && (outgoing.due > 0 || waits);
+        again |= written && (outgoing.is_due() || waits);
         if !written {
-            // The link has no window: it is told when it has.
-            for ((at, number), _) in outgoing.told.drain(..).rev() {
-                let room = rooms[at as usize].as_deref_mut();
-                let source = room.and_then(|room| room.source_mut(number));
-                if let Some(source) = source.filter(|source| !source.consumed_queued) {
-                    source.consumed_queued = true;
-                    outgoing.consumed.push_front((at, number));
-                }
-            }
+            outgoing.keep(rooms);
         }
-        if let Some(place) = self.outgoing.get_mut(&peer.node) {
-            *place = outgoing;
-        }
+        self.reports.put_back(peer.node, outgoing);
         if again {
             self.links.table.mark(slot);
         }
@@ -895,7 +614,7 @@ mod tests {
             placement: &gateway.placement,
             now: 0,
         };
-        let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
+        let room = gateway.rooms.get_mut(at).expect("the room");
         room.note_in_force();
         assert!(room.head(&mut pen, STREAM, next, next));
         (at, key.id)
@@ -950,14 +669,14 @@ mod tests {
                 .expect("it waits");
         }
         for frame in 1..=frames {
-            let room = gateway.rooms[at as usize].as_deref().expect("the room");
+            let room = gateway.rooms.get(at).expect("the room");
             let half = if frame > frames / 2 { joins as usize / 2 } else { 0 };
             assert_eq!(room.members.len(), half, "{frame}");
             ten(&mut gateway, id, 5_001 - 10 * frame);
             gateway.now += 1_000;
             gateway.expire_rooms(gateway.now);
         }
-        let room = gateway.rooms[at as usize].as_deref().expect("the room");
+        let room = gateway.rooms.get(at).expect("the room");
         assert_eq!((room.members.len(), room.waiting.len()), (joins as usize, 0));
         assert!(
             room.starts <= 3 * joins as usize + frames as usize,
@@ -984,13 +703,13 @@ mod tests {
         gateway.leave(0, slots[0], at);
         ten(&mut gateway, id, 11);
         ten(&mut gateway, id, 1);
-        let room = gateway.rooms[at as usize].as_deref().expect("the room");
+        let room = gateway.rooms.get(at).expect("the room");
         assert_eq!((room.members.len(), room.waiting.len()), (1, 0));
         for _ in 0..10 {
             gateway.now += 1_000_000;
             gateway.expire_rooms(gateway.now);
         }
-        let next = gateway.room_wheel.deadline(at);
+        let next = gateway.timers.of_room(at);
         assert!(
             next.is_none_or(|next| next > gateway.now + 100_000),
             "{next:?} at {}",

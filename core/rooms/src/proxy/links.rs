@@ -20,7 +20,7 @@ impl Proxy {
         let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
             return;
         };
-        let (mut elicits, mut records, known) = (false, Records::default(), self.link_kinds);
+        let (mut elicits, mut records, known) = (false, Records::default(), self.lodge.kinds());
         for frame in Frames::new(&datagram[HEADER..HEADER + len], known) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
@@ -38,7 +38,7 @@ impl Proxy {
                     let taken = self.lodge.frame(now, peer, &frame);
                     self.links.counters.link_dropped_frame += u64::from(!taken);
                 }
-                Control::Heard(_) if self.lodge.mail().waits(peer.node) => self.links.table.mark(slot),
+                Control::Heard(_) if self.lodge.waits(peer.node) => self.links.table.mark(slot),
                 Control::Heard(_) if self.queues.get(&peer.node).is_some_and(|queue| !queue.is_empty()) => {
                     self.links.table.mark(slot);
                 }
@@ -159,11 +159,11 @@ impl Proxy {
             }
             let mut sent_any = false;
             let mut more = false;
-            let (sessions, lodge, known) = (&mut self.sessions, &mut self.lodge, self.link_kinds);
+            let (sessions, lodge) = (&mut self.sessions, &mut self.lodge);
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
                 if free > 0 {
-                    sent_any = lodge.mail().fill(node, writer, known).elicits;
-                    more = lodge.mail().waits(node);
+                    sent_any = lodge.fill(node, writer);
+                    more = lodge.waits(node);
                 }
                 let Some(queue) = queue.filter(|_| free > 0) else {
                     return sent_any;

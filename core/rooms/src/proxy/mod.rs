@@ -15,7 +15,7 @@ use crate::role;
 use muster_ahead::fetch;
 
 use muster_transport::{
-    append, Arrival, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, FrameKinds, Frames, Guest, HasLinks,
+    append, Arrival, Code, Control, ControlRecord, Denied, Door, DoorKey, Entropy, Frames, Guest, HasLinks,
     HasSessions, Health, Inbox, KeyedState, LinkChange, Links, Lodge, Machine, Micros, Node, NodeConfig, Outbox,
     Placement, Question, Records, ResetSecret, ServerKey, Sessions, HEADER, PUBLIC_SOCKET,
 };
@@ -182,7 +182,6 @@ pub struct Proxy {
     ages: Sampler,
     /// The guest, and the kinds of link frames that are ours or the guest's.
     lodge: Lodge,
-    link_kinds: FrameKinds,
     /// Health of brokers, used for commands alone.
     pub health: Health,
     pub counters: ProxyCounters,
@@ -219,8 +218,7 @@ impl Proxy {
             limits: Limits::new(hash),
             accounts: Accounts::new(hash),
             ages: Sampler::new(settings.age_every),
-            lodge: Lodge::default(),
-            link_kinds: kinds::ALL,
+            lodge: Lodge::new(kinds::ALL),
             health: Health::default(),
             counters: ProxyCounters::default(),
             events: VecDeque::new(),
@@ -259,7 +257,7 @@ impl Proxy {
 
     /// Installs a guest, which gets the events of sessions and links from now on.
     pub fn take_in(&mut self, guest: Box<dyn Guest>) {
-        self.link_kinds = self.lodge.take_in(guest, kinds::ALL);
+        self.lodge.take_in(guest);
     }
 
     /// The place of its guest.

@@ -4,10 +4,11 @@ use muster_edge::limits::TOKEN_GRACE;
 use muster_edge::{Ask, Connection, Disconnect, Failure, Ticket, Turn, Unsubscribe};
 use muster_transport::{Denied, Dice, End, Micros};
 
+use super::control::Asked;
 use super::entries::Entering;
 use super::publishing::From;
 use super::questions::Answers;
-use super::{history, Answer, Asked, Edge, EdgeRefusal, Receipt, Ticketed};
+use super::{history, Answer, Edge, EdgeRefusal, Receipt, Ticketed};
 use crate::accounts::AccountId;
 use crate::gateway::members::Members;
 use crate::name::RoomName;
@@ -24,8 +25,12 @@ impl Edge {
 
     /// Answers the questions that have been noted for a connection.
     pub(super) fn answer_asks(&mut self, now: Micros, slot: u32) {
-        while !self.sessions.asks.is_empty() {
-            for ask in std::mem::take(&mut self.sessions.asks) {
+        loop {
+            let asks = self.sessions.protocol.take_asks();
+            if asks.is_empty() {
+                return;
+            }
+            for ask in asks {
                 self.answer_ask(now, slot, ask);
             }
         }
@@ -47,10 +52,12 @@ impl Edge {
                 ticket, token, subs, ..
             } => {
                 self.sessions
+                    .control
                     .ask(session, Asked::Connect(ticket, subs), token.into_bytes(), None);
             }
             Ask::Renew { ticket, token } => {
                 self.sessions
+                    .control
                     .ask(session, Asked::Refresh(ticket), token.into_bytes(), None);
             }
             Ask::Join {
@@ -64,7 +71,9 @@ impl Edge {
                 let token = std::mem::take(&mut join.token);
                 let channel = join.channel.clone();
                 let asked = Asked::Subscribe(ticket, subscription, join);
-                self.sessions.ask(session, asked, token.into_bytes(), Some(channel));
+                self.sessions
+                    .control
+                    .ask(session, asked, token.into_bytes(), Some(channel));
             }
             Ask::RenewJoin {
                 ticket,
@@ -73,7 +82,9 @@ impl Edge {
                 token,
             } => {
                 let asked = Asked::SubRefresh(ticket, subscription, channel.clone());
-                self.sessions.ask(session, asked, token.into_bytes(), Some(channel));
+                self.sessions
+                    .control
+                    .ask(session, asked, token.into_bytes(), Some(channel));
             }
             Ask::Leave { subscription } => self.unsubscribe(now, slot, subscription),
             Ask::Publish { ticket, channel, data } => {
@@ -112,7 +123,8 @@ impl Edge {
             Ask::Received { pings } => self.received_pings(now, slot, pings),
             Ask::Silent => {
                 if let Some(conn) = self.sessions.conn(slot) {
-                    self.sessions.silent.push(conn.stream);
+                    let stream = conn.stream;
+                    self.sessions.conns.orders.silent(stream);
                 }
             }
             Ask::Ended { .. } => self.sessions.finish(slot, End::Closed),
@@ -130,7 +142,7 @@ impl Edge {
         is_call: bool,
     ) -> Result<(), Failure> {
         let name = RoomName::parse(channel).map_err(|_| Failure::BadRequest)?;
-        let key = name.key(&self.name_key);
+        let key = self.rules.key_of(&name);
         let known = self.sessions.namespaces.iter().zip(1..);
         let namespace = known.clone().find(|(known, _)| *known == name.namespace());
         let namespace = namespace.map_or(0, |(_, number)| number);
@@ -154,10 +166,7 @@ impl Edge {
             namespace,
             is_call,
         };
-        let openings = &mut self.sessions.conns[slot as usize]
-            .as_mut()
-            .ok_or(Failure::Internal)?
-            .openings;
+        let openings = &mut self.sessions.conns.get_mut(slot).ok_or(Failure::Internal)?.openings;
         let opened = || {
             *openings = openings.wrapping_add(1);
             *openings
@@ -210,10 +219,10 @@ impl Edge {
 
     /// Tells a member a command, and asks for its receipt.
     fn tell_member(&mut self, now: Micros, slot: u32, handle: u32, command: crate::command::CommandId, data: &[u8]) {
-        let Some(room) = self.rooms[handle as usize].as_deref() else {
+        let Some(room) = self.rooms.get(handle) else {
             return;
         };
-        let Some(conn) = self.sessions.conns[slot as usize].as_deref_mut() else {
+        let Some(conn) = self.sessions.conns.get_mut(slot) else {
             return;
         };
         let Some(sub) = conn.subs.iter().find(|sub| sub.room == handle) else {
@@ -277,7 +286,7 @@ impl Edge {
         rooms: &[String],
     ) {
         self.now = now;
-        let Some((session, asked)) = self.sessions.questions.remove(&id) else {
+        let Some((session, asked)) = self.sessions.control.take(id) else {
             return;
         };
         let slot = session as u32;
@@ -323,11 +332,9 @@ impl Edge {
     /// Answers an [`EdgeEvent::Call`](super::EdgeEvent::Call), with JSON.
     pub fn answer_call(&mut self, now: Micros, id: u64, said: Result<&[u8], Failure>) {
         self.now = now;
-        let asked = self.sessions.questions.get(&id);
-        let Some(&(session, Asked::Call(ticket))) = asked else {
+        let Some((session, ticket)) = self.sessions.control.take_call(id) else {
             return;
         };
-        self.sessions.questions.remove(&id);
         let Some(slot) = self.sessions.slot_of(session) else {
             return;
         };
@@ -362,7 +369,7 @@ impl Edge {
         let proven = std::mem::replace(&mut conn.proven, true);
         conn.client.session = session;
         if !proven {
-            self.sessions.proven.push(stream);
+            self.sessions.conns.orders.proven(stream);
         }
         entering.until = admission.until;
         self.enter(now, slot, entering);
@@ -424,10 +431,10 @@ impl Edge {
     fn leave_forbidden(&mut self, now: Micros, slot: u32) {
         let Some(conn) = self.sessions.live(slot) else { return };
         let forbidden = |room: &u32| {
-            let room = self.rooms[*room as usize].as_deref();
+            let room = self.rooms.get(*room);
             let name = room.and_then(|room| RoomName::parse(&room.name).ok());
             name.is_some_and(|name| {
-                let (key, granted) = (name.key(&self.name_key), conn.client.grant.of(&name));
+                let (key, granted) = (self.rules.key_of(&name), conn.client.grant.of(&name));
                 !self.sessions.rights(slot, &key, granted).has(Rights::READ)
             })
         };
@@ -457,7 +464,7 @@ impl Edge {
             EdgeRefusal::Denied(_) => Failure::PermissionDenied,
         })?;
         let name = RoomName::parse(channel).map_err(|_| Failure::BadRequest)?;
-        let (room, rights) = (name.key(&self.name_key), admitted.grant.of(&name));
+        let (room, rights) = (self.rules.key_of(&name), admitted.grant.of(&name));
         let conn = self.sessions.live_mut(slot).ok_or(Failure::Internal)?;
         if conn.user != admitted.admission.user {
             return Err(Failure::PermissionDenied);

@@ -1,6 +1,6 @@
 //! Rooms of a client's token: the client is subscribed to them before its connect command is answered.
 //!
-//! Owns [`Entering`], a client whose rooms are on their way, and [`Made`], a subscription that the server made. A gap does not end
+//! Owns [`Entering`], a client whose rooms are on their way, and [`ServerSubs`], those that the server made. A gap does not end
 //! such a subscription, as SDKs do not subscribe to it again: it begins again at the head, and its client hears of its end and of
 //! its new beginning, at most once a second.
 
@@ -9,7 +9,7 @@ use muster_edge::{Admission, Disconnect, Failure, Subscription, Ticket};
 use muster_transport::{End, Micros};
 
 use super::joins::{beginning, position, Beginning, RECOVERED_BYTES};
-use super::{positions, Deltas, Edge, EdgeSessions, Pending, PendingKind, Sub};
+use super::{positions, Deltas, Edge, Pending, PendingKind, Sub};
 use crate::gateway::members::Members;
 use crate::name::RoomName;
 use crate::wire::publish::Positions;
@@ -44,7 +44,7 @@ struct Entry {
 }
 
 /// A subscription that the server made.
-pub(super) struct Made {
+struct Made {
     subscription: Subscription,
     /// When it began again last.
     began: Option<Micros>,
@@ -83,35 +83,73 @@ impl Entering {
     }
 }
 
-impl super::Conn {
-    /// Whether a subscription that the server made waits to begin again.
-    pub(super) fn pauses(&self, now: Micros, subscription: Subscription) -> bool {
+/// How a subscription begins again that the server made.
+enum Again {
+    Now,
+    /// After a pause.
+    Later,
+    /// The server made no such subscription.
+    Never,
+}
+
+/// The subscriptions that the server made for one client.
+#[derive(Default)]
+pub(super) struct ServerSubs {
+    made: Vec<Made>,
+    /// When one of those that wait may begin again.
+    again_at: Option<Micros>,
+}
+
+impl ServerSubs {
+    fn add(&mut self, subscription: Subscription) {
+        self.made.push(Made {
+            subscription,
+            began: None,
+            pauses: None,
+        });
+    }
+
+    /// A subscription is over.
+    pub fn forget(&mut self, subscription: Subscription) {
+        self.made.retain(|made| made.subscription != subscription);
+    }
+
+    /// Whether a subscription waits to begin again.
+    pub fn pause(&self, now: Micros, subscription: Subscription) -> bool {
         let paused = |made: &Made| made.subscription == subscription && made.pauses.is_some_and(|at| at > now);
         self.made.iter().any(paused)
     }
 
-    /// A subscription is over.
-    pub(super) fn forget_made(&mut self, subscription: Subscription) {
-        self.made.retain(|made| made.subscription != subscription);
+    /// When one of those that wait may begin again.
+    pub fn again_at(&self) -> Option<Micros> {
+        self.again_at
     }
-}
 
-impl EdgeSessions {
-    /// Subscriptions whose pause is over begin again with the next look at their rooms.
-    pub(super) fn end_pauses(&mut self, now: Micros, slot: u32) {
-        let Some(conn) = self
-            .conn_mut(slot)
-            .filter(|conn| conn.again_at.is_some_and(|at| at <= now))
-        else {
-            return;
+    /// Whether some may begin again now: they do with the next look at their rooms.
+    pub fn end_pauses(&mut self, now: Micros) -> bool {
+        if self.again_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        let pauses = self.made.iter().filter_map(|made| made.pauses);
+        self.again_at = pauses.filter(|at| *at > now).min();
+        true
+    }
+
+    /// A subscription is to begin again. Offsets belong to a stream: without an owner there is none to begin in. The next owner's
+    /// first message ends the wait.
+    fn begin_again(&mut self, now: Micros, subscription: Subscription, owned: bool) -> Again {
+        let Some(made) = self.made.iter_mut().find(|made| made.subscription == subscription) else {
+            return Again::Never;
         };
-        conn.again_at = conn
-            .made
-            .iter()
-            .filter_map(|made| made.pauses)
-            .filter(|at| *at > now)
-            .min();
-        self.mark(slot);
+        let pauses = made.began.map(|began| began + AGAIN_EVERY).filter(|until| now < *until);
+        if pauses.is_some() || !owned {
+            made.pauses = pauses;
+            let until = pauses.unwrap_or(now + AGAIN_EVERY);
+            self.again_at = Some(self.again_at.map_or(until, |at| at.min(until)));
+            return Again::Later;
+        }
+        (made.began, made.pauses) = (Some(now), None);
+        Again::Now
     }
 }
 
@@ -201,7 +239,7 @@ impl Edge {
             let Some((at, place, whole)) = entry.place else {
                 continue;
             };
-            let Some(room) = self.rooms[at as usize].as_deref() else {
+            let Some(room) = self.rooms.get(at) else {
                 continue;
             };
             let shown = (entry.had.as_ref().filter(|_| whole), entry.had.is_some());
@@ -284,11 +322,7 @@ impl Edge {
                 deltas: Deltas::No,
                 made: true,
             });
-            conn.made.push(Made {
-                subscription,
-                began: None,
-                pauses: None,
-            });
+            conn.server_subs.add(subscription);
             if let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) {
                 joined.cursor = next;
                 joined.joined_at = joined.joined_at.max(head);
@@ -303,33 +337,24 @@ impl Edge {
     /// A subscription that the server made lost messages, or another owner numbers its room: it begins again, now or after its
     /// pause. `false`: the client made this one.
     pub(super) fn begin_again(&mut self, now: Micros, slot: u32, at: u32, reason: &str, lost: bool) -> bool {
-        let Some(conn) = self
-            .sessions
-            .conns
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(conn) = self.sessions.conns.get_mut(slot) else {
             return false;
         };
         let Some(sub) = conn.subs.iter_mut().find(|sub| sub.room == at && sub.made) else {
             return false;
         };
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return true;
         };
-        let Some(made) = conn.made.iter_mut().find(|made| made.subscription == sub.subscription) else {
-            return true;
-        };
-        let pauses = made.began.map(|began| began + AGAIN_EVERY).filter(|until| now < *until);
-        // Offsets belong to a stream: without an owner there is none to begin in. The next owner's first message ends the wait.
-        if pauses.is_some() || room.live().next().is_none() {
-            made.pauses = pauses;
-            let until = pauses.unwrap_or(now + AGAIN_EVERY);
-            conn.again_at = Some(conn.again_at.map_or(until, |at| at.min(until)));
-            self.sessions.settle(now, slot);
-            return true;
+        let owned = room.live().next().is_some();
+        match conn.server_subs.begin_again(now, sub.subscription, owned) {
+            Again::Now => {}
+            Again::Later => {
+                self.sessions.settle(now, slot);
+                return true;
+            }
+            Again::Never => return true,
         }
-        (made.began, made.pauses) = (Some(now), None);
         let Some(joined) = conn.client.joined.iter_mut().find(|joined| joined.room == at) else {
             return true;
         };

@@ -6,19 +6,65 @@
 use std::cell::Cell;
 
 use muster_edge::limits::{FRAMES_MAX, WRITE_BYTES_MAX};
-use muster_edge::Unsubscribe;
+use muster_edge::{Frame, Unsubscribe, Write};
 use muster_tcp::Outbox;
 use muster_transport::Micros;
 
-use super::frames::{News, Turn};
+use super::frames::{Built, News, Turn};
 use super::{form, Edge};
 use crate::gateway::filtering::LOOKED_MAX;
 use crate::gateway::latest::Standing;
 use crate::gateway::members::Members;
 use crate::wire::GapReason;
 
+/// When messages leave, and what one connection is given at a time.
+pub(super) struct Fanout {
+    /// Messages of rooms leave this long after each other, those of the meantime together; and when they leave next.
+    interval: Micros,
+    at: Micros,
+    built: Built,
+    /// Memory of a turn, used again.
+    frames: Vec<Frame>,
+    steps: Vec<Step>,
+    write: Write,
+}
+
+impl Fanout {
+    pub fn new(built: Built) -> Self {
+        Fanout {
+            interval: 0,
+            at: 0,
+            built,
+            frames: Vec::new(),
+            steps: Vec::new(),
+            write: Write::default(),
+        }
+    }
+
+    pub fn set_interval(&mut self, interval: Micros) {
+        // Messages that wait by the former interval wait no longer than by this one.
+        let began = self.at.saturating_sub(self.interval);
+        self.at = self.at.min(began + interval);
+        self.interval = interval;
+    }
+
+    /// When messages leave next.
+    pub fn leaves_at(&self) -> Micros {
+        self.at
+    }
+
+    pub fn is_due(&self, now: Micros) -> bool {
+        now >= self.at
+    }
+
+    /// All have left: messages from now on leave together.
+    fn leave_together(&mut self, now: Micros) {
+        self.at = now + self.interval;
+    }
+}
+
 /// A step of a cursor that counts once so many frames have left.
-pub(super) struct Step {
+struct Step {
     frames: usize,
     sub: usize,
     next: u64,
@@ -40,58 +86,32 @@ struct Ending {
 impl Edge {
     /// Fills one slice. Returns whether more waits.
     pub(super) fn fan_out_streams(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
-        for stream in std::mem::take(&mut self.sessions.proven) {
-            outbox.proven(stream);
-        }
-        for stream in std::mem::take(&mut self.sessions.aborts) {
-            outbox.abort(stream);
-        }
-        for (stream, read) in std::mem::take(&mut self.sessions.reads) {
-            outbox.read(stream, read);
-        }
+        self.sessions.conns.orders.give(outbox);
         // Connections that want much (history, replies) leave rooms with news half of the slice.
-        let left = if self.active.is_empty() { 0 } else { outbox.room() / 2 };
-        for _ in 0..self.sessions.ready.len() {
+        let left = if self.rounds.is_empty() { 0 } else { outbox.room() / 2 };
+        for _ in 0..self.sessions.conns.ready_len() {
             if outbox.room() <= left {
                 break;
             }
-            let Some(slot) = self.sessions.ready.pop_front() else {
+            let Some(slot) = self.sessions.conns.next_ready() else {
                 break;
             };
             self.serve_stream(now, slot, outbox);
         }
         // The room of the last slice comes after those that became active since.
-        if self.active.len() > 1 {
-            self.active.rotate_left(1);
-        }
-        let (due, mut served) = (now >= self.sessions.write_at, false);
+        self.rounds.rotate();
+        let (due, mut served) = (self.sessions.fanout.is_due(now), false);
         while due && outbox.room() > 0 {
-            let Some(at) = self.active.front().copied() else { break };
-            let Some(room) = self.rooms[at as usize]
-                .as_deref_mut()
-                .filter(|room| room.serve_left > 0 && !room.members.is_empty())
-            else {
-                if let Some(room) = self.rooms[at as usize].as_deref_mut() {
-                    room.active = false;
-                }
-                self.active.pop_front();
-                continue;
+            let Some(slot) = self.rounds.next(&mut self.rooms) else {
+                break;
             };
             served = true;
-            room.serve_left -= 1;
-            room.serve_at = if room.serve_at + 1 >= room.members.len() {
-                0
-            } else {
-                room.serve_at + 1
-            };
-            let slot = room.members[room.serve_at];
             self.serve_stream(now, slot, outbox);
         }
-        if served && self.active.is_empty() {
-            // Messages from now on leave together.
-            self.sessions.write_at = now + self.sessions.write_interval;
+        if served && self.rounds.is_empty() {
+            self.sessions.fanout.leave_together(now);
         }
-        due && !self.active.is_empty() || !self.sessions.ready.is_empty()
+        due && !self.rounds.is_empty() || self.sessions.conns.ready_len() > 0
     }
 
     /// Gives one connection its due messages.
@@ -101,29 +121,30 @@ impl Edge {
             rooms,
             arena,
             counters,
-            wakes,
+            timers,
             ..
         } = self;
-        let Some(conn) = sessions.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+        let Some(conn) = sessions.conns.get_mut(slot) else {
             return;
         };
+        let fanout = &mut sessions.fanout;
         conn.queued = false;
         if conn.blocked.is_some() {
             return; // it comes back when its socket has taken all
         }
-        let (mut steps, mut endings) = (std::mem::take(&mut sessions.steps), Vec::new());
+        let (mut steps, mut endings) = (std::mem::take(&mut fanout.steps), Vec::new());
         steps.clear();
         let (mut bytes, mut paced, mut more, looked) = (0, false, false, Cell::new(0));
-        sessions.frames.clear();
+        fanout.frames.clear();
         if !conn.over {
             let count = conn.subs.len();
             for step in 0..count {
                 let index = (conn.client.turn as usize + step) % count;
                 let sub = &conn.subs[index];
-                if sub.made && conn.pauses(now, sub.subscription) {
+                if sub.made && conn.server_subs.pause(now, sub.subscription) {
                     continue; // its gap is told later, and no message passes it
                 }
-                let Some(room) = rooms[sub.room as usize].as_deref() else {
+                let Some(room) = rooms.get(sub.room) else {
                     continue;
                 };
                 let Some(joined) = conn.client.joined.iter().find(|joined| joined.room == sub.room) else {
@@ -138,15 +159,13 @@ impl Edge {
                     lost,
                 };
                 if let Some((filter, standing)) = filter.and_then(|filter| Some((filter, filter.standing()?))) {
-                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX {
+                    if bytes >= WRITE_BYTES_MAX || fanout.frames.len() >= FRAMES_MAX {
                         more = true;
                         break;
                     }
                     let named = (i64::from(sub.room) + 1, form);
                     let filter = (filter, &looked);
-                    let turn = sessions
-                        .built
-                        .latest(room, arena, named, (cursor, now), standing, filter);
+                    let turn = fanout.built.latest(room, arena, named, (cursor, now), standing, filter);
                     let Turn {
                         next,
                         passed,
@@ -157,7 +176,7 @@ impl Edge {
                     let told = frame.is_some();
                     if let Some(frame) = frame {
                         bytes += frame.bytes().len();
-                        sessions.frames.push(frame);
+                        fanout.frames.push(frame);
                     }
                     more |= ends.is_none() && next < head;
                     match ends {
@@ -166,13 +185,11 @@ impl Edge {
                         None => {}
                     }
                     if let Some(at) = standing.newest.map(|_| standing.due_at) {
-                        if wakes.deadline(slot).is_none_or(|known| at < known) {
-                            wakes.schedule(slot, at);
-                        }
+                        timers.wake(slot, at);
                     }
                     paced |= room.paced;
                     steps.push(Step {
-                        frames: sessions.frames.len(),
+                        frames: fanout.frames.len(),
                         sub: index,
                         next,
                         passed,
@@ -186,7 +203,7 @@ impl Edge {
                     continue;
                 }
                 while cursor < head {
-                    if bytes >= WRITE_BYTES_MAX || sessions.frames.len() >= FRAMES_MAX || looked.get() > LOOKED_MAX {
+                    if bytes >= WRITE_BYTES_MAX || fanout.frames.len() >= FRAMES_MAX || looked.get() > LOOKED_MAX {
                         more = true;
                         break;
                     }
@@ -194,10 +211,10 @@ impl Edge {
                     let number = i64::from(sub.room) + 1;
                     let (news, passed) = match filter {
                         _ if cursor < oldest => (News::Lost(GapReason::Slow), 0),
-                        None => (sessions.built.news(room, arena, number, cursor, form), 0),
+                        None => (fanout.built.news(room, arena, number, cursor, form), 0),
                         Some(filter) => {
                             let filter = (filter, &looked);
-                            sessions.built.filtered(room, arena, number, cursor, form, filter)
+                            fanout.built.filtered(room, arena, number, cursor, form, filter)
                         }
                     };
                     let told = matches!(news, News::Messages(..));
@@ -205,7 +222,7 @@ impl Edge {
                         News::Messages(frame, next) => {
                             form.deltas = form.deltas.behind_a_message();
                             bytes += frame.bytes().len();
-                            sessions.frames.push(frame);
+                            fanout.frames.push(frame);
                             cursor = next;
                         }
                         News::Nothing(next) => cursor = next,
@@ -220,7 +237,7 @@ impl Edge {
                     }
                     paced |= room.paced;
                     steps.push(Step {
-                        frames: sessions.frames.len(),
+                        frames: fanout.frames.len(),
                         sub: index,
                         next: cursor,
                         passed,
@@ -238,10 +255,10 @@ impl Edge {
             }
         }
         let own = conn.connection.has_bytes();
-        let write = &mut sessions.write;
+        let write = &mut fanout.write;
         write.clear();
-        let taken = conn.connection.write(&sessions.frames, write);
-        more |= taken < sessions.frames.len();
+        let taken = conn.connection.write(&fanout.frames, write);
+        more |= taken < fanout.frames.len();
         for step in steps.iter().take_while(|step| step.frames <= taken) {
             let sub = &mut conn.subs[step.sub];
             let room = sub.room;
@@ -259,24 +276,22 @@ impl Edge {
                 }
             }
         }
-        sessions.steps = steps;
+        fanout.steps = steps;
         if !write.is_empty() {
             outbox.send(conn.stream, &write.head, &write.shared, &write.tail);
         }
-        sessions.counters.frames_built = sessions.built.built;
+        sessions.counters.frames_built = fanout.built.built;
         let resumes = conn.paused && !conn.connection.is_full();
         let done = conn.connection.is_done();
         if done {
             outbox.close(conn.stream);
-            sessions.wheel.cancel(slot);
             sessions.finish(slot, muster_transport::End::Closed);
-            sessions.conns[slot as usize] = None;
-            sessions.len -= 1;
+            sessions.conns.remove(slot);
             self.cleanup(now);
             return;
         }
         let ended = !endings.is_empty();
-        if taken == self.sessions.frames.len() {
+        if taken == self.sessions.fanout.frames.len() {
             for ending in endings {
                 if self.begin_again(now, slot, ending.room, ending.reason, ending.lost) {
                     continue;

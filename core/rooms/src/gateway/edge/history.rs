@@ -32,8 +32,8 @@ impl Edge {
         let forward = wanted.since.is_some() && !wanted.reverse;
         let count = match (wanted.limit, wanted.since.is_some(), wanted.reverse) {
             (0, ..) => 0,
-            (limit, false, true) => u32::try_from(limit).unwrap_or(u32::MAX).min(self.history_max),
-            _ => self.history_max,
+            (limit, false, true) => u32::try_from(limit).unwrap_or(u32::MAX).min(self.rules.history_max),
+            _ => self.rules.history_max,
         };
         let asked = match had.flatten().filter(|_| forward && wanted.limit > 0) {
             Some(had) => (had, 0),
@@ -64,7 +64,7 @@ impl Edge {
         at: u32,
         place: u64,
     ) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let Some((stream, top)) = position(room, &self.arena, room.ring.next()) else {
@@ -106,12 +106,7 @@ impl Edge {
             epoch: &top.epoch,
             offset: top.offset,
         };
-        if let Some(conn) = self
-            .sessions
-            .conns
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        {
+        if let Some(conn) = self.sessions.conns.get_mut(slot) {
             if let Some(session) = conn.connection.session() {
                 session.history(ticket, &result);
                 self.sessions.counters.histories += 1;

@@ -113,11 +113,11 @@ impl Edge {
 
     /// A client wants to hear joins and leaves of a room that it has just subscribed to.
     pub(super) fn watch(&mut self, now: Micros, slot: u32, at: u32, subscription: Subscription) {
-        let Some((room, session)) = self.rooms[at as usize].as_deref().zip(self.sessions.session_of(slot)) else {
+        let Some((room, session)) = self.rooms.get(at).zip(self.sessions.session_of(slot)) else {
             return;
         };
         let Ok(name) = RoomName::parse(&room.name) else { return };
-        let key = name.key(&self.name_key);
+        let key = self.rules.key_of(&name);
         if self.sessions.watches.users_max == 0 || !self.may_watch(slot, &key, &name) {
             return;
         }
@@ -167,7 +167,7 @@ impl Edge {
                 .watches
                 .plan(id, now + every.max(Micros::from(ANSWER_MS) * 1_000));
             let number = self.node.secret_u64();
-            self.sessions.note_asking(number, 0, Answers::Watch(id, now));
+            self.sessions.questions.note(number, 0, Answers::Watch(id, now));
             let asker = Asker {
                 session: id,
                 user: SHARED_USER,
@@ -179,13 +179,13 @@ impl Edge {
 
     /// Forgets clients of a room that hear no more, and the room with the last of them.
     fn drop_listeners(&mut self, id: u64) {
-        let Some(at) = self.by_id.get(&id).copied() else {
+        let Some(at) = self.rooms.find(id) else {
             return self.sessions.watches.forget(id);
         };
         let Some(mut watch) = self.sessions.watches.rooms.remove(&id) else {
             return;
         };
-        let name = self.rooms[at as usize].as_deref().map(|room| room.name.clone());
+        let name = self.rooms.get(at).map(|room| room.name.clone());
         let name = name.as_deref().and_then(|name| RoomName::parse(name).ok());
         let key = watch.key;
         watch.listeners.retain(|listener| {
@@ -262,19 +262,14 @@ impl Edge {
 
     /// Tells a client who has come and gone since it was told last. One whose socket is full hears it all at a later time.
     fn tell_difference(&mut self, now: Micros, id: u64, listener: &mut Listener, users: Option<&Arc<[u64]>>) {
-        let (Some(users), Some(at)) = (users, self.by_id.get(&id).copied()) else {
+        let (Some(users), Some(at)) = (users, self.rooms.find(id)) else {
             return;
         };
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let slot = listener.slot;
-        let Some(conn) = self
-            .sessions
-            .conns
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(conn) = self.sessions.conns.get_mut(slot) else {
             return;
         };
         if conn.blocked.is_some() || conn.connection.is_full() {

@@ -237,7 +237,7 @@ impl Edge {
         gaps: &[StreamGap],
         whole: bool,
     ) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         // A position without an epoch: in the present stream.
@@ -267,7 +267,7 @@ impl Edge {
             Some(had) => self.take_left(now, slot, at, had).unwrap_or(place).max(place),
             None => place,
         };
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let recovering = join.recover.is_some();
@@ -331,11 +331,7 @@ impl Edge {
             id: if join.compaction { i64::from(at) + 1 } else { 0 },
             ..SubscribeResult::default()
         };
-        let conn = self
-            .sessions
-            .conns
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut);
+        let conn = self.sessions.conns.get_mut(slot);
         let Some(conn) = conn else { return };
         let Some(session) = conn.connection.session() else {
             return;
@@ -401,14 +397,14 @@ impl Edge {
             return;
         };
         let sub = conn.subs.swap_remove(at);
-        conn.forget_made(subscription);
+        conn.server_subs.forget(subscription);
         self.leave(now, slot, sub.room);
     }
 
     /// Notes where a client stands whose subscription ends without a loss. Messages of the next owner that it has already got had
     /// no offset, so the position that it shows is before them.
     pub(super) fn note_left(&mut self, now: Micros, slot: u32, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let Some(conn) = self.sessions.live_mut(slot) else {
@@ -443,7 +439,7 @@ impl Edge {
 
     /// The place where a client left this room a moment ago, if it has all before it.
     fn take_left(&mut self, now: Micros, slot: u32, at: u32, had: &Positions) -> Option<u64> {
-        let id = self.rooms[at as usize].as_deref()?.id;
+        let id = self.rooms.get(at)?.id;
         let left = &mut self.sessions.live_mut(slot)?.aside.as_deref_mut()?.left;
         let index = left.iter().position(|left| left.room.0 == at)?;
         let left = left.remove(index)?;
@@ -461,7 +457,7 @@ impl Edge {
             return;
         };
         let sub = conn.subs.swap_remove(at);
-        conn.forget_made(sub.subscription);
+        conn.server_subs.forget(sub.subscription);
         self.leave(now, slot, room);
         self.sessions.with(now, slot, |connection, turn, _| {
             if let Some(session) = connection.session() {

@@ -47,7 +47,7 @@ pub(super) fn positions_told(positions: &Positions, epoch: &str, offset: u64) ->
 impl Edge {
     /// Notes what a client cannot have, which subscribes to a room again.
     pub(super) fn note_missed(&mut self, slot: u32, at: u32, place: u64, gaps: &[StreamGap]) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
+        let Some(room) = self.rooms.get(at) else {
             return;
         };
         let mut missed: Vec<_> = gaps.iter().copied().map(Some).collect();

@@ -1,10 +1,14 @@
 //! An edge: a gateway with another door. Its members come by WebSocket and speak the Centrifuge client protocol.
 //!
-//! Owns: [`EdgeSessions`], the connections and what each has of rooms. `asks` answers clients' questions, `fanout` gives members
-//! their messages, `publishing` takes theirs to brokers, `machine` orders a turn. Rooms, links, rings, commands and counts are the
-//! gateway's own.
+//! Owns: [`EdgeSessions`], the connections and what each has of rooms. `conns` holds them by slot, `orders` what their streams are to
+//! do, `protocol` what they share of theirs. `asks` answers clients' questions, `control` has those that the control plane answers and
+//! `questions` those that brokers do; `fanout` gives members their messages, `publishing` takes theirs to brokers, `ending` sends
+//! clients away, `machine` orders a turn. Rooms, links, rings, commands and counts are the gateway's own.
 
 mod asks;
+mod conns;
+mod control;
+mod ending;
 mod entries;
 mod fanout;
 mod filters;
@@ -15,23 +19,29 @@ mod joins;
 mod letters;
 mod machine;
 mod missed;
+mod orders;
 mod positions;
+mod protocol;
 mod publishing;
 mod questions;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use muster_edge::protocol::Position;
-use muster_edge::{Ask, Connection, Counters, Disconnect, Frame, Join, Settings, Subscription, Ticket, Turn, Write};
+use muster_edge::{Connection, Disconnect, Join, Subscription, Ticket, Turn};
 use muster_tcp::StreamId;
-use muster_transport::{Code, Dice, End, Gone, GuestSessions, Health, KeyedState, Micros, Question, Wheel, Writer};
+use muster_transport::{Code, Dice, End, Gone, GuestSessions, Micros, Writer};
 
-use self::frames::Built;
+use self::conns::Conns;
+use self::control::ControlPlane;
+use self::ending::{Drain, Stalls};
+use self::fanout::Fanout;
+use self::join_leave::Watches;
+use self::protocol::Protocol;
 use self::publishing::Publishing;
+use self::questions::Questions;
 use super::members::Members;
 use super::{Client, Gateway};
 use crate::command::{CommandId, Outcome, Page};
-use crate::dispatch::{Commands, Limits};
 use crate::name::RoomKey;
 use crate::rights::Rights;
 use crate::wire::publish::Positions;
@@ -236,10 +246,7 @@ struct Conn {
     aside: Option<Box<Aside>>,
     /// Its token is good, and rooms of the token are on their way.
     entering: Option<Box<entries::Entering>>,
-    /// Its subscriptions that the server made.
-    made: Vec<entries::Made>,
-    /// When one of those that waits may begin again.
-    again_at: Option<Micros>,
+    server_subs: entries::ServerSubs,
     open: bool,
     /// Its rooms are left; only its last bytes are to be written.
     over: bool,
@@ -253,6 +260,12 @@ struct Conn {
 impl Conn {
     fn session(&self) -> u64 {
         self.stream.token()
+    }
+
+    /// Whether it is open, and its part in rooms not over.
+    #[inline]
+    fn is_live(&self) -> bool {
+        self.open && !self.over
     }
 
     /// The question of this request, which has its answer.
@@ -298,96 +311,44 @@ enum Answer {
     Letter(Vec<u8>),
 }
 
-/// A question for the control plane.
-enum Asked {
-    /// With the positions that the client has in rooms of its token.
-    Connect(Ticket, Vec<(String, Position)>),
-    Refresh(Ticket),
-    Subscribe(Ticket, Subscription, Box<Join>),
-    SubRefresh(Ticket, Subscription, String),
-    Call(Ticket),
-}
-
-/// A drain under way: when it is over, and when the next slice goes.
-struct Drain {
-    until: Micros,
-    next: Micros,
-}
-
 /// The connections of an edge.
 pub struct EdgeSessions {
-    pub(crate) settings: Settings,
-    pub(crate) connections: Counters,
+    protocol: Protocol,
     pub(crate) counters: EdgeCounters,
-    conns: Vec<Option<Box<Conn>>>,
-    len: usize,
-    dice: Dice,
-    ready: VecDeque<u32>,
-    wheel: Wheel,
-    /// When full sockets are looked at.
-    stalls_at: Option<Micros>,
-    stall: Micros,
-    /// Messages of rooms leave this long after each other, those of the meantime together; and when they leave next.
-    write_interval: Micros,
-    write_at: Micros,
+    conns: Conns,
+    /// Answers of rooms and of the guest that were not given yet, by slot.
     answers: VecDeque<(u32, Answer)>,
     gone: Vec<Gone<Client>>,
-    questions: HashMap<u64, (u64, Asked), KeyedState>,
-    question: u64,
-    /// Methods that the control plane answers.
-    calls: Vec<String>,
-    events: VecDeque<EdgeEvent>,
-    built: Built,
+    control: ControlPlane,
+    fanout: Fanout,
     publishing: Publishing,
-    commands: Commands,
-    limits: Limits,
-    health: Health,
-    /// Commands and questions of members, by their numbers.
-    asking: HashMap<u64, questions::Asking>,
-    watches: join_leave::Watches,
-    /// Answers of brokers that were not looked at.
-    outcomes: VecDeque<(u32, CommandId, Outcome, Option<Page>)>,
-    /// Links to brokers came or went.
-    links_changed: bool,
+    questions: Questions,
+    watches: Watches,
     letters: Option<Box<dyn Letters>>,
-    drain_over: Micros,
-    drain: Option<Drain>,
-    proven: Vec<StreamId>,
-    reads: Vec<(StreamId, bool)>,
-    silent: Vec<StreamId>,
-    /// Streams that are to be reset.
-    aborts: Vec<StreamId>,
+    stalls: Stalls,
+    drain: Drain,
     /// Something came by a stream since links had a turn.
     stirred: bool,
-    write: Write,
-    frames: Vec<Frame>,
-    steps: Vec<fanout::Step>,
-    asks: Vec<Ask>,
     /// Namespaces with settings, as brokers are told of them.
     namespaces: Vec<String>,
 }
 
 impl EdgeSessions {
     fn conn(&self, slot: u32) -> Option<&Conn> {
-        self.conns.get(slot as usize)?.as_deref()
+        self.conns.get(slot)
     }
 
     fn conn_mut(&mut self, slot: u32) -> Option<&mut Conn> {
-        self.conns.get_mut(slot as usize)?.as_deref_mut()
+        self.conns.get_mut(slot)
     }
 
     /// An open connection.
     fn live(&self, slot: u32) -> Option<&Conn> {
-        self.conn(slot).filter(|conn| conn.open && !conn.over)
+        self.conn(slot).filter(|conn| conn.is_live())
     }
 
     fn live_mut(&mut self, slot: u32) -> Option<&mut Conn> {
-        self.conn_mut(slot).filter(|conn| conn.open && !conn.over)
-    }
-
-    /// Connections that are there.
-    pub(crate) fn len(&self) -> usize {
-        self.len
+        self.conn_mut(slot).filter(|conn| conn.is_live())
     }
 
     /// Runs `f` with a connection's session parts. `None`: the connection is gone.
@@ -397,34 +358,13 @@ impl EdgeSessions {
         slot: u32,
         f: impl FnOnce(&mut Connection, &mut Turn<'_>, &mut Dice) -> R,
     ) -> Option<R> {
-        let conn = self.conns.get_mut(slot as usize)?.as_deref_mut()?;
-        let mut turn = Turn {
-            now,
-            settings: &self.settings,
-            asks: &mut self.asks,
-            counters: &mut self.connections,
-        };
-        Some(f(&mut conn.connection, &mut turn, &mut self.dice))
+        let conn = self.conns.get_mut(slot)?;
+        Some(self.protocol.run(now, &mut conn.connection, f))
     }
 
     /// Notes what a connection waits for now.
     fn settle(&mut self, now: Micros, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
-            return;
-        };
-        let full = conn.connection.is_full();
-        if full != conn.paused {
-            conn.paused = full;
-            self.reads.push((conn.stream, !full));
-        }
-        let deadline = [conn.connection.deadline(), conn.again_at].into_iter().flatten().min();
-        match deadline {
-            Some(at) => self.wheel.schedule(slot, at.max(now)),
-            None => self.wheel.cancel(slot),
-        }
-        if conn.connection.has_bytes() || conn.connection.is_done() {
-            self.mark(slot);
-        }
+        self.conns.settle(now, slot);
     }
 
     /// A connection's part in rooms is over.
@@ -442,20 +382,18 @@ impl EdgeSessions {
         conn.subs = Vec::new();
         conn.pending = Vec::new();
         conn.aside = None;
-        (conn.entering, conn.made, conn.again_at) = (None, Vec::new(), None);
+        (conn.entering, conn.server_subs) = (None, Default::default());
         let session = gone.id;
         self.publishing.ended(session);
-        self.questions.retain(|_, (asker, _)| *asker != session);
+        self.control.forget(session);
         self.gone.push(gone);
     }
 
     /// Resets a connection.
     fn abort(&mut self, slot: u32) {
         self.finish(slot, End::Lost);
-        if let Some(conn) = self.conns.get_mut(slot as usize).and_then(Option::take) {
-            self.aborts.push(conn.stream);
-            self.wheel.cancel(slot);
-            self.len -= 1;
+        if let Some(conn) = self.conns.remove(slot) {
+            self.conns.orders.abort(conn.stream);
         }
     }
 
@@ -466,34 +404,6 @@ impl EdgeSessions {
         }
         self.finish(slot, why);
         self.settle(now, slot);
-    }
-
-    fn ask(&mut self, session: u64, asked: Asked, credential: Vec<u8>, room: Option<String>) {
-        self.question += 1;
-        self.questions.insert(self.question, (session, asked));
-        let question = Question {
-            id: self.question,
-            credential,
-        };
-        self.events.push_back(match room {
-            None => EdgeEvent::Authenticate(question),
-            Some(room) => EdgeEvent::Subscribe(question, room),
-        });
-    }
-
-    /// Has the control plane answer a call of a user. A session has as many of them open as its bound of questions allows.
-    fn ask_call(&mut self, slot: u32, ticket: Ticket, method: &str, data: &[u8]) {
-        let Some(conn) = self.live(slot) else { return };
-        let (session, user, grant) = (conn.session(), conn.user, conn.client.grant.clone());
-        self.question += 1;
-        self.questions.insert(self.question, (session, Asked::Call(ticket)));
-        self.events.push_back(EdgeEvent::Call {
-            question: self.question,
-            user,
-            grant,
-            method: method.to_owned(),
-            data: data.to_vec(),
-        });
     }
 }
 
@@ -556,12 +466,7 @@ impl Members for EdgeSessions {
     }
 
     fn mark(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
-            return;
-        };
-        if !std::mem::replace(&mut conn.queued, true) {
-            self.ready.push_back(slot);
-        }
+        self.conns.mark(slot);
     }
 
     fn rights(&self, slot: u32, room: &RoomKey, granted: Rights) -> Rights {
@@ -640,16 +545,16 @@ impl Members for EdgeSessions {
     }
 
     fn broker_answer(&mut self, node: u32, command: CommandId, outcome: Outcome, page: &Option<Page>) -> bool {
-        self.outcomes.push_back((node, command, outcome, page.clone()));
+        self.questions.answered(node, command, outcome, page.clone());
         true
     }
 
     fn broker_found(&mut self) {
-        self.links_changed = true;
+        self.questions.note_links();
     }
 
     fn broker_lost(&mut self, node: u32) {
-        self.links_changed = true;
+        self.questions.note_links();
         self.publishing.lost(node);
     }
 

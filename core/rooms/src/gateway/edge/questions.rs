@@ -3,23 +3,22 @@
 //!
 //! They go by brokers, as a proxy sends them ([`crate::dispatch`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use muster_edge::protocol::ClientInfo;
 use muster_edge::{Failure, Ticket};
-use muster_transport::Micros;
+use muster_transport::{Code, Health, KeyedState, Micros};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::join_leave::member_names;
 use super::publishing::failure;
 use super::{history, Edge};
-use crate::command::{Ask, Outcome, Page, Verdict, COMMAND_BYTES_MAX, LIFETIME_MAX};
-use crate::dispatch::{Asker, Dispatch, Parts};
+use crate::command::{Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, LIFETIME_MAX};
+use crate::dispatch::{Asker, Commands, Dispatch, Limits, Parts};
 use crate::gateway::members::Members;
 use crate::headers;
 use crate::name::RoomName;
-use muster_transport::Code;
 
 /// A question is answered within this, or fails.
 pub(super) const ANSWER_MS: u32 = 2_000;
@@ -82,10 +81,48 @@ struct Call<'a> {
     from: u64,
 }
 
-impl super::EdgeSessions {
+/// Commands and questions of members, under way to brokers.
+pub(super) struct Questions {
+    commands: Commands,
+    limits: Limits,
+    health: Health,
+    /// How each is answered, by its number.
+    asking: HashMap<u64, Asking>,
+    /// Answers of brokers that were not looked at.
+    outcomes: VecDeque<(u32, CommandId, Outcome, Option<Page>)>,
+    /// Links to brokers came or went.
+    links_changed: bool,
+}
+
+impl Questions {
+    pub fn new(hash: KeyedState) -> Self {
+        Questions {
+            commands: Commands::new(hash),
+            limits: Limits::new(hash),
+            health: Health::default(),
+            asking: HashMap::new(),
+            outcomes: VecDeque::new(),
+            links_changed: false,
+        }
+    }
+
     /// A question is under way.
-    pub(super) fn note_asking(&mut self, number: u64, session: u64, answers: Answers) {
+    pub fn note(&mut self, number: u64, session: u64, answers: Answers) {
         self.asking.insert(number, Asking { session, answers });
+    }
+
+    /// A broker has answered.
+    pub fn answered(&mut self, node: u32, command: CommandId, outcome: Outcome, page: Option<Page>) {
+        self.outcomes.push_back((node, command, outcome, page));
+    }
+
+    /// A link to a broker came or went.
+    pub fn note_links(&mut self) {
+        self.links_changed = true;
+    }
+
+    pub fn deadline(&self) -> Option<Micros> {
+        self.commands.deadline()
     }
 }
 
@@ -95,8 +132,12 @@ impl Edge {
         if method == "muster.send" {
             return self.send_letter(now, slot, ticket, data);
         }
-        if self.sessions.calls.iter().any(|known| known == method) {
-            return self.sessions.ask_call(slot, ticket, method, data);
+        let sessions = &mut self.sessions;
+        if sessions.control.has(method) {
+            if let Some(conn) = sessions.conns.get(slot).filter(|conn| conn.is_live()) {
+                sessions.control.call(conn, ticket, method, data);
+            }
+            return;
         }
         if !METHODS.contains(&method) {
             return self.fail(now, slot, ticket, Failure::MethodNotFound);
@@ -159,11 +200,11 @@ impl Edge {
         let Some(conn) = self.sessions.live(slot) else { return };
         let (session, user) = (conn.session(), conn.user);
         let room = RoomName::parse(channel).map_err(|_| Code::BadRoomName).map(|name| {
-            let (key, granted) = (name.key(&self.name_key), conn.client.grant.of(&name));
+            let (key, granted) = (self.rules.key_of(&name), conn.client.grant.of(&name));
             (key, self.sessions.rights(slot, &key, granted))
         });
         let number = self.node.secret_u64();
-        self.sessions.note_asking(number, session, answers);
+        self.sessions.questions.note(number, session, answers);
         let left_ms = if left_ms == 0 { ANSWER_MS } else { left_ms };
         let asker = Asker { session, user, room };
         self.dispatch(now, &asker, number, left_ms, ask);
@@ -171,10 +212,10 @@ impl Edge {
 
     /// Takes what brokers have answered.
     pub(super) fn settle_questions(&mut self, now: Micros) {
-        if std::mem::take(&mut self.sessions.links_changed) {
+        if std::mem::take(&mut self.sessions.questions.links_changed) {
             self.command_links_changed(now);
         }
-        while let Some((node, id, outcome, page)) = self.sessions.outcomes.pop_front() {
+        while let Some((node, id, outcome, page)) = self.sessions.questions.outcomes.pop_front() {
             self.command_answered(now, Some(node), id, outcome, page);
         }
     }
@@ -244,9 +285,9 @@ impl Edge {
 impl Dispatch for Edge {
     fn parts(&mut self) -> Parts<'_> {
         Parts {
-            commands: &mut self.sessions.commands,
-            limits: &mut self.sessions.limits,
-            health: &mut self.sessions.health,
+            commands: &mut self.sessions.questions.commands,
+            limits: &mut self.sessions.questions.limits,
+            health: &mut self.sessions.questions.health,
             links: &mut self.links,
             placement: &self.placement,
             dice: &mut self.node.dice,
@@ -257,7 +298,7 @@ impl Dispatch for Edge {
     }
 
     fn command_done(&mut self, _session: u64, number: u64, outcome: Outcome, _retry: Micros, page: Option<Page>) {
-        if let Some(asking) = self.sessions.asking.remove(&number) {
+        if let Some(asking) = self.sessions.questions.asking.remove(&number) {
             self.tell_outcome_of(&asking, outcome, page);
         }
     }

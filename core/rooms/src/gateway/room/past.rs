@@ -332,7 +332,7 @@ impl Room {
         let mut place = self.ring.next();
         let (mut gaps, mut denied) = (Vec::new(), Vec::new());
         if self.sources.is_empty() {
-            return Start::Fetch(Lack::Said(self.said));
+            return Start::Fetch(Lack::Said(self.lacks.said()));
         }
         for position in &positions.0 {
             if position.course != Course::GoesOn || self.find(position.stream).is_some() {
@@ -345,7 +345,7 @@ impl Room {
             // here too, unless its broker says that there is none.
             let comes = known.map_or(reach(had) != Reach::Gone, |known| age(known) < age(had));
             if comes && !never && !last_try {
-                return Start::Fetch(Lack::Said(self.said));
+                return Start::Fetch(Lack::Said(self.lacks.said()));
             }
             gaps.push(StreamGap {
                 stream: had,
@@ -368,7 +368,7 @@ impl Room {
                 let proven = self.has_numbered(&had, asked_before);
                 let linked = reach(had.stream) == Reach::Linked;
                 if proven.is_none() && linked && !overdue {
-                    lack = Some(Lack::Proof(at, had.offset, self.said));
+                    lack = Some(Lack::Proof(at, had.offset, self.lacks.said()));
                     continue;
                 }
                 // A broker that has a link and does not answer knows no such question. Where none can be asked, it is asked later.
@@ -382,7 +382,7 @@ impl Room {
             let comes =
                 had.filter(|had| !drops_covered && source.is_live() && !source.away && had.offset >= source.next);
             if let Some(had) = comes.filter(|_| !overdue) {
-                lack = Some(Lack::Proof(at, had.offset, self.said));
+                lack = Some(Lack::Proof(at, had.offset, self.lacks.said()));
                 continue;
             }
             if source.over && course == Some(Course::GoesOn) {

@@ -110,16 +110,17 @@ impl Room {
 
     /// A stream was reported: members that wait for a report must be examined.
     pub fn note_said(&mut self) {
-        self.said = self.said.wrapping_add(1);
+        self.lacks.note_said();
     }
 
     /// Whether the condition of a join is met, or is not awaited any more.
     pub fn has_come(&self, lack: Lack) -> bool {
+        let known = self.lacks.said();
         match lack {
-            Lack::Said(said) => said != self.said,
+            Lack::Said(said) => said != known,
             Lack::Proof(at, offset, said) => {
                 let source = self.sources.get(at);
-                said != self.said || source.is_none_or(|source| source.over || source.next > offset)
+                said != known || source.is_none_or(|source| source.over || source.next > offset)
             }
             Lack::History(at, wanted) => {
                 let source = self.sources.get(at);
@@ -130,33 +131,15 @@ impl Room {
 
     /// Whether an awaited condition has come since all members were examined.
     pub fn has_what_is_lacked(&self) -> bool {
-        let come = |(at, wanted): &(usize, u64)| self.has_come(Lack::History(*at, *wanted));
-        let proven = |(at, offset): &(usize, u64)| self.has_come(Lack::Proof(*at, *offset, self.said));
-        self.looked != self.said || self.lacking.iter().any(come) || self.ahead.iter().any(proven)
+        self.lacks.any(|lack| self.has_come(lack))
     }
 
     /// These members wait on: all that do, or some more.
     pub fn keep_waiting(&mut self, mut still: Vec<Waiting>, all: bool) {
         if all {
-            self.lacking.clear();
-            self.ahead.clear();
-            self.looked = self.said;
+            self.lacks.begin();
         }
-        // The order: history from the youngest on, and news from the oldest on.
-        let note = |lacking: &mut Vec<(usize, u64)>, at: usize, wanted: u64, first: fn(u64, u64) -> u64| match lacking
-            .iter_mut()
-            .find(|(known, _)| *known == at)
-        {
-            Some((_, known)) => *known = first(*known, wanted),
-            None => lacking.push((at, wanted)),
-        };
-        for waiting in &still {
-            match waiting.lacks {
-                Some(Lack::History(at, wanted)) => note(&mut self.lacking, at, wanted, u64::max),
-                Some(Lack::Proof(at, offset, _)) => note(&mut self.ahead, at, offset, u64::min),
-                Some(Lack::Said(_)) | None => {}
-            }
-        }
+        self.lacks.note(&still);
         self.waiting.append(&mut still);
         if self.waiting.is_empty() && self.unproven().next().is_none() {
             self.proofs = None;

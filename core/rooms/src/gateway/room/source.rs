@@ -1,10 +1,8 @@
 //! One stream of a room: where it stands, what is held behind its hole, what is fetched of its past.
 
 use super::super::GatewayCounters;
-use super::{Lack, Room, AGE_EVERY, BACKFILL_STEP, BACKFILL_WAIT, HOLE_LOOK, PACE, TURN_AGAIN, TURN_WAIT};
+use super::{Lack, BACKFILL_STEP, BACKFILL_WAIT, HOLE_LOOK, PACE, TURN_AGAIN, TURN_WAIT};
 use crate::asking::Asking;
-use crate::limits::MESSAGE_AGE_MAX;
-use crate::ring::Arena;
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 use muster_transport::Micros;
 use std::collections::BTreeMap;
@@ -259,14 +257,5 @@ impl Source {
             .map(|backfill| backfill.until.min(self.fetch_at.max(now)));
         let turn = self.waits.map(|since| (since + TURN_WAIT).max(now + TURN_AGAIN));
         [hole, backfill, turn].into_iter().flatten().min()
-    }
-}
-
-impl Room {
-    /// Notes messages that are too old by now for members of a live room.
-    pub fn age(&mut self, arena: &Arena, now: Micros) {
-        if !self.paced && now >= self.aged_at + AGE_EVERY {
-            (self.aged_at, self.too_old) = (now, self.ring.find_age(arena, now, MESSAGE_AGE_MAX));
-        }
     }
 }
