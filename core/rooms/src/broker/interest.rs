@@ -5,9 +5,8 @@ use crate::command::AWAY_GRACE;
 use crate::interest::Change;
 use crate::layers::RoomLayers;
 use crate::limits::GATEWAY_LEASE;
-use crate::planted::Bug;
 use crate::wire::record::Record;
-use crate::{planted, role};
+use crate::role;
 use muster_transport::{Code, Micros, Move, Scope, NODES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +37,7 @@ impl Broker {
         if self.links.to(gateway).is_some() {
             return None;
         }
-        let since = match self.dropped.contains(&gateway) || planted::is(Bug::AwayUnasked) {
+        let since = match self.dropped.contains(&gateway) {
             true => 0,
             false => {
                 let telling = self.routers.values().filter(|told| told.scope.has(room));

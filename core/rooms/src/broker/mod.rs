@@ -16,7 +16,6 @@ pub mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use crate::layers::{room_placement, RoomLayers};
@@ -364,10 +363,6 @@ impl Broker {
             // forgotten.
             self.interest.keep(scope);
             self.commands_placed(now);
-            if planted::is(Bug::NarrowingForgets) {
-                let others = self.rooms.iter_mut().flatten().filter(|room| !scope.has(room.id));
-                others.for_each(|room| room.gateways.clear());
-            }
         }
         self.resubscribe(now);
         self.review_homes(now);
@@ -592,10 +587,6 @@ impl Broker {
                 LinkChange::Down { peer, .. } if peer.role == role::ROUTER => {
                     self.routers.remove(&peer.node);
                     self.interest.leave(peer.node);
-                    if planted::is(Bug::RouterTakesItAlong) {
-                        self.interest = Interest::new(KeyedState::new(1, 2));
-                        self.rooms.iter_mut().flatten().for_each(|room| room.gateways.clear());
-                    }
                     self.homes.lost(peer.node);
                     self.review_homes(now);
                 }

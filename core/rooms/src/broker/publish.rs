@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::planted::{self, Bug};
 use crate::wire::kinds;
 
 use muster_transport::{Code, Frame, Links, Micros};
@@ -156,7 +155,7 @@ impl Broker {
     /// The room in which a frame's messages may be numbered, or why not.
     fn admit(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Result<u32, Code> {
         let owned = self.owns(frame.room) || frame.detour && self.may_own(frame.room);
-        let ready = self.knows() || planted::is(Bug::NumbersBeforeInterest);
+        let ready = self.knows();
         let room = match (ready, owned) {
             (true, true) => self.open_room(now, frame.room, frame.check),
             _ => Err(Code::NotReady),
@@ -174,10 +173,7 @@ impl Broker {
 
     /// The publisher's state in the room; made if it is new.
     fn publication(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Option<u32> {
-        let mut key = (frame.room, frame.publisher);
-        if planted::is(Bug::NoIncarnation) {
-            key.1.incarnation = 0;
-        }
+        let key = (frame.room, frame.publisher);
         if let Some(at) = self.publishers.get(&key) {
             return Some(*at);
         }

@@ -4,8 +4,6 @@ use super::room::Room;
 use super::{enqueue, Broker, DETOUR_IDLE, GAINED_AT_ONCE, GAIN_EVERY, ROOM_IDLE, SWEEP_EVERY, SWEPT_AT_ONCE};
 use crate::interest::Change;
 use crate::layers::RoomLayers;
-use crate::planted;
-use crate::planted::Bug;
 use muster_transport::{Code, Micros, Placement, Scope};
 
 impl Broker {
@@ -31,9 +29,7 @@ impl Broker {
         if self.by_id.len() >= self.rooms_max {
             return Err(Code::Busy);
         }
-        if self.generation == 0 || !planted::is(Bug::GenerationKept) {
-            self.raise_generation();
-        }
+        self.raise_generation();
         let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
         for gateway in self.interest.who_wants(id, check) {
             room.add_gateway(now, gateway, self.life_of(gateway));
@@ -63,9 +59,6 @@ impl Broker {
     /// earlier state of this life, as of a snapshot. Its offsets would be given twice, so all of its rooms begin new streams:
     /// this one at once, others before they number anything. A gateway's word is enough; a member's never is.
     pub(super) fn came_back(&mut self, now: Micros, at: Option<u32>, generation: u32) {
-        if planted::is(Bug::ReturnUnnoticed) {
-            return;
-        }
         let known = at.and_then(|at| self.rooms[at as usize].as_deref());
         let (here, ended) = known.map_or((0, false), |room| (room.generation, room.ended));
         if generation > self.generation || here > self.outlived {

@@ -22,10 +22,6 @@ pub(super) fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
     wait + dice.below(wait)
 }
 
-pub(super) fn planted_late_leaves() -> bool {
-    crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
-}
-
 /// Whether two names denote one room.
 pub(super) fn same_room(one: &str, other: &str) -> bool {
     match (RoomName::parse(one), RoomName::parse(other)) {
@@ -72,7 +68,7 @@ impl Client {
         if !session.ready || member.refused {
             return;
         }
-        let free = self.leaves.is_empty() || planted_late_leaves();
+        let free = self.leaves.is_empty();
         if let Some(conn) = &mut session.conn {
             let join = Record::Join {
                 request: member.request,
@@ -99,9 +95,7 @@ impl Client {
 
     pub(super) fn tell_leave(&mut self, handle: u32) {
         self.leaves.push_back(handle);
-        if !planted_late_leaves() {
-            self.tell_leaves();
-        }
+        self.tell_leaves();
     }
 
     pub(super) fn tell_leaves(&mut self) {

@@ -24,7 +24,6 @@ use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::Pace;
 use crate::limits::{CROWDED_BYTES, CROWDED_MESSAGES, CROWDED_WINDOW};
-use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::Positions;
 use crate::wire::room::{LinkBlock, Message, STREAMS_MAX};
@@ -614,9 +613,7 @@ impl Room {
             let next = self.sources[at].next;
             if message.data.len() > data_max {
                 pen.counters.dropped_malformed += 1;
-            } else if offset == next && !self.is_early(pen.now, at, pen.now, (message.publisher, message.sequence))
-                || offset > next && planted::is(Bug::ForwardsPastHole)
-            {
+            } else if offset == next && !self.is_early(pen.now, at, pen.now, (message.publisher, message.sequence)) {
                 self.append(pen, at, offset, &message, born);
                 if !self.sources[at].held.is_empty() {
                     // It may have waited for its turn.
