@@ -15,7 +15,6 @@ use crate::log::Records;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
 use crate::past::{Loss, Past};
-use crate::planted::{self, Bug};
 use crate::table::Table;
 use crate::versions::{NoVersion, Versions};
 use crate::wire::frame::append;
@@ -390,7 +389,6 @@ impl Links {
             let accepted = accepted.is_some_and(|secret| before.find(key) == Some(secret));
             let allow = self.cluster.allow.as_ref();
             let ends = match allow.map_or(Standing::Keep, |allow| allow.judge(peer, proved)) {
-                Standing::End if planted::is(Bug::ShutOutStays) => continue,
                 Standing::End => {
                     // Now, not at the next timer: its datagrams may be in the socket already.
                     self.counters.links_shut_out += u64::from(link.data.proven);
@@ -424,8 +422,7 @@ impl Links {
         self.to(node).and_then(|slot| self.table.get(slot)).is_none_or(|link| {
             let allow = self.cluster.allow.as_ref();
             let unproved = link.data.key.is_none() && allow.is_some_and(|allow| allow.demand > Demand::Accepted);
-            let former = link.data.ends.is_some() || link.conn.key_id() != self.cluster.current.0 || unproved;
-            former && !planted::is(Bug::SecretNotRenewed)
+            link.data.ends.is_some() || link.conn.key_id() != self.cluster.current.0 || unproved
         })
     }
 
@@ -906,7 +903,7 @@ impl Links {
         self.probed.clear();
         while let Some(slot) = self.table.pop_due(now) {
             let Some(link) = self.table.get_mut(slot) else { continue };
-            if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
+            if now >= link.conn.heard_at + DEAD_AFTER {
                 self.lose(now, slot, "silent");
                 continue;
             }
