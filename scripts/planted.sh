@@ -14,13 +14,16 @@ set -eu
 . "$(dirname "$0")/words.sh"
 words any "$@"
 script=$0
-cd "$(dirname "$0")/.."
-
-die() {
+die() { # TEXT [CODE]
     echo "$script: $1" >&2
     exit "${2:-1}"
 }
 
+case $* in
+    '' | lay | edit | save) ;;
+    *) die "unknown word: $*; see $script --help" 2 ;;
+esac
+cd "$(dirname "$0")/.."
 command -v git >/dev/null || die 'git is missing' 69
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE # as of a hook that runs this
 history=$(git rev-parse --path-format=absolute --git-path objects 2>/dev/null) || history=
@@ -41,7 +44,8 @@ within() { # INDEX FOLDER WORDS…: git with this index, and the folder as its w
 
 clean() { # prints the tree of core/ as it is now
     mkdir -p "$place"
-    [ -d "$store" ] || git init --quiet --bare "$store"
+    [ -d "$store" ] || git init --quiet --bare --template= "$store"
+    mkdir -p "$store/info"
     printf '%s\n' /target /fuzz /planted /python '*.so' >"$store/info/exclude"
     echo "$history" >"$store/objects/info/alternates"
     within clean.index core add --all .
@@ -58,11 +62,15 @@ spread() { # INDEX FOLDER TREE: writes only files that differ, so cargo builds o
     within "$1" "$2" read-tree --reset -u "$3"
 }
 
+patches() {
+    find "$planted/patches" -name '*.patch' | sort
+}
+
 lay() {
     base=$(clean)
     overlay planted.index "$base"
     unfit=
-    for patch in "$planted"/patches/*.patch; do
+    for patch in $(patches); do
         within planted.index core apply --cached --whitespace=nowarn - <"$patch" || unfit="$unfit $patch"
     done
     [ -z "$unfit" ] || die "these patches do not apply to core/:$unfit
@@ -93,7 +101,7 @@ begin_edit() {
     echo "$base" >"$store/edit.base"
     overlay edit.index "$base"
     spread edit.index "$edit" "$(within edit.index core write-tree)"
-    for patch in "$planted"/patches/*.patch; do
+    for patch in $(patches); do
         for file in $(sed -n 's#^diff --git a/\(.*\) b/.*#\1#p' "$patch"); do
             part "$patch" "$file" >"$store/part"
             within edit.index "$edit" apply --3way --whitespace=nowarn "$store/part" 2>/dev/null && continue
@@ -124,7 +132,7 @@ $todo"
     within edit.index "$edit" add --all .
     saved=$place/saved
     rm -rf "$saved"
-    mkdir -p "$saved/patches"
+    mkdir -p "$saved/overlay" "$saved/patches"
     changes='diff --cached --no-renames'
     # shellcheck disable=SC2086
     within edit.index "$edit" $changes --name-only --diff-filter=A "$base" | while read -r file; do
@@ -152,5 +160,4 @@ case $* in
     lay) lay ;;
     edit) begin_edit ;;
     save) save_edit ;;
-    *) die "unknown word: $*; see $script --help" 2 ;;
 esac
