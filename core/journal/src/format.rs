@@ -19,7 +19,6 @@
 //!
 //! All numbers are little-endian.
 
-
 /// Where a segment's frames begin: after one page, so that no write of a frame touches the header's page.
 pub const HEADER_BYTES: u64 = 4_096;
 

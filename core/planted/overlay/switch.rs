@@ -1,7 +1,7 @@
 //! Known bugs behind switches: a crate declares its own, and its tests plant one at a time to check that they find it
 //! (`core/planted/README.md`). It knows no bug.
 
-/// Declares a crate's bugs as `Bug`, with `is`, which checks for one, and `set`, which plants one.
+/// Declares a crate's bugs as `Bug`, whose `is` says whether one is planted, and `set`, which plants one.
 macro_rules! planted {
     ($($(#[$doc:meta])+ $bug:ident,)+) => {
         /// One bug.
@@ -19,8 +19,11 @@ macro_rules! planted {
             PLANTED.set(bug);
         }
 
-        pub fn is(bug: Bug) -> bool {
-            PLANTED.get() == Some(bug)
+        impl Bug {
+            /// Whether this bug is planted.
+            pub(crate) fn is(self) -> bool {
+                PLANTED.get() == Some(self)
+            }
         }
     };
 }

@@ -5,8 +5,8 @@ use crate::command::AWAY_GRACE;
 use crate::interest::Change;
 use crate::layers::RoomLayers;
 use crate::limits::GATEWAY_LEASE;
-use crate::wire::record::Record;
 use crate::role;
+use crate::wire::record::Record;
 use muster_transport::{Code, Micros, Move, Scope, NODES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,8 +2,8 @@
 
 use super::reports::hint_to;
 use super::{Listener, Router, SETTLE};
-use crate::wire::record::Record;
 use crate::role;
+use crate::wire::record::Record;
 use muster_transport::{Identity, Micros, Scope};
 use std::collections::VecDeque;
 

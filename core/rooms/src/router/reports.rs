@@ -3,8 +3,8 @@
 use super::{GatewayLinks, Listener, Router, RouterCounters};
 use crate::interest::Taken;
 use crate::limits::GATEWAY_LEASE;
-use crate::wire::record::{Membership, Record};
 use crate::role;
+use crate::wire::record::{Membership, Record};
 use muster_transport::Encode;
 use muster_transport::{Code, Identity, Links, Micros, NodeState, Scope, NODES_MAX};
 use std::collections::btree_map::Entry;
