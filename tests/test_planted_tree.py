@@ -11,7 +11,19 @@ import pytest
 from tests.waiting import PATIENT_S
 
 ROOT: Final = Path(__file__).parents[1]
-CODE: Final = "//! A toy.\n\npub fn first() {}\n\npub fn counts(by: u32) -> u32 {\n    let sum = by + 1;\n    sum\n}\n"
+CODE: Final = """//! A toy.
+
+const FAR: u32 = 1;
+
+const ALSO_FAR: u32 = 2;
+
+pub fn first() {}
+
+pub fn counts(by: u32) -> u32 {
+    let sum = by + 1;
+    sum
+}
+"""
 BUG: Final = "    if crate::planted::IS {\n        return by;\n    }\n"
 LAID: Final = "core/target/planted/core"
 EDIT: Final = "core/target/planted/edit"
@@ -103,12 +115,11 @@ def test_the_tree_is_laid_without_a_repository(tree: Path) -> None:
 
 def test_a_file_is_written_only_if_it_differs(tree: Path) -> None:
     laid = tree / LAID / "toy/src"
-    for file in laid.iterdir():
-        os.utime(file, (1, 1))
-    change(tree, "first", "last")
+    before = {file.name: file.stat().st_mtime_ns for file in laid.iterdir()}
+    change(tree, "const FAR", "const NEAR")
     (laid / "other.rs").write_text("// changed in the wrong place\n")
     planted(tree, "lay")
-    assert {file.name: file.stat().st_mtime == 1 for file in laid.iterdir()} == {
+    assert {file.name: file.stat().st_mtime_ns == before[file.name] for file in laid.iterdir()} == {
         "lib.rs": False,
         "other.rs": False,
         "planted.rs": True,
